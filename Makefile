@@ -1,0 +1,58 @@
+# Everything a newcomer or CI runs. `make help` lists the targets.
+CLUSTER ?= lab
+VENV    := .venv
+BIN     := $(VENV)/bin
+PYTEST  := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up down test test-roles test-live bench lint format docs lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: ## virtual environment, system packages and a Docker daemon
+	@./setup.sh run
+
+up: setup ## bring CLUSTER up (lab): allocate, configure, verify
+	@$(BIN)/gpubed up $(CLUSTER)
+
+down: setup ## remove CLUSTER and everything that carries its id
+	@$(BIN)/gpubed down $(CLUSTER) -y
+
+test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
+	@./setup.sh test
+	@$(MAKE) --no-print-directory lint
+	@$(PYTEST) tests
+
+test-roles: ## molecule: every role, converge to idempotence
+	@./setup.sh test
+	@$(BIN)/python tests/molecule/matrix.py
+
+test-live: ## what needs a testbed or the real Pulumi CLI
+	@./setup.sh test
+	@$(PYTEST) tests -m live
+
+bench: ## speed, as ratios in one run
+	@./setup.sh test
+	@$(BIN)/python -m tests.bench
+
+lint: ## ruff, mypy, ansible-lint
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint -q --offline
+
+format: ## rewrite the sources in the project's style
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+docs: ## write docs/reference from the code
+	@./setup.sh test
+	@$(BIN)/python docs/generate.py
+
+lock: ## resolve the dependencies anew
+	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-header --universal \
+	  --python-version 3.11 pyproject.toml --group build -o requirements.lock
+	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-header --universal \
+	  --python-version 3.11 pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+
+clean: ## remove the virtual environment
+	@rm -rf $(VENV)

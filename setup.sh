@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Sets up this machine: system packages, a virtual environment from the lock
+# file, a Docker daemon. Does only what is missing, so that it may run every time.
+#
+#   setup.sh run     what `gpubed up` needs
+#   setup.sh test    also what the tests need
+set -euo pipefail
+cd "$(dirname "$0")"
+
+profile=${1:-run}
+lock=requirements.lock
+programs=(ssh:openssh-client docker:docker.io dockerd:docker.io mmdebstrap:mmdebstrap tc:iproute2)
+if [ "$profile" = test ]; then
+  lock=requirements-dev.lock
+  programs+=(chromium:chromium)
+fi
+
+say() { printf '%s\n' "$*" >&2; }
+fail() {
+  say "error: $1"
+  say "  → $2"
+  exit 3
+}
+
+packages_missing() {
+  local entry
+  for entry in "${programs[@]}"; do
+    PATH="$PATH:/usr/sbin:/sbin" command -v "${entry%%:*}" >/dev/null || printf '%s\n' "${entry#*:}"
+  done
+  "$python" -c 'import ensurepip, venv' 2>/dev/null || printf '%s\n' "$venv_package"
+}
+
+find_python() {
+  local name
+  for name in "${GPUBED_PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+    [ -n "$name" ] && command -v "$name" >/dev/null || continue
+    if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$name"
+      return
+    fi
+  done
+}
+
+install_packages() {
+  local missing
+  missing=$(packages_missing | sort -u | tr '\n' ' ')
+  [ -z "$missing" ] && return
+  command -v apt-get >/dev/null || fail "these are missing: $missing" "install them, then run this again"
+  if [ "$(id -u)" != 0 ]; then
+    fail "these packages are missing: $missing" "sudo apt-get install --no-install-recommends $missing"
+  fi
+  say "installing $missing"
+  local log
+  log=$(mktemp)
+  # shellcheck disable=SC2086  # a list of words
+  if ! { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -qy install \
+    --no-install-recommends $missing; } >"$log" 2>&1; then
+    tail -n 15 "$log" >&2
+    fail "the packages could not be installed (whole output: $log)" "apt-get install $missing"
+  fi
+  rm -f "$log"
+}
+
+make_environment() {
+  local stamp wanted
+  stamp=.venv/.installed
+  wanted="$(sha256sum "$lock" pyproject.toml | sha256sum) $profile"
+  if [ -f "$stamp" ]; then
+    # What the tests need includes what a run needs.
+    [ "$(cat "$stamp")" = "$wanted" ] && return
+    [ "$profile" = run ] && grep -qx "$(sha256sum requirements-dev.lock pyproject.toml | sha256sum) test" "$stamp" && return
+  fi
+  say "installing Python packages into .venv"
+  [ -x .venv/bin/python ] || "$python" -m venv .venv
+  local log
+  log=$(mktemp)
+  if ! { .venv/bin/python -m pip install --disable-pip-version-check --require-hashes -r "$lock" &&
+    .venv/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .; } >"$log" 2>&1; then
+    tail -n 15 "$log" >&2
+    fail "the Python packages could not be installed (whole output: $log)" "check the network, then run this again"
+  fi
+  rm -f "$log"
+  printf '%s' "$wanted" >"$stamp"
+}
+
+start_docker() {
+  docker info >/dev/null 2>&1 && return
+  if [ "$(id -u)" != 0 ]; then
+    fail "no Docker daemon answers" "start Docker, and add yourself to its group: sudo usermod -aG docker $USER"
+  fi
+  if [ -d /run/systemd/system ]; then
+    systemctl start docker || fail "Docker does not start" "journalctl -u docker"
+  else
+    say "starting dockerd (no init system is here to do it): log in /var/log/dockerd.log"
+    # Let go of everything of ours, or the caller would wait for the daemon.
+    setsid dockerd >/var/log/dockerd.log 2>&1 </dev/null &
+  fi
+  local i
+  for i in $(seq 60); do
+    docker info >/dev/null 2>&1 && return
+    sleep 0.5
+  done
+  fail "dockerd does not answer after 30 s" "tail /var/log/dockerd.log"
+}
+
+python=$(find_python)
+[ -n "$python" ] || fail "Python 3.11 or newer is needed; found $(python3 --version 2>&1 || echo none)" \
+  "apt-get install python3 python3-venv, or set GPUBED_PYTHON to a newer one"
+venv_package=python3-venv
+install_packages
+make_environment
+start_docker

@@ -1,0 +1,104 @@
+"""Allocation: what the testbed gave. The contract between backends and all that follows."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from gpubed.errors import GpubedError
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Node(_Model):
+    """One node as it was granted.
+
+    Attributes:
+        name: Unique in the cluster; also the host name.
+        id: The testbed's id (container id, server UUID, sliver URN). A replaced
+            node has a new one.
+        group: The node group of the specification.
+        role: `head` or `worker`.
+        control_address: Where SSH answers.
+        experiment_address: On the experiment network, if there is one.
+        port: SSH port.
+        user: Login that may become root.
+        host_keys: Public host keys (`type base64`), collected out of band.
+        slots: Ranks that a job starts here.
+        gpus: GPUs asked for.
+    """
+
+    name: str
+    id: str
+    group: str
+    role: Literal["head", "worker"]
+    control_address: str
+    experiment_address: str | None
+    port: int = 22
+    user: str = "gpubed"
+    host_keys: tuple[str, ...]
+    slots: int = 1
+    gpus: int = 0
+
+
+class Network(_Model):
+    """A network as it was granted; `rate_bps` is the declared link rate in bit/s."""
+
+    subnet: str
+    rate_bps: int | None = None
+    mtu: int = 1500
+
+
+class Lease(_Model):
+    """How long the testbed confirmed the nodes; None where nodes do not expire."""
+
+    granted_until: datetime | None = None
+
+
+class Allocation(_Model):
+    """All nodes and networks of a cluster, head first."""
+
+    version: Literal[1] = 1
+    cluster: str
+    uuid: str
+    backend: str
+    nodes: tuple[Node, ...]
+    control: Network
+    experiment: Network | None
+    lease: Lease = Lease()
+    one_host: bool = False
+    """Whether all nodes share the CPUs of one machine (the local backend)."""
+
+    @property
+    def head(self) -> Node:
+        """The node where environments are built, services run and jobs start."""
+        return self.nodes[0]
+
+    def node(self, name: str) -> Node:
+        """Return a node by name; `head` names the head.
+
+        Raises:
+            GpubedError: There is no such node.
+        """
+        for node in self.nodes:
+            if name in (node.name, node.role) and (name != "worker"):
+                return node
+        names = ", ".join(node.name for node in self.nodes)
+        raise GpubedError(f"cluster {self.cluster} has no node {name!r}", f"nodes: {names}")
+
+
+def load(path: Path) -> Allocation:
+    """Read the allocation of a cluster.
+
+    Raises:
+        GpubedError: There is none: the cluster is not up.
+    """
+    if not path.is_file():
+        name = path.parent.name
+        raise GpubedError(f"cluster {name} is not up", f"gpubed up {name}")
+    return Allocation.model_validate_json(path.read_text(encoding="utf-8"))

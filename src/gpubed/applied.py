@@ -1,0 +1,41 @@
+"""What was applied to which node: the record that playbook runs keep.
+
+Each role's last task writes its fingerprint for the node, whoever started the
+playbook. So a role applied by hand counts, and a replaced node (new id) counts
+as fresh.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from gpubed.allocation import Allocation
+from gpubed.paths import ClusterPaths
+
+
+def missing(
+    cluster: ClusterPaths, allocation: Allocation, fingerprints: Mapping[str, str]
+) -> set[str]:
+    """Return the roles that some node does not have in the wanted version."""
+    stale: set[str] = set()
+    for node in allocation.nodes:
+        done = _record(cluster, node.id)
+        stale |= {role for role, wanted in fingerprints.items() if done.get(role) != wanted}
+    return stale
+
+
+def prune(cluster: ClusterPaths, allocation: Allocation) -> None:
+    """Forget nodes that are gone."""
+    known = {f"{node.id}.json" for node in allocation.nodes}
+    for path in cluster.applied.glob("*.json"):
+        if path.name not in known:
+            path.unlink()
+
+
+def _record(cluster: ClusterPaths, node_id: str) -> dict[str, str]:
+    try:
+        content: dict[str, str] = json.loads((cluster.applied / f"{node_id}.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return content

@@ -1,0 +1,1 @@
+"""Testbeds: one folder each. `registry` finds them; nothing else names one."""

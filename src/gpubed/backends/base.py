@@ -1,0 +1,161 @@
+"""What a testbed must be able to do.
+
+A backend describes its resources to Pulumi (`component`), makes and removes each
+kind of them (`driver`), and can tell what exists (`describe`, `survivors`).
+It knows nothing of Ansible, roles or jobs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    import pulumi
+
+    from gpubed.allocation import Allocation
+    from gpubed.plan import ClusterPlan
+    from gpubed.spec import ClusterSpec
+
+Properties = Mapping[str, Any]
+
+
+class BackendConfig(BaseModel):
+    """Options of one backend; a sub-class adds `type: Literal[<name>]` and its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in a specification that a backend cannot do.
+
+    Attributes:
+        path: Where in the specification, for example ``("nodes", 0, "gpus")``.
+        message: What is wrong.
+        allowed: What would do, in words.
+    """
+
+    path: tuple[str | int, ...]
+    message: str
+    allowed: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `gpubed doctor`.
+
+    Attributes:
+        id: Dotted name of what was looked at.
+        ok: Whether it is as it should be.
+        message: What was found.
+        fix: The command that repairs it, when it is not ok.
+    """
+
+    id: str
+    ok: bool
+    message: str
+    fix: str | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of a resource's inputs.
+
+    Attributes:
+        replace: Keys that force a replacement.
+        update: Keys that change in place.
+    """
+
+    replace: Sequence[str] = field(default=())
+    update: Sequence[str] = field(default=())
+
+
+class Driver(ABC):
+    """Makes, changes and removes one kind of resource of a backend.
+
+    Every method may be repeated after a crash: `create` adopts what an earlier,
+    interrupted call with the same inputs left behind; `delete` of something that
+    is gone succeeds.
+    """
+
+    replace_keys: frozenset[str] | None = None
+    """Inputs that cannot change in place; None means none can."""
+
+    def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
+        """Compare old and new inputs; `result` is what `create` answered."""
+        changed = sorted(key for key in {*olds, *news} if olds.get(key) != news.get(key))
+        if self.replace_keys is None:
+            return Change(replace=changed)
+        return Change(
+            replace=[key for key in changed if key in self.replace_keys],
+            update=[key for key in changed if key not in self.replace_keys],
+        )
+
+    @abstractmethod
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Make the resource; returns its id and what others need to know of it."""
+
+    @abstractmethod
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Return what `create` would answer now, or None when it is gone."""
+
+    def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
+        """Change the resource in place; returns the new result."""
+        raise NotImplementedError(f"{type(self).__name__} replaces on every change")
+
+    @abstractmethod
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Remove the resource."""
+
+
+class Backend(ABC):
+    """A testbed."""
+
+    name: str
+
+    def check(self, spec: ClusterSpec) -> list[Problem]:
+        """Return what of the specification this testbed cannot do."""
+        return []
+
+    @abstractmethod
+    def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
+        """Look at everything that must be in place before the first create."""
+
+    @abstractmethod
+    def component(
+        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+    ) -> pulumi.Output[dict[str, Any]]:
+        """Declare the cluster's resources to Pulumi.
+
+        Returns:
+            An output that resolves to the data of an `Allocation`.
+        """
+
+    def driver(self, kind: str) -> Driver:
+        """Return the driver of one kind of dynamic resource of this backend."""
+        raise LookupError(f"backend {self.name} has no dynamic resource {kind!r}")
+
+    @abstractmethod
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Return the state of each node by name: ready, stopped or missing."""
+
+    @abstractmethod
+    def survivors(self, uuid: str) -> list[str]:
+        """Return everything on the testbed that carries the cluster's id, as `kind name`."""
+
+    @abstractmethod
+    def release(self, uuid: str) -> list[str]:
+        """Remove whatever carries the cluster's id, known to the state or not.
+
+        Returns:
+            What was removed, as `kind name`.
+        """
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that nodes need to reach package registries (CA, proxy)."""
+        return {}

@@ -1,0 +1,56 @@
+"""SSH between all pairs of nodes, and clocks that agree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from gpubed.allocation import Node
+from gpubed.checks.context import Context
+from gpubed.ssh import SSH
+from gpubed.verification import Check
+
+_MAX_OFFSET_S = 0.5
+_SSH = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=5"
+
+
+def mesh(context: Context) -> Iterator[Check]:
+    """Every node reaches every node by name, without a question."""
+    names = [node.name for node in context.allocation.nodes]
+
+    def unreached(_: Node, ssh: SSH) -> list[str]:
+        loop = f"for peer in {' '.join(names)}; do {_SSH} $peer true </dev/null || echo $peer; done"
+        return ssh.run(loop, check=False).stdout.split()
+
+    for node, missed in context.on_each(unreached):
+        yield Check(
+            id="ssh.mesh",
+            node=node.name,
+            result="fail" if missed else "pass",
+            value=len(names) - len(missed),
+            unit="nodes",
+            limit=f"{len(names)} nodes",
+            reason=f"does not reach {', '.join(missed)}" if missed else "",
+        )
+
+
+def clocks(context: Context) -> Iterator[Check]:
+    """Clocks agree with the controller's, within the time that the question took."""
+
+    def offset(_: Node, ssh: SSH) -> tuple[float, float]:
+        asked = time.time()
+        theirs = float(ssh.run("date +%s.%N").stdout)
+        answered = time.time()
+        return theirs - (asked + answered) / 2, (answered - asked) / 2
+
+    for node, (seconds, uncertainty) in context.on_each(offset):
+        right = abs(seconds) <= _MAX_OFFSET_S + uncertainty
+        yield Check(
+            id="clock.offset",
+            node=node.name,
+            result="pass" if right else "fail",
+            value=round(seconds, 3),
+            unit="s",
+            limit=f"±{_MAX_OFFSET_S} s (± {uncertainty:.3f} s by measurement)",
+            reason="" if right else "the clock is off; is a time service running?",
+        )

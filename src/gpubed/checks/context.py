@@ -1,0 +1,48 @@
+"""What checks have at hand: specification, allocation and a session to each node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gpubed import roles
+from gpubed.allocation import Allocation, Node
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan
+from gpubed.ssh import SSH
+from gpubed.verification import Check
+
+T = TypeVar("T")
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Context:
+    """A cluster under verification."""
+
+    cluster: ClusterPaths
+    plan: ClusterPlan
+    allocation: Allocation
+    sessions: dict[str, SSH]
+
+    def on_each(self, function: Callable[[Node, SSH], T]) -> list[tuple[Node, T]]:
+        """Call a function for every node at once; results in the order of the nodes."""
+        nodes = self.allocation.nodes
+        with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+            results = pool.map(lambda node: function(node, self.sessions[node.name]), nodes)
+            return list(zip(nodes, results, strict=True))
+
+    @property
+    def roles(self) -> set[str]:
+        """The names of all roles that the cluster has."""
+        return {role for step in roles.by_phase(self.plan).values() for role in step}
+
+    @property
+    def head(self) -> SSH:
+        """The session to the head."""
+        return self.sessions[self.allocation.head.name]
+
+
+CheckFunction = Callable[[Context], Iterator[Check]]

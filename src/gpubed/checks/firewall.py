@@ -1,0 +1,93 @@
+"""The firewall, seen from outside: nothing answers that the specification did not open.
+
+The controller knocks at every port on which a node listens. Since a node may
+listen on nothing else, each gets a listener of ours for a moment, which a fellow
+node must reach and the controller must not: so the check can fail.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from gpubed.allocation import Node
+from gpubed.checks.context import Context
+from gpubed.ssh import SSH
+from gpubed.verification import Check
+
+_KNOCK_S = 1.5
+_LISTENER = (
+    "import socket,time; s=socket.socket(); s.bind(('0.0.0.0', 0)); s.listen(8); "
+    "print(s.getsockname()[1], flush=True); time.sleep(20)"
+)
+# The listener must not hold the session's output, or the command would not return.
+_START = (
+    "f=$(mktemp); (timeout 20 python3 -c %s >$f 2>/dev/null </dev/null &) ; "
+    "for i in $(seq 50); do [ -s $f ] && break; sleep 0.1; done; cat $f; rm $f"
+)
+_LISTENING = "ss -Hltn | awk '{print $4}'"
+_REACH = "timeout 3 bash -c %s"
+
+
+def closed_from_outside(context: Context) -> Iterator[Check]:
+    """Knock from the controller, which is no member of the cluster."""
+    if "firewall" not in context.roles:
+        why = "the firewall is off in cluster.yml"
+        yield Check(id="firewall.closed", result="skip", reason=why)
+        return
+    ports = context.on_each(_listening_and_canary)
+    for node, (listening, canary) in ports:
+        yield _verdict(context, node, listening, canary)
+
+
+def _listening_and_canary(_: Node, ssh: SSH) -> tuple[set[int], int]:
+    canary = int(ssh.run(_START, _LISTENER).stdout)
+    sockets = ssh.run(_LISTENING).stdout.split()
+    local = ("127.", "[::1]", "[::ffff:127.")
+    found = {int(text.rsplit(":", 1)[1]) for text in sockets if not text.startswith(local)}
+    return found, canary
+
+
+def _verdict(context: Context, node: Node, listening: set[int], canary: int) -> Check:
+    open_ = {port for port in listening if port not in _allowed(context, node)}
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        ports = sorted(open_ | {canary})
+        knocks = pool.map(partial(_answers, node.control_address), ports)
+        answered = [port for port, yes in zip(ports, knocks, strict=True) if yes]
+    reason = f"from outside, these ports answer: {answered}" if answered else ""
+    if not answered and not _fellow_reaches(context, node, canary):
+        reason = "the test's own listener is not reached from within, so nothing was proved"
+    return Check(
+        id="firewall.closed",
+        node=node.name,
+        result="fail" if reason else "pass",
+        value=len(answered),
+        unit="open ports",
+        limit="only SSH and what cluster.yml opens",
+        reason=reason,
+    )
+
+
+def _allowed(context: Context, node: Node) -> set[int]:
+    spec = context.plan.spec
+    allowed = {node.port, *(opening.port for opening in spec.firewall.open)}
+    if node.role == "head" and spec.services.jupyterlab:
+        allowed.add(spec.services.jupyterlab.port)
+    return allowed
+
+
+def _answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=_KNOCK_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _fellow_reaches(context: Context, node: Node, port: int) -> bool:
+    nodes = context.allocation.nodes
+    fellow = nodes[(nodes.index(node) + 1) % len(nodes)]
+    probe = f"exec 3<>/dev/tcp/{node.control_address}/{port}"
+    return context.sessions[fellow.name].run(_REACH, probe, check=False).exit_code == 0

@@ -1,0 +1,38 @@
+"""JupyterLab: answers over TLS to the right token, and to no other."""
+
+from __future__ import annotations
+
+import http
+from collections.abc import Iterator
+
+from gpubed import services
+from gpubed.checks.context import Context
+from gpubed.errors import GpubedError
+from gpubed.verification import Check
+
+_OK, _FORBIDDEN = http.HTTPStatus.OK, http.HTTPStatus.FORBIDDEN
+
+
+def jupyterlab(context: Context) -> Iterator[Check]:
+    """Ask with the right token and with a wrong one."""
+    if context.plan.spec.services.jupyterlab is None:
+        yield Check(id="jupyterlab.tls", result="skip", reason="the cluster has no JupyterLab")
+        return
+    right = (context.cluster.secrets / services.JUPYTERLAB_TOKEN).read_text().strip()
+    yield _ask(context, "jupyterlab.tls", right, _OK)
+    yield _ask(context, "jupyterlab.wrong_token", "0" * len(right), _FORBIDDEN)
+
+
+def _ask(context: Context, id_: str, token: str, wanted: int) -> Check:
+    head = context.allocation.head.name
+    try:
+        status = services.jupyterlab_status(
+            context.cluster, context.plan, context.allocation, token
+        )
+    except GpubedError as error:
+        return Check(id=id_, node=head, result="fail", limit=str(wanted), reason=error.message)
+    result = "pass" if status == wanted else "fail"
+    reason = "" if status == wanted else f"answered {status} instead of {wanted}"
+    return Check(
+        id=id_, node=head, result=result, value=status, limit=str(int(wanted)), reason=reason
+    )

@@ -1,0 +1,76 @@
+"""The command line. Each verb is one file in `commands`; this module only finds them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import typer
+
+from gpubed import __version__
+from gpubed.cli.ui import UI
+from gpubed.errors import GpubedError
+
+_INTERRUPTED = 130
+
+
+def build() -> typer.Typer:
+    """Return the application with every verb of `commands`."""
+    app = typer.Typer(
+        name="gpubed",
+        help="Turn a testbed into a ready, verified Horovod GPU cluster.",
+        epilog="Start with: gpubed init lab && gpubed up lab",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name in verbs():
+        module = import_module(f"gpubed.cli.commands.{name}")
+        settings = getattr(module, "SETTINGS", {})
+        app.command(name, epilog=f"Example:  {module.EXAMPLE}", **settings)(module.command)
+    return app
+
+
+def verbs() -> list[str]:
+    """Return the names of all verbs."""
+    return sorted(p.stem for p in (Path(__file__).parent / "commands").glob("[a-z]*.py"))
+
+
+def main() -> None:
+    """Run the command line; errors become one sentence and an exit code."""
+    try:
+        code = build()(standalone_mode=False)
+    except GpubedError as error:
+        UI().error(error.message, error.hint)
+        code = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        UI().error("interrupted", "run the same command again: it goes on where it stopped")
+        code = _INTERRUPTED
+    except typer.Exit as done:
+        code = done.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except Exception as error:
+        # Click's usage errors know how to show themselves; the rest are bugs.
+        if not hasattr(error, "show"):
+            raise
+        error.show()
+        code = 2
+    sys.exit(code or 0)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gpubed {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True),
+) -> None:
+    """Turn a testbed into a ready, verified Horovod GPU cluster."""

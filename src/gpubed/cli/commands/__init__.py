@@ -1,0 +1,1 @@
+"""One file per verb: `command`, its help in the docstring, and an `EXAMPLE`."""

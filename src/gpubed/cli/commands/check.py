@@ -1,0 +1,29 @@
+"""gpubed check."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from gpubed import spec
+from gpubed.cli.options import Cluster, Json
+from gpubed.cli.ui import UI
+from gpubed.paths import Project
+
+EXAMPLE = "gpubed check lab"
+
+
+def command(cluster: Cluster, as_json: Json = False) -> int:
+    """Find every error of a specification: file, line, what is wrong, what is allowed."""
+    ui = UI(as_json)
+    paths = Project.find().cluster(cluster)
+    found, errors = spec.check(paths.spec)
+    ui.document("check", {"errors": [asdict(error) for error in errors]})
+    for error in errors:
+        ui.say(str(error))
+    if not errors and found:
+        ui.say(f"{_short(paths.spec)} is right: {found.count} node(s)")
+    return 2 if errors else 0
+
+
+def _short(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

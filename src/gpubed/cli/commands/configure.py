@@ -1,0 +1,44 @@
+"""gpubed configure."""
+
+from typing import Annotated
+
+import typer
+
+from gpubed import configure, handover, lifecycle, runlock
+from gpubed.allocation import load as load_allocation
+from gpubed.cli.display import Display
+from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.ui import UI
+from gpubed.plan import plan
+from gpubed.spec import load
+
+EXAMPLE = "gpubed configure lab --tags jupyterlab"
+
+
+def command(
+    cluster: Cluster,
+    tags: Annotated[str, typer.Option(help="Roles, separated by commas; all if empty.")] = "",
+    limit: Annotated[str | None, typer.Option(help="Nodes, as an Ansible pattern.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Show what would change, change nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Apply the roles to the nodes again, changed or not."""
+    ui, paths = UI(as_json), find(cluster)
+    granted, wanted = load_allocation(paths.allocation), plan(load(paths.spec))
+    display = Display(ui)
+    chosen = [tag for tag in tags.split(",") if tag]
+    with (
+        lifecycle.event_file(paths, "configure", None) as path,
+        display.following(path),
+        runlock.hold(paths.state, "configure"),
+    ):
+        handover.render(paths, wanted, granted)
+        outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)
+    phases = [{"name": name, "seconds": took} for name, took in outcome.phases.items()]
+    changed = {node.name: outcome.changed.get(node.name, 0) for node in granted.nodes}
+    ui.document("configure", {"changed": changed, "phases": phases, "log": str(outcome.log)})
+    for name, count in changed.items():
+        ui.say(f"{name}: {count} task(s) changed")
+    return 0

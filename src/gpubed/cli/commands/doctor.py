@@ -1,0 +1,32 @@
+"""gpubed doctor."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from gpubed import doctor
+from gpubed.cli.options import Json, find
+from gpubed.cli.ui import UI
+
+EXAMPLE = "gpubed doctor lab"
+
+
+def command(
+    cluster: Annotated[str | None, typer.Argument(metavar="[CLUSTER]")] = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Install what Pulumi's own installer can.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Look at everything that must be in place, and say how to repair what is not."""
+    ui = UI(as_json)
+    if fix:
+        doctor.install_cli(ui.note)
+    findings = doctor.examine(find(cluster) if cluster else None)
+    ui.document("doctor", {"findings": [asdict(finding) for finding in findings]})
+    for finding in findings:
+        ui.say(f"{'ok  ' if finding.ok else 'FAIL'} {finding.id}: {finding.message}")
+        if not finding.ok and finding.fix:
+            ui.say(f"       → {finding.fix}")
+    return 0 if all(finding.ok for finding in findings) else 3

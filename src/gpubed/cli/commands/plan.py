@@ -1,0 +1,43 @@
+"""gpubed plan."""
+
+import os
+
+from gpubed import lifecycle, stack
+from gpubed.cli.options import Cluster, EngineOption, Json, find
+from gpubed.cli.ui import UI
+
+EXAMPLE = "gpubed plan lab"
+_SHOWN = {"create", "update", "replace", "delete"}
+
+
+def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None) -> int:
+    """Show what `up` would create, update, replace and delete; nothing is changed."""
+    ui = UI(as_json)
+    paths = find(cluster)
+    os.environ.pop("GPUBED_EVENTS", None)
+    wanted, result = lifecycle.preview(paths, stack.choose(engine))
+    changes = [
+        {"urn": step.urn, "op": step.op, "why": list(step.why)}
+        for step in result.steps
+        if step.op in _SHOWN and step.type != "pulumi:pulumi:Stack"
+    ]
+    ui.document(
+        "plan",
+        {
+            "changes": changes,
+            "lease": {"duration_s": wanted.spec.lease.duration},
+            "node_hours": round(wanted.node_hours, 2),
+            "prediction": None,
+        },
+    )
+    for change in changes:
+        kind, name = str(change["urn"]).split("::")[-2:]
+        why = f"  ({', '.join(change['why'])})" if change["why"] else ""
+        label = f"{change['op']:8} {kind.rsplit(':', 1)[-1]} {name}{why}"
+        ui.say(label)
+    same = result.changes.get("same", 0)
+    ui.say(
+        f"{len(changes)} change(s); {same} resource(s) stay as they are, nothing else is touched"
+    )
+    ui.say(f"{wanted.node_hours:g} node-hours over the lease")
+    return 0

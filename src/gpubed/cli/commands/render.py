@@ -1,0 +1,22 @@
+"""gpubed render."""
+
+from gpubed import handover
+from gpubed.allocation import load as load_allocation
+from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.ui import UI
+from gpubed.plan import plan
+from gpubed.spec import load
+
+EXAMPLE = "gpubed render lab && ansible-playbook -i inventories/lab playbooks/site.yml"
+
+
+def command(cluster: Cluster, as_json: Json = False) -> int:
+    """Write inventory, group_vars, ssh_config and known_hosts; nothing else."""
+    ui, paths = UI(as_json), find(cluster)
+    changed = handover.render(paths, plan(load(paths.spec)), load_allocation(paths.allocation))
+    ui.document("render", {"changed": changed})
+    for name in changed:
+        ui.say(f"wrote {name}")
+    if not changed:
+        ui.say("everything is up to date")
+    return 0

@@ -1,0 +1,40 @@
+"""gpubed run."""
+
+from typing import Annotated
+
+import typer
+
+from gpubed import jobs
+from gpubed.allocation import load as load_allocation
+from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.ui import UI
+from gpubed.plan import plan
+from gpubed.spec import load
+
+EXAMPLE = "gpubed run lab digits --set epochs=20"
+
+
+def command(
+    cluster: Cluster,
+    job: Annotated[str, typer.Argument(help="A folder of jobs/.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="An argument of the job."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Run a job over all nodes and bring its results back."""
+    ui, paths = UI(as_json), find(cluster)
+    granted, wanted = load_allocation(paths.allocation), plan(load(paths.spec))
+    given = jobs.parse_settings(settings or [])
+    result = jobs.run(paths, wanted, granted, job, given, on_output=ui.note)
+    ui.document("run", result.document())
+    ui.say(f"{job}: {result.status}, world size {result.world_size}")
+    for name, value in result.metrics.items():
+        if isinstance(value, int | float | str):
+            unit = result.units.get(name, "")
+            ui.say(f"  {name} = {value} {unit}".rstrip())
+    ui.say(f"results: {result.run_dir}")
+    for reason in result.failures:
+        ui.error(reason)
+    return 0 if result.status == "ok" else 1

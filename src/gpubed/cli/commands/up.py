@@ -1,0 +1,63 @@
+"""gpubed up."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubed import lifecycle, stack
+from gpubed.cli import report
+from gpubed.cli.display import Display
+from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
+from gpubed.cli.ui import UI
+from gpubed.verification import Verification
+
+EXAMPLE = "gpubed up lab"
+
+
+def command(
+    cluster: Cluster,
+    as_json: Json = False,
+    yes: Yes = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Verify again even if nothing changed.")
+    ] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="First look at what became of the nodes.")
+    ] = False,
+    events: Annotated[
+        Path | None, typer.Option("--events", help="Append one JSON object per event.")
+    ] = None,
+    engine: EngineOption = None,
+) -> int:
+    """Allocate, configure and verify a cluster; repeat it at any time."""
+    ui, paths = UI(as_json), find(cluster)
+    chosen = stack.choose(engine)
+    _confirm_removals(ui, paths, chosen, yes)
+    display = Display(ui)
+    with lifecycle.event_file(paths, "up", events) as path, display.following(path):
+        result = lifecycle.up(paths, chosen, verify=verify, refresh=refresh)
+    document = lifecycle.status(paths, chosen)
+    ui.document("up", {**document, "phases": display.phases})
+    if not lifecycle.changed(result):
+        last = Verification.last(paths.verification)
+        age = f"; verified {report.ago(last.age_s)}" if last else ""
+        ui.note(f"nothing to change{age}")
+    report.cluster(ui, cluster, document)
+    return 0
+
+
+def _confirm_removals(
+    ui: UI, paths: lifecycle.ClusterPaths, chosen: stack.EngineName, yes: bool
+) -> None:
+    """Ask before nodes go away; without a terminal the specification is the answer."""
+    if yes or not ui.err.is_terminal or not paths.allocation.exists():
+        return
+    _, planned = lifecycle.preview(paths, chosen)
+    doomed = [
+        s for s in planned.steps if s.op in ("delete", "replace") and s.type.endswith(":Node")
+    ]
+    for step in doomed:
+        ui.mark(step.op, f"{step.op} node {step.name}")
+    if doomed and not ui.confirm("Go on?", yes=yes, default=True):
+        raise typer.Abort

@@ -1,0 +1,131 @@
+"""Live progress of a run, from its event stream.
+
+On a terminal: finished steps scroll by, what is running stays at the bottom with
+its elapsed time. Elsewhere: one plain line per step that starts or ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from gpubed.cli.ui import UI
+from gpubed.progress import Event, Follower
+
+_VERBS = {
+    "create": ("creating", "created"),
+    "update": ("updating", "updated"),
+    "replace": ("replacing", "replaced"),
+    "create-replacement": ("creating again", "created again"),
+    "delete-replaced": ("removing the old", "removed the old"),
+    "delete": ("removing", "removed"),
+    "read": ("reading", "read"),
+    "refresh": ("refreshing", "refreshed"),
+}
+_SIGN = {"create-replacement": "replace", "delete-replaced": "delete"}
+_QUIET = {"same", "read", "refresh", "replace"}
+
+
+class Display:
+    """Shows events; remembers how long each phase took."""
+
+    def __init__(self, ui: UI) -> None:
+        self._ui = ui
+        self._running: dict[str, tuple[str, float]] = {}
+        self._live: Live | None = None
+        self._lock = threading.Lock()
+        self.phases: list[dict[str, Any]] = []
+
+    @contextmanager
+    def following(self, path: Path) -> Iterator[None]:
+        """Show what is appended to an event file."""
+        with Follower(path, self.handle):
+            if not self._ui.err.is_terminal:
+                yield
+                return
+            with Live(
+                get_renderable=self._bottom,
+                console=self._ui.err,
+                transient=True,
+                refresh_per_second=8,
+            ) as self._live:
+                yield
+
+    def handle(self, event: Event) -> None:
+        """Show one event."""
+        with self._lock:
+            if handler := getattr(self, f"_on_{event['what']}", None):
+                handler(event)
+
+    def _bottom(self) -> RenderableType:
+        with self._lock:
+            running = list(self._running.values())
+        now = time.monotonic()
+        rows = [Spinner("dots", Text(f"{text}  {now - since:.0f} s")) for text, since in running]
+        return Group(*rows)
+
+    def _start(self, key: str, text: str) -> None:
+        since = self._running[key][1] if key in self._running else time.monotonic()
+        if self._live is None and key not in self._running:
+            self._ui.mark("same", f"{text} …")
+        self._running[key] = (text, since)
+
+    def _end(self, key: str, sign: str, text: str, seconds: float | None = None) -> None:
+        _, since = self._running.pop(key, ("", time.monotonic()))
+        took = time.monotonic() - since if seconds is None else seconds
+        self._ui.mark(sign, f"{text}  {took:.1f} s")
+
+    def _on_resource(self, event: Event) -> None:
+        op, status = event["op"], event["status"]
+        kind = event["type"].rsplit(":", 1)[-1]
+        if op in _QUIET or event["type"] == "pulumi:pulumi:Stack" or "providers" in event["type"]:
+            return
+        doing, done = _VERBS.get(op, (op, op))
+        label = f"{kind} {event['name']}"
+        if status == "started":
+            self._start(event["urn"] + op, f"{doing} {label}")
+        elif status == "done":
+            self._end(event["urn"] + op, _SIGN.get(op, op), f"{done} {label}", event["seconds"])
+        elif status == "failed":
+            self._end(event["urn"] + op, "fail", f"{doing} {label} failed", event["seconds"])
+
+    def _on_phase(self, event: Event) -> None:
+        name = event["phase"]
+        if event["status"] == "started":
+            self._start("phase", f"phase {name}")
+        else:
+            seconds = event.get("seconds")
+            if seconds is None:
+                seconds = time.monotonic() - self._running.get("phase", ("", time.monotonic()))[1]
+            self.phases.append({"name": name, "seconds": round(seconds, 2)})
+            self._end("phase", "pass", f"phase {name}", seconds)
+
+    def _on_task(self, event: Event) -> None:
+        if self._live and event["phase"]:
+            self._start("phase", f"phase {event['phase']}: {event['role']} · {event['task']}")
+
+    def _on_host(self, event: Event) -> None:
+        if event["status"] in ("failed", "unreachable"):
+            self._ui.mark("fail", f"{event['host']}: {event['task']}: {event['message']}")
+
+    def _on_check(self, event: Event) -> None:
+        if event["result"] == "fail":
+            self._ui.mark("fail", f"{event['id']} {event['node']}: {event['reason']}")
+        elif self._live:
+            self._start("phase", f"verifying: {event['id']} {event['node']}")
+
+    def _on_note(self, event: Event) -> None:
+        self._ui.note(event["message"])
+
+    def _on_log(self, event: Event) -> None:
+        if event["severity"] in ("warning", "error"):
+            self._ui.note(event["message"])

@@ -1,0 +1,54 @@
+"""How a cluster's status is shown to a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpubed.cli.ui import UI
+
+
+def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
+    """Show nodes, services, verification and the commands that come next."""
+    columns = ("node", "state", "role", "control_address", "experiment_address")
+    rows = [[row["name"] if c == "node" else row[c] for c in columns] for row in document["nodes"]]
+    ui.table([column.replace("_", " ") for column in columns], rows)
+    if document["verification"]:
+        verification(ui, document["verification"])
+    for service in document["services"]:
+        ui.say(f"{service['name']}: {service['url']}")
+    ui.say(
+        f"next: gpubed open {name} --print    gpubed run {name} digits    gpubed ssh {name} head"
+    )
+
+
+def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> None:
+    """Show a verification; `whole` adds the checks that passed."""
+    rows = [
+        (c["result"], c["id"], c["node"], _measured(c), c["limit"], c["reason"])
+        for c in summary["checks"]
+        if whole or c["result"] == "fail"
+    ]
+    if rows:
+        ui.table(("result", "check", "node", "measured", "limit", "reason"), rows)
+    counts = "{passed} passed, {failed} failed, {skipped} skipped".format(**summary)
+    ui.say(f"verified {ago(summary['age_s'])}: {counts}")
+    skips = sorted({(c["id"], c["reason"]) for c in summary["checks"] if c["result"] == "skip"})
+    for id_, reason in skips:
+        ui.say(f"  skipped {id_}: {reason}")
+
+
+def ago(seconds: float) -> str:
+    """Write an age as people say it."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _measured(check: dict[str, Any]) -> str:
+    value = check["value"]
+    if value is None:
+        return ""
+    return (
+        f"{value:.4g} {check['unit']}" if isinstance(value, float) else f"{value} {check['unit']}"
+    )

@@ -1,0 +1,93 @@
+"""The only module that writes to a terminal.
+
+Data goes to stdout, progress and messages to stderr. Without a terminal, progress
+is plain status lines and a question answers itself with its default.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import rich.box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+_MARK = {
+    "pass": "[green]✓[/]",
+    "fail": "[red]✗[/]",
+    "skip": "[yellow]-[/]",
+    "create": "[green]+[/]",
+    "update": "[yellow]~[/]",
+    "replace": "[magenta]±[/]",
+    "delete": "[red]-[/]",
+    "same": " ",
+}
+
+
+class UI:
+    """Everything a verb says."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self.out = Console(soft_wrap=True, highlight=False)
+        self.err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def document(self, verb: str, content: dict[str, Any]) -> None:
+        """Print the JSON document of a verb, if JSON was asked for."""
+        if self.as_json:
+            text = json.dumps({"schema": f"gpubed/{verb}/1", **content}, indent=2, default=str)
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+    def say(self, text: str = "") -> None:
+        """Print a line of data, unless JSON was asked for."""
+        if not self.as_json:
+            self.out.print(escape(text))
+
+    def raw(self, text: str) -> None:
+        """Print text on stdout as it is, for other programs to read."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Print a table, unless JSON was asked for."""
+        if self.as_json:
+            return
+        table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(self._cell(value) for value in row))
+        self.out.print(table)
+
+    def note(self, text: str) -> None:
+        """Tell what is going on, on stderr."""
+        self.err.print(escape(text))
+
+    def mark(self, kind: str, text: str) -> None:
+        """Print a status line on stderr with the sign of a result or an operation."""
+        self.err.print(f"{_MARK.get(kind, ' ')} {escape(text)}")
+
+    def error(self, message: str, hint: str | None = None) -> None:
+        """Print what failed and what repairs it."""
+        self.err.print(f"[bold red]error:[/] {escape(message)}")
+        if hint:
+            self.err.print(f"  [bold]→[/] {escape(hint)}")
+
+    def confirm(self, question: str, *, yes: bool, default: bool) -> bool:
+        """Ask, unless `yes` was given or nobody is there to answer."""
+        if yes:
+            return True
+        if not (sys.stdin.isatty() and self.err.is_terminal):
+            return default
+        self.err.print(f"{escape(question)} [y/N] ", end="")
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    @staticmethod
+    def _cell(value: object) -> str:
+        text = "" if value is None else str(value)
+        return _MARK.get(text, "") + (" " if text in _MARK else "") + escape(text)

@@ -1,0 +1,118 @@
+"""The two resources that every cluster has, whatever its testbed.
+
+`identity` comes first: the UUID that everything else carries, and the SSH key.
+`configuration` comes last: it renders the inventory, applies the roles and
+verifies the result, so that `pulumi up` ends in a ready cluster.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from typing import Any
+
+import pulumi
+
+from gpubed import applied, handover, roles, secret
+from gpubed.allocation import Allocation
+from gpubed.backends.base import Change, Driver, Properties
+from gpubed.paths import ClusterPaths, Project
+from gpubed.plan import ClusterPlan, plan
+from gpubed.resources import Configuration, Identity
+from gpubed.spec import load
+from gpubed.verification import Verification
+
+
+def identity(cluster: ClusterPlan) -> pulumi.Output[dict[str, Any]]:
+    """Declare the cluster's identity; the output has `uuid` and `public_key`."""
+    return Identity("identity", "gpubed", {"cluster": cluster.cluster}).result
+
+
+def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -> Configuration:
+    """Declare the configuration of an allocation."""
+    inventory = Project.find().cluster(cluster.cluster).inventory
+
+    def wanted(data: dict[str, Any]) -> dict[str, str]:
+        return roles.fingerprints(cluster, Allocation.model_validate(data), inventory)
+
+    inputs = {
+        "cluster": cluster.cluster,
+        "configure": cluster.spec.configure,
+        "allocation": allocation,
+        "fingerprints": allocation.apply(wanted) if cluster.spec.configure else {},
+    }
+    return Configuration("configuration", "gpubed", inputs)
+
+
+def driver(kind: str) -> Driver:
+    """Return the driver of `identity` or `configuration`."""
+    drivers: dict[str, type[Driver]] = {
+        "identity": _IdentityDriver,
+        "configuration": _ConfigurationDriver,
+    }
+    return drivers[kind]()
+
+
+def _paths(inputs: Properties) -> ClusterPaths:
+    return Project.find().cluster(inputs["cluster"])
+
+
+class _IdentityDriver(Driver):
+    """Makes the UUID and the key; a lost key is made again, which replaces the nodes."""
+
+    def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
+        if secret.public_key(_paths(news).private_key) != result.get("public_key"):
+            return Change(replace=["public_key"])
+        return super().diff(result, olds, news)
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        made = str(uuid.uuid4())
+        return made, {"uuid": made, "public_key": secret.ensure_key(_paths(inputs).private_key)}
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        return {"uuid": id, "public_key": secret.ensure_key(_paths(inputs).private_key)}
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        # The key may already belong to a replacement: `gpubed down` removes the folder.
+        return
+
+
+class _ConfigurationDriver(Driver):
+    """Hands an allocation over: files, roles, verification."""
+
+    def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
+        """Compare with what nodes really have, so that work done by hand counts."""
+        keys = [key for key in ("configure", "allocation") if olds.get(key) != news.get(key)]
+        if keys or not news["configure"]:
+            return Change(update=keys)
+        cluster, allocation = _paths(news), Allocation.model_validate(news["allocation"])
+        stale = applied.missing(cluster, allocation, news["fingerprints"])
+        verified = Verification.last(cluster.verification)
+        if verified is None or not verified.covers(allocation):
+            stale.add("verification")
+        return Change(update=sorted(stale))
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        return f"{inputs['cluster']}/configuration", self._apply(inputs)
+
+    def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
+        return self._apply(news)
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        return {}
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        cluster = _paths(inputs)
+        for path in (cluster.allocation, cluster.ssh_config, cluster.known_hosts):
+            path.unlink(missing_ok=True)
+        for generated in ("hosts.yml", "group_vars/all/gpubed.yml"):
+            (cluster.inventory / generated).unlink(missing_ok=True)
+        for folder in (cluster.applied, cluster.facts):
+            shutil.rmtree(folder, ignore_errors=True)
+        cluster.verification.unlink(missing_ok=True)
+
+    def _apply(self, inputs: Properties) -> dict[str, Any]:
+        cluster = _paths(inputs)
+        spec = load(cluster.spec)
+        handover.hand_over(cluster, plan(spec), Allocation.model_validate(inputs["allocation"]))
+        return {}

@@ -1,0 +1,67 @@
+"""What must be in place on the controller, and how to repair what is not."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from pulumi import automation
+
+from gpubed import registry
+from gpubed.backends.base import Finding
+from gpubed.errors import GpubedError
+from gpubed.paths import ClusterPaths
+from gpubed.spec import load, spec_backend
+
+_PYTHON = (3, 11)
+
+
+def examine(cluster: ClusterPaths | None) -> list[Finding]:
+    """Look at this machine and, for a cluster, at its testbed."""
+    findings = [_python(), _program("ssh", "apt-get install openssh-client"), _mitogen(), _engine()]
+    if cluster is None:
+        for name in registry.backend_names():
+            findings += registry.backend(name).doctor(None)
+        return findings
+    spec = load(cluster.spec)
+    return findings + registry.backend(spec_backend(spec)).doctor(spec)
+
+
+def install_cli(say: Callable[[str], None]) -> None:
+    """Install Pulumi's CLI with the SDK's own installer.
+
+    Raises:
+        GpubedError: The download failed.
+    """
+    try:
+        command = automation.PulumiCommand.install()
+    except Exception as error:  # the installer raises whatever its download raised
+        raise GpubedError(
+            f"Pulumi's CLI could not be installed: {error}",
+            "the embedded engine works without it: gpubed up CLUSTER --engine embedded",
+        ) from error
+    say(f"installed {command.command}; put its folder on PATH")
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding("python", sys.version_info >= _PYTHON, version, "use Python 3.11 or newer")
+
+
+def _program(name: str, fix: str) -> Finding:
+    path = shutil.which(name)
+    return Finding(name, path is not None, path or f"{name} is not on PATH", fix)
+
+
+def _mitogen() -> Finding:
+    message = (
+        "present" if find_spec("ansible_mitogen") else "absent: Ansible's own strategy is used"
+    )
+    return Finding("mitogen", True, message)
+
+
+def _engine() -> Finding:
+    path = shutil.which("pulumi")
+    return Finding("engine", True, f"Pulumi CLI at {path}" if path else "embedded (no CLI on PATH)")

@@ -1,0 +1,68 @@
+"""From an allocation to a ready cluster: render → configure → verify."""
+
+from __future__ import annotations
+
+from gpubed import applied, configure, inventory, roles, secret, verify
+from gpubed.allocation import Allocation
+from gpubed.errors import GpubedError
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan
+from gpubed.progress import emit
+from gpubed.ssh import SSH
+from gpubed.verification import Verification
+
+
+def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
+    """Make the nodes of an allocation a verified cluster.
+
+    Only roles that some node lacks in the wanted version are applied.
+
+    Raises:
+        ConfigurationFailed: A role failed.
+        VerificationFailed: The result is not as it should be.
+    """
+    render(cluster, plan, allocation)
+    for node in allocation.nodes:
+        with SSH(node, cluster) as ssh:
+            ssh.wait_ready()
+    if not plan.spec.configure:
+        return
+    wanted = roles.fingerprints(plan, allocation, cluster.inventory)
+    stale = applied.missing(cluster, allocation, wanted)
+    if stale:
+        whole = stale == set(wanted)
+        configure.configure(cluster, tags=() if whole else stale)
+        left = applied.missing(cluster, allocation, wanted)
+        if left:
+            raise GpubedError(f"roles did not record that they were applied: {sorted(left)}")
+    verify_cluster(cluster, plan, allocation)
+
+
+def render(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:
+    """Write inventory, ssh_config, known_hosts, group_vars and the secrets they point to.
+
+    Returns:
+        The files that changed, relative to the project.
+    """
+    for name in roles.secrets(plan):
+        secret.ensure_token(cluster.secrets / name)
+    changed = inventory.render(cluster, plan, allocation)
+    applied.prune(cluster, allocation)
+    return [str(path.relative_to(cluster.project.root)) for path in changed]
+
+
+def verify_cluster(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation
+) -> Verification:
+    """Verify a cluster and keep the result.
+
+    Raises:
+        VerificationFailed: At least one check failed.
+    """
+    emit("phase", phase="checks", status="started")
+    result = verify.verify(cluster, plan, allocation)
+    result.save(cluster.verification)
+    emit("phase", phase="checks", status="done")
+    if result.count("fail"):
+        raise verify.VerificationFailed(result)
+    return result

@@ -1,0 +1,140 @@
+"""From an allocation to files that Ansible and OpenSSH read.
+
+Pure functions give the text; `render` writes only what differs. Whoever stops
+using gpubed keeps an ordinary inventory, ssh_config and known_hosts.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpubed import registry, roles
+from gpubed.allocation import Allocation, Node
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan
+
+_MARK = "# Written by `gpubed render {}`; edit cluster.yml instead.\n"
+_STATE = "{{ inventory_dir }}/../../.gpubed/"
+
+
+def render(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[Path]:
+    """Write inventory, group variables, ssh_config, known_hosts and allocation.
+
+    Returns:
+        The files whose content changed.
+    """
+    variables = group_vars(plan, allocation, paths)
+    mark = _MARK.format(paths.name)
+    wanted = {
+        paths.allocation: allocation.model_dump_json(indent=2) + "\n",
+        paths.inventory / "hosts.yml": mark + _yaml(hosts(allocation)),
+        paths.inventory / "group_vars" / "all" / "gpubed.yml": mark + _yaml(variables),
+        paths.known_hosts: known_hosts(allocation),
+        paths.ssh_config: mark + ssh_config(allocation, paths),
+    }
+    return [path for path, text in wanted.items() if write_if_changed(path, text)]
+
+
+def hosts(allocation: Allocation) -> dict[str, Any]:
+    """Return the inventory: groups head, workers and one per node group."""
+    groups: dict[str, Any] = {"head": {"hosts": {}}, "workers": {"hosts": {}}}
+    for node in allocation.nodes:
+        groups["head" if node.role == "head" else "workers"]["hosts"][node.name] = {}
+        group = groups.setdefault(f"group_{node.group.replace('-', '_')}", {"hosts": {}})
+        group["hosts"][node.name] = {}
+    machines = {node.name: _host(node) for node in allocation.nodes}
+    return {"all": {"hosts": machines, "children": groups}}
+
+
+def _host(node: Node) -> dict[str, Any]:
+    return {
+        "ansible_host": node.control_address,
+        "ansible_port": node.port,
+        "ansible_user": node.user,
+        "gpubed_node_id": node.id,
+    }
+
+
+def group_vars(plan: ClusterPlan, allocation: Allocation, paths: ClusterPaths) -> dict[str, Any]:
+    """Return the variables of all hosts: the cluster's facts and every role's inputs."""
+    networks = {
+        "control": allocation.control.model_dump(mode="json"),
+        "experiment": allocation.experiment and allocation.experiment.model_dump(mode="json"),
+    }
+    return {
+        "ansible_ssh_common_args": "-F {{ gpubed_state_dir }}/ssh_config",
+        "gpubed_cluster": allocation.cluster,
+        "gpubed_uuid": allocation.uuid,
+        "gpubed_user": allocation.head.user,
+        "gpubed_head": allocation.head.name,
+        "gpubed_state_dir": _STATE + allocation.cluster,
+        "gpubed_secrets_dir": "{{ gpubed_state_dir }}/secrets",
+        "gpubed_environment": registry.backend(allocation.backend).environment(),
+        "gpubed_nodes": [_member(node) for node in allocation.nodes],
+        "gpubed_networks": networks,
+        "gpubed_phases": roles.by_phase(plan),
+        "gpubed_fingerprints": roles.fingerprints(plan, allocation, paths.inventory),
+        **roles.variables(plan),
+    }
+
+
+def _member(node: Node) -> dict[str, Any]:
+    return node.model_dump(mode="json", exclude={"id", "group", "user"})
+
+
+def known_hosts(allocation: Allocation) -> str:
+    """Return the host keys of all nodes, by name and by address."""
+    lines = []
+    for node in allocation.nodes:
+        names = [node.name, node.control_address]
+        if node.port != 22:
+            names = [node.name, f"[{node.control_address}]:{node.port}"]
+        lines += [f"{','.join(names)} {key}\n" for key in node.host_keys]
+    return "".join(lines)
+
+
+def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
+    """Return an OpenSSH configuration; host keys are always checked.
+
+    Nodes answer to their name and to `head`.
+    """
+    blocks = []
+    for node in allocation.nodes:
+        names = f"{node.name} head" if node.role == "head" else node.name
+        blocks.append(
+            f"Host {names} {node.control_address}\n"
+            f"  HostName {node.control_address}\n"
+            f"  HostKeyAlias {node.name}\n"
+            f"  Port {node.port}\n"
+            f"  User {node.user}\n"
+        )
+    blocks.append(
+        "Host *\n"
+        f'  IdentityFile "{paths.private_key}"\n'
+        "  IdentitiesOnly yes\n"
+        f'  UserKnownHostsFile "{paths.known_hosts}"\n'
+        "  GlobalKnownHostsFile /dev/null\n"
+        "  StrictHostKeyChecking yes\n"
+        "  PasswordAuthentication no\n"
+        "  ServerAliveInterval 15\n"
+    )
+    return "\n".join(blocks)
+
+
+def write_if_changed(path: Path, text: str) -> bool:
+    """Write a file atomically unless it already has this content; say whether it was written."""
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+    return True
+
+
+def _yaml(document: Any) -> str:
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,1 @@
+"""How a job starts on a cluster: one module each, found by `registry`."""

@@ -1,0 +1,240 @@
+"""The life of a cluster: plan, up, status, down. What the verbs of the same name do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpubed import allocation as allocations
+from gpubed import handover, progress, registry, runlock, services
+from gpubed.allocation import Allocation, Node
+from gpubed.backends.base import Backend
+from gpubed.engine import LogEvent, ResourceEvent, Result
+from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan, plan
+from gpubed.spec import load, spec_backend
+from gpubed.ssh import SSH
+from gpubed.stack import EngineName, Stack
+from gpubed.verification import Verification
+
+_NOT_A_CHANGE = {"same", "read", "refresh"}
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What `down` did: `removed` and, when something is left, `survivors`."""
+
+    removed: list[str]
+    survivors: list[str]
+
+
+def preview(cluster: ClusterPaths, engine: EngineName) -> tuple[ClusterPlan, Result]:
+    """Compute what `up` would do; nothing is changed."""
+    wanted = plan(load(cluster.spec))
+    cluster.project.prepare()
+    return wanted, Stack(cluster, engine).preview(_emit)
+
+
+def up(
+    cluster: ClusterPaths, engine: EngineName, *, verify: bool = False, refresh: bool = False
+) -> Result:
+    """Make the cluster what its specification says, ready and verified.
+
+    Raises:
+        UsageError: The specification has errors.
+        PrerequisiteMissing: The testbed cannot be used from here.
+        Locked: Another run holds the cluster.
+        GpubedError: A resource, a role or a check failed.
+    """
+    wanted = plan(load(cluster.spec))
+    backend = registry.backend(wanted.backend)
+    cluster.project.prepare()
+    with runlock.hold(cluster.state, "up") as ended:
+        if ended:
+            progress.emit("note", message=f"ended what a killed run left behind: {ended}")
+        stack = Stack(cluster, engine)
+        if not stack.outputs():
+            _require(backend, wanted)
+        if refresh:
+            stack.refresh(_emit)
+        result = stack.up(_emit)
+        granted = allocations.load(cluster.allocation)
+        if changed(result):
+            return result
+        probe(cluster, wanted, granted, backend)
+        if verify and wanted.spec.configure:
+            handover.verify_cluster(cluster, wanted, granted)
+    return result
+
+
+def changed(result: Result) -> bool:
+    """Say whether a run changed anything, or a preview would."""
+    return any(count for op, count in result.changes.items() if op not in _NOT_A_CHANGE)
+
+
+def probe(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
+) -> None:
+    """Look quickly whether an unchanged cluster is still alive.
+
+    Raises:
+        GpubedError: A node or a service does not answer.
+    """
+    states = node_states(cluster, granted, backend)
+    if dead := {name: state for name, state in states.items() if state != "ready"}:
+        listed = ", ".join(f"{name} is {state}" for name, state in dead.items())
+        raise GpubedError(listed, f"gpubed up {cluster.name} --refresh")
+    if wanted.spec.configure:
+        services.probe(cluster, wanted, granted)
+
+
+def node_states(cluster: ClusterPaths, granted: Allocation, backend: Backend) -> dict[str, str]:
+    """Return each node's state: ready, unreachable, stopped or missing."""
+    states = backend.describe(granted)
+
+    def look(node: Node) -> str:
+        if states[node.name] != "ready":
+            return states[node.name]
+        try:
+            with SSH(node, cluster) as ssh:
+                ssh.run("true")
+        except GpubedError:
+            return "unreachable"
+        return "ready"
+
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        return dict(
+            zip((n.name for n in granted.nodes), pool.map(look, granted.nodes), strict=True)
+        )
+
+
+def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
+    """Return the document of `status`: nodes, lease, services, verification.
+
+    Raises:
+        GpubedError: The cluster is not up.
+    """
+    granted = allocations.load(cluster.allocation)
+    backend = registry.backend(granted.backend)
+    states = node_states(cluster, granted, backend)
+    wanted = plan(load(cluster.spec))
+    verified = Verification.last(cluster.verification)
+    until = granted.lease.granted_until
+    return {
+        "engine": engine,
+        "nodes": [_node_row(node, states[node.name]) for node in granted.nodes],
+        "lease": {
+            "granted_until": until and until.isoformat(),
+            "remaining_s": until and round(until.timestamp() - time.time()),
+        },
+        "services": services.urls(wanted, granted) if wanted.spec.configure else [],
+        "verification": verified.summary() if verified else None,
+    }
+
+
+def down(cluster: ClusterPaths, engine: EngineName) -> Removal:
+    """Remove everything that carries the cluster's id, and the cluster's state.
+
+    Results of jobs (`runs/`) are the user's and stay.
+    """
+    cluster.project.prepare()
+    with runlock.hold(cluster.state, "down"):
+        stack = Stack(cluster, engine)
+        uuid, backend = _identity(stack)
+        result = stack.destroy(_emit)
+        removed = [
+            f"{e.type.rsplit(':', 1)[-1]} {e.name}" for e in result.steps if e.op == "delete"
+        ]
+        survivors: list[str] = []
+        if uuid and backend:
+            removed += backend.release(uuid)
+            survivors = backend.survivors(uuid)
+        if not survivors:
+            removed += _forget(cluster)
+    return Removal(removed, survivors)
+
+
+def _identity(stack: Stack) -> tuple[str | None, Backend | None]:
+    """Return UUID and backend of a stack, from its state: the run may have been cut short."""
+    uuid, backend = None, None
+    for resource in stack.export().get("deployment", {}).get("resources", ()):
+        outputs = resource.get("outputs", {})
+        if resource["type"].endswith(":Identity"):
+            uuid = outputs.get("result", {}).get("uuid")
+        elif outputs.get("backend") in registry.backend_names():
+            backend = registry.backend(outputs["backend"])
+    if uuid and backend is None:
+        with suppress(GpubedError):
+            backend = registry.backend(spec_backend(load(stack.cluster.spec)))
+    return uuid, backend
+
+
+def _forget(cluster: ClusterPaths) -> list[str]:
+    gone = []
+    for path in sorted(cluster.state.iterdir()):
+        if path.name in ("runs", "lock"):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+        gone.append(f"file {path.relative_to(cluster.project.root)}")
+    if not cluster.runs.exists():
+        shutil.rmtree(cluster.state)
+    return gone
+
+
+def _require(backend: Backend, wanted: ClusterPlan) -> None:
+    missing = [finding for finding in backend.doctor(wanted.spec) if not finding.ok]
+    if missing:
+        first = missing[0]
+        rest = "".join(f"\n  {finding.message}" for finding in missing[1:])
+        raise PrerequisiteMissing(first.message + rest, first.fix)
+
+
+def _node_row(node: Node, state: str) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "id": node.id,
+        "state": state,
+        "role": node.role,
+        "control_address": node.control_address,
+        "experiment_address": node.experiment_address,
+    }
+
+
+def _emit(event: ResourceEvent | LogEvent) -> None:
+    if isinstance(event, ResourceEvent):
+        progress.emit(
+            "resource",
+            op=event.op,
+            status=event.status,
+            urn=event.urn,
+            type=event.type,
+            name=event.name,
+            seconds=event.seconds,
+            message=event.message,
+        )
+    else:
+        progress.emit("log", severity=event.severity, message=event.message, urn=event.urn)
+
+
+@contextmanager
+def event_file(cluster: ClusterPaths, verb: str, wanted: Path | None) -> Iterator[Path]:
+    """Offer a file to all who have progress to tell, in this process and its workers."""
+    path = wanted or cluster.logs / time.strftime(f"%Y%m%d-%H%M%S-{verb}.jsonl")
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.environ[progress.VARIABLE] = str(path)
+    try:
+        yield path
+    finally:
+        os.environ.pop(progress.VARIABLE, None)

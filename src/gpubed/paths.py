@@ -1,0 +1,151 @@
+"""Where things are. The only module that knows the folders of a project.
+
+A *project* holds the user's files (`inventories/`, `.gpubed/`, `Pulumi.yaml`).
+The *assets* are what gpubed brings (roles, playbooks, jobs, the program). In a
+checkout both are the same folder; installed from a wheel they differ.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+_CHECKOUT = _PACKAGE.parents[1]
+_PROGRAM = ("Pulumi.yaml", "stacks/cluster/__main__.py")
+
+
+def assets() -> Path:
+    """Return the folder with roles, playbooks, jobs and templates."""
+    return _CHECKOUT if (_CHECKOUT / "roles").is_dir() else _PACKAGE / "_assets"
+
+
+def recipes() -> Path:
+    """Return the folder with one sub-folder per recipe."""
+    return _PACKAGE / "recipes"
+
+
+def cache() -> Path:
+    """Return the user's download cache, shared by all clusters of a machine."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(os.environ.get("GPUBED_CACHE") or Path(base) / "gpubed")
+
+
+@dataclass(frozen=True)
+class Project:
+    """A user's project folder."""
+
+    root: Path
+
+    @classmethod
+    def find(cls) -> Project:
+        """Locate the project: `GPUBED_ROOT`, else the nearest folder above with Pulumi.yaml."""
+        if named := os.environ.get("GPUBED_ROOT"):
+            return cls(Path(named).resolve())
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if (folder / "Pulumi.yaml").is_file():
+                return cls(folder)
+        return cls(here)
+
+    def prepare(self) -> None:
+        """Put the program where both engines look for it; keeps what is there."""
+        self.pulumi.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in _PROGRAM:
+            target = self.root / name
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(assets() / name, target)
+
+    @property
+    def inventories(self) -> Path:
+        """One folder per cluster."""
+        return self.root / "inventories"
+
+    @property
+    def pulumi(self) -> Path:
+        """The state of all stacks: the file backend's folder."""
+        return self.root / ".gpubed" / "pulumi"
+
+    def clusters(self) -> list[str]:
+        """Return the names of all clusters that have a specification."""
+        return sorted(path.parent.name for path in self.inventories.glob("*/cluster.yml"))
+
+    def cluster(self, name: str) -> ClusterPaths:
+        """Return the paths of one cluster."""
+        return ClusterPaths(self, name)
+
+
+@dataclass(frozen=True)
+class ClusterPaths:
+    """Where one cluster keeps its files."""
+
+    project: Project
+    name: str
+
+    @property
+    def spec(self) -> Path:
+        """The specification that the user writes."""
+        return self.inventory / "cluster.yml"
+
+    @property
+    def inventory(self) -> Path:
+        """The Ansible inventory folder."""
+        return self.project.inventories / self.name
+
+    @property
+    def state(self) -> Path:
+        """Everything gpubed keeps about the cluster, outside Pulumi's state."""
+        return self.project.root / ".gpubed" / self.name
+
+    @property
+    def secrets(self) -> Path:
+        """Private key and tokens; the folder is 0700, files are 0600."""
+        return self.state / "secrets"
+
+    @property
+    def private_key(self) -> Path:
+        """The cluster's ed25519 key."""
+        return self.secrets / "id_ed25519"
+
+    @property
+    def allocation(self) -> Path:
+        """What the testbed gave."""
+        return self.state / "allocation.json"
+
+    @property
+    def verification(self) -> Path:
+        """The last verification."""
+        return self.state / "verification.json"
+
+    @property
+    def facts(self) -> Path:
+        """What the nodes said about themselves, one file per node id."""
+        return self.state / "facts"
+
+    @property
+    def applied(self) -> Path:
+        """Which role, in which version, was applied to which node."""
+        return self.state / "applied"
+
+    @property
+    def ssh_config(self) -> Path:
+        """OpenSSH configuration of the cluster."""
+        return self.state / "ssh_config"
+
+    @property
+    def known_hosts(self) -> Path:
+        """Host keys of all nodes, collected out of band."""
+        return self.state / "known_hosts"
+
+    @property
+    def runs(self) -> Path:
+        """One folder per job run."""
+        return self.state / "runs"
+
+    @property
+    def logs(self) -> Path:
+        """One log per verb that did something."""
+        return self.state / "logs"

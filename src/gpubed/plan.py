@@ -1,0 +1,140 @@
+"""ClusterPlan: names, addresses, groups and links, computed from the specification alone.
+
+A pure function: the same specification gives the same plan on every machine, and
+changing the count of a group changes no other node's name or address.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from ipaddress import IPv4Address, IPv4Network
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from gpubed.errors import UsageError
+from gpubed.spec import ClusterSpec, Machine, NodeGroup, spec_backend
+
+# Private ranges for clusters that do not name their subnets; each cluster's name
+# picks one slice, so that clusters on one machine rarely meet.
+_CONTROL_RANGE = IPv4Network("10.64.0.0/10")
+_EXPERIMENT_RANGE = IPv4Network("10.128.0.0/10")
+_PREFIX = 20
+# Node i of group g sits at 10 + 10·i + g: growing one group moves no other.
+_STRIDE = 10
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NetworkPlan(_Model):
+    """A network; the gateway is its first address."""
+
+    subnet: IPv4Network
+    mtu: int = 1500
+    rate_bps: int | None = None
+
+
+class NodePlan(_Model):
+    """A node to be allocated; `slots` is how many ranks a job starts on it."""
+
+    name: str
+    group: str
+    index: int
+    role: Literal["head", "worker"]
+    control_address: IPv4Address
+    experiment_address: IPv4Address | None
+    machine: Machine
+    gpus: int
+    image: str
+    slots: int
+
+
+class ClusterPlan(_Model):
+    """Everything a backend needs to know."""
+
+    version: Literal[1] = 1
+    cluster: str
+    backend: str
+    spec: ClusterSpec
+    nodes: tuple[NodePlan, ...]
+    control: NetworkPlan
+    experiment: NetworkPlan | None
+
+    @property
+    def node_hours(self) -> float:
+        """Node-hours of the whole lease."""
+        return len(self.nodes) * self.spec.lease.duration / 3600
+
+
+def plan(spec: ClusterSpec) -> ClusterPlan:
+    """Compute the plan of a specification.
+
+    Raises:
+        UsageError: The nodes do not fit into a subnet, or the subnets overlap.
+    """
+    needed = max(10 + _STRIDE * group.count + len(spec.nodes) for group in spec.nodes)
+    wanted = spec.networks.experiment
+    control = _subnet(spec.name, "control", spec.networks.control.subnet, _CONTROL_RANGE, needed)
+    experiment = None
+    if wanted:
+        subnet = _subnet(spec.name, "experiment", wanted.subnet, _EXPERIMENT_RANGE, needed)
+        experiment = NetworkPlan(subnet=subnet, mtu=wanted.mtu, rate_bps=wanted.rate_bps)
+        if subnet.overlaps(control):
+            raise UsageError(f"the networks {control} and {subnet} overlap")
+    nodes = tuple(
+        _node(group, position, index, control, experiment)
+        for position, group in enumerate(spec.nodes)
+        for index in range(group.count)
+    )
+    return ClusterPlan(
+        cluster=spec.name,
+        backend=spec_backend(spec),
+        spec=spec,
+        nodes=nodes,
+        control=NetworkPlan(subnet=control),
+        experiment=experiment,
+    )
+
+
+def _node(
+    group: NodeGroup,
+    position: int,
+    index: int,
+    control: IPv4Network,
+    experiment: NetworkPlan | None,
+) -> NodePlan:
+    offset = 10 + _STRIDE * index + position
+    return NodePlan(
+        name=f"{group.name}-{index}",
+        group=group.name,
+        index=index,
+        role="head" if position == 0 and index == 0 else "worker",
+        control_address=control.network_address + offset,
+        experiment_address=experiment.subnet.network_address + offset if experiment else None,
+        machine=group.machine,
+        gpus=group.gpus,
+        image=group.image,
+        slots=max(1, group.gpus),
+    )
+
+
+def _subnet(
+    cluster: str, purpose: str, given: IPv4Network | None, pool: IPv4Network, needed: int
+) -> IPv4Network:
+    if given is None:
+        # Larger clusters need a larger slice; the usual size holds 400 nodes a group.
+        prefix = _PREFIX if needed < 2 ** (32 - _PREFIX) else 16
+        slots = 2 ** (prefix - pool.prefixlen)
+        digest = hashlib.sha256(f"{cluster}/{purpose}".encode()).digest()
+        base = int(pool.network_address)
+        slot = int.from_bytes(digest[:4], "big") % slots
+        return IPv4Network((base + slot * 2 ** (32 - prefix), prefix))
+    if given.num_addresses <= needed:
+        smallest = 32 - needed.bit_length()
+        raise UsageError(
+            f"networks.{purpose}.subnet {given} is too small for the nodes",
+            f"use a /{smallest} or larger",
+        )
+    return given

@@ -1,0 +1,76 @@
+"""The event stream of a run: one JSON object per line, in the order in which things happened.
+
+Ansible runs inside Pulumi's provider process, so its progress reaches the user's
+terminal through a file: whoever works appends, the command line follows it. The
+same file is what `gpubed up --events FILE` offers to other programs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "GPUBED_EVENTS"
+Event = dict[str, Any]
+
+
+def emit(what: str, **fields: Any) -> None:
+    """Append an event, if somebody asked for events.
+
+    Args:
+        what: `resource`, `phase`, `task`, `host`, `check`, `log` or `note`.
+        fields: What happened, and to whom.
+    """
+    if target := os.environ.get(VARIABLE):
+        line = json.dumps({"at": round(time.time(), 3), "what": what, **fields}, default=str)
+        # A single short append is atomic, so lines of several processes never mix.
+        descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line.encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+
+class Follower:
+    """Calls a function with each event of a file, from a thread of its own."""
+
+    def __init__(self, path: Path, on_event: Callable[[Event], None]) -> None:
+        self._path = path
+        self._on_event = on_event
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Follower:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.touch(mode=0o600)
+        self._start = self._path.stat().st_size
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        with self._path.open("rb") as file:
+            file.seek(self._start)
+            rest = b""
+            while True:
+                last_round = self._stop.is_set()
+                rest = self._deliver(rest + file.read())
+                if last_round:
+                    return
+                self._stop.wait(0.1)
+
+    def _deliver(self, data: bytes) -> bytes:
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            with suppress(json.JSONDecodeError):
+                self._on_event(json.loads(line))
+        return rest

@@ -1,0 +1,92 @@
+"""Finds backends, roles, jobs, recipes and launchers in their folders.
+
+Nothing is registered by hand: adding a folder adds the thing. Imports are lazy,
+and an ImportError is never swallowed, since a half-installed backend must say so.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from gpubed import paths
+from gpubed.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpubed.backends.base import Backend, BackendConfig
+    from gpubed.launchers.base import Launcher
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+@cache
+def backend_names() -> tuple[str, ...]:
+    """Return the names of all backends, sorted."""
+    return tuple(sorted(path.parent.name for path in (_PACKAGE / "backends").glob("*/config.py")))
+
+
+@cache
+def backend_config(name: str) -> type[BackendConfig]:
+    """Return the class that holds the options of a backend."""
+    config: type[BackendConfig] = import_module(f"gpubed.backends.{name}.config").Config
+    return config
+
+
+@cache
+def backend(name: str) -> Backend:
+    """Return the backend of that name."""
+    made: Backend = import_module(f"gpubed.backends.{name}.backend").create()
+    return made
+
+
+@cache
+def launcher(name: str) -> Launcher:
+    """Return the launcher of that name."""
+    made: Launcher = import_module(f"gpubed.launchers.{name}").create()
+    return made
+
+
+@cache
+def recipe_names() -> tuple[str, ...]:
+    """Return the names of all recipes, sorted."""
+    return tuple(sorted(path.parent.name for path in paths.recipes().glob("*/recipe.yml")))
+
+
+@cache
+def recipe(name: str) -> dict[str, Any]:
+    """Return the content of a recipe; the caller must not change it."""
+    return _document(paths.recipes() / name / "recipe.yml")
+
+
+@cache
+def role_names() -> tuple[str, ...]:
+    """Return the names of all roles, sorted."""
+    return tuple(
+        sorted(p.parent.parent.name for p in (paths.assets() / "roles").glob("*/meta/gpubed.yml"))
+    )
+
+
+@cache
+def job_names() -> tuple[str, ...]:
+    """Return the names of all jobs, sorted."""
+    return tuple(sorted(path.parent.name for path in (paths.assets() / "jobs").glob("*/job.yml")))
+
+
+def job_folder(name: str) -> Path:
+    """Return the folder of a job.
+
+    Raises:
+        UsageError: There is no such job.
+    """
+    if name not in job_names():
+        raise UsageError(f"there is no job {name!r}", f"jobs: {', '.join(job_names())}")
+    return paths.assets() / "jobs" / name
+
+
+def _document(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return content

@@ -1,0 +1,111 @@
+"""The Pulumi dynamic resources. This path and these names never change.
+
+A state refers to the provider by module and class name; after a rename `destroy`
+would not find it. The provider holds no secrets and no logic: it looks up the
+driver of the backend and kind that the resource names, and delegates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+from pulumi.dynamic import (
+    CreateResult,
+    DiffResult,
+    ReadResult,
+    Resource,
+    ResourceProvider,
+    UpdateResult,
+)
+
+_OWN = {"result", "__provider"}
+
+
+class Provider(ResourceProvider):
+    """Delegates to the driver that a resource names by `backend` and `kind`."""
+
+    def diff(self, id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:  # noqa: A002
+        """Ask the driver which changed keys replace the resource and which update it."""
+        change = _driver(news).diff(olds.get("result") or {}, _inputs(olds), _inputs(news))
+        # Node names and addresses are used again, so the old one must go first.
+        return DiffResult(
+            changes=bool(change.replace or change.update),
+            replaces=list(change.replace),
+            delete_before_replace=True,
+        )
+
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        """Make the resource, or adopt what an interrupted run made."""
+        id_, result = _driver(props).create(_inputs(props))
+        return CreateResult(id_, {**props, "result": result})
+
+    def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
+        """Look at the resource; a resource that is gone has no id."""
+        result = _driver(props).read(id_, _inputs(props))
+        if result is None:
+            return ReadResult("", {})
+        return ReadResult(id_, {**props, "result": result})
+
+    def update(self, id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:  # noqa: A002
+        """Change the resource in place."""
+        result = _driver(news).update(id, _inputs(olds), _inputs(news))
+        return UpdateResult({**news, "result": result})
+
+    def delete(self, id: str, props: dict[str, Any]) -> None:  # noqa: A002
+        """Remove the resource; it may be gone already."""
+        _driver(props).delete(id, _inputs(props))
+
+
+def _inputs(props: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in props.items() if key not in _OWN}
+
+
+def _driver(props: Mapping[str, Any]) -> Any:
+    from gpubed import cluster_drivers, registry
+
+    if props["backend"] == "gpubed":
+        return cluster_drivers.driver(props["kind"])
+    return registry.backend(props["backend"]).driver(props["kind"])
+
+
+class _Managed(Resource):
+    """A dynamic resource; `result` is what its driver answered."""
+
+    result: pulumi.Output[dict[str, Any]]
+
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        inputs: Mapping[str, Any],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        kind = type(self).__name__.lower()
+        props = {**inputs, "backend": backend, "kind": kind, "result": None}
+        super().__init__(Provider(), name, props, opts)
+
+
+class Identity(_Managed, module="gpubed", name="Identity"):
+    """The cluster's UUID and SSH key pair; only the public half is in the state."""
+
+
+class Image(_Managed, module="gpubed", name="Image"):
+    """An operating system image for nodes."""
+
+
+class Network(_Managed, module="gpubed", name="Network"):
+    """A network between nodes."""
+
+
+class Volume(_Managed, module="gpubed", name="Volume"):
+    """Storage that nodes share."""
+
+
+class Node(_Managed, module="gpubed", name="Node"):
+    """A node."""
+
+
+class Configuration(_Managed, module="gpubed", name="Configuration"):
+    """The configured and verified software of a cluster."""

@@ -1,0 +1,163 @@
+"""Roles: which are on, in what order, with which variables, in which version.
+
+A role tells this in its own `meta/gpubed.yml`, so a new role is a new folder.
+The fingerprint of a role covers all that decides its effect on a node; equal
+fingerprints mean that applying the role again would change nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from jinja2 import StrictUndefined
+from jinja2.nativetypes import NativeEnvironment
+from pydantic import BaseModel, ConfigDict
+
+from gpubed import paths, registry
+from gpubed.allocation import Allocation
+from gpubed.plan import ClusterPlan
+
+Phase = Literal["base", "accelerator", "fabric", "storage", "runtime", "services", "verify"]
+PHASES: tuple[Phase, ...] = (
+    "base",
+    "accelerator",
+    "fabric",
+    "storage",
+    "runtime",
+    "services",
+    "verify",
+)
+_NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
+
+
+class RoleMeta(BaseModel):
+    """`meta/gpubed.yml` of a role.
+
+    Attributes:
+        phase: When it runs.
+        after: Roles of the same phase that must come first.
+        when: Template that says whether the role is on.
+        variables: Role inputs, templates over `spec`, `plan` and `recipe`.
+        secrets: Random secrets that must exist on the controller beforehand.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    phase: Phase
+    after: tuple[str, ...] = ()
+    when: bool | str = True
+    variables: dict[str, Any] = {}
+    secrets: tuple[str, ...] = ()
+
+
+@cache
+def meta(role: str) -> RoleMeta:
+    """Return what a role says about itself."""
+    text = (_folder(role) / "meta" / "gpubed.yml").read_text(encoding="utf-8")
+    return RoleMeta.model_validate(yaml.safe_load(text))
+
+
+def by_phase(plan: ClusterPlan) -> dict[str, list[str]]:
+    """Return the roles that are on, per phase, in the order in which they run."""
+    render = _renderer(plan)
+    on = {role for role in registry.role_names() if render(meta(role).when)}
+    return {phase: _ordered(role for role in on if meta(role).phase == phase) for phase in PHASES}
+
+
+def variables(plan: ClusterPlan) -> dict[str, Any]:
+    """Return the inputs of all roles that are on."""
+    render = _renderer(plan)
+    merged: dict[str, Any] = {}
+    for role in _active(plan):
+        merged |= render(meta(role).variables)
+    return merged
+
+
+def secrets(plan: ClusterPlan) -> set[str]:
+    """Return the names of the secrets that the active roles need."""
+    return {name for role in _active(plan) for name in meta(role).secrets}
+
+
+def fingerprints(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> dict[str, str]:
+    """Return the fingerprint of each role that is on.
+
+    It covers the role's files, its variables, the nodes and what the user put
+    into the inventory's own group_vars and host_vars.
+    """
+    shared = [
+        [node.model_dump(mode="json") for node in allocation.nodes],
+        allocation.experiment and allocation.experiment.model_dump(mode="json"),
+        registry.recipe(plan.spec.recipe),
+        _files_digest(_user_variables(inventory), inventory),
+        _files_digest((paths.assets() / "playbooks").glob("*.yml"), paths.assets()),
+    ]
+    render = _renderer(plan)
+    return {
+        role: _digest([_role_digest(role), render(meta(role).variables), shared])
+        for role in _active(plan)
+    }
+
+
+def _active(plan: ClusterPlan) -> list[str]:
+    return [role for roles in by_phase(plan).values() for role in roles]
+
+
+def _folder(role: str) -> Path:
+    return paths.assets() / "roles" / role
+
+
+def _ordered(roles: Iterable[str]) -> list[str]:
+    chosen = sorted(roles)
+    graph = {role: [before for before in meta(role).after if before in chosen] for role in chosen}
+    return list(TopologicalSorter(graph).static_order())
+
+
+def _renderer(plan: ClusterPlan) -> Any:
+    environment = NativeEnvironment(undefined=StrictUndefined)
+    context = {
+        "spec": plan.spec,
+        "plan": plan,
+        "recipe": registry.recipe(plan.spec.recipe),
+    }
+
+    def render(value: Any) -> Any:
+        if isinstance(value, str):
+            return environment.from_string(value).render(context)
+        if isinstance(value, Mapping):
+            return {key: render(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [render(item) for item in value]
+        return value
+
+    return render
+
+
+def _user_variables(inventory: Path) -> list[Path]:
+    found = [*inventory.glob("group_vars/**/*"), *inventory.glob("host_vars/**/*")]
+    return [path for path in found if path.is_file() and path.name != "gpubed.yml"]
+
+
+def _role_digest(role: str) -> str:
+    root = _folder(role)
+    files = (path for path in root.rglob("*") if path.is_file())
+    kept = (path for path in files if not _NOT_APPLIED & set(path.relative_to(root).parts))
+    return _files_digest(kept, root)
+
+
+def _files_digest(files: Iterable[Path], root: Path) -> str:
+    entries = [
+        [str(p.relative_to(root)), hashlib.sha256(p.read_bytes()).hexdigest()] for p in files
+    ]
+    return _digest(sorted(entries))
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

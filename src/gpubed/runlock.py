@@ -1,0 +1,126 @@
+"""One run at a time per cluster, and no worker that outlives its run.
+
+The lock is a `flock`, so it vanishes with its holder however that ends. Workers
+(the provider process and the Ansible it starts) carry the cluster in their
+environment; the next run ends those that a killed run left behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gpubed.errors import GpubedError, Locked
+
+WORKER = "GPUBED_WORKER"
+_GRACE = 10.0
+
+
+@contextmanager
+def hold(state: Path, verb: str) -> Iterator[list[int]]:
+    """Hold a cluster for the length of a run.
+
+    Args:
+        state: The cluster's state folder.
+        verb: Shown to whoever comes second.
+
+    Yields:
+        The process ids of abandoned workers that had to be ended.
+
+    Raises:
+        Locked: Another run holds the cluster.
+    """
+    with locked(state / "lock", verb):
+        ended = _end_orphans(state)
+        os.environ[WORKER] = str(state)
+        try:
+            yield ended
+        finally:
+            os.environ.pop(WORKER, None)
+
+
+@contextmanager
+def locked(path: Path, verb: str, wait: float = 0.0) -> Iterator[None]:
+    """Hold a lock file; wait for it up to `wait` seconds.
+
+    Raises:
+        Locked: Somebody else holds it; the message names who, and since when.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        _acquire(descriptor, path, wait)
+        holder = {
+            "pid": os.getpid(),
+            "verb": verb,
+            "user": getpass.getuser(),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, path: Path, wait: float) -> None:
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise _refusal(path) from None
+            time.sleep(0.2)
+        else:
+            return
+
+
+def _refusal(path: Path) -> Locked:
+    try:
+        holder = json.loads(path.read_text())
+        who = "`gpubed {verb}` (pid {pid}, user {user}, since {since})".format(**holder)
+    except (OSError, ValueError, KeyError):
+        who = "another run"
+    return Locked(f"{path.parent.name} is held by {who}", "wait for it, or end it with Ctrl-C")
+
+
+def _end_orphans(state: Path) -> list[int]:
+    orphans = _workers(state)
+    for pid in orphans:
+        _signal(pid, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE
+    while (left := _workers(state)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in left:
+        _signal(pid, signal.SIGKILL)
+    while (left := _workers(state)) and time.monotonic() < deadline + _GRACE:
+        time.sleep(0.1)
+    if left:
+        raise GpubedError(f"processes of a killed run do not end: {left}", "kill them, then retry")
+    return orphans
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _workers(state: Path) -> list[int]:
+    marker = f"{WORKER}={state}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with suppress(OSError):  # it ended meanwhile, or belongs to another user
+                if marker in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+    return found

@@ -1,0 +1,56 @@
+"""Secrets of a cluster: files on the controller, never in a state, log or argument.
+
+The folder is 0700 and each file 0600. Roles read them with `no_log`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+)
+
+
+def ensure_token(path: Path) -> None:
+    """Write a random 256-bit token unless the file is there."""
+    if not path.exists():
+        write(path, secrets.token_hex(32).encode())
+
+
+def ensure_key(path: Path) -> str:
+    """Make an ed25519 key pair unless it is there.
+
+    Returns:
+        The public key in OpenSSH form, without a comment.
+    """
+    if not path.exists():
+        key = Ed25519PrivateKey.generate()
+        write(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    return public_key(path)
+
+
+def public_key(path: Path) -> str:
+    """Return the public half of a key in OpenSSH form; empty when there is no key."""
+    if not path.exists():
+        return ""
+    private = load_ssh_private_key(path.read_bytes(), password=None)
+    return private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a secret so that no reader ever sees it half-written or world-readable."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    draft.replace(path)

@@ -1,0 +1,350 @@
+"""ClusterSpec: what the user wants, read from `inventories/<cluster>/cluster.yml`.
+
+`check` finds every error at once, each with its line; `load` reads a
+specification that is expected to be right. Nothing here talks to a testbed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, reduce
+from ipaddress import IPv4Network
+from operator import or_
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
+
+from gpubed import located, registry
+from gpubed.backends.base import BackendConfig
+from gpubed.errors import UsageError
+from gpubed.units import Bytes, Rate, Seconds
+
+Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+_RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Machine(_Model):
+    """What a node must have; on shared hosts also the most that it gets."""
+
+    cpus: float | None = Field(default=None, gt=0, le=1024, description="CPU cores")
+    memory: Bytes | None = None
+
+
+class NodeGroup(_Model):
+    """Nodes of one kind, named `<name>-0`, and so on."""
+
+    name: Name = "node"
+    count: int = Field(ge=1, le=1000, description="how many nodes are wanted")
+    min: int | None = Field(default=None, ge=1, description="the fewest that will do")
+    machine: Machine = Machine()
+    gpus: int = Field(default=0, ge=0, le=16, description="GPUs per node")
+    image: str = Field(default="debian-12", description="operating system")
+
+    @model_validator(mode="after")
+    def _min_is_at_most_count(self) -> Self:
+        if self.min is not None and self.min > self.count:
+            raise ValueError(f"min is {self.min}, but only {self.count} nodes are wanted")
+        return self
+
+
+class ControlNetwork(_Model):
+    """The network that carries SSH; never shaped."""
+
+    subnet: IPv4Network | None = Field(default=None, description="chosen by name when absent")
+
+
+class ExperimentNetwork(_Model):
+    """The network that jobs communicate over."""
+
+    subnet: IPv4Network | None = Field(default=None, description="chosen by name when absent")
+    rate: Rate
+    mtu: int = Field(default=1500, ge=1280, le=9216, description="bytes")
+    latency: Seconds = Field(default=0.0, description="one way; not on containers")
+    loss: float = Field(default=0.0, ge=0, lt=1, description="fraction; not on containers")
+
+    @property
+    def rate_bps(self) -> int:
+        """The declared rate of each node's link, in bit/s, both ways."""
+        return self.rate
+
+
+class Networks(_Model):
+    """Control network, and the experiment network where one is wanted."""
+
+    control: ControlNetwork = ControlNetwork()
+    experiment: ExperimentNetwork | None = None
+
+    @model_validator(mode="after")
+    def _do_not_overlap(self) -> Self:
+        one, other = self.control.subnet, self.experiment and self.experiment.subnet
+        if one and other and one.overlaps(other):
+            raise ValueError(f"control {one} and experiment {other} overlap")
+        return self
+
+
+class SharedStorage(_Model):
+    """A file system that all nodes see."""
+
+    provider: Literal["volume"] = "volume"
+    path: str = Field(default="/shared", pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$")
+
+
+class Storage(_Model):
+    """Storage of the cluster."""
+
+    shared: SharedStorage = SharedStorage()
+
+
+class JupyterLab(_Model):
+    """JupyterLab on the head, over TLS and with a token."""
+
+    port: Port = 8888
+
+
+class Services(_Model):
+    """What runs on the cluster besides jobs."""
+
+    jupyterlab: JupyterLab | None = JupyterLab()
+
+
+class Opening(_Model):
+    """A port that answers from outside the cluster."""
+
+    port: Port
+    protocol: Literal["tcp", "udp"] = "tcp"
+    source: IPv4Network = IPv4Network("0.0.0.0/0")
+    comment: str = Field(default="", max_length=80, pattern=r'^[^"\n\\]*$')
+
+
+class Firewall(_Model):
+    """Deny by default; SSH, the cluster's own nodes and these openings get in."""
+
+    enabled: bool = True
+    open: tuple[Opening, ...] = ()
+
+
+class Lease(_Model):
+    """How long the cluster is wanted."""
+
+    duration: Seconds = Field(default=86400.0, gt=0)
+
+
+class ClusterSpec(_Model):
+    """A cluster. The whole of `cluster.yml`."""
+
+    version: Literal[1] = Field(description="version of this format")
+    name: Name = Field(description="the folder's name; need not be written")
+    owner: str = Field(default="", max_length=200, description="who answers for the cluster")
+    backend: BackendConfig
+    nodes: tuple[NodeGroup, ...] = Field(min_length=1, max_length=10)
+    networks: Networks = Networks()
+    storage: Storage = Storage()
+    recipe: str = "cpu"
+    services: Services = Services()
+    firewall: Firewall = Firewall()
+    lease: Lease = Lease()
+    configure: bool = Field(default=True, description="false leaves bare nodes")
+
+    @field_validator("name")
+    @classmethod
+    def _not_reserved(cls, name: str) -> str:
+        if name in _RESERVED:
+            raise ValueError(f"{name!r} is reserved")
+        return name
+
+    @field_validator("recipe")
+    @classmethod
+    def _recipe_exists(cls, name: str) -> str:
+        if name not in registry.recipe_names():
+            raise ValueError(
+                f"there is no recipe {name!r}{_nearest(name, registry.recipe_names())}"
+            )
+        return name
+
+    @field_validator("nodes")
+    @classmethod
+    def _group_names_differ(cls, groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
+        names = [group.name for group in groups]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two node groups are named {name!r}")
+        return groups
+
+    @property
+    def count(self) -> int:
+        """How many nodes are wanted in all."""
+        return sum(group.count for group in self.nodes)
+
+
+@dataclass(frozen=True)
+class SpecError:
+    """One thing that is wrong in a specification.
+
+    Attributes:
+        file: The specification.
+        line: Counted from 1.
+        path: Dotted path of the value.
+        message: What is wrong.
+        allowed: The allowed values or the nearest name; may be empty.
+    """
+
+    file: str
+    line: int
+    path: str
+    message: str
+    allowed: str = ""
+
+    def __str__(self) -> str:
+        tail = f" ({self.allowed})" if self.allowed else ""
+        where = f"{self.path}: " if self.path else ""
+        return f"{self.file}:{self.line}: {where}{self.message}{tail}"
+
+
+@cache
+def model() -> type[ClusterSpec]:
+    """Return `ClusterSpec` with the options of every backend that is installed."""
+    configs = [registry.backend_config(name) for name in registry.backend_names()]
+    union = reduce(or_, configs) if len(configs) > 1 else configs[0]
+    field: Any = (
+        Annotated[union, Field(discriminator="type")] if len(configs) > 1 else union,
+        Field(description="where the cluster runs, with that testbed's options"),
+    )
+    made: type[ClusterSpec] = create_model("ClusterSpec", __base__=ClusterSpec, backend=field)
+    return made
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of `cluster.yml`, for editors."""
+    schema = model().model_json_schema()
+    schema["required"] = [key for key in schema["required"] if key != "name"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
+    """Read a specification and find everything that is wrong with it.
+
+    Returns:
+        The specification (None when it is not usable) and all errors by line.
+    """
+    file = str(path)
+    try:
+        document = located.read(path)
+    except FileNotFoundError:
+        return None, [SpecError(file, 1, "", "the file does not exist")]
+    except OSError as error:
+        return None, [SpecError(file, 1, "", f"cannot be read: {error.strerror}")]
+    except located.MalformedYamlError as error:
+        return None, [SpecError(file, error.line, "", error.message)]
+    if not isinstance(document.data, dict):
+        return None, [SpecError(file, 1, "", "must be a mapping of keys to values")]
+    name = path.resolve().parent.name
+    data = {"name": name, **document.data}
+    try:
+        spec = model().model_validate(data)
+    except ValidationError as error:
+        found = [_explain(file, document, details) for details in error.errors()]
+        return None, _in_order(found)
+    problems = [
+        SpecError(file, document.line(p.path), _dotted(p.path), p.message, p.allowed)
+        for p in registry.backend(spec_backend(spec)).check(spec)
+    ]
+    if spec.name != name:
+        message = f"is {spec.name!r}, but the folder is named {name!r}"
+        problems.append(SpecError(file, document.line(("name",)), "name", message))
+    return (None if problems else spec), _in_order(problems)
+
+
+def load(path: Path) -> ClusterSpec:
+    """Read a specification.
+
+    Raises:
+        UsageError: It has errors; all of them are in the message.
+    """
+    spec, errors = check(path)
+    if spec is None:
+        lines = "\n".join(f"  {error}" for error in errors)
+        raise UsageError(f"{path} has {len(errors)} error(s):\n{lines}")
+    return spec
+
+
+def spec_backend(spec: ClusterSpec) -> str:
+    """Return the name of the backend that a specification asks for."""
+    kind: str = spec.backend.type  # type: ignore[attr-defined]  # every sub-class has it
+    return kind
+
+
+def _in_order(errors: Iterable[SpecError]) -> list[SpecError]:
+    return sorted(errors, key=lambda error: (error.line, error.path))
+
+
+def _dotted(path: Iterable[str | int]) -> str:
+    return ".".join(str(part) for part in path)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names)}"
+
+
+def _explain(file: str, document: located.Located, details: Any) -> SpecError:
+    # The tag of a discriminated union is part of pydantic's path, not of the file's.
+    path = tuple(part for part in details["loc"] if not _is_tag(details["loc"], part))
+    message, allowed = details["msg"].removeprefix("Value error, "), ""
+    kind, context = details["type"], details.get("ctx", {})
+    if kind == "extra_forbidden":
+        message, allowed = "unknown key", _known_keys(path)
+    elif kind == "missing":
+        message, allowed = "is missing", ""
+    elif kind == "literal_error":
+        message, allowed = f"is {details['input']!r}", f"allowed: {context['expected']}"
+    elif kind.startswith("union_tag"):
+        path, names = (*path, "type"), registry.backend_names()
+        asked = str(context.get("tag", ""))
+        message, allowed = f"unknown backend {asked!r}", _nearest(asked, names).lstrip("; ")
+    elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
+        message, allowed = (
+            f"is {details['input']!r}",
+            "lower-case letters, digits and '-', 30 at most",
+        )
+    return SpecError(file, document.line(path), _dotted(path), message, allowed)
+
+
+def _is_tag(loc: tuple[str | int, ...], part: str | int) -> bool:
+    return (
+        loc[0] == "backend" and len(loc) > 1 and part is loc[1] and part in registry.backend_names()
+    )
+
+
+def _known_keys(path: tuple[str | int, ...]) -> str:
+    owner: Any = model()
+    for part in path[:-1]:
+        owner = _field_type(owner, part)
+    fields = getattr(owner, "model_fields", {})
+    return _nearest(str(path[-1]), fields).lstrip("; ") if fields else ""
+
+
+def _field_type(owner: Any, part: str | int) -> Any:
+    """Return the model class of a field; the element's for lists; None if it is none."""
+    if isinstance(part, int):
+        return owner
+    field = getattr(owner, "model_fields", {}).get(part)
+    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+    models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+    return models[0] if len(models) == 1 else None

@@ -1,0 +1,83 @@
+"""Quantities as people write them: rates, sizes and durations.
+
+Only what a specification needs: decimal rates in bit/s, binary and decimal
+sizes in bytes, durations in seconds. No arithmetic, no conversion between kinds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z/]*)\s*")
+_RATE = {"": 1, "bit/s": 1, "bps": 1} | {
+    f"{prefix}{unit}": 10**power
+    for prefix, power in {"k": 3, "M": 6, "G": 9, "T": 12}.items()
+    for unit in ("bit/s", "bps", "bit")
+}
+_BYTES = {"": 1, "B": 1} | {
+    f"{prefix}{unit}": base**power
+    for power, prefix in enumerate("KMGT", start=1)
+    for unit, base in (("iB", 1024), ("B", 1000))
+}
+_SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _parse(value: object, units: Mapping[str, float], example: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"must look like {example}")
+    match = _NUMBER.fullmatch(str(value))
+    if match is None or match[2] not in units:
+        known = ", ".join(unit for unit in units if unit)
+        raise ValueError(f"must look like {example} (units: {known})")
+    return float(match[1]) * units[match[2]]
+
+
+def parse_rate(value: object) -> int:
+    """Read a data rate such as ``200 Mbit/s`` or ``10 Gbps``.
+
+    Returns:
+        The rate in bit/s.
+
+    Raises:
+        ValueError: The text is not a number with a known unit.
+    """
+    return round(_parse(value, _RATE, "200 Mbit/s"))
+
+
+def parse_bytes(value: object) -> int:
+    """Read a size such as ``4 GiB``; returns bytes, raises ValueError."""
+    return round(_parse(value, _BYTES, "4 GiB"))
+
+
+def parse_seconds(value: object) -> float:
+    """Read a duration such as ``24 h`` or ``5 ms``; returns seconds, raises ValueError."""
+    return _parse(value, _SECONDS, "24 h")
+
+
+def format_rate(bps: float) -> str:
+    """Write a rate the way it is read: ``200 Mbit/s``."""
+    for prefix, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if bps >= factor:
+            return f"{bps / factor:g} {prefix}bit/s"
+    return f"{bps:g} bit/s"
+
+
+Rate = Annotated[
+    int,
+    BeforeValidator(parse_rate, json_schema_input_type=str | int),
+    Field(ge=1_000_000, description="data rate, for example `200 Mbit/s`"),
+]
+Bytes = Annotated[
+    int,
+    BeforeValidator(parse_bytes, json_schema_input_type=str | int),
+    Field(gt=0, description="size, for example `4 GiB`"),
+]
+Seconds = Annotated[
+    float,
+    BeforeValidator(parse_seconds, json_schema_input_type=str | float),
+    Field(ge=0, description="duration, for example `24 h`"),
+]

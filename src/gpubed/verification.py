@@ -1,0 +1,87 @@
+"""Verification: what was checked on a cluster, with every figure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gpubed.allocation import Allocation
+from gpubed.inventory import write_if_changed
+
+Result = Literal["pass", "fail", "skip"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Check(_Model):
+    """One check on one node (or between nodes, or of the cluster).
+
+    Attributes:
+        id: Dotted name, stable.
+        node: Node name, `a>b` for a link, or empty for the cluster.
+        result: A skip always has a reason; so has a failure.
+        value: What was measured, in `unit`.
+        limit: What it had to be, in words or in `unit`.
+    """
+
+    id: str
+    node: str = ""
+    result: Result
+    value: float | str | None = None
+    unit: str = ""
+    limit: str = ""
+    reason: str = ""
+
+
+class Verification(_Model):
+    """All checks of one verification.
+
+    Attributes:
+        node_ids: The nodes it covered; a replaced node has a new id.
+    """
+
+    version: Literal[1] = 1
+    cluster: str
+    at: datetime
+    node_ids: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+    @classmethod
+    def last(cls, path: Path) -> Verification | None:
+        """Return the last verification, or None when there is none that can be read."""
+        try:
+            return cls.model_validate_json(path.read_text(encoding="utf-8"))
+        except (OSError, ValidationError):
+            return None
+
+    def save(self, path: Path) -> None:
+        """Write it where `last` finds it."""
+        write_if_changed(path, self.model_dump_json(indent=2) + "\n")
+
+    def covers(self, allocation: Allocation) -> bool:
+        """Say whether it passed on exactly these nodes."""
+        return not self.count("fail") and set(self.node_ids) == {n.id for n in allocation.nodes}
+
+    def count(self, result: Result) -> int:
+        """Return how many checks had this result."""
+        return sum(check.result == result for check in self.checks)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was made."""
+        return (datetime.now(UTC) - self.at).total_seconds()
+
+    def summary(self) -> dict[str, object]:
+        """Return the document of `status --json`."""
+        return {
+            "age_s": round(self.age_s, 1),
+            "passed": self.count("pass"),
+            "failed": self.count("fail"),
+            "skipped": self.count("skip"),
+            "checks": [check.model_dump() for check in self.checks],
+        }

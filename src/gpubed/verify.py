@@ -1,0 +1,65 @@
+"""Verifies a cluster: runs every check and keeps every figure."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import UTC, datetime
+
+from gpubed.allocation import Allocation
+from gpubed.checks import access, accelerator, firewall, jupyter, network, software, storage
+from gpubed.checks.context import CheckFunction, Context
+from gpubed.errors import GpubedError
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan
+from gpubed.progress import emit
+from gpubed.ssh import SSH
+from gpubed.verification import Check, Verification
+
+# In the order in which a failure explains the next: reach, then move, then compute.
+CHECKS: tuple[CheckFunction, ...] = (
+    access.mesh,
+    access.clocks,
+    network.mtu,
+    storage.shared,
+    accelerator.gpus,
+    software.recipe,
+    jupyter.jupyterlab,
+    firewall.closed_from_outside,
+    network.rdma,
+    network.links_and_collective,
+)
+
+
+class VerificationFailed(GpubedError):
+    """A cluster is not what its specification says."""
+
+    def __init__(self, verification: Verification) -> None:
+        failed = [check for check in verification.checks if check.result == "fail"]
+        lines = "".join(f"\n  {c.id} {c.node}: {c.reason}" for c in failed)
+        super().__init__(
+            f"{len(failed)} of {len(verification.checks)} checks failed:{lines}",
+            f"gpubed verify {verification.cluster}",
+        )
+        self.verification = verification
+
+
+def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Verification:
+    """Run all checks.
+
+    Raises:
+        GpubedError: A node could not be reached at all.
+    """
+    found: list[Check] = []
+    with ExitStack() as stack:
+        sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in allocation.nodes}
+        context = Context(cluster, plan, allocation, sessions)
+        for check in CHECKS:
+            for result in check(context):
+                emit("check", **result.model_dump())
+                found.append(result)
+    return Verification(
+        cluster=cluster.name,
+        at=datetime.now(UTC),
+        node_ids=tuple(node.id for node in allocation.nodes),
+        checks=tuple(found),
+    )

@@ -1,0 +1,19 @@
+"""A cluster: specification → plan → the testbed's resources → configuration.
+
+Run by `pulumi up -s <cluster>` and by `gpubed up <cluster>` alike.
+"""
+
+import pulumi
+
+from gpubed.cluster_drivers import configure, identity
+from gpubed.paths import Project
+from gpubed.plan import plan
+from gpubed.registry import backend
+from gpubed.spec import load
+
+paths = Project.find().cluster(pulumi.get_stack())
+cluster = plan(load(paths.spec))
+ident = identity(cluster)
+allocation = backend(cluster.backend).component(cluster, ident["uuid"], ident["public_key"])
+configure(cluster, allocation)
+pulumi.export("allocation", allocation)
