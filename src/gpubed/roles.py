@@ -18,7 +18,7 @@ from typing import Any, Literal
 import yaml
 from jinja2 import StrictUndefined
 from jinja2.nativetypes import NativeEnvironment
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from gpubed import paths, registry
 from gpubed.allocation import Allocation
@@ -34,6 +34,8 @@ PHASES: tuple[Phase, ...] = (
     "services",
     "verify",
 )
+# Templates may pick whole models out of the specification; variables are plain data.
+_PLAIN = TypeAdapter[Any](Any)
 _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
 
 
@@ -129,7 +131,7 @@ def _renderer(plan: ClusterPlan) -> Any:
 
     def render(value: Any) -> Any:
         if isinstance(value, str):
-            return environment.from_string(value).render(context)
+            return _PLAIN.dump_python(environment.from_string(value).render(context), mode="json")
         if isinstance(value, Mapping):
             return {key: render(item) for key, item in value.items()}
         if isinstance(value, list):

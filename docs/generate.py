@@ -1,0 +1,124 @@
+"""Writes docs/reference from the code, so that it cannot drift: `make docs`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from typer.testing import CliRunner
+
+from gpubed import cli, errors, jobs, paths, registry, roles, spec
+
+REFERENCE = Path(__file__).parent / "reference"
+MARK = "<!-- Written by `make docs` from the code. -->\n\n"
+
+
+def pages() -> dict[str, str]:
+    """Return every generated page by file name."""
+    return {
+        "cluster.schema.json": json.dumps(spec.json_schema(), indent=2) + "\n",
+        "cluster-yml.md": MARK + "\n".join(cluster_yml()) + "\n",
+        "cli.md": MARK + "\n".join(command_line()) + "\n",
+        "roles.md": MARK + "\n".join(role_inputs()) + "\n",
+        "jobs.md": MARK + "\n".join(job_pages()) + "\n",
+    }
+
+
+def cluster_yml() -> Iterator[str]:
+    """Describe the keys of the specification, from its JSON Schema."""
+    schema = spec.json_schema()
+    yield "# cluster.yml\n\nUnknown keys are errors; `gpubed check` names the line and the nearest key.\n"
+    yield from _keys("The file", schema)
+    for name, definition in sorted(schema.get("$defs", {}).items()):
+        yield from _keys(name, definition)
+
+
+def _keys(title: str, definition: dict[str, Any]) -> Iterator[str]:
+    yield f"## {title}\n\n{definition.get('description', '').strip()}\n"
+    yield "| key | type | default | |\n| --- | --- | --- | --- |"
+    required = definition.get("required", ())
+    for key, field in definition.get("properties", {}).items():
+        default = "required" if key in required else f"`{json.dumps(field.get('default'))}`"
+        if "default" not in field and key not in required:
+            default = ""
+        yield f"| `{key}` | {_type(field)} | {default} | {field.get('description', '')} |"
+    yield ""
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "$ref" in field:
+        return field["$ref"].rsplit("/", 1)[-1]
+    if "anyOf" in field:
+        return " or ".join(_type(option) for option in field["anyOf"])
+    if "const" in field:
+        return f"`{field['const']}`"
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    if field.get("type") == "array":
+        return f"list of {_type(field.get('items', {}))}"
+    return str(field.get("type", "any")).replace("null", "none")
+
+
+def command_line() -> Iterator[str]:
+    """Describe every verb, its options and the exit codes."""
+    yield "# Command line\n"
+    runner = CliRunner(env={"COLUMNS": "90", "TERMINAL_WIDTH": "90"})
+    for name in cli.verbs():
+        shown = runner.invoke(cli.build(), [name, "--help"], prog_name="gpubed").output
+        text = re.sub(r"[ \t]+$", "", shown.strip(), flags=re.M)
+        yield f"## gpubed {name}\n\n```text\n{text}\n```\n"
+    yield "## Exit codes\n\n| code | meaning |\n| --- | --- |\n| 0 | done |"
+    for kind in (errors.GpubedError, *errors.GpubedError.__subclasses__()):
+        if kind.__module__ == "gpubed.errors":
+            first = (kind.__doc__ or "").splitlines()[0]
+            yield f"| {kind.exit_code} | {first} |"
+    yield "| 77 | Nothing but skips. |\n| 130 | Interrupted. |"
+
+
+def role_inputs() -> Iterator[str]:
+    """Describe every role's inputs, from its argument specification."""
+    yield "# Roles\n"
+    for name in registry.role_names():
+        folder = paths.assets() / "roles" / name
+        main = yaml.safe_load((folder / "meta" / "argument_specs.yml").read_text())[
+            "argument_specs"
+        ]["main"]
+        yield f"## {name} (phase {roles.meta(name).phase})\n\n{main['short_description']}\n"
+        yield "| input | type | default | |\n| --- | --- | --- | --- |"
+        for key, option in main.get("options", {}).items():
+            text = option.get("description", "")
+            text = " ".join(text) if isinstance(text, list) else text
+            default = f"`{json.dumps(option['default'])}`" if "default" in option else ""
+            yield f"| `{key}` | {option['type']} | {default} | {' '.join(text.split())} |"
+        yield ""
+
+
+def job_pages() -> Iterator[str]:
+    """Describe every job's arguments and metrics."""
+    yield "# Jobs\n"
+    for name in registry.job_names():
+        job = jobs.load(name)
+        yield f"## {name}\n\n{job.description}\n\n| argument | default | |\n| --- | --- | --- |"
+        yield from (f"| `{key}` | `{a.default}` | {a.help} |" for key, a in job.arguments.items())
+        yield "\n| metric | unit | |\n| --- | --- | --- |"
+        yield from (f"| `{key}` | {m.unit} | {m.help} |" for key, m in job.metrics.items())
+        yield ""
+
+
+def main() -> int:
+    """Write the pages; say which changed."""
+    for name, text in pages().items():
+        target = REFERENCE / name
+        if not target.exists() or target.read_text() != text:
+            target.write_text(text)
+            sys.stdout.write(f"wrote {target.name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Times Horovod's allreduce over a range of sizes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import horovod.torch as hvd
+import psutil
+import torch
+
+SMALLEST = 64 << 10
+# Enough steps that the largest size takes seconds, few enough that the whole
+# series stays below a minute.
+LARGEST_S = 3.0
+BUDGET_S = 4.0
+MOST_REPETITIONS = 20
+FEWEST_REPETITIONS = 3
+# Share of a layer-2 rate that TCP payload reaches at an MTU of 1500.
+GOODPUT = 0.94
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One size: the median time, and how busy the machine was meanwhile (0 to 1)."""
+
+    size: int
+    seconds: float
+    cpu: float
+
+
+def bus_factor(ranks: int) -> float:
+    """What every rank must send, per byte reduced (NCCL tests, PERFORMANCE.md)."""
+    return 2 * (ranks - 1) / ranks
+
+
+def sizes_up_to(limit: int) -> list[int]:
+    """64 KiB, 256 KiB, 1 MiB ... up to the limit."""
+    sizes = [SMALLEST]
+    while sizes[-1] * 4 <= limit:
+        sizes.append(sizes[-1] * 4)
+    return sizes
+
+
+def largest_size(rate_bps: float, ranks: int) -> int:
+    """The size that takes some seconds at this rate."""
+    return int(rate_bps / 8 * GOODPUT * LARGEST_S / bus_factor(ranks))
+
+
+def busy_seconds() -> float:
+    """Processor time that this machine has spent so far, on anything."""
+    times = psutil.cpu_times()
+    return sum(times[:3]) + getattr(times, "irq", 0) + getattr(times, "softirq", 0)
+
+
+def run_once(tensor: torch.Tensor, name: str) -> float:
+    """Seconds of one allreduce, started together."""
+    hvd.barrier()
+    start = time.perf_counter()
+    hvd.allreduce_(tensor, op=hvd.Sum, name=name)
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
+    return time.perf_counter() - start
+
+
+def slowest(seconds: float) -> float:
+    """The longest time that any rank has seen."""
+    return float(hvd.allreduce(torch.tensor([seconds], dtype=torch.float64), op=hvd.Max)[0])
+
+
+def time_size(size: int, device: torch.device) -> Timing:
+    """Warms up once, then takes the median over repetitions."""
+    tensor = torch.zeros(size // 4, device=device)
+    first = slowest(run_once(tensor, f"allreduce.{size}"))
+    count = min(MOST_REPETITIONS, max(FEWEST_REPETITIONS, round(BUDGET_S / first)))
+    busy, start = busy_seconds(), time.perf_counter()
+    times = [slowest(run_once(tensor, f"allreduce.{size}")) for _ in range(count)]
+    wall = time.perf_counter() - start
+    cpu = (busy_seconds() - busy) / wall / (psutil.cpu_count() or 1)
+    return Timing(size, statistics.median(times), min(1.0, cpu))
+
+
+def measure(limit: int, device: torch.device) -> list[Timing]:
+    """All sizes up to the limit, smallest first."""
+    return [time_size(size, device) for size in sizes_up_to(limit)]

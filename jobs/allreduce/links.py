@@ -1,0 +1,158 @@
+"""Measures the experiment network with one plain TCP stream per pair of nodes.
+
+Runs before Horovod starts, since its background thread talks every
+millisecond. Nodes find each other through the run folder on shared storage.
+All of them walk through the same timetable, in which a node has one partner
+at a time; waiting for that partner's connection is all the coordination
+there is.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+WARM_UP_S = 0.5
+PATIENCE_S = 60.0
+CHUNK = bytes(1 << 20)
+ETHERNET_IPV4_TCP = 14 + 20 + 20
+TIMESTAMPS = 12
+# struct tcp_info of linux/tcp.h: tcpi_options, tcpi_bytes_received, tcpi_data_segs_in
+OPTIONS_AT, BYTES_AT, SEGMENTS_AT = 5, 128, 152
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Where a node waits for streams."""
+
+    rank: int
+    name: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a socket has received so far."""
+
+    seconds: float
+    payload: int
+    wire: int
+
+
+def read_socket(connection: socket.socket) -> Reading:
+    """Asks the kernel for a connection's totals.
+
+    The bytes on the wire come from the number of segments: interface counters
+    of virtual and offloading devices count many segments as one large packet,
+    with one header.
+    """
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    (payload,) = struct.unpack_from("=Q", info, BYTES_AT)
+    (segments,) = struct.unpack_from("=I", info, SEGMENTS_AT)
+    header = ETHERNET_IPV4_TCP + (TIMESTAMPS if info[OPTIONS_AT] & 1 else 0)
+    return Reading(time.perf_counter(), payload, payload + segments * header)
+
+
+def timetable(count: int) -> Iterator[list[tuple[int, int]]]:
+    """Rounds of disjoint pairs in which everyone meets everyone (circle method)."""
+    seats = [*range(count), *([-1] if count % 2 else [])]
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
+        yield [pair for pair in pairs if -1 not in pair]
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+
+
+def meet(folder: Path, me: Peer, count: int) -> list[Peer]:
+    """Tells the others where this node waits, and learns the same of them."""
+    folder.mkdir(exist_ok=True)
+    draft = folder / f".{me.rank}"
+    draft.write_text(json.dumps(asdict(me)))
+    draft.rename(folder / f"{me.rank}.json")
+    give_up = time.monotonic() + PATIENCE_S
+    while len(found := sorted(folder.glob("*.json"))) < count:
+        if time.monotonic() > give_up:
+            raise SystemExit(f"only {len(found)} of {count} nodes came to {folder}")
+        time.sleep(0.05)
+    peers = [Peer(**json.loads(path.read_text())) for path in found]
+    return sorted(peers, key=lambda peer: peer.rank)
+
+
+def send(address: str, port: int) -> None:
+    """Sends until the receiver has seen enough and hangs up."""
+    with (
+        socket.create_connection((address, port), timeout=PATIENCE_S) as stream,
+        suppress(ConnectionResetError, BrokenPipeError),
+    ):
+        while True:
+            stream.sendall(CHUNK)
+
+
+def drain(stream: socket.socket, seconds: float) -> None:
+    """Receives for a while."""
+    buffer = bytearray(len(CHUNK))
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        if not stream.recv_into(buffer):
+            raise SystemExit("the sender of a stream went away")
+
+
+def receive(listener: socket.socket, seconds: float) -> tuple[float, float]:
+    """Takes one stream: bits per second of payload and on the wire."""
+    stream, _ = listener.accept()
+    with stream:
+        stream.settimeout(PATIENCE_S)
+        drain(stream, WARM_UP_S)
+        before = read_socket(stream)
+        drain(stream, seconds)
+        after = read_socket(stream)
+    elapsed = after.seconds - before.seconds
+    return 8 * (after.payload - before.payload) / elapsed, 8 * (after.wire - before.wire) / elapsed
+
+
+def measure(
+    folder: Path, rank: int, count: int, name: str, address: str, seconds: float
+) -> list[dict[str, str | float]]:
+    """Takes part in all streams of this node; returns what it has received.
+
+    Args:
+        folder: Where the nodes meet, on shared storage.
+        rank: This node's place among the nodes.
+        count: The number of nodes.
+        name: This node's name.
+        address: Its address in the experiment network.
+        seconds: Length of each measurement.
+    """
+    with socket.create_server((address, 0)) as listener:
+        listener.settimeout(PATIENCE_S * count)
+        peers = meet(folder, Peer(rank, name, address, listener.getsockname()[1]), count)
+        mine = (pair for pairs in timetable(count) for pair in pairs if rank in pair)
+        return [
+            link
+            for first, second in mine
+            for link in exchange(listener, peers, rank, (first, second), seconds)
+        ]
+
+
+def exchange(
+    listener: socket.socket, peers: list[Peer], rank: int, pair: tuple[int, int], seconds: float
+) -> Iterator[dict[str, str | float]]:
+    """One pair's two streams, one after the other."""
+    for source, target in (pair, pair[::-1]):
+        if rank == source:
+            send(peers[target].address, peers[target].port)
+        else:
+            goodput, wire = receive(listener, seconds)
+            yield {
+                "src": peers[source].name,
+                "dst": peers[target].name,
+                "measured_bps": wire,
+                "goodput_bps": goodput,
+            }

@@ -1,0 +1,244 @@
+"""Data-parallel training on scikit-learn's handwritten digits.
+
+Every rank runs `train`; the job (`main.py`) and the notebook both call it.
+The data come with scikit-learn, so nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import horovod
+import horovod.torch as hvd
+import psutil
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a researcher may change."""
+
+    epochs: int = 20
+    batch: int = 32  # images per rank and step
+    learning_rate: float = 0.02  # per rank: the sum of the batches grows with the ranks
+    momentum: float = 0.9
+    seed: int = 1
+    checkpoint: Path | None = None
+
+
+class DigitsNet(nn.Module):
+    """Two convolutions and two dense layers for images of 8 x 8 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.classifier = nn.Sequential(
+            nn.Flatten(), nn.Linear(32 * 4 * 4, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Scores of the ten digits."""
+        return self.classifier(self.features(images))
+
+
+class Load:
+    """Processor and GPU use of this rank between construction and `read`."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._cpu = self._seconds()
+        self._wall = time.perf_counter()
+        self._gpu: list[float] = []
+
+    def _seconds(self) -> float:
+        times = self._process.cpu_times()
+        return times.user + times.system
+
+    def sample(self) -> None:
+        """Looks at the GPU, which keeps no total of its own."""
+        if torch.cuda.is_available():
+            self._gpu.append(float(torch.cuda.utilization()))
+
+    def read(self) -> tuple[float, float]:
+        """Percent of one core, and percent of the GPU (-1 without one)."""
+        cpu = 100 * (self._seconds() - self._cpu) / (time.perf_counter() - self._wall)
+        return cpu, statistics.mean(self._gpu) if self._gpu else -1.0
+
+
+def limit_threads() -> int:
+    """Shares the cores of a machine among the ranks that run on it.
+
+    Containers of one machine have its boot id in common, so this is right for
+    nodes that are containers as well.
+    """
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
+    neighbours = hvd.allgather_object(boot_id).count(boot_id)
+    threads = max(1, len(os.sched_getaffinity(0)) // neighbours)
+    torch.set_num_threads(threads)
+    return threads
+
+
+def load_data(seed: int) -> tuple[TensorDataset, TensorDataset]:
+    """The digits as a training set and a held-out test set."""
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+    labels = torch.tensor(digits.target, dtype=torch.int64)
+    train, test = train_test_split(
+        range(len(labels)), test_size=TEST_SHARE, random_state=seed, stratify=labels
+    )
+    return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
+
+
+def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+    """SGD whose gradients are averaged over all ranks."""
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=settings.learning_rate * hvd.size(),
+        momentum=settings.momentum,
+    )
+    return hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+
+def agree_on_start(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Gives all ranks the weights and optimizer state of rank 0."""
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+
+def train_epoch(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: DataLoader, device: torch.device
+) -> tuple[float, int]:
+    """One pass over this rank's share; its mean loss and its number of images."""
+    model.train()
+    loss_sum, images_seen = 0.0, 0
+    for images, labels in batches:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+        loss.backward()
+        optimizer.step()
+        loss_sum += loss.item() * len(labels)
+        images_seen += len(labels)
+    return loss_sum / images_seen, images_seen
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, data: TensorDataset, device: torch.device) -> tuple[float, float]:
+    """Accuracy and loss on the test set, every rank looking at its part of it."""
+    model.eval()
+    images, labels = (part[hvd.rank() :: hvd.size()].to(device) for part in data.tensors)
+    scores = model(images)
+    counts = torch.tensor(
+        [
+            float((scores.argmax(1) == labels).sum()),
+            float(F.cross_entropy(scores, labels, reduction="sum")),
+            float(len(labels)),
+        ],
+        dtype=torch.float64,
+    )
+    correct, loss, total = hvd.allreduce(counts, op=hvd.Sum, name="test").tolist()
+    return correct / total, loss / total
+
+
+def run_epochs(
+    model: nn.Module, data: TensorDataset, settings: Settings, device: torch.device, load: Load
+) -> Iterator[dict[str, float]]:
+    """Trains epoch by epoch and tells what all ranks did in each."""
+    optimizer = make_optimizer(model, settings)
+    agree_on_start(model, optimizer)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.epochs)
+    sampler = DistributedSampler(data, hvd.size(), hvd.rank(), seed=settings.seed)
+    batches = DataLoader(data, batch_size=settings.batch, sampler=sampler)
+    for epoch in range(settings.epochs):
+        sampler.set_epoch(epoch)
+        start = time.perf_counter()
+        loss, images = train_epoch(model, optimizer, batches, device)
+        seconds = time.perf_counter() - start
+        schedule.step()
+        load.sample()
+        sums = hvd.allreduce(torch.tensor([loss, float(images)]), op=hvd.Sum, name="epoch").tolist()
+        yield {"loss": sums[0] / hvd.size(), "images": sums[1], "seconds": seconds}
+
+
+def describe_backend(device: torch.device) -> dict[str, Any]:
+    """Which software carried the gradients."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "controller": os.environ.get("HOROVOD_CONTROLLER", "mpi"),
+        "data_plane": "nccl" if device.type == "cuda" and hvd.nccl_built() else
+        os.environ.get("HOROVOD_CPU_OPERATIONS", "mpi"),
+        "interface": os.environ.get("HOROVOD_GLOO_IFACE", ""),
+        "torch": torch.__version__,
+        "horovod": horovod.__version__,
+    }
+
+
+def save(model: nn.Module, settings: Settings) -> None:
+    """Writes the weights of rank 0, whole or not at all."""
+    if settings.checkpoint is None or hvd.rank() != 0:
+        return
+    partial = settings.checkpoint.with_suffix(".partial")
+    given = {name: str(value) for name, value in asdict(settings).items()}
+    torch.save({"model": model.state_dict(), "settings": given}, partial)
+    partial.rename(settings.checkpoint)
+
+
+def mean_over_ranks(value: float) -> float:
+    """The mean of what the ranks have measured."""
+    return float(hvd.allreduce(torch.tensor([value], dtype=torch.float64), name="mean")[0])
+
+
+def train(settings: Settings) -> dict[str, Any]:
+    """Trains on all ranks of a started Horovod job and returns its metrics.
+
+    Args:
+        settings: The same on every rank.
+
+    Returns:
+        The metrics of the whole job, the same on every rank.
+    """
+    torch.manual_seed(settings.seed)
+    threads = limit_threads()
+    use_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", hvd.local_rank()) if use_gpu else torch.device("cpu")
+    training_set, test_set = load_data(settings.seed)
+    model = DigitsNet().to(device)
+    load = Load()
+    epochs = list(run_epochs(model, training_set, settings, device, load))
+    cpu_percent, gpu_percent = (mean_over_ranks(value) for value in load.read())
+    accuracy, test_loss = evaluate(model, test_set, device)
+    save(model, settings)
+    # The first epoch also pays for start-up.
+    rates = [epoch["images"] / epoch["seconds"] for epoch in epochs[1:] or epochs]
+    return {
+        "test_accuracy": accuracy,
+        "loss": epochs[-1]["loss"],
+        "test_loss": test_loss,
+        "images_per_s": statistics.median(rates),
+        "epoch_seconds": [round(epoch["seconds"], 4) for epoch in epochs],
+        "epoch_loss": [round(epoch["loss"], 5) for epoch in epochs],
+        "cpu_percent": cpu_percent,
+        "gpu_percent": gpu_percent if use_gpu else None,
+        "world_size": hvd.size(),
+        "threads_per_rank": threads,
+        "backend": describe_backend(device),
+    }

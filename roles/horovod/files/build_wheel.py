@@ -1,0 +1,161 @@
+"""Builds a Horovod wheel from its source archive, for the torch of this Python.
+
+Runs on the head with the interpreter of the cluster's environment. Horovod's
+last release pins an older C++ standard than current torch headers need, and
+knows nothing of CUDA from Python wheels; both are dealt with here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+# file, what it says, what it shall say; each occurs exactly once.
+PATCHES = (
+    ("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD {standard})"),
+    (
+        "horovod/torch/CMakeLists.txt",
+        "set(CMAKE_CXX_STANDARD 14)",
+        "set(CMAKE_CXX_STANDARD {standard})",
+    ),
+    # Debug symbols double the time of a build and its size.
+    ("setup.py", "else 'RelWithDebInfo'", "else 'Release'"),
+    # The nodes know each other's host keys; any other key is an impostor's.
+    (
+        "horovod/runner/util/remote.py",
+        "-o StrictHostKeyChecking=no",
+        "-o BatchMode=yes -o StrictHostKeyChecking=yes",
+    ),
+)
+# A compiler run on torch's headers needs this much memory.
+BYTES_PER_JOB = 2 << 30
+# A library without a version in its name is what the linker looks for.
+UNVERSIONED = {"cu13/lib": ("libcudart.so",), "nccl/lib": ("libnccl.so",)}
+
+
+def patch(source: Path, standard: int) -> None:
+    """Changes the source where it must be; refuses one that it does not know."""
+    for name, old, new in PATCHES:
+        path = source / name
+        text = path.read_text()
+        if text.count(old) != 1:
+            raise SystemExit(f"{name} has {old!r} {text.count(old)} times, expected once: not patched")
+        path.write_text(text.replace(old, new.format(standard=standard)))
+
+
+def build_jobs() -> int:
+    """Compilers that run at once: one per core that this process may use, if memory allows."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_PER_JOB))
+
+
+def base_environment(jobs: int) -> dict[str, str]:
+    """What every build sets: torch only, with MPI and Gloo, on all cores."""
+    environment = dict(os.environ)
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    environment |= {
+        "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "MAKEFLAGS": f"-j{jobs}",
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
+        # Gloo and others below third_party ask for policies that CMake 4 dropped.
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+    }
+    return environment
+
+
+def feature_environment(mpi: bool, gloo: bool) -> dict[str, str]:
+    """Asks for a feature, so that a build without it fails, or rules it out."""
+    wanted = {"MPI": mpi, "GLOO": gloo}
+    return {f"HOROVOD_WITH{'' if on else 'OUT'}_{name}": "1" for name, on in wanted.items()}
+
+
+def link_cuda(nvidia: Path) -> None:
+    """Adds the names that a linker needs to the CUDA tree of the wheels."""
+    for folder, names in UNVERSIONED.items():
+        for name in names:
+            link = nvidia / folder / name
+            if not link.exists():
+                link.symlink_to(sorted(link.parent.glob(f"{name}.*"))[-1].name)
+    if not (nvidia / "cu13/lib64").exists():
+        (nvidia / "cu13/lib64").symlink_to("lib")
+
+
+def cuda_environment(architectures: list[str]) -> dict[str, str]:
+    """Points Horovod's build to the CUDA and NCCL that came as wheels."""
+    nvidia = Path(sysconfig.get_path("purelib")) / "nvidia"
+    link_cuda(nvidia)
+    cuda = nvidia / "cu13"
+    return {
+        "CUDA_HOME": str(cuda),
+        "CUDACXX": str(cuda / "bin/nvcc"),
+        "HOROVOD_CUDA_HOME": str(cuda),
+        "HOROVOD_NCCL_HOME": str(nvidia / "nccl"),
+        "HOROVOD_NCCL_LINK": "SHARED",
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(a.replace(".", "") for a in architectures),
+        "LIBRARY_PATH": f"{cuda / 'lib'}:{cuda / 'lib/stubs'}",
+    }
+
+
+def last_lines(log: Path, count: int = 40) -> str:
+    """What the compiler said last, without the traceback of setup.py after it."""
+    said = log.read_text(errors="replace").split("Traceback (most recent call last)")[0]
+    return "\n".join(said.splitlines()[-count:])
+
+
+def build(source: Path, out: Path, environment: dict[str, str], log: Path) -> Path:
+    """Runs Horovod's own build and returns the wheel."""
+    if "CUDA_HOME" in environment:
+        environment["PATH"] = f"{environment['CUDA_HOME']}/bin:{environment['PATH']}"
+    command = [sys.executable, "setup.py", "--verbose", "bdist_wheel", "--dist-dir", str(out)]
+    with log.open("w") as stream:
+        done = subprocess.run(
+            command, cwd=source, env=environment, stdout=stream, stderr=subprocess.STDOUT, check=False
+        )
+    if done.returncode:
+        raise SystemExit(f"{last_lines(log)}\n\nHorovod did not build; the whole log is in {log}")
+    return next(out.glob("*.whl"))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sdist", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder that gets the wheel")
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--cxx-standard", type=int, required=True)
+    parser.add_argument("--mpi", action="store_true")
+    parser.add_argument("--gloo", action="store_true")
+    parser.add_argument("--nccl", action="store_true")
+    parser.add_argument("--architecture", action="append", default=[])
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Unpacks, patches, builds, and moves the finished wheel to its place."""
+    arguments = parse_arguments()
+    environment = base_environment(build_jobs()) | feature_environment(arguments.mpi, arguments.gloo)
+    if arguments.nccl:
+        environment |= cuda_environment(arguments.architecture)
+    with tempfile.TemporaryDirectory(prefix="horovod-build-") as scratch:
+        shutil.unpack_archive(arguments.sdist, scratch)
+        source = next(Path(scratch).glob("horovod-*"))
+        patch(source, arguments.cxx_standard)
+        wheel = build(source, Path(scratch) / "dist", environment, arguments.log)
+        # Only a whole wheel ever has its final name.
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        partial = arguments.out / f".{wheel.name}.partial"
+        shutil.copyfile(wheel, partial)
+        partial.rename(arguments.out / wheel.name)
+
+
+if __name__ == "__main__":
+    main()

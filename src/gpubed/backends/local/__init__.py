@@ -1,0 +1,1 @@
+"""Nodes on this machine: the testbed in a box."""

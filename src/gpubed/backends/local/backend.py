@@ -1,0 +1,85 @@
+"""The local backend: the testbed in a box, nodes as containers of this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpubed.backends.base import Backend, Driver, Finding, Problem
+
+# Docker's and Pulumi's libraries are slow to import, and most verbs need neither.
+if TYPE_CHECKING:
+    import pulumi
+
+    from gpubed.allocation import Allocation
+    from gpubed.plan import ClusterPlan
+    from gpubed.spec import ClusterSpec
+
+
+class LocalBackend(Backend):
+    """Nodes on this machine."""
+
+    name = "local"
+
+    def check(self, spec: ClusterSpec) -> list[Problem]:
+        """Refuse what containers cannot do."""
+        from gpubed.backends.local import limits
+
+        return limits.problems(spec)
+
+    def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
+        """Look at Docker, disk, memory, kernel and addresses."""
+        from gpubed.backends.local import doctor
+
+        return doctor.findings(spec)
+
+    def component(
+        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+    ) -> pulumi.Output[dict[str, Any]]:
+        """Declare images, networks, volume and nodes."""
+        from gpubed.backends.local.component import Cluster
+
+        return Cluster(plan, uuid, public_key).allocation
+
+    def driver(self, kind: str) -> Driver:
+        """Return the driver of an image, network, volume or node."""
+        from gpubed.backends.local.image import ImageDriver
+        from gpubed.backends.local.network import NetworkDriver
+        from gpubed.backends.local.node import NodeDriver
+        from gpubed.backends.local.volume import VolumeDriver
+
+        drivers: dict[str, type[Driver]] = {
+            "image": ImageDriver,
+            "network": NetworkDriver,
+            "volume": VolumeDriver,
+            "node": NodeDriver,
+        }
+        return drivers[kind]() if kind in drivers else super().driver(kind)
+
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Return the state of each node."""
+        from gpubed.backends.local import census
+
+        return census.describe(allocation)
+
+    def survivors(self, uuid: str) -> list[str]:
+        """Return what Docker still has of a cluster."""
+        from gpubed.backends.local import census
+
+        return census.survivors(uuid)
+
+    def release(self, uuid: str) -> list[str]:
+        """Remove what Docker still has of a cluster."""
+        from gpubed.backends.local import census
+
+        return census.release(uuid)
+
+    def environment(self) -> dict[str, str]:
+        """Return this machine's CA, proxy and index variables."""
+        from gpubed.backends.local import environment
+
+        return environment.environment()
+
+
+def create() -> LocalBackend:
+    """Make the backend; the registry calls this."""
+    return LocalBackend()

@@ -1,0 +1,133 @@
+"""Building a node image: from a registry's base image, or with mmdebstrap without one."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+import requests
+from docker.errors import APIError, BuildError, DockerException, ImageNotFound
+
+from gpubed import paths
+from gpubed.backends.local import apt_sources, daemon, environment
+from gpubed.backends.local.image import LABEL, REPOSITORY, Recipe
+from gpubed.errors import GpubedError, PrerequisiteMissing
+
+_TAIL = 10
+
+
+def build(recipe: Recipe) -> None:
+    """Build an image, by the Dockerfile when its base can be had.
+
+    Raises:
+        PrerequisiteMissing: No registry answers, and mmdebstrap cannot help either.
+        GpubedError: The build failed.
+    """
+    if refusal := _pull(recipe.release.base):
+        _with_mmdebstrap(recipe, refusal)
+    else:
+        _with_dockerfile(recipe)
+
+
+def without_registry(suite: str) -> str | None:
+    """Return why an image cannot be made with mmdebstrap; None when it can."""
+    if shutil.which("mmdebstrap") is None:
+        return "mmdebstrap is not installed"
+    if not apt_sources.sources(suite):
+        return f"the apt sources of this machine have no Debian {suite}"
+    return None
+
+
+def _pull(base: str) -> str | None:
+    """Get the base image; returns the reason when it cannot be had."""
+    images = daemon.client().images
+    try:
+        images.pull(base)
+    except (DockerException, requests.RequestException) as error:
+        try:
+            images.get(base)
+        except ImageNotFound:
+            return daemon.reason(error) if isinstance(error, APIError) else str(error)
+    return None
+
+
+def _with_dockerfile(recipe: Recipe) -> None:
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        parts = {name: recipe.read(name) for name in ("Dockerfile", "packages", "setup")}
+        for name, content in {**parts, "files.tar": recipe.files}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    context.seek(0)
+    with daemon.errors("build the node image"):
+        try:
+            daemon.client().images.build(
+                fileobj=context,
+                custom_context=True,
+                tag=recipe.tag,
+                buildargs={"BASE": recipe.release.base, **environment.proxies()},
+                labels={LABEL: recipe.name},
+                rm=True,
+                forcerm=True,
+            )
+        except BuildError as error:
+            raise GpubedError(f"cannot build the node image: {_build_tail(error)}") from None
+
+
+def _build_tail(error: BuildError) -> str:
+    lines = [str(entry.get("stream", "")).strip() for entry in error.build_log]
+    return "\n".join([str(error.msg), *[line for line in lines if line][-_TAIL:]])
+
+
+def _with_mmdebstrap(recipe: Recipe, refusal: str) -> None:
+    suite = recipe.release.suite
+    if why := without_registry(suite):
+        raise PrerequisiteMissing(
+            f"no node image can be made: {recipe.release.base} cannot be pulled ({refusal}), "
+            f"and {why}",
+            "give Docker a registry, or on Debian: sudo apt-get install mmdebstrap",
+        )
+    with tempfile.TemporaryDirectory(dir=paths.cache(), prefix="image-") as folder:
+        _bootstrap(recipe, Path(folder))
+        _import(recipe, Path(folder) / "root.tar")
+
+
+def _bootstrap(recipe: Recipe, folder: Path) -> None:
+    (folder / "files.tar").write_bytes(recipe.files)
+    command = [
+        "mmdebstrap",
+        "--variant=minbase",
+        f"--include={','.join(recipe.packages)}",
+        f"--essential-hook=tar-in '{folder}/files.tar' /",
+        f"--customize-hook=upload '{recipe.folder}/setup' /tmp/setup",
+        '--customize-hook=chroot "$1" sh /tmp/setup',
+        recipe.release.suite,
+        str(folder / "root.tar"),
+        *map(str, apt_sources.sources(recipe.release.suite)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
+    if done.returncode:
+        tail = "\n".join(done.stderr.splitlines()[-_TAIL:])
+        if "No space left on device" in done.stderr:
+            raise PrerequisiteMissing(f"the disk that holds {paths.cache()} is full", "df -h")
+        raise GpubedError(f"mmdebstrap failed:\n{tail}", "gpubed doctor")
+
+
+def _import(recipe: Recipe, root: Path) -> None:
+    with daemon.errors("import the node image"):
+        answer = daemon.client().api.import_image(
+            str(root),
+            repository=REPOSITORY,
+            tag=recipe.tag.partition(":")[2],
+            changes=['CMD ["/sbin/init"]', f"LABEL {LABEL}={recipe.name}"],
+        )
+        try:
+            daemon.client().images.get(recipe.tag)
+        except ImageNotFound:
+            # The daemon reports a failed import in the body of a successful answer.
+            raise GpubedError(f"cannot import the node image: {answer.strip()}") from None

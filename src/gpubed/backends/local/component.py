@@ -1,0 +1,121 @@
+"""The local backend's resources as Pulumi sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+
+from gpubed.allocation import Allocation
+from gpubed.backends.component import Testbed
+from gpubed.backends.local.image import Recipe
+from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
+from gpubed.resources import Image, Network, Node, Volume
+
+_BACKEND = "local"
+
+
+class Cluster(Testbed):
+    """Images, networks, the shared volume and the nodes of one cluster.
+
+    Attributes:
+        allocation: Resolves to the data of an `Allocation`.
+    """
+
+    allocation: pulumi.Output[dict[str, Any]]
+
+    def __init__(
+        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+    ) -> None:
+        super().__init__(_BACKEND, plan.cluster)
+        self._plan = plan
+        self._owner = {"cluster": plan.cluster, "uuid": uuid}
+        self._images = {name: self._image(name) for name in {n.image for n in plan.nodes}}
+        self._control = self._network("control", plan.control)
+        self._experiment = plan.experiment and self._network("experiment", plan.experiment)
+        self._shared = Volume(
+            "shared", _BACKEND, {**self._owner, "purpose": "shared"}, self.children
+        )
+        nodes = [self._node(node, public_key) for node in plan.nodes]
+        self.allocation = pulumi.Output.all(uuid, *[node.result for node in nodes]).apply(
+            lambda known: allocation(plan, known[0], known[1:])
+        )
+        self.register_outputs({"allocation": self.allocation})
+
+    def _image(self, name: str) -> Image:
+        inputs = {"image": name, "digest": Recipe(name).digest}
+        return Image(name, _BACKEND, inputs, self.children)
+
+    def _network(self, purpose: str, network: NetworkPlan) -> Network:
+        inputs = {**self._owner, "purpose": purpose, "subnet": str(network.subnet)}
+        return Network(purpose, _BACKEND, inputs, self.children)
+
+    def _node(self, node: NodePlan, public_key: pulumi.Output[str]) -> Node:
+        inputs = {
+            **self._owner,
+            "name": node.name,
+            "image": self._images[node.image].result["tag"],
+            "public_key": public_key,
+            "control": _attachment(self._control, node.control_address),
+            "shared": {
+                "volume": self._shared.result["name"],
+                "path": self._plan.spec.storage.shared.path,
+            },
+            "cpus": node.machine.cpus,
+            "memory": node.machine.memory,
+            "gpus": gpu_ids(self._plan, node),
+            **self._link(node),
+        }
+        return Node(node.name, _BACKEND, inputs, self.children)
+
+    def _link(self, node: NodePlan) -> dict[str, Any]:
+        if self._plan.experiment is None or self._experiment is None:
+            return {}
+        link = self._plan.experiment
+        return {
+            "experiment": _attachment(self._experiment, node.experiment_address),
+            "link": {"subnet": str(link.subnet), "rate_bps": link.rate_bps, "mtu": link.mtu},
+        }
+
+
+def _attachment(network: Network, address: object) -> dict[str, Any]:
+    return {"network": network.result["name"], "address": str(address)}
+
+
+def gpu_ids(plan: ClusterPlan, node: NodePlan) -> list[str]:
+    """Return which of this machine's GPUs a node gets; no two nodes share one."""
+    first = sum(n.gpus for n in plan.nodes[: plan.nodes.index(node)])
+    return [str(first + i) for i in range(node.gpus)]
+
+
+def allocation(plan: ClusterPlan, uuid: str, results: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the data of the `Allocation` that these node results make."""
+    nodes = [
+        {
+            "name": node.name,
+            "id": result["id"],
+            "group": node.group,
+            "role": node.role,
+            "control_address": result["control_address"],
+            "experiment_address": result["experiment_address"],
+            "host_keys": result["host_keys"],
+            "slots": node.slots,
+            "gpus": node.gpus,
+        }
+        for node, result in zip(plan.nodes, results, strict=True)
+    ]
+    data = {
+        "cluster": plan.cluster,
+        "uuid": uuid,
+        "backend": _BACKEND,
+        "nodes": nodes,
+        "control": _network(plan.control),
+        "experiment": _network(plan.experiment) if plan.experiment else None,
+        "one_host": True,
+    }
+    return Allocation.model_validate(data).model_dump(mode="json")
+
+
+def _network(network: NetworkPlan) -> dict[str, Any]:
+    return {"subnet": str(network.subnet), "rate_bps": network.rate_bps, "mtu": network.mtu}

@@ -1,0 +1,82 @@
+"""The Docker daemon: one client per thread, and its errors in words a user can act on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+import docker
+import requests
+from docker.errors import APIError, DockerException
+
+from gpubed.errors import GpubedError, PrerequisiteMissing
+
+# A node that boots, or an image that is imported, keeps one request open that long.
+_TIMEOUT_S = 600
+
+# A requests session is not meant to be shared between threads.
+_own = threading.local()
+
+
+def client() -> docker.DockerClient:
+    """Return this thread's client.
+
+    Raises:
+        PrerequisiteMissing: The daemon cannot be reached.
+    """
+    if not hasattr(_own, "client"):
+        with errors("ask the Docker daemon"):
+            _own.client = docker.from_env(timeout=_TIMEOUT_S)
+    made: docker.DockerClient = _own.client
+    return made
+
+
+@contextmanager
+def errors(doing: str) -> Iterator[None]:
+    """Turn what Docker raises into `GpubedError`; `doing` completes "cannot …"."""
+    try:
+        yield
+    except APIError as error:
+        raise _explained(doing, error) from None
+    except (DockerException, requests.RequestException) as error:
+        raise _unreachable(error) from None
+
+
+def reason(error: APIError) -> str:
+    """Return what the daemon gave as its reason, on one line."""
+    return " ".join(str(error.explanation or error).split())
+
+
+def is_conflict(error: APIError) -> bool:
+    """Return whether something else still holds what was to be removed."""
+    # A network with endpoints answers 403, everything else 409.
+    return error.status_code in (HTTPStatus.CONFLICT, HTTPStatus.FORBIDDEN)
+
+
+def _explained(doing: str, error: APIError) -> GpubedError:
+    why = reason(error)
+    if "no space left on device" in why:
+        return PrerequisiteMissing(
+            f"cannot {doing}: the disk that holds Docker's data is full",
+            "docker system df  # then: docker image prune, or free space otherwise",
+        )
+    return GpubedError(f"cannot {doing}: {why}")
+
+
+def _unreachable(error: Exception) -> PrerequisiteMissing:
+    text = str(error)
+    if "PermissionError" in text or "Permission denied" in text:
+        return PrerequisiteMissing(
+            "this user may not use the Docker daemon",
+            'sudo usermod -aG docker "$USER"  # then log in again',
+        )
+    if "FileNotFoundError" in text or "ConnectionRefusedError" in text:
+        return PrerequisiteMissing(
+            "the Docker daemon is not running, or Docker is not installed",
+            "sudo apt-get install docker.io && sudo systemctl start docker",
+        )
+    return PrerequisiteMissing(
+        f"the Docker daemon does not answer: {' '.join(text.split())}", "docker info"
+    )

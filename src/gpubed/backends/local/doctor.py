@@ -1,0 +1,188 @@
+"""What must be in place on this machine before the first cluster."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+from docker.errors import APIError
+
+from gpubed import paths
+from gpubed.backends.base import Finding
+from gpubed.backends.local import build, daemon, environment, image, ownership
+from gpubed.errors import GpubedError
+from gpubed.plan import plan
+from gpubed.spec import ClusterSpec
+
+_GB, _GIB = 10**9, 2**30
+# Image, package cache, environment of the first cluster; a further one needs the last only.
+_FIRST_DISK, _DISK = 12 * _GB, 8 * _GB
+_NODE_MEMORY = 1 * _GIB
+_SHAPING = ("NET_SCH_HTB", "NET_SCH_INGRESS", "NET_CLS_U32", "NET_ACT_MIRRED", "IFB", "TUN")
+
+
+def findings(spec: ClusterSpec | None) -> list[Finding]:
+    """Return what was looked at; nothing after Docker when that does not answer."""
+    try:
+        info = daemon.client().info()
+    except GpubedError as error:
+        return [Finding("local.docker", False, error.message, error.hint), _shaping()]
+    found = [_docker(info), _image(spec), _disk(info, spec), _memory(spec), _cgroup(info)]
+    found += [_shaping(), _environment()]
+    return found + (list(_subnets(spec)) if spec else [])
+
+
+def _docker(info: dict[str, Any]) -> Finding:
+    kind, fix = "local.docker", "unset DOCKER_HOST, and use the Docker daemon of this machine"
+    address = str(daemon.client().api.base_url)
+    version, system = info["ServerVersion"], info["OperatingSystem"]
+    if not address.startswith("http+docker"):
+        return Finding(kind, False, f"the Docker daemon is on another machine ({address})", fix)
+    if "Docker Desktop" in system or any("rootless" in o for o in info["SecurityOptions"]):
+        what = "Docker Desktop" if "Docker Desktop" in system else "rootless Docker"
+        message = f"{what} hides the nodes' addresses from this machine"
+        return Finding(kind, False, message, "use Docker's ordinary daemon on Linux")
+    return Finding(kind, True, f"Docker {version} answers")
+
+
+def _recipes(spec: ClusterSpec | None) -> list[image.Recipe]:
+    names = sorted({group.image for group in spec.nodes}) if spec else list(image.RELEASES)
+    return [image.Recipe(name) for name in names if name in image.RELEASES]
+
+
+def _image(spec: ClusterSpec | None) -> Finding:
+    kind = "local.image"
+    for recipe in _recipes(spec):
+        if image.exists(recipe.tag):
+            continue
+        base, why = recipe.release.base, build.without_registry(recipe.release.suite)
+        if why and not _registry_has(base):
+            message = f"no registry gives Docker {base}, and {why}"
+            return Finding(kind, False, message, "sudo apt-get install mmdebstrap  # on Debian")
+        return Finding(kind, True, f"the image {recipe.name} is built by the first `up`")
+    return Finding(kind, True, "the node image is there")
+
+
+def _registry_has(base: str) -> bool:
+    try:
+        daemon.client().images.get_registry_data(base)
+    except APIError:
+        return False
+    return True
+
+
+def _disk(info: dict[str, Any], spec: ClusterSpec | None) -> Finding:
+    first = not all(image.exists(recipe.tag) for recipe in _recipes(spec))
+    needed, root = _FIRST_DISK if first else _DISK, Path(info["DockerRootDir"])
+    free = shutil.disk_usage(root).free
+    return Finding(
+        "local.disk",
+        free >= needed,
+        f"{free / _GB:.0f} GB are free in {root}; a cluster needs about {needed / _GB:.0f} GB",
+        "docker system df  # then: docker image prune, or free space otherwise",
+    )
+
+
+def _memory(spec: ClusterSpec | None) -> Finding:
+    nodes = spec.count if spec else 1
+    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    available = next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:"))
+    return Finding(
+        "local.memory",
+        available >= nodes * _NODE_MEMORY,
+        f"{available / _GIB:.1f} GiB are available for {nodes} node(s), 1 GiB each at least",
+        "ask for fewer nodes (nodes[].count), or stop other programs",
+    )
+
+
+def _cgroup(info: dict[str, Any]) -> Finding:
+    limits = {"memory": info.get("MemoryLimit"), "cpu": info.get("CpuCfsQuota")}
+    lacking = [name for name, there in limits.items() if not there]
+    version = info.get("CgroupVersion", "1")
+    if lacking:
+        message = f"cgroup v{version} of this machine cannot limit: {', '.join(lacking)}"
+        return Finding("local.cgroup", False, message, "leave out machine limits in the spec")
+    return Finding("local.cgroup", True, f"cgroup v{version} limits CPU and memory")
+
+
+def _shaping() -> Finding:
+    kind, release = "local.kernel", platform.release()
+    options = _kernel_options(release)
+    if options is None:
+        return Finding(
+            kind, True, f"kernel {release} does not tell its options; links are measured later"
+        )
+    lacking = [name for name in _SHAPING if f"CONFIG_{name}" not in options]
+    if lacking:
+        message = f"kernel {release} lacks {', '.join(f'CONFIG_{n}' for n in lacking)}"
+        return Finding(kind, False, message, "boot a distribution's kernel (links are shaped)")
+    return Finding(kind, True, f"kernel {release} can shape links")
+
+
+def _kernel_options(release: str) -> set[str] | None:
+    packed, plain = Path("/proc/config.gz"), Path(f"/boot/config-{release}")
+    if packed.is_file():
+        text = gzip.decompress(packed.read_bytes()).decode()
+    elif plain.is_file():
+        text = plain.read_text(encoding="utf-8")
+    else:
+        return None
+    return {line.partition("=")[0] for line in text.splitlines() if line.endswith(("=y", "=m"))}
+
+
+def _environment() -> Finding:
+    reasons = environment.left_out()
+    if not reasons:
+        return Finding(
+            "local.environment", True, f"nodes get {len(environment.environment())} variables"
+        )
+    listed = "; ".join(f"{name} {why}" for name, why in sorted(reasons.items()))
+    message = f"nodes do not get these variables: {listed}"
+    fix = "name a proxy or index that nodes reach without a password, or unset the variable"
+    return Finding("local.environment", False, message, fix)
+
+
+def _subnets(spec: ClusterSpec) -> Iterator[Finding]:
+    planned = plan(spec)
+    taken = _taken(spec.name)
+    for purpose, network in (("control", planned.control), ("experiment", planned.experiment)):
+        if network is None:
+            continue
+        clash = next((text for net, text in taken if net.overlaps(network.subnet)), None)
+        yield Finding(
+            f"local.subnet.{purpose}",
+            clash is None,
+            f"{network.subnet} is used by {clash}" if clash else f"{network.subnet} is free",
+            f"set networks.{purpose}.subnet in the specification",
+        )
+
+
+def _taken(cluster: str) -> list[tuple[IPv4Network, str]]:
+    """Return the subnets that are in use, but for those of the cluster's own networks."""
+    with daemon.errors("list Docker's networks"):
+        networks = daemon.client().networks.list()
+    own, taken = set(), []
+    for network in networks:
+        pools = network.attrs["IPAM"]["Config"] or []
+        subnets = [IPv4Network(p["Subnet"]) for p in pools if ":" not in p.get("Subnet", ":")]
+        if ownership.labels(network).get(ownership.NAME) == cluster:
+            own.update(subnets)
+        else:
+            taken += [(subnet, f"Docker network {network.name}") for subnet in subnets]
+    known = own | {subnet for subnet, _ in taken}
+    return taken + [(net, text) for net, text in _routes() if net not in known]
+
+
+def _routes() -> Iterator[tuple[IPv4Network, str]]:
+    command = ["ip", "-json", "-4", "route", "show"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for route in json.loads(done.stdout):
+        if route["dst"] != "default" and "dev" in route:
+            yield IPv4Network(route["dst"]), f"a route of this machine (interface {route['dev']})"

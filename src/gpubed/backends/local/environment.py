@@ -1,0 +1,75 @@
+"""What nodes need of this machine's environment to reach package registries.
+
+Never a secret: a URL that holds a password stays here, and `doctor` says so.
+"""
+
+from __future__ import annotations
+
+import os
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+_BUNDLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_INDEXES = ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
+_LISTS = ("PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL")
+
+_CERTIFICATES = Path("/etc/ssl/certs")
+NODE_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+
+
+def environment() -> dict[str, str]:
+    """Return the variables for downloads on nodes."""
+    names = (*_INDEXES, *_LISTS)
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    kept = {name: value for name, value in kept.items() if refusal(value) is None}
+    bundles = {name: NODE_BUNDLE for name in _BUNDLES if name in os.environ}
+    return {**kept, **bundles, **proxies()}
+
+
+def proxies() -> dict[str, str]:
+    """Return the proxy variables, in both spellings that programs look for."""
+    found = {}
+    for name in _PROXIES:
+        value = os.environ.get(name) or os.environ.get(name.lower())
+        if value and refusal(value) is None:
+            found[name] = found[name.lower()] = value
+    return found
+
+
+def left_out() -> dict[str, str]:
+    """Return the variables that nodes would need and do not get, each with the reason."""
+    reasons = {}
+    for name in (*_INDEXES, *_LISTS, *_PROXIES, *(proxy.lower() for proxy in _PROXIES)):
+        if why := refusal(os.environ.get(name, "")):
+            reasons[name] = why
+    return reasons
+
+
+def refusal(value: str) -> str | None:
+    """Return why a value must not go to a node; None when it may."""
+    for part in value.split():
+        if "@" in part:
+            return "holds a user name or password"
+        if "://" in part and _is_loopback(urlsplit(part).hostname or ""):
+            return "names this machine by an address that nodes cannot reach"
+    return None
+
+
+def ca_mount() -> dict[str, str]:
+    """Return what to mount read-only where, when this machine has a CA bundle of its own."""
+    named = next((os.environ[name] for name in _BUNDLES if os.environ.get(name)), None)
+    if named is None or not Path(named).is_file():
+        return {}
+    bundle = Path(named).resolve()
+    if bundle.parent == _CERTIFICATES:
+        return {str(_CERTIFICATES): str(_CERTIFICATES)}
+    return {str(bundle): NODE_BUNDLE}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

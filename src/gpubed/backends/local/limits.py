@@ -1,0 +1,98 @@
+"""What containers on one machine cannot do, found in a specification before anything is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpubed.backends.base import Problem
+from gpubed.backends.local.image import RELEASES
+from gpubed.spec import ClusterSpec, ExperimentNetwork, NodeGroup
+
+_GIB = 2**30
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def problems(spec: ClusterSpec) -> list[Problem]:
+    """Return everything that this backend would have to refuse or to pretend."""
+    found = list(_link(spec.networks.experiment)) if spec.networks.experiment else []
+    for index, group in enumerate(spec.nodes):
+        found += [*_image(index, group), *_machine(index, group)]
+    return [*found, *_gpus(spec)]
+
+
+def _link(network: ExperimentNetwork) -> Iterator[Problem]:
+    where = ("networks", "experiment")
+    if network.latency:
+        yield Problem(
+            (*where, "latency"),
+            "containers cannot delay packets",
+            "leave it out; `runtime: vm` will do it",
+        )
+    if network.loss:
+        yield Problem(
+            (*where, "loss"),
+            "containers cannot lose packets on purpose",
+            "leave it out; `runtime: vm` will do it",
+        )
+
+
+def _image(index: int, group: NodeGroup) -> Iterator[Problem]:
+    if group.image not in RELEASES:
+        yield Problem(
+            ("nodes", index, "image"),
+            f"there is no image {group.image!r} for containers",
+            f"allowed: {', '.join(RELEASES)}",
+        )
+
+
+def _machine(index: int, group: NodeGroup) -> Iterator[Problem]:
+    cpus, memory = os.cpu_count() or 1, total_memory()
+    where = ("nodes", index, "machine")
+    if group.machine.cpus is not None and group.machine.cpus > cpus:
+        yield Problem(
+            (*where, "cpus"),
+            f"asks for {group.machine.cpus:g} CPUs, and this machine has {cpus}",
+            f"at most {cpus}; leave it out for no limit",
+        )
+    if group.machine.memory is not None and group.machine.memory > memory:
+        yield Problem(
+            (*where, "memory"),
+            f"asks for {group.machine.memory / _GIB:.1f} GiB, and this machine has "
+            f"{memory / _GIB:.1f} GiB",
+            f"at most {int(memory / _GIB)} GiB; leave it out for no limit",
+        )
+
+
+def _gpus(spec: ClusterSpec) -> Iterator[Problem]:
+    wanted = [(index, group) for index, group in enumerate(spec.nodes) if group.gpus]
+    if not wanted:
+        return
+    total, there = sum(group.gpus * group.count for _, group in wanted), gpus()
+    usable = there if has_gpu_runtime() else 0
+    if total > usable:
+        yield Problem(
+            ("nodes", wanted[0][0], "gpus"),
+            f"{total} GPU(s) are wanted for all nodes, and Docker on this machine can give "
+            f"{usable} (GPUs: {there}; NVIDIA runtime: {'yes' if usable or not there else 'no'})",
+            "0, or a machine with the NVIDIA container toolkit",
+        )
+
+
+def total_memory() -> int:
+    """Return the memory of this machine in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def gpus() -> int:
+    """Return how many NVIDIA GPUs the driver of this machine sees."""
+    return len(list(_GPUS.glob("*")))
+
+
+def has_gpu_runtime() -> bool:
+    """Return whether Docker can hand GPUs to containers."""
+    from gpubed.backends.local import daemon
+
+    with daemon.errors("ask Docker for its runtimes"):
+        return "nvidia" in daemon.client().info().get("Runtimes", {})

@@ -1,0 +1,90 @@
+"""Networks of a cluster: Docker bridges with a subnet that the plan chose."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import Any
+
+from docker.errors import APIError
+from docker.models.networks import Network
+from docker.types import IPAMConfig, IPAMPool
+
+from gpubed.backends.base import Driver, Properties
+from gpubed.backends.local import daemon, ownership
+from gpubed.backends.local.ownership import Owner
+from gpubed.errors import GpubedError
+
+# The bridge carries whatever a node sends; the node sets the MTU of its own link,
+# so that another MTU does not need another network.
+_MTU = {"control": 1500, "experiment": 9216}
+
+
+class NetworkDriver(Driver):
+    """Inputs: cluster, uuid, purpose (`control`, `experiment`), subnet."""
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Make the network."""
+        owner, digest = Owner.of(inputs), _digest(inputs)
+        with daemon.errors(f"make the {inputs['purpose']} network"):
+            found = ownership.adopt(
+                _find(inputs), owner, digest, lambda: self.delete("", inputs)
+            ) or _make(inputs, owner.labels(digest))
+        return str(found.id), _result(found)
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Look at the network."""
+        with daemon.errors(f"look at the {inputs['purpose']} network"):
+            found = _ours(inputs)
+        return _result(found) if found else None
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Remove the network."""
+        with daemon.errors(f"remove the {inputs['purpose']} network"):
+            ownership.remove_until_gone(lambda: _ours(inputs), lambda network: network.remove())
+
+
+def _digest(inputs: Properties) -> str:
+    return ownership.digest({key: inputs[key] for key in ("purpose", "subnet")})
+
+
+def _result(network: Network) -> dict[str, Any]:
+    return {"name": network.name}
+
+
+def _find(inputs: Properties) -> Network | None:
+    name = Owner.of(inputs).name(inputs["purpose"])
+    # The daemon's filter matches parts of names.
+    found = [n for n in daemon.client().networks.list(names=[name]) if n.name == name]
+    return found[0] if found else None
+
+
+def _ours(inputs: Properties) -> Network | None:
+    found = _find(inputs)
+    return (
+        found
+        if found and ownership.labels(found).get(ownership.CLUSTER) == inputs["uuid"]
+        else None
+    )
+
+
+def _make(inputs: Properties, labels: dict[str, str]) -> Network:
+    subnet, purpose = IPv4Network(inputs["subnet"]), inputs["purpose"]
+    pool = IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))
+    try:
+        made = daemon.client().networks.create(
+            Owner.of(inputs).name(purpose),
+            driver="bridge",
+            ipam=IPAMConfig(pool_configs=[pool]),
+            # Nothing but the nodes is on the experiment network: no way out, no NAT.
+            internal=purpose == "experiment",
+            options={"com.docker.network.driver.mtu": str(_MTU[purpose])},
+            labels=labels,
+        )
+    except APIError as error:
+        if "overlap" not in daemon.reason(error).lower():
+            raise
+        raise GpubedError(
+            f"the {purpose} network {subnet} overlaps with another network of this machine",
+            f"set networks.{purpose}.subnet in inventories/{inputs['cluster']}/cluster.yml",
+        ) from None
+    return made

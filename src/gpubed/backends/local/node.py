@@ -1,0 +1,173 @@
+"""Nodes: containers that boot systemd and answer SSH like a machine."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from docker.errors import APIError, ImageNotFound, NotFound
+from docker.models.containers import Container
+
+from gpubed import ssh
+from gpubed.backends.base import Change, Driver, Properties
+from gpubed.backends.local import container as containers
+from gpubed.backends.local import daemon, image, ownership
+from gpubed.backends.local.node_inputs import UPDATABLE, NodeInputs
+from gpubed.errors import GpubedError
+
+_BOOT_S = 180.0
+_SSH_S = 30.0
+_TAIL = 15
+
+
+class NodeDriver(Driver):
+    """Inputs: see `NodeInputs`. Limits and the link change in place; the rest replaces."""
+
+    def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
+        """Compare inputs; a node that was found stopped is an update: it is started."""
+        changed = sorted(key for key in {*olds, *news} if olds.get(key) != news.get(key))
+        update = [key for key in changed if key in UPDATABLE]
+        if result.get("running") is False:
+            update.append("running")
+        return Change(replace=[key for key in changed if key not in UPDATABLE], update=update)
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Make the node and wait until it answers SSH with the keys that it made itself."""
+        node = NodeInputs.model_validate(inputs)
+        with daemon.errors(f"make node {node.name}"):
+            container = ownership.adopt(
+                _find(node), node.owner, node.digest, lambda: self.delete("", inputs)
+            )
+            if container is not None:
+                return str(container.id), _up(container, node)
+            container = _make(node)
+            try:
+                return str(container.id), _up(container, node)
+            except Exception:
+                self.delete("", inputs)
+                raise
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Look at the node; a stopped one is still there."""
+        node = NodeInputs.model_validate(inputs)
+        with daemon.errors(f"look at node {node.name}"):
+            container = _find(node)
+            if container is None or container.id != id:
+                return None
+            try:
+                return _result(container, node)
+            except NotFound:  # it never came as far as to make its host key
+                return None
+
+    def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
+        """Change limits and link of the running node; start it when it is stopped."""
+        node = NodeInputs.model_validate(news)
+        with daemon.errors(f"change node {node.name}"):
+            container = _find(node)
+            if container is None:
+                raise GpubedError(
+                    f"node {node.name} is gone", f"gpubed up {node.cluster} makes it again"
+                )
+            containers.limit(container, node)
+            return _up(container, node)
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Remove the node."""
+        node = NodeInputs.model_validate(inputs)
+
+        def ours() -> Container | None:
+            found = _find(node)
+            mine = found and ownership.labels(found).get(ownership.CLUSTER) == node.uuid
+            return found if mine else None
+
+        with daemon.errors(f"remove node {node.name}"):
+            ownership.remove_until_gone(ours, lambda found: found.remove(force=True, v=True))
+
+
+def _find(node: NodeInputs) -> Container | None:
+    try:
+        return daemon.client().containers.get(node.owner.name(node.name))
+    except NotFound:
+        return None
+
+
+def _make(node: NodeInputs) -> Container:
+    try:
+        return containers.make(node)
+    except ImageNotFound:
+        image.restore(node.image)
+        return containers.make(node)
+
+
+def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
+    """Bring a container from any state to a node that is ready."""
+    was_running = container.status == "running"
+    if container.status == "created":
+        containers.install_key(container, node)
+    containers.install_link(container, node)
+    if not was_running:
+        _start(container, node)
+    _await_boot(container, node)
+    if was_running and node.link:
+        _execute(container, node, ["systemctl", "restart", "gpubed-link.service"])
+    container.reload()
+    result = _result(container, node)
+    ssh.prove_host_keys(node.control.address, tuple(result["host_keys"]), timeout=_SSH_S)
+    return result
+
+
+def _start(container: Container, node: NodeInputs) -> None:
+    try:
+        container.start()
+    except APIError as error:
+        raise GpubedError(
+            f"node {node.name} does not start: {daemon.reason(error)}\n{_last_words(container)}"
+        ) from None
+
+
+def _await_boot(container: Container, node: NodeInputs) -> None:
+    """Wait for systemd: an apt-get before that races with its cleaning of /tmp."""
+    deadline, state = time.monotonic() + _BOOT_S, ""
+    while time.monotonic() < deadline:
+        container.reload()
+        if container.status != "running":
+            break
+        # Fails at first, until systemd has a bus to be asked on.
+        _, output = container.exec_run(["systemctl", "is-system-running", "--wait"])
+        state = output.decode(errors="replace").strip()
+        if state in ("running", "degraded"):
+            return
+        time.sleep(0.3)
+    raise GpubedError(
+        f"node {node.name} does not boot (container {container.status}, systemd: "
+        f"{state or 'silent'})\n{_last_words(container)}",
+        "gpubed doctor",
+    )
+
+
+def _execute(container: Container, node: NodeInputs, command: list[str]) -> None:
+    code, output = container.exec_run(command)
+    if code:
+        raise GpubedError(
+            f"`{' '.join(command)}` failed on node {node.name}: "
+            f"{output.decode(errors='replace').strip()}\n{_last_words(container)}"
+        )
+
+
+def _last_words(container: Container) -> str:
+    lines = container.logs(tail=_TAIL).decode(errors="replace").splitlines()
+    container.reload()
+    if container.status == "running":
+        command = ["journalctl", "--boot", "--no-pager", "--output=cat", f"--lines={_TAIL}"]
+        lines += container.exec_run(command).output.decode(errors="replace").splitlines()
+    return "\n".join(f"  | {line}" for line in lines)
+
+
+def _result(container: Container, node: NodeInputs) -> dict[str, Any]:
+    return {
+        "id": container.id,
+        "control_address": node.control.address,
+        "experiment_address": node.experiment.address if node.experiment else None,
+        "host_keys": [containers.host_key(container)],
+        "running": container.status == "running",
+    }

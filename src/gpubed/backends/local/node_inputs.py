@@ -1,0 +1,69 @@
+"""What a node of the local backend is made from."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from gpubed.backends.local import ownership
+from gpubed.backends.local.ownership import Owner
+
+UPDATABLE = frozenset({"cpus", "memory", "link"})
+
+
+class _Model(BaseModel):
+    # A resource also carries `backend` and `kind`, which are the engine's.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Attachment(_Model):
+    """An address on a Docker network."""
+
+    network: str
+    address: str
+
+
+class Link(_Model):
+    """What the node's interface on the experiment network is shaped to."""
+
+    subnet: str
+    rate_bps: int
+    mtu: int
+
+    @property
+    def text(self) -> str:
+        """The content of /etc/gpubed/link."""
+        return f"SUBNET={self.subnet}\nRATE_BPS={self.rate_bps}\nMTU={self.mtu}\n"
+
+
+class Shared(_Model):
+    """The shared volume and where it is mounted."""
+
+    volume: str
+    path: str
+
+
+class NodeInputs(_Model):
+    """All inputs; numbers arrive as floats, since Pulumi knows no other."""
+
+    cluster: str
+    uuid: str
+    name: str
+    image: str
+    public_key: str
+    control: Attachment
+    experiment: Attachment | None = None
+    link: Link | None = None
+    shared: Shared
+    cpus: float | None = None
+    memory: int | None = None
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def owner(self) -> Owner:
+        """The cluster."""
+        return Owner(self.cluster, self.uuid)
+
+    @property
+    def digest(self) -> str:
+        """A hash of what cannot change in place."""
+        return ownership.digest(self.model_dump(mode="json", exclude=set(UPDATABLE)))

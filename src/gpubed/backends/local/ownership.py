@@ -1,0 +1,111 @@
+"""What belongs to which cluster: names, labels, adopting and removing.
+
+Names hold the cluster's name and the start of its UUID, so that two checkouts may
+both have a `lab`; the label with the whole UUID decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from docker.errors import APIError, NotFound
+
+from gpubed.backends.local import daemon
+from gpubed.errors import GpubedError
+
+CLUSTER = "gpubed.cluster"
+NAME = "gpubed.name"
+DIGEST = "gpubed.digest"
+NODE = "gpubed.node"
+
+_GONE_WITHIN_S = 30.0
+
+
+class _Thing(Protocol):
+    @property
+    def attrs(self) -> Any: ...
+
+
+T = TypeVar("T", bound=_Thing)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A cluster as the owner of Docker objects."""
+
+    cluster: str
+    uuid: str
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Any]) -> Owner:
+        """Read the owner from a resource's inputs."""
+        return cls(inputs["cluster"], inputs["uuid"])
+
+    def name(self, thing: str) -> str:
+        """Return the Docker name of one of the cluster's things."""
+        return f"gpubed-{self.cluster}-{self.uuid[:8]}-{thing}"
+
+    def labels(self, digest: str) -> dict[str, str]:
+        """Return the labels of everything that the cluster owns."""
+        return {CLUSTER: self.uuid, NAME: self.cluster, DIGEST: digest}
+
+
+def digest(inputs: Mapping[str, Any]) -> str:
+    """Hash inputs, so that a leftover shows what it was made from."""
+    text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def labels(thing: _Thing) -> dict[str, str]:
+    """Return the labels of a container, network or volume."""
+    attrs = thing.attrs
+    found = attrs.get("Config", attrs).get("Labels") or {}
+    return dict(found)
+
+
+def adopt(found: T | None, owner: Owner, digest: str, remove: Callable[[], None]) -> T | None:
+    """Decide about something that has the name we need.
+
+    Returns:
+        It, when an interrupted run made it from the same inputs; None when there is
+        none, or when it was made from other inputs and has been removed.
+
+    Raises:
+        GpubedError: It belongs to somebody else.
+    """
+    if found is None:
+        return None
+    has = labels(found)
+    if has.get(CLUSTER) != owner.uuid:
+        kind, name = type(found).__name__.lower(), found.attrs["Name"].lstrip("/")
+        raise GpubedError(
+            f"Docker {kind} {name} has the name that cluster {owner.cluster} needs, "
+            "and does not belong to it",
+            f"docker {kind} rm {name}  # when nobody needs it",
+        )
+    if has.get(DIGEST) == digest:
+        return found
+    remove()
+    return None
+
+
+def remove_until_gone(find: Callable[[], T | None], remove: Callable[[T], object]) -> None:
+    """Remove what `find` finds, and wait until it finds nothing.
+
+    Docker lets go of what a container used a moment after the container is gone.
+    """
+    deadline = time.monotonic() + _GONE_WITHIN_S
+    while (found := find()) is not None:
+        try:
+            remove(found)
+        except NotFound:
+            continue
+        except APIError as error:
+            if not daemon.is_conflict(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.3)

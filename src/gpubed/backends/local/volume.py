@@ -1,0 +1,53 @@
+"""The shared storage of a cluster: a Docker volume that all nodes mount."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docker.errors import NotFound
+from docker.models.volumes import Volume
+
+from gpubed.backends.base import Driver, Properties
+from gpubed.backends.local import daemon, ownership
+from gpubed.backends.local.ownership import Owner
+
+
+class VolumeDriver(Driver):
+    """Inputs: cluster, uuid, purpose."""
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Make the volume."""
+        owner, digest = Owner.of(inputs), ownership.digest({"purpose": inputs["purpose"]})
+        name = owner.name(inputs["purpose"])
+        with daemon.errors("make the shared volume"):
+            found = ownership.adopt(_find(inputs), owner, digest, lambda: self.delete("", inputs))
+            if found is None:
+                daemon.client().volumes.create(name, labels=owner.labels(digest))
+        return name, {"name": name}
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Look at the volume."""
+        with daemon.errors("look at the shared volume"):
+            found = _ours(inputs)
+        return {"name": found.name} if found else None
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Remove the volume and what is on it."""
+        with daemon.errors("remove the shared volume"):
+            ownership.remove_until_gone(lambda: _ours(inputs), lambda volume: volume.remove())
+
+
+def _find(inputs: Properties) -> Volume | None:
+    try:
+        return daemon.client().volumes.get(Owner.of(inputs).name(inputs["purpose"]))
+    except NotFound:
+        return None
+
+
+def _ours(inputs: Properties) -> Volume | None:
+    found = _find(inputs)
+    return (
+        found
+        if found and ownership.labels(found).get(ownership.CLUSTER) == inputs["uuid"]
+        else None
+    )

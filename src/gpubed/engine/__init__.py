@@ -1,0 +1,48 @@
+"""The embedded engine: Pulumi programs without the Pulumi CLI.
+
+It serves the SDK's own protocol, drives dynamic providers through the SDK's own
+server, and keeps Pulumi's own files. Absent on purpose, and refused by name:
+binary plugins, other languages, targets, aliases, transforms, hooks, imports,
+stack references, assets, remote components. The Pulumi CLI does all of that.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpubed.engine.engine import Engine
+    from gpubed.engine.events import EventSink, LogEvent, ResourceEvent
+    from gpubed.engine.failures import ProgramFailed, Refusal, StepFailed
+    from gpubed.engine.result import Result
+
+__all__ = [
+    "Engine",
+    "EventSink",
+    "LogEvent",
+    "ProgramFailed",
+    "Refusal",
+    "ResourceEvent",
+    "Result",
+    "StepFailed",
+]
+
+_HOMES = {
+    "Engine": "engine",
+    "EventSink": "events",
+    "LogEvent": "events",
+    "ProgramFailed": "failures",
+    "Refusal": "failures",
+    "ResourceEvent": "events",
+    "Result": "result",
+    "StepFailed": "failures",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # The program and the providers run modules of this package as children:
+    # loading the whole engine there would cost each of them a third of its start.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,106 @@
+"""The file backend: where a stack's state lies and how it is replaced safely."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubed.engine import checkpoint
+from gpubed.engine.failures import Refusal
+from gpubed.engine.values import Properties
+from gpubed.errors import GpubedError
+
+
+@dataclass(frozen=True)
+class StackFile:
+    """One stack in a file backend.
+
+    Args:
+        root: The folder that contains `.pulumi/`.
+        project: The project's name.
+        stack: The stack's name.
+    """
+
+    root: Path
+    project: str
+    stack: str
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint."""
+        return self._home / "stacks" / self.project / f"{self.stack}.json"
+
+    @property
+    def backup(self) -> Path:
+        """The checkpoint before the last write."""
+        return self.path.with_name(f"{self.path.name}.bak")
+
+    @property
+    def locks(self) -> Path:
+        """The folder of this stack's lock files."""
+        return self._home / "locks" / "organization" / self.project / self.stack
+
+    @property
+    def _home(self) -> Path:
+        return self.root / ".pulumi"
+
+    def read(self) -> Properties | None:
+        """Returns the checkpoint, or None when there is no such stack.
+
+        Raises:
+            GpubedError: The file is damaged or too new.
+        """
+        self._refuse_other_layouts()
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        return checkpoint.parse(text, str(self.path), str(self.backup))
+
+    def write(self, text: str) -> None:
+        """Replaces the checkpoint, durably, keeping the previous content as `.bak`.
+
+        Raises:
+            GpubedError: The folder cannot be written.
+        """
+        try:
+            self._write(text)
+        except OSError as error:
+            raise GpubedError(
+                f"the state {self.path} cannot be written: {error.strerror}",
+                "make the folder writable and free some space",
+            ) from error
+
+    def _write(self, text: str) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        meta = self._home / "meta.yaml"
+        if not meta.exists():
+            meta.write_text("version: 1\n", encoding="utf-8")
+        if self.path.exists():
+            shutil.copyfile(self.path, self.backup)
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        # State names machines and holds ciphertext: for the owner only.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+
+    def remove(self) -> None:
+        """Deletes the stack's files."""
+        for path in (self.path, self.backup, self.path.with_name(f"{self.path.name}.attrs")):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.locks.rmdir()
+
+    def _refuse_other_layouts(self) -> None:
+        stacks = self._home / "stacks"
+        for suffix in (".gz", ".zst"):
+            if self.path.with_name(self.path.name + suffix).exists():
+                raise Refusal("compressed state", f"{self.path.name}{suffix}")
+        if not (self._home / "meta.yaml").exists() and any(stacks.glob("*.json")):
+            raise Refusal("the legacy state layout", str(stacks))

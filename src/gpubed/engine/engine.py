@@ -1,0 +1,150 @@
+"""The embedded engine's front: one object per stack, one method per verb."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpubed.engine import locks
+from gpubed.engine.backend import StackFile
+from gpubed.engine.events import EventSink, discard
+from gpubed.engine.operation import Operation, stack_outputs
+from gpubed.engine.project import Project
+from gpubed.engine.reporter import Reporter
+from gpubed.engine.result import Result
+from gpubed.engine.stack import Stack
+from gpubed.engine.values import Properties, reveal
+from gpubed.errors import Refused
+
+
+class Engine:
+    """Runs a Pulumi Python program without the Pulumi CLI.
+
+    It keeps the CLI's files, so that a stack can move between the two at any time.
+    Interrupting the caller's thread lets steps in flight finish; a second
+    interruption ends at once.
+
+    Args:
+        project_dir: The folder of Pulumi.yaml.
+        stack: The stack's name.
+        backend_dir: The folder that contains `.pulumi/`.
+        passphrase_file: The file with the stack's passphrase.
+        parallel: How many steps may run at once; by default four per processor.
+        worker_environment: Extra variables for the program and the providers.
+
+    Raises:
+        UsageError: There is no Python project.
+    """
+
+    def __init__(
+        self,
+        project_dir: Path,
+        stack: str,
+        *,
+        backend_dir: Path,
+        passphrase_file: Path,
+        parallel: int | None = None,
+        worker_environment: Mapping[str, str] | None = None,
+    ) -> None:
+        project = Project.load(project_dir)
+        file = StackFile(backend_dir, project.name, stack)
+        self._stack = Stack(project, stack, file, passphrase_file)
+        self._parallel = parallel or 4 * (os.cpu_count() or 1)
+        self._environment = dict(worker_environment or {})
+
+    def preview(self, on_event: EventSink = discard) -> Result:
+        """Tells what `up` would do; changes nothing.
+
+        Raises:
+            GpubedError: The program fails, or asks for what cannot be done.
+        """
+        return self._operate(on_event, Operation.deploy, preview=True)
+
+    def up(self, on_event: EventSink = discard) -> Result:
+        """Makes the stack what the program says; creates the stack if needed.
+
+        Raises:
+            StepFailed: A step failed; what finished is saved.
+            Locked: Another run holds the stack.
+        """
+        with self._locked():
+            self._stack.create()
+            return self._operate(on_event, Operation.deploy)
+
+    def refresh(self, on_event: EventSink = discard) -> Result:
+        """Makes the state say what is really there; touches no resource.
+
+        Result counts `same`, `update` (it differs) and `delete` (it has gone).
+
+        Raises:
+            StepFailed: A resource could not be read.
+            Locked: Another run holds the stack.
+        """
+        with self._locked():
+            return self._operate(on_event, Operation.refresh)
+
+    def destroy(self, on_event: EventSink = discard) -> Result:
+        """Deletes every resource of the stack; the stack itself stays.
+
+        Raises:
+            StepFailed: A resource could not be deleted or is protected.
+            Locked: Another run holds the stack.
+        """
+        with self._locked():
+            return self._operate(on_event, Operation.destroy)
+
+    def outputs(self, *, show_secrets: bool = False) -> dict[str, Any]:
+        """Returns the outputs of the last state; empty when there is none."""
+        if not self._stack.latest():
+            return {}
+        found = stack_outputs(self._stack.open(save_salt=False).checkpoint.resources)
+        return dict(reveal(found, show_secrets=show_secrets))
+
+    def export(self) -> dict[str, Any]:
+        """Returns the state as `pulumi stack export` does, secrets sealed."""
+        return {"version": 3, "deployment": self._stack.latest()}
+
+    def remove(self) -> None:
+        """Forgets the stack, like `pulumi stack rm`; a missing one is fine.
+
+        Raises:
+            Refused: Resources remain.
+            Locked: Another run holds the stack.
+        """
+        if self._stack.exists():
+            with self._locked():
+                if self._stack.latest().get("resources"):
+                    raise Refused(
+                        f"the stack {self._stack.name} still has resources", "destroy them first"
+                    )
+                self._stack.file.remove()
+        self._stack.config_file.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with locks.hold(self._stack.file.locks):
+            yield
+
+    def _operate(
+        self,
+        on_event: EventSink,
+        work: Callable[[Operation], Properties | None],
+        *,
+        preview: bool = False,
+    ) -> Result:
+        begun = time.monotonic()
+        reporter = Reporter(on_event, preview=preview)
+        opened = self._stack.open(save_salt=not preview)
+        outputs = work(
+            Operation(self._stack, opened, reporter, preview, self._parallel, self._environment)
+        )
+        return Result(
+            dict(reporter.changes),
+            tuple(reporter.steps),
+            reveal(outputs or {}, show_secrets=False),
+            time.monotonic() - begun,
+        )

@@ -1,0 +1,48 @@
+"""The engine's own errors; everything it refuses is refused here, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubed.engine.events import ResourceEvent
+from gpubed.errors import GpubedError, UsageError
+
+CLI_HINT = "use the Pulumi CLI for this stack; install it with `gpubed doctor --fix`"
+
+
+class StepFailed(GpubedError):
+    """One or more steps failed; everything that finished has been saved.
+
+    Args:
+        events: The failed steps.
+    """
+
+    def __init__(self, events: Sequence[ResourceEvent]) -> None:
+        self.events = tuple(events)
+        first = self.events[0]
+        more = f" (and {len(self.events) - 1} more)" if len(self.events) > 1 else ""
+        super().__init__(
+            f"{first.op} of {first.name} ({first.type}) failed: {first.message}{more}",
+            "fix the cause and run the same command again; finished steps are saved",
+        )
+
+
+class ProgramFailed(GpubedError):
+    """The stack's program raised an exception."""
+
+
+class ProviderFailed(Exception):
+    """A provider answered a call with an error; the text is its traceback."""
+
+    @property
+    def reason(self) -> str:
+        """The last line that says something, without the exception's module path."""
+        lines = [line.strip() for line in str(self).splitlines() if line.strip()]
+        return lines[-1] if lines else "the provider gave no reason"
+
+
+class Refusal(UsageError):
+    """The program or the state uses a Pulumi feature the embedded engine leaves out."""
+
+    def __init__(self, feature: str, where: str) -> None:
+        super().__init__(f"the embedded engine does not support {feature} ({where})", CLI_HINT)

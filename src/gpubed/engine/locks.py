@@ -1,0 +1,98 @@
+"""The file backend's stack locks, as the CLI writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gpubed.errors import GpubedError, Locked
+
+
+@contextlib.contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Holds the stack's lock.
+
+    Check, write, check again: two runs that start together both see the other
+    and both give way, which is how the CLI does it.
+
+    Args:
+        folder: The stack's lock folder.
+
+    Raises:
+        Locked: Another run holds the stack.
+    """
+    _refuse_foreign(folder, own=None)
+    own = folder / f"{uuid.uuid4()}.json"
+    _write(own)
+    try:
+        _refuse_foreign(folder, own)
+        yield
+    finally:
+        own.unlink(missing_ok=True)
+
+
+def _write(path: Path) -> None:
+    holder = {
+        "pid": os.getpid(),
+        "username": _user(),
+        "hostname": socket.gethostname(),
+        "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(holder), encoding="utf-8")
+    except OSError as error:
+        raise GpubedError(
+            f"the state folder {path.parent} cannot be written: {error.strerror}",
+            "make it writable for you",
+        ) from error
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _refuse_foreign(folder: Path, own: Path | None) -> None:
+    for path in sorted(folder.glob("*.json")):
+        if path == own:
+            continue
+        holder = _read(path)
+        if _is_dead(holder):
+            path.unlink(missing_ok=True)
+            continue
+        raise Locked(
+            f"the stack is locked by process {holder.get('pid')} of {holder.get('username')}"
+            f" on {holder.get('hostname')} since {holder.get('timestamp')}",
+            f"wait for it; if it is gone: rm {path}",
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        holder = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _is_dead(holder: dict[str, Any]) -> bool:
+    if holder.get("hostname") != socket.gethostname() or not isinstance(holder.get("pid"), int):
+        return False
+    try:
+        os.kill(holder["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False

@@ -1,0 +1,191 @@
+"""Supervises one operation: its processes, its interruption and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpubed.engine import deletion, refresh
+from gpubed.engine.child import Child
+from gpubed.engine.failures import ProgramFailed, StepFailed
+from gpubed.engine.journal import Journal
+from gpubed.engine.monitor import Monitor
+from gpubed.engine.provider import Provider
+from gpubed.engine.registration import Registrar
+from gpubed.engine.reporter import Reporter
+from gpubed.engine.run import Run
+from gpubed.engine.stack import OpenStack, Stack
+from gpubed.engine.state import State
+from gpubed.engine.steps import Steps
+from gpubed.engine.urn import STACK_TYPE
+from gpubed.engine.values import Properties, Secret
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation on an open stack.
+
+    Attributes:
+        stack: The stack's files.
+        opened: Its state before the operation.
+        reporter: Who hears of it.
+        preview: Nothing is changed or saved.
+        parallel: How many steps may run at once.
+        environment: Extra variables for the program and the providers.
+    """
+
+    stack: Stack
+    opened: OpenStack
+    reporter: Reporter
+    preview: bool
+    parallel: int
+    environment: Mapping[str, str]
+
+    def deploy(self) -> Properties:
+        """Runs the program, deletes what it no longer wants, and returns the stack's outputs."""
+        with self._run() as run:
+            steps = Steps(run)
+            registrar = Registrar(run, steps, self.opened.checkpoint.resources, self.opened.config)
+            monitor = Monitor(run, registrar, self.opened.config, self.stack.project.root)
+            try:
+                run.provider.start(monitor.address, self.opened.config)
+                return self._supervise(run, steps, registrar, monitor)
+            finally:
+                monitor.close()
+
+    def destroy(self) -> None:
+        """Deletes everything, with the configuration the providers were recorded with."""
+        resources = list(self.opened.checkpoint.resources)
+        self._without_program(lambda run: deletion.delete(run, Steps(run), resources, resources))
+
+    def refresh(self) -> Properties:
+        """Reads every resource and returns the stack's outputs."""
+        resources = list(self.opened.checkpoint.resources)
+        self._without_program(lambda run: refresh.refresh(run, resources))
+        return stack_outputs(resources)
+
+    def _without_program(self, work: Callable[[Run], None]) -> None:
+        with self._run() as run:
+            resources = self.opened.checkpoint.resources
+            if any(state.provider for state in resources):
+                run.provider.start("", _recorded_config(resources))
+            work(run)
+
+    @contextlib.contextmanager
+    def _run(self) -> Iterator[Run]:
+        """Gives the body a run; on Ctrl-C, in-flight steps end and are saved first."""
+        file = None if self.preview else self.stack.file
+        journal = Journal(self.opened.checkpoint, self.opened.cipher, file)
+        provider = Provider(
+            self.stack.project.name,
+            self.stack.project.root,
+            self.environment,
+            self.parallel,
+            lambda line: self.reporter.log("info", line),
+        )
+        run = Run(
+            self.stack.name,
+            self.stack.project.name,
+            journal,
+            provider,
+            self.reporter,
+            self.preview,
+            self.parallel,
+        )
+        self._warn_of_interruptions()
+        try:
+            yield run
+        except BaseException:
+            run.stop()
+            run.wait_idle()
+            raise
+        finally:
+            provider.stop()
+            journal.close()
+        if run.error:
+            raise run.error
+        if failed := self.reporter.failed:
+            raise StepFailed(failed)
+
+    def _supervise(
+        self, run: Run, steps: Steps, registrar: Registrar, monitor: Monitor
+    ) -> Properties:
+        program = self._start_program(monitor.address)
+        try:
+            while not monitor.finished.wait(0.05) and program.poll() is None:
+                pass
+            run.wait_idle()
+            if monitor.finished.is_set() and not run.stopping:
+                deletion.delete(run, steps, run.journal.resources(), registrar.leftovers())
+            monitor.let_exit()
+            self._judge(run, program)
+            return _record_outputs(run, registrar.root, monitor.outputs)
+        except BaseException:
+            run.stop()
+            raise
+        finally:
+            program.stop()
+
+    def _start_program(self, address: str) -> Child:
+        project, config = self.stack.project, self.opened.config
+        plain = {k: v.value if isinstance(v, Secret) else v for k, v in config.items()}
+        secret = [key for key, value in config.items() if isinstance(value, Secret)]
+        preview = "true" if self.preview else "false"
+        program = Child(
+            [
+                # The program's folder belongs on sys.path, the current one does not.
+                *("-P", "-m", "gpubed.engine.program", address, project.name, self.stack.name),
+                *(str(project.root), project.entry, str(self.parallel), preview),
+            ],
+            project.directory,
+            {
+                **self.environment,
+                "PULUMI_CONFIG": json.dumps(plain),
+                "PULUMI_CONFIG_SECRET_KEYS": json.dumps(secret),
+            },
+            lambda line: self.reporter.log("info", line),
+        )
+        program.pump_output()
+        return program
+
+    def _judge(self, run: Run, program: Child) -> None:
+        code = program.wait()
+        if code and not run.stopping:
+            text = (self.reporter.last_error or "").strip()
+            last = text.splitlines()[-1] if text else f"it ended with exit code {code}"
+            run.stop(ProgramFailed(f"the program failed: {last}", "its traceback is in the log"))
+
+    def _warn_of_interruptions(self) -> None:
+        for pending in self.opened.checkpoint.pending:
+            self.reporter.log(
+                "warning",
+                f"an earlier run was interrupted while {pending.type} {pending.state.name};"
+                " check that nothing of it is left behind",
+                pending.state.urn,
+            )
+
+
+def _record_outputs(run: Run, root: State | None, outputs: Properties | None) -> Properties:
+    if root is None:
+        return {}
+    # After a failure, what the program did not get to export still holds.
+    kept = root.outputs if run.stopping else {}
+    merged = {**kept, **(outputs or {})}
+    if merged != root.outputs:
+        root.outputs = merged
+        run.journal.touch(root)
+    return merged
+
+
+def _recorded_config(resources: list[State]) -> Properties:
+    for state in resources:
+        if state.type.startswith("pulumi:providers:"):
+            return state.outputs
+    return {}
+
+
+def stack_outputs(resources: list[State]) -> Properties:
+    """Returns the outputs of the stack's root resource."""
+    return next((state.outputs for state in resources if state.type == STACK_TYPE), {})

@@ -1,0 +1,192 @@
+"""One resource as the checkpoint records it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gpubed.engine.failures import Refusal
+from gpubed.engine.urn import name_of
+from gpubed.engine.values import (
+    ASSETS,
+    REFERENCE,
+    SECRET,
+    SIGNATURE,
+    Properties,
+    Reference,
+    Secret,
+)
+
+
+class Cipher(Protocol):
+    """Seals and opens secrets; the scope is the resource's URN."""
+
+    def encrypt(self, plaintext: str, scope: str = "") -> str:
+        """Returns the ciphertext."""
+
+    def decrypt(self, ciphertext: str, scope: str = "") -> str:
+        """Returns the plaintext."""
+
+
+@dataclass(eq=False)
+class State:
+    """A resource's inputs, outputs and options; compared by identity.
+
+    Two entries may share a URN while a replaced resource awaits deletion.
+    Fields the engine only carries along stay in `extra`.
+    """
+
+    urn: str
+    type: str
+    custom: bool
+    id: str = ""
+    inputs: Properties = field(default_factory=dict)
+    outputs: Properties = field(default_factory=dict)
+    parent: str = ""
+    provider: str = ""
+    dependencies: list[str] = field(default_factory=list)
+    property_dependencies: dict[str, list[str]] = field(default_factory=dict)
+    protect: bool = False
+    retain_on_delete: bool = False
+    delete: bool = False
+    external: bool = False
+    pending_replacement: bool = False
+    ignore_changes: list[str] = field(default_factory=list)
+    additional_secret_outputs: list[str] = field(default_factory=list)
+    init_errors: list[str] = field(default_factory=list)
+    created: str = ""
+    modified: str = ""
+    source_position: str = ""
+    extra: Properties = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The resource's name in the program."""
+        return name_of(self.urn)
+
+    @property
+    def provider_urn(self) -> str:
+        """The provider reference without its id."""
+        return self.provider.rpartition("::")[0]
+
+    def needs(self) -> Iterator[str]:
+        """Yields the URNs that must be listed before this one, the parent excepted."""
+        yield from self.dependencies
+        for urns in self.property_dependencies.values():
+            yield from urns
+        if self.provider:
+            yield self.provider_urn
+
+
+# Python name → name in the checkpoint, in the order Pulumi writes them.
+_FIELDS = {
+    "delete": "delete",
+    "id": "id",
+    "type": "type",
+    "inputs": "inputs",
+    "outputs": "outputs",
+    "parent": "parent",
+    "protect": "protect",
+    "external": "external",
+    "dependencies": "dependencies",
+    "init_errors": "initErrors",
+    "provider": "provider",
+    "property_dependencies": "propertyDependencies",
+    "pending_replacement": "pendingReplacement",
+    "additional_secret_outputs": "additionalSecretOutputs",
+    "retain_on_delete": "retainOnDelete",
+    "created": "created",
+    "modified": "modified",
+    "source_position": "sourcePosition",
+    "ignore_changes": "ignoreChanges",
+}
+_UNSUPPORTED = {
+    "deletedWith": "the option deletedWith",
+    "replaceWith": "the option replaceWith",
+    "replaceOnChanges": "the option replaceOnChanges",
+    "replacementTrigger": "the option replacementTrigger",
+    "customTimeouts": "the option customTimeouts",
+    "resourceHooks": "resource hooks",
+    "viewOf": "resource views",
+    "taint": "tainted resources",
+    "refreshBeforeUpdate": "refreshBeforeUpdate",
+}
+
+
+def decode(raw: Mapping[str, Any], cipher: Cipher) -> State:
+    """Reads a checkpoint entry.
+
+    Raises:
+        Refusal: The entry uses an option the engine does not implement.
+    """
+    for key, feature in _UNSUPPORTED.items():
+        if raw.get(key):
+            raise Refusal(feature, name_of(raw["urn"]))
+    known: dict[str, Any] = {py: raw[js] for py, js in _FIELDS.items() if js in raw}
+    for bag in ("inputs", "outputs"):
+        known[bag] = _decode_value(known.get(bag, {}), cipher, raw["urn"])
+    used = {"urn", "custom", *_FIELDS.values()}
+    extra = {key: value for key, value in raw.items() if key not in used}
+    return State(urn=raw["urn"], custom=raw["custom"], extra=extra, **known)
+
+
+def encode(state: State, cipher: Cipher) -> Properties:
+    """Writes a checkpoint entry; empty fields are left out, as Pulumi does."""
+    raw: Properties = {"urn": state.urn, "custom": state.custom}
+    for py, js in _FIELDS.items():
+        value = getattr(state, py)
+        if value:
+            bag = py in ("inputs", "outputs")
+            raw[js] = _encode_value(value, cipher, state.urn) if bag else value
+    return {**raw, **state.extra}
+
+
+def _decode_value(value: Any, cipher: Cipher, urn: str) -> Any:
+    if isinstance(value, list):
+        return [_decode_value(item, cipher, urn) for item in value]
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if not isinstance(value, dict):
+        return value
+    match value.get(SIGNATURE):
+        case signature if signature == SECRET:
+            return Secret(_decode_value(json.loads(_plaintext(value, cipher, urn)), _NESTED, urn))
+        case signature if signature == REFERENCE:
+            return Reference(value["urn"], value.get("id"))
+        case signature if signature in ASSETS:
+            raise Refusal("assets and archives", name_of(urn))
+    return {key: _decode_value(item, cipher, urn) for key, item in value.items()}
+
+
+def _plaintext(envelope: Properties, cipher: Cipher, urn: str) -> str:
+    plaintext = envelope.get("plaintext")
+    return plaintext if plaintext is not None else cipher.decrypt(envelope["ciphertext"], urn)
+
+
+def _encode_value(value: Any, cipher: Cipher, urn: str) -> Any:
+    if isinstance(value, Secret):
+        plaintext = json.dumps(_encode_value(value.value, _NESTED, urn), separators=(",", ":"))
+        return {SIGNATURE: SECRET, "ciphertext": cipher.encrypt(plaintext, urn)}
+    if isinstance(value, Reference):
+        fields: Properties = {SIGNATURE: REFERENCE, "urn": value.urn, "packageVersion": ""}
+        return fields if value.id is None else {**fields, "id": value.id}
+    if isinstance(value, dict):
+        return {key: _encode_value(item, cipher, urn) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_encode_value(item, cipher, urn) for item in value]
+    return value
+
+
+class _NestedCipher:
+    """Inside a secret, Pulumi keeps the envelope of inner secrets but does not seal them."""
+
+    def encrypt(self, plaintext: str, scope: str = "") -> str:
+        return plaintext
+
+    def decrypt(self, ciphertext: str, scope: str = "") -> str:
+        return ciphertext
+
+
+_NESTED = _NestedCipher()

@@ -1,0 +1,384 @@
+"""SSH to nodes: connecting, commands with a result, files.
+
+Host keys come from the allocation and are enforced. Connecting is retried; commands
+never are, since nobody can know how far the first attempt came. Never prints.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import shlex
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Self
+
+import paramiko
+
+from gpubed.allocation import Allocation, Node
+from gpubed.errors import GpubedError
+from gpubed.paths import ClusterPaths
+
+# Without a handler, Python prints a library's warnings on stderr.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+_CONNECT_S = 15.0
+_ATTEMPTS = 3
+_PAUSE_S = 0.5
+_KEEPALIVE_S = 15
+_TAIL = 10
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """What a command did.
+
+    Attributes:
+        stdout: Its output.
+        stderr: Its messages.
+        exit_code: 0 for success; -1 when it was cut off.
+        seconds: How long it ran.
+    """
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    seconds: float
+
+    @property
+    def tail(self) -> str:
+        """The last lines of the messages, or of the output when there are none."""
+        return "\n".join((self.stderr.strip() or self.stdout.strip()).splitlines()[-_TAIL:])
+
+
+class Unreachable(GpubedError):
+    """A node does not answer SSH, or is not the one that was allocated."""
+
+
+class HostKeyMismatch(Unreachable):
+    """Another host key than the allocated node's; never retried."""
+
+
+class CommandFailed(GpubedError):
+    """A command ended with another exit code than 0.
+
+    Args:
+        node: Where it ran.
+        command: What ran.
+        result: What it left.
+    """
+
+    _what = "failed with exit code {result.exit_code}"
+
+    def __init__(self, node: str, command: str, result: CommandResult) -> None:
+        what = self._what.format(result=result)
+        super().__init__(f"`{command}` on {node} {what}\n{result.tail}".rstrip())
+        self.node, self.command, self.result = node, command, result
+
+
+class CommandTimedOut(CommandFailed):
+    """A command took too long and was cut off."""
+
+    _what = "was cut off after {result.seconds:.0f} s"
+
+
+class SSH:
+    """A connection to one node; opened when first needed, closed by `close` or `with`.
+
+    Args:
+        target: The node; an allocation stands for its head.
+        paths: The cluster's paths, for its private key.
+        jump: A node to go through, when the testbed has only one door.
+    """
+
+    def __init__(
+        self, target: Node | Allocation, paths: ClusterPaths, jump: Node | None = None
+    ) -> None:
+        self.node = target.head if isinstance(target, Allocation) else target
+        self._paths = paths
+        self._jump = SSH(jump, paths) if jump else None
+        self._client: paramiko.SSHClient | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, and the one it goes through."""
+        if self._client:
+            self._client.close()
+            self._client = None
+        if self._jump:
+            self._jump.close()
+
+    def run(
+        self,
+        command: str,
+        *args: object,
+        timeout: float = 60.0,
+        check: bool = True,
+        stdin: str = "",
+    ) -> CommandResult:
+        """Run a command: ``run("rm -f %s", path)``; arguments are quoted.
+
+        Raises:
+            Unreachable: The node does not answer; the command has not started.
+            CommandFailed: The exit code is not 0, and `check` is true.
+            CommandTimedOut: It took longer than `timeout` seconds.
+        """
+        line = command % tuple(shlex.quote(str(arg)) for arg in args) if args else command
+        channel = self._open()
+        started = time.monotonic()
+        with channel:
+            channel.exec_command(line)
+            done = _collect(channel, stdin.encode(), timeout)
+        seconds = time.monotonic() - started
+        result = CommandResult(done.stdout, done.stderr, done.exit_code, seconds)
+        if done.timed_out:
+            raise CommandTimedOut(self.node.name, line, result)
+        if check and result.exit_code:
+            raise CommandFailed(self.node.name, line, result)
+        return result
+
+    def put(self, local: Path, remote: str) -> None:
+        """Copy a file, or a folder and what is in it, to exactly the path `remote`."""
+        with self._sftp() as sftp:
+            _put(sftp, local, PurePosixPath(remote))
+
+    def write(self, remote: str, content: str, mode: int = 0o644) -> None:
+        """Write a file; it never exists with other permissions than `mode`."""
+        with self._sftp() as sftp, sftp.open(remote, "w") as file:
+            file.chmod(mode)
+            file.write(content)
+
+    def get(self, remote: str, local: Path) -> None:
+        """Copy a file, or a folder and what is in it, to exactly the path `local`."""
+        with self._sftp() as sftp:
+            _get(sftp, PurePosixPath(remote), local)
+
+    def wait_ready(self, timeout: float = 120.0) -> None:
+        """Wait until the node lets us in.
+
+        Raises:
+            Unreachable: It did not within `timeout` seconds; says what was tried last.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                self.run("true", timeout=_CONNECT_S)
+                return
+            except HostKeyMismatch:
+                raise
+            except (Unreachable, CommandFailed):
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_S)
+
+    def _open(self) -> paramiko.Channel:
+        """Return a fresh channel; connects, or connects again, before anything is sent."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._transport().open_session(timeout=_CONNECT_S)
+            except paramiko.BadHostKeyException:
+                raise _mismatch(self.node) from None
+            except (OSError, EOFError, paramiko.SSHException) as error:
+                self.close()
+                if attempt == _ATTEMPTS:
+                    raise self._unreachable(error) from None
+            time.sleep(_PAUSE_S * attempt)
+        raise AssertionError("the loop ends by returning or raising")
+
+    def _transport(self) -> paramiko.Transport:
+        if self._client is None:
+            self._client = self._connect()
+        transport = self._client.get_transport()
+        if transport is None or not transport.is_active():
+            raise EOFError("the connection was lost")
+        return transport
+
+    def _connect(self) -> paramiko.SSHClient:
+        node, client = self.node, paramiko.SSHClient()
+        client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        for key in map(_public_key, node.host_keys):
+            client.get_host_keys().add(
+                _known_as(node.control_address, node.port), key.get_name(), key
+            )
+        client.connect(
+            node.control_address,
+            node.port,
+            node.user,
+            key_filename=str(self._paths.private_key),
+            sock=self._through(),
+            allow_agent=False,
+            look_for_keys=False,
+            timeout=_CONNECT_S,
+            banner_timeout=_CONNECT_S,
+            auth_timeout=_CONNECT_S,
+        )
+        transport = client.get_transport()
+        if transport:
+            transport.set_keepalive(_KEEPALIVE_S)
+        return client
+
+    def _through(self) -> paramiko.Channel | None:
+        if self._jump is None:
+            return None
+        there = (self.node.control_address, self.node.port)
+        return self._jump._transport().open_channel(
+            "direct-tcpip", there, ("", 0), timeout=_CONNECT_S
+        )
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        node, cluster = self.node, self._paths.name
+        if isinstance(error, paramiko.AuthenticationException):
+            why = f"does not accept the key {self._paths.private_key}"
+        else:
+            why = f"does not answer SSH on {node.control_address}:{node.port}: {_words(error)}"
+        return Unreachable(f"{node.name} {why}", f"gpubed status {cluster}")
+
+    @contextmanager
+    def _sftp(self) -> Iterator[paramiko.SFTPClient]:
+        channel = self._open()
+        channel.invoke_subsystem("sftp")
+        with paramiko.SFTPClient(channel) as sftp:
+            try:
+                yield sftp
+            except OSError as error:
+                raise GpubedError(f"cannot copy files with {self.node.name}: {error}") from None
+
+
+def prove_host_keys(
+    address: str, host_keys: tuple[str, ...], port: int = 22, timeout: float = 30.0
+) -> None:
+    """Wait until SSH answers, and check that it does so with one of these keys.
+
+    Raises:
+        Unreachable: Nothing answers within `timeout` seconds.
+        HostKeyMismatch: It answers with another key.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            presented = _presented_key(address, port, host_keys)
+            break
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            if time.monotonic() > deadline:
+                why = f"{address}:{port} does not answer SSH: {_words(error)}"
+                raise Unreachable(why) from None
+        time.sleep(_PAUSE_S)
+    if presented not in host_keys:
+        raise HostKeyMismatch(f"{address}:{port} presents another host key than the node's own")
+
+
+def _presented_key(address: str, port: int, host_keys: tuple[str, ...]) -> str:
+    with socket.create_connection((address, port), _CONNECT_S) as connection:
+        transport = paramiko.Transport(connection)
+        try:
+            # A server has several keys; ask for the kinds that we can compare.
+            transport.get_security_options().key_types = [
+                _public_key(k).get_name() for k in host_keys
+            ]
+            transport.start_client(timeout=_CONNECT_S)
+            key = transport.get_remote_server_key()
+        finally:
+            transport.close()
+    return f"{key.get_name()} {key.get_base64()}"
+
+
+def _public_key(text: str) -> paramiko.PKey:
+    kind, encoded = text.split()[:2]
+    return paramiko.PKey.from_type_string(kind, base64.b64decode(encoded))
+
+
+def _known_as(address: str, port: int) -> str:
+    return address if port == 22 else f"[{address}]:{port}"
+
+
+def _mismatch(node: Node) -> HostKeyMismatch:
+    return HostKeyMismatch(
+        f"{node.name} ({node.control_address}) presents another host key than the allocated node's",
+        "somebody else may be answering there; gpubed render when the node was replaced",
+    )
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+@dataclass(frozen=True)
+class _Done:
+    stdout: str
+    stderr: str
+    exit_code: int
+    timed_out: bool
+
+
+def _collect(channel: paramiko.Channel, stdin: bytes, timeout: float) -> _Done:
+    """Read both streams to their ends at the same time: either one may fill its window."""
+    deadline = time.monotonic() + timeout
+    streams: tuple[list[bytes], list[bytes]] = ([], [])
+    threads = [
+        threading.Thread(target=_drain, args=(receive, into), daemon=True)
+        for receive, into in zip((channel.recv, channel.recv_stderr), streams, strict=True)
+    ]
+    threads.append(threading.Thread(target=_feed, args=(channel, stdin), daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    channel.status_event.wait(max(0.0, deadline - time.monotonic()))
+    timed_out = not channel.status_event.is_set() or any(t.is_alive() for t in threads)
+    exit_code = -1 if timed_out else channel.recv_exit_status()
+    stdout, stderr = (b"".join(chunks).decode(errors="replace") for chunks in streams)
+    return _Done(stdout, stderr, exit_code, timed_out)
+
+
+def _drain(receive: object, into: list[bytes]) -> None:
+    while chunk := receive(65536):  # type: ignore[operator]
+        into.append(chunk)
+
+
+def _feed(channel: paramiko.Channel, content: bytes) -> None:
+    try:
+        channel.sendall(content)
+        channel.shutdown_write()
+    except OSError:
+        pass  # the command ended without reading its input, which is its right
+
+
+def _put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
+    if not local.is_dir():
+        sftp.put(str(local), str(remote))
+        sftp.chmod(str(remote), stat.S_IMODE(local.stat().st_mode))
+        return
+    try:
+        sftp.mkdir(str(remote))
+    except OSError:
+        sftp.listdir(str(remote))  # it is there already, or this says what is wrong
+    for child in sorted(local.iterdir()):
+        _put(sftp, child, remote / child.name)
+
+
+def _get(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> None:
+    mode = sftp.stat(str(remote)).st_mode or 0
+    if not stat.S_ISDIR(mode):
+        sftp.get(str(remote), str(local))
+        local.chmod(stat.S_IMODE(mode))
+        return
+    local.mkdir(exist_ok=True)
+    for child in sftp.listdir(str(remote)):
+        _get(sftp, remote / child, local / child)

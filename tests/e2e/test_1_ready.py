@@ -1,0 +1,120 @@
+"""What a user has after the first `up`."""
+
+import json
+import re
+import subprocess
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+
+
+def container_ids(cluster):
+    return {node["name"]: node["id"] for node in cluster.json("status")["nodes"]}
+
+
+def test_three_nodes_are_ready_and_verified(cluster):
+    status = cluster.json("status")
+    assert [node["state"] for node in status["nodes"]] == ["ready"] * 3
+    assert [node["role"] for node in status["nodes"]] == ["head", "worker", "worker"]
+    assert status["verification"]["failed"] == 0
+    assert status["verification"]["passed"] >= 20
+    skipped = [c for c in status["verification"]["checks"] if c["result"] == "skip"]
+    assert skipped, "nodes without GPUs must skip the GPU checks"
+    assert all(check["reason"] for check in skipped)
+
+
+def test_up_names_its_phases_and_services(cluster):
+    first = cluster.first_up
+    assert {"base", "storage", "runtime", "services", "verify", "checks"} <= {
+        phase["name"] for phase in first["phases"]
+    }
+    assert first["services"][0]["url"].startswith("https://")
+    assert "token" not in json.dumps(first["services"])
+
+
+def test_an_unchanged_up_changes_nothing_and_runs_no_ansible(cluster):
+    before = container_ids(cluster)
+    logs = set((cluster.state / "logs").glob("*-ansible.log"))
+    done = cluster.call("up")
+    assert "nothing to change" in done.stderr
+    assert set((cluster.state / "logs").glob("*-ansible.log")) == logs
+    assert container_ids(cluster) == before
+    assert cluster.json("plan")["changes"] == []
+
+
+def test_digits_learns_on_all_nodes(cluster):
+    result = cluster.json("run", "digits")
+    assert result["status"] == "ok"
+    assert result["world_size"] == 3
+    assert result["metrics"]["test_accuracy"] >= 0.97
+    assert result["test_accuracy"] == result["metrics"]["test_accuracy"]
+    assert result["metrics"]["images_per_s"] > 0
+
+
+def test_links_carry_their_rate_and_the_allreduce_uses_them(cluster):
+    result = cluster.json("run", "allreduce")
+    links = {(link["src"], link["dst"]): link for link in result["links"]}
+    assert len(links) == 6, "three nodes have six directed links"
+    for link in links.values():
+        assert link["measured_bps"] == pytest.approx(link["declared_bps"], rel=0.05)
+    largest = max(result["allreduce"], key=lambda row: row["bytes"])
+    assert largest["busbw_bps"] == pytest.approx(
+        2 * (3 - 1) / 3 * largest["bytes"] * 8 / largest["seconds"], rel=0.01
+    )
+    assert largest["busbw_bps"] >= 0.9 * 0.94 * 200e6
+
+
+def test_plain_ansible_works_and_its_second_run_changes_nothing(cluster):
+    for _ in range(2):
+        recap = cluster.playbook()
+    changed = re.findall(r"changed=(\d+)", recap)
+    assert changed == ["0"] * 3
+
+
+def test_check_mode_changes_nothing_and_fails_nowhere(cluster):
+    recap = cluster.playbook("--check")
+    assert re.findall(r"failed=(\d+)", recap) == ["0"] * 3
+    assert re.findall(r"changed=(\d+)", recap) == ["0"] * 3
+
+
+def test_a_port_changed_by_hand_leaves_nothing_for_the_next_up(cluster):
+    cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=9999))
+    assert "group_vars/all/gpubed.yml" in cluster.call("render").stdout
+    recap = cluster.playbook("--tags", "jupyterlab")
+    assert re.findall(r"changed=(\d+)", recap)[1:] == ["0", "0"], "only the head has JupyterLab"
+    assert cluster.json("plan")["changes"] == []
+    assert "nothing to change" in cluster.call("up").stderr
+    url = cluster.call("open", "--print").stdout
+    assert ":9999/" in url
+    certificate = str(cluster.state / "jupyterlab.crt")
+    answer = subprocess.run(
+        [
+            "curl",
+            "-sS",
+            "--cacert",
+            certificate,
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "-K",
+            "-",
+        ],
+        input=f'url = "{url.strip().replace("/lab?", "/api/status?")}"',
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout == "200"
+
+
+def test_a_failing_job_is_a_failure(cluster):
+    result = cluster.json("run", "digits", "--set", "epochs=0", rc=1)
+    assert result["status"] == "failed"
+    assert result["failures"]
+
+
+def test_ssh_verb_reaches_every_node(cluster):
+    for name in ("head", "node-1", "node-2"):
+        assert "Linux" in cluster.call("ssh", name, "--", "uname").stdout

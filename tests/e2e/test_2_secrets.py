@@ -1,0 +1,85 @@
+"""No secret in state, logs, inventory or process list; and the search can find one."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+
+
+def secrets(cluster):
+    """Return every secret of the cluster and its project, as text that would betray it."""
+    token = (cluster.state / "secrets" / "jupyterlab_token").read_text().strip()
+    key = (cluster.state / "secrets" / "id_ed25519").read_text().splitlines()[2]
+    passphrase = (cluster.root / ".gpubed" / "pulumi" / "passphrase").read_text().strip()
+    return {"token": token, "private key": key, "passphrase": passphrase}
+
+
+def files_with(cluster, text):
+    """Return the project's files that hold a text, but for the secrets' own places."""
+    own = {cluster.state / "secrets", cluster.root / ".gpubed" / "pulumi" / "passphrase"}
+    found = []
+    for path in cluster.root.rglob("*"):
+        if (
+            path.is_file()
+            and not own & {path, *path.parents}
+            and text.encode() in path.read_bytes()
+        ):
+            found.append(path)
+    return found
+
+
+def processes_with(cluster, text):
+    """Return the command lines, here and on the nodes, that hold a text."""
+    found = [c for p in Path("/proc").glob("[0-9]*/cmdline") if text in (c := _read(p))]
+    for name in ("node-0", "node-1", "node-2"):
+        found += [
+            line for line in cluster.node(name, "ps -eww -o args").splitlines() if text in line
+        ]
+    return found
+
+
+def _read(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("kind", ["token", "private key", "passphrase"])
+def test_no_secret_leaves_its_file(cluster, kind):
+    secret = secrets(cluster)[kind]
+    assert len(secret) > 20
+    assert files_with(cluster, secret) == []
+    assert processes_with(cluster, secret) == []
+
+
+def test_nodes_do_not_log_the_token(cluster):
+    token = secrets(cluster)["token"]
+    assert token not in cluster.node("head", "sudo journalctl --no-pager")
+    holders = cluster.node(
+        "head", f"sudo grep -rlsF {token} /etc /home /var/log /shared/notebooks || true"
+    )
+    assert len(holders.split()) == 1, "only JupyterLab's own configuration"
+    mode = cluster.node("head", f"sudo stat -c %a {holders.split()[0]}")
+    assert mode.strip() in ("600", "400")
+
+
+def test_secret_files_are_private(cluster):
+    folder = cluster.state / "secrets"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+def test_the_search_finds_a_planted_canary(cluster):
+    canary = "canary-5f2f1f8e7a0b4c"
+    planted = cluster.state / "logs" / "canary.log"
+    planted.write_text(f"token={canary}\n")
+    sleeper = subprocess.Popen(["bash", "-c", f"exec -a {canary} sleep 30"])
+    try:
+        assert files_with(cluster, canary) == [planted]
+        assert processes_with(cluster, canary)
+    finally:
+        planted.unlink()
+        sleeper.kill()

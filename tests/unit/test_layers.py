@@ -1,0 +1,101 @@
+"""Layers: the command line stands on steps, steps on backends, all on errors; never back."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "gpubed"
+MODULES = sorted(SOURCE.rglob("*.py"))
+# A lower layer may not import a higher one.
+LAYERS = [
+    ("cli",),
+    ("lifecycle", "doctor", "handover", "verify", "cluster_drivers"),
+    ("checks",),
+    ("jobs", "services", "configure", "stack"),
+    ("launchers",),
+    ("engine", "backends"),
+    ("ssh", "runlock", "progress", "secret"),
+    ("errors",),
+]
+
+
+def layer(module):
+    parts = module.split(".")
+    for depth, names in enumerate(LAYERS):
+        if len(parts) > 1 and parts[1] in names:
+            return depth
+    return None
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if node.module == "gpubed":
+                yield from (f"gpubed.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_module_imports_a_higher_layer(path):
+    own = layer("gpubed." + ".".join(path.relative_to(SOURCE).with_suffix("").parts))
+    for name in imports(path):
+        other = layer(name) if name.startswith("gpubed") else None
+        assert own is None or other is None or other >= own, f"imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_only_the_user_interface_imports_rich(path):
+    if path.parent != SOURCE / "cli":
+        assert not [name for name in imports(path) if name.split(".")[0] == "rich"]
+
+
+def test_roles_and_playbooks_never_name_a_backend():
+    """A role must not learn which testbed made its node."""
+    for path in [*ROOT.glob("roles/*/tasks/**/*.yml"), *ROOT.glob("playbooks/*.yml")]:
+        assert "backend" not in path.read_text(), path
+
+
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE / "cli" / "commands").glob("[a-z]*.py")), ids=lambda p: p.stem
+)
+def test_every_verb_has_help_and_an_example(path):
+    tree = ast.parse(path.read_text())
+    command = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "command")
+    assert ast.get_docstring(command)
+    example = next(
+        n for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "EXAMPLE"
+    )
+    assert f"gpubed {path.stem}" in ast.literal_eval(example.value)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    sorted(p for p in (SOURCE / "backends").iterdir() if (p / "__init__.py").is_file()),
+    ids=lambda p: p.name,
+)
+def test_every_backend_is_complete(folder):
+    for part in ("config.py", "backend.py", "README.md"):
+        assert (folder / part).is_file(), f"{folder.name} lacks {part}"
+    assert (ROOT / "templates" / "cluster" / f"{folder.name}.yml").is_file(), (
+        "`gpubed init` needs it"
+    )
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(p for p in (ROOT / "jobs").iterdir() if p.is_dir()), ids=lambda p: p.name
+)
+def test_every_job_is_complete(folder):
+    for part in ("job.yml", "main.py", "README.md"):
+        assert (folder / part).is_file(), f"{folder.name} lacks {part}"
+
+
+def test_every_test_file_is_collected():
+    """A file whose name pytest does not match would never run."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        helper = path.name in ("conftest.py", "__init__.py", "__main__.py", "matrix.py")
+        assert helper or path.name.startswith("test_") or "support" in path.parts, path

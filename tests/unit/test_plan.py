@@ -1,0 +1,81 @@
+"""The plan: a pure function; growing a group moves nothing else."""
+
+from ipaddress import IPv4Network
+
+import pytest
+
+from gpubed.errors import UsageError
+from gpubed.plan import plan
+from gpubed.spec import model
+
+
+def spec(**changes):
+    base = {
+        "version": 1,
+        "name": "lab",
+        "backend": {"type": "local"},
+        "nodes": [{"name": "node", "count": 3}],
+        "networks": {"experiment": {"rate": "1 Gbit/s"}},
+    }
+    return model().model_validate({**base, **changes})
+
+
+def addresses(cluster):
+    return {n.name: (n.control_address, n.experiment_address) for n in cluster.nodes}
+
+
+def test_the_same_specification_gives_the_same_plan():
+    assert plan(spec()) == plan(spec())
+
+
+def test_the_first_node_is_the_head_and_the_only_one():
+    roles = [node.role for node in plan(spec()).nodes]
+    assert roles == ["head", "worker", "worker"]
+
+
+def test_growing_a_group_moves_no_other_node():
+    groups = [{"name": "a", "count": 2}, {"name": "b", "count": 2}]
+    grown = [{"name": "a", "count": 5}, {"name": "b", "count": 2}]
+    before, after = addresses(plan(spec(nodes=groups))), addresses(plan(spec(nodes=grown)))
+    assert before.items() <= after.items()
+
+
+def test_addresses_are_unique_and_in_their_subnet():
+    groups = [{"name": name, "count": 40} for name in "abcdefghij"]
+    cluster = plan(spec(nodes=groups))
+    control = [node.control_address for node in cluster.nodes]
+    assert len(set(control)) == 400
+    assert all(address in cluster.control.subnet for address in control)
+    assert cluster.control.subnet.network_address + 1 not in control, "the gateway's address"
+
+
+def test_clusters_of_different_names_get_different_subnets():
+    subnets = {plan(spec(name=f"c{i}")).control.subnet for i in range(20)}
+    assert len(subnets) > 15
+
+
+def test_a_thousand_nodes_fit():
+    assert len(addresses(plan(spec(nodes=[{"count": 1000}])))) == 1000
+
+
+def test_a_subnet_that_is_too_small_is_refused_with_a_size_that_fits():
+    tight = {"experiment": {"rate": "1 Gbit/s", "subnet": "10.1.1.0/28"}}
+    with pytest.raises(UsageError) as caught:
+        plan(spec(networks=tight))
+    size = caught.value.hint.split("/")[1].split()[0]
+    roomy = {"experiment": {"rate": "1 Gbit/s", "subnet": IPv4Network(f"10.1.0.0/{size}")}}
+    plan(spec(networks=roomy))
+
+
+def test_ranks_follow_the_gpus():
+    slots = [
+        n.slots
+        for n in plan(spec(nodes=[{"count": 1, "gpus": 4}, {"name": "c", "count": 1}])).nodes
+    ]
+    assert slots == [4, 1]
+
+
+def test_without_an_experiment_network_nodes_have_one_address():
+    cluster = plan(spec(networks={}))
+    assert cluster.experiment is None
+    assert {node.experiment_address for node in cluster.nodes} == {None}

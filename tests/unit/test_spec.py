@@ -1,0 +1,150 @@
+"""The specification: every error at once, each with its line and a way out."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpubed import spec
+from gpubed.errors import UsageError
+
+GOOD = """\
+version: 1
+backend: {type: local}
+nodes:
+  - {name: node, count: 3}
+networks:
+  experiment: {rate: 200 Mbit/s}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="lab"):
+        path = tmp_path / name / "cluster.yml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def test_a_right_specification_has_no_errors(write):
+    found, errors = spec.check(write(GOOD))
+    assert errors == []
+    assert found.name == "lab"
+    assert found.networks.experiment.rate_bps == 200_000_000
+
+
+def test_all_errors_are_found_at_once_in_the_order_of_their_lines(write):
+    text = """\
+version: 2
+backend: {type: local, runtmie: container}
+nodes:
+  - {name: Node_, count: 0}
+  - {name: b, count: 2, min: 4}
+netwroks: {}
+networks: {experiment: {rate: fast}}
+recipe: cqu
+"""
+    found, errors = spec.check(write(text))
+    assert found is None
+    assert [(error.line, error.path) for error in errors] == [
+        (1, "version"),
+        (2, "backend.runtmie"),
+        (4, "nodes.0.count"),
+        (4, "nodes.0.name"),
+        (5, "nodes.1"),
+        (6, "netwroks"),
+        (7, "networks.experiment.rate"),
+        (8, "recipe"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (GOOD.replace("count: 3", "cuont: 3"), 4, "did you mean 'count'?"),
+        (GOOD.replace("type: local", "type: locla"), 2, "local"),
+        (GOOD.replace("nodes:", "node:"), 1, "is missing"),
+        (GOOD + "firewall:\n  open:\n    - {port: 70000}\n", 9, "65535"),
+        (GOOD + "firewall:\n  open:\n    - {port: 80, source: 10.0.0.1/8}\n", 9, "host bits"),
+        (GOOD + "name: other\n", 7, "folder is named 'lab'"),
+        (GOOD.replace("3}", "3}\n  - {name: node, count: 1}"), 3, "two node groups"),
+        (GOOD + "recipe: cuda\n", 7, "cuda13"),
+        ("- a\n- b\n", 1, "mapping"),
+        ("", 1, "mapping"),
+    ],
+)
+def test_an_error_names_line_and_way_out(write, text, line, says):
+    _, errors = spec.check(write(text))
+    assert any(e.line == line and says in f"{e.message} {e.allowed}" for e in errors), errors
+
+
+@pytest.mark.parametrize(
+    ("raw", "line", "says"),
+    [
+        (b"version: 1\nnodes: [\n", 3, "expected"),
+        (b"version: 1\nversion: 1\n", 2, "twice"),
+        (b"a: \xff\n", 1, "UTF-8"),
+        (b"version: 1\nowner: \x00\n", 2, "not allowed"),
+        (
+            b"a: &a [x,x,x,x,x,x,x,x,x,x]\n"
+            + b"".join(
+                b"%c: &%c [%s]\n" % (n + 1, n + 1, b",".join([b"*%c" % n] * 10))
+                for n in range(ord("a"), ord("g"))
+            ),
+            5,
+            "aliases",
+        ),
+        (b"a: " + b"[" * 2000 + b"]" * 2000, 1, "deep"),
+        (b"<<: {a: 1}\n", 1, "plain word"),
+        (b"? [a, b]\n: 1\n", 1, "plain word"),
+        (b"a: 1\n---\nb: 2\n", 2, "single document"),
+        (b"owner: 2026-13-45\n", 1, "not a valid value"),
+        (b"!!python/object/apply:os.system ['true']\n", 1, "constructor"),
+    ],
+)
+def test_what_is_not_plain_yaml_is_refused_with_its_line(write, raw, line, says):
+    _, errors = spec.check(write(raw))
+    assert len(errors) == 1
+    assert errors[0].line == line
+    assert says in errors[0].message
+
+
+def test_a_missing_file_is_one_error(tmp_path):
+    _, errors = spec.check(tmp_path / "none" / "cluster.yml")
+    assert [error.message for error in errors] == ["the file does not exist"]
+
+
+def test_load_puts_all_errors_into_one_message(write):
+    with pytest.raises(UsageError) as caught:
+        spec.load(write(GOOD.replace("count: 3", "count: -1") + "x: 1\n"))
+    assert caught.value.exit_code == 2
+    assert "2 error(s)" in caught.value.message
+
+
+def test_overlapping_subnets_are_refused(write):
+    text = GOOD.replace(
+        "experiment: {rate: 200 Mbit/s}",
+        "experiment: {rate: 1 Gbit/s, subnet: 10.1.0.0/16}\n  control: {subnet: 10.1.2.0/24}",
+    )
+    _, errors = spec.check(write(text))
+    assert "overlap" in errors[0].message
+
+
+def test_the_backend_says_what_it_cannot_do(write):
+    text = GOOD.replace("rate: 200 Mbit/s", "rate: 200 Mbit/s, latency: 5 ms")
+    _, errors = spec.check(write(text))
+    assert [(e.line, e.path) for e in errors] == [(6, "networks.experiment.latency")]
+
+
+def test_the_published_schema_is_the_model(request):
+    published = request.config.rootpath / "docs" / "reference" / "cluster.schema.json"
+    assert json.loads(published.read_text()) == spec.json_schema(), "run `make docs`"
+
+
+def test_every_shipped_specification_is_right(request):
+    root: Path = request.config.rootpath
+    for path in root.glob("inventories/*/cluster.yml"):
+        assert spec.check(path)[1] == []
