@@ -15,8 +15,12 @@ def parse_arguments() -> argparse.Namespace:
     """Reads the command line; the defaults are those of `Settings`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=Settings.epochs)
-    parser.add_argument("--batch", type=int, default=Settings.batch, help="images per rank and step")
-    parser.add_argument("--learning-rate", type=float, default=Settings.learning_rate, help="per rank")
+    parser.add_argument(
+        "--batch", type=int, default=Settings.batch, help="images per rank and step"
+    )
+    parser.add_argument(
+        "--learning-rate", type=float, default=Settings.learning_rate, help="per rank"
+    )
     parser.add_argument("--seed", type=int, default=Settings.seed)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
     return parser.parse_args()
@@ -39,8 +43,10 @@ def main() -> None:
         draft = arguments.out / ".metrics.json"
         draft.write_text(json.dumps(metrics, indent=2) + "\n")
         draft.rename(arguments.out / "metrics.json")
-        print(f"{metrics['world_size']} ranks: test accuracy {metrics['test_accuracy']:.3f}, "
-              f"{metrics['images_per_s']:.0f} images/s")
+        print(
+            f"{metrics['world_size']} ranks: test accuracy {metrics['test_accuracy']:.3f}, "
+            f"{metrics['images_per_s']:.0f} images/s"
+        )
     hvd.shutdown()
 
 

@@ -21,7 +21,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -133,7 +133,7 @@ def train_epoch(
     loss_sum, images_seen = 0.0, 0
     for images, labels in batches:
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+        loss = functional.cross_entropy(model(images.to(device)), labels.to(device))
         loss.backward()
         optimizer.step()
         loss_sum += loss.item() * len(labels)
@@ -150,7 +150,7 @@ def evaluate(model: nn.Module, data: TensorDataset, device: torch.device) -> tup
     counts = torch.tensor(
         [
             float((scores.argmax(1) == labels).sum()),
-            float(F.cross_entropy(scores, labels, reduction="sum")),
+            float(functional.cross_entropy(scores, labels, reduction="sum")),
             float(len(labels)),
         ],
         dtype=torch.float64,
@@ -184,8 +184,9 @@ def describe_backend(device: torch.device) -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "controller": os.environ.get("HOROVOD_CONTROLLER", "mpi"),
-        "data_plane": "nccl" if device.type == "cuda" and hvd.nccl_built() else
-        os.environ.get("HOROVOD_CPU_OPERATIONS", "mpi"),
+        "data_plane": "nccl"
+        if device.type == "cuda" and hvd.nccl_built()
+        else os.environ.get("HOROVOD_CPU_OPERATIONS", "mpi"),
         "interface": os.environ.get("HOROVOD_GLOO_IFACE", ""),
         "torch": torch.__version__,
         "horovod": horovod.__version__,

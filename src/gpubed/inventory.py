@@ -36,6 +36,8 @@ def render(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> li
         paths.known_hosts: known_hosts(allocation),
         paths.ssh_config: mark + ssh_config(allocation, paths),
     }
+    for folder in (paths.facts, paths.applied):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return [path for path, text in wanted.items() if write_if_changed(path, text)]
 
 

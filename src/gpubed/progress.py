@@ -24,7 +24,7 @@ def emit(what: str, **fields: Any) -> None:
     """Append an event, if somebody asked for events.
 
     Args:
-        what: `resource`, `phase`, `task`, `host`, `check`, `log` or `note`.
+        what: `resource`, `phase`, `task`, `host`, `check`, `error`, `log` or `note`.
         fields: What happened, and to whom.
     """
     if target := os.environ.get(VARIABLE):

@@ -7,7 +7,8 @@ driver of the backend and kind that the resource names, and delegates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pulumi
@@ -28,7 +29,8 @@ class Provider(ResourceProvider):
 
     def diff(self, id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:  # noqa: A002
         """Ask the driver which changed keys replace the resource and which update it."""
-        change = _driver(news).diff(olds.get("result") or {}, _inputs(olds), _inputs(news))
+        with _told():
+            change = _driver(news).diff(olds.get("result") or {}, _inputs(olds), _inputs(news))
         # Node names and addresses are used again, so the old one must go first.
         return DiffResult(
             changes=bool(change.replace or change.update),
@@ -38,24 +40,41 @@ class Provider(ResourceProvider):
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         """Make the resource, or adopt what an interrupted run made."""
-        id_, result = _driver(props).create(_inputs(props))
+        with _told():
+            id_, result = _driver(props).create(_inputs(props))
         return CreateResult(id_, {**props, "result": result})
 
     def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
         """Look at the resource; a resource that is gone has no id."""
-        result = _driver(props).read(id_, _inputs(props))
+        with _told():
+            result = _driver(props).read(id_, _inputs(props))
         if result is None:
             return ReadResult("", {})
         return ReadResult(id_, {**props, "result": result})
 
     def update(self, id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:  # noqa: A002
         """Change the resource in place."""
-        result = _driver(news).update(id, _inputs(olds), _inputs(news))
+        with _told():
+            result = _driver(news).update(id, _inputs(olds), _inputs(news))
         return UpdateResult({**news, "result": result})
 
     def delete(self, id: str, props: dict[str, Any]) -> None:  # noqa: A002
         """Remove the resource; it may be gone already."""
-        _driver(props).delete(id, _inputs(props))
+        with _told():
+            _driver(props).delete(id, _inputs(props))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell the user what failed and what repairs it: the engine passes on only a traceback."""
+    from gpubed import progress
+    from gpubed.errors import GpubedError
+
+    try:
+        yield
+    except GpubedError as error:
+        progress.emit("error", message=error.message, hint=error.hint, exit_code=error.exit_code)
+        raise
 
 
 def _inputs(props: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,11 +13,10 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import Self
 
 import paramiko
@@ -32,8 +31,10 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 _CONNECT_S = 15.0
 _ATTEMPTS = 3
 _PAUSE_S = 0.5
+_NO_EXIT_CODE = -1  # paramiko's too
 _KEEPALIVE_S = 15
 _TAIL = 10
+_CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class CommandResult:
     Attributes:
         stdout: Its output.
         stderr: Its messages.
-        exit_code: 0 for success; -1 when it was cut off.
+        exit_code: 0 for success; -1 when it was cut off or killed.
         seconds: How long it ran.
     """
 
@@ -75,18 +76,21 @@ class CommandFailed(GpubedError):
         result: What it left.
     """
 
-    _what = "failed with exit code {result.exit_code}"
-
     def __init__(self, node: str, command: str, result: CommandResult) -> None:
-        what = self._what.format(result=result)
-        super().__init__(f"`{command}` on {node} {what}\n{result.tail}".rstrip())
+        super().__init__(f"`{command}` on {node} {self._what(result)}\n{result.tail}".rstrip())
         self.node, self.command, self.result = node, command, result
+
+    def _what(self, result: CommandResult) -> str:
+        if result.exit_code == _NO_EXIT_CODE:
+            return "was killed, or the connection was lost"
+        return f"failed with exit code {result.exit_code}"
 
 
 class CommandTimedOut(CommandFailed):
     """A command took too long and was cut off."""
 
-    _what = "was cut off after {result.seconds:.0f} s"
+    def _what(self, result: CommandResult) -> str:
+        return f"was cut off after {result.seconds:.0f} s"
 
 
 class SSH:
@@ -109,12 +113,7 @@ class SSH:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -142,13 +141,10 @@ class SSH:
         """
         line = command % tuple(shlex.quote(str(arg)) for arg in args) if args else command
         channel = self._open()
-        started = time.monotonic()
         with channel:
-            channel.exec_command(line)
-            done = _collect(channel, stdin.encode(), timeout)
-        seconds = time.monotonic() - started
-        result = CommandResult(done.stdout, done.stderr, done.exit_code, seconds)
-        if done.timed_out:
+            self._request(channel.exec_command, line)
+            result, timed_out = _collect(channel, stdin.encode(), timeout)
+        if timed_out:
             raise CommandTimedOut(self.node.name, line, result)
         if check and result.exit_code:
             raise CommandFailed(self.node.name, line, result)
@@ -160,7 +156,7 @@ class SSH:
             _put(sftp, local, PurePosixPath(remote))
 
     def write(self, remote: str, content: str, mode: int = 0o644) -> None:
-        """Write a file; it never exists with other permissions than `mode`."""
+        """Write a file; its content is never there with other permissions than `mode`."""
         with self._sftp() as sftp, sftp.open(remote, "w") as file:
             file.chmod(mode)
             file.write(content)
@@ -190,17 +186,18 @@ class SSH:
 
     def _open(self) -> paramiko.Channel:
         """Return a fresh channel; connects, or connects again, before anything is sent."""
-        for attempt in range(1, _ATTEMPTS + 1):
+        attempt = 1
+        while True:
             try:
                 return self._transport().open_session(timeout=_CONNECT_S)
             except paramiko.BadHostKeyException:
                 raise _mismatch(self.node) from None
-            except (OSError, EOFError, paramiko.SSHException) as error:
+            except _CONNECTION_ERRORS as error:
                 self.close()
                 if attempt == _ATTEMPTS:
                     raise self._unreachable(error) from None
             time.sleep(_PAUSE_S * attempt)
-        raise AssertionError("the loop ends by returning or raising")
+            attempt += 1
 
     def _transport(self) -> paramiko.Transport:
         if self._client is None:
@@ -213,15 +210,14 @@ class SSH:
     def _connect(self) -> paramiko.SSHClient:
         node, client = self.node, paramiko.SSHClient()
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        name = _known_as(node.control_address, node.port)
         for key in map(_public_key, node.host_keys):
-            client.get_host_keys().add(
-                _known_as(node.control_address, node.port), key.get_name(), key
-            )
+            client.get_host_keys().add(name, key.get_name(), key)
         client.connect(
             node.control_address,
             node.port,
             node.user,
-            key_filename=str(self._paths.private_key),
+            pkey=self._private_key(),
             sock=self._through(),
             allow_agent=False,
             look_for_keys=False,
@@ -234,13 +230,22 @@ class SSH:
             transport.set_keepalive(_KEEPALIVE_S)
         return client
 
+    def _private_key(self) -> paramiko.PKey:
+        path = self._paths.private_key
+        try:
+            return paramiko.Ed25519Key.from_private_key_file(str(path))
+        except (OSError, paramiko.SSHException) as error:
+            raise GpubedError(f"the cluster's key {path} cannot be read: {error}") from None
+
     def _through(self) -> paramiko.Channel | None:
         if self._jump is None:
             return None
         there = (self.node.control_address, self.node.port)
-        return self._jump._transport().open_channel(
-            "direct-tcpip", there, ("", 0), timeout=_CONNECT_S
-        )
+        try:
+            transport = self._jump._transport()
+        except paramiko.BadHostKeyException:
+            raise _mismatch(self._jump.node) from None
+        return transport.open_channel("direct-tcpip", there, ("", 0), timeout=_CONNECT_S)
 
     def _unreachable(self, error: Exception) -> Unreachable:
         node, cluster = self.node, self._paths.name
@@ -250,14 +255,20 @@ class SSH:
             why = f"does not answer SSH on {node.control_address}:{node.port}: {_words(error)}"
         return Unreachable(f"{node.name} {why}", f"gpubed status {cluster}")
 
+    def _request(self, request: Callable[[str], None], argument: str) -> None:
+        try:
+            request(argument)
+        except _CONNECTION_ERRORS as error:
+            raise self._unreachable(error) from None
+
     @contextmanager
     def _sftp(self) -> Iterator[paramiko.SFTPClient]:
         channel = self._open()
-        channel.invoke_subsystem("sftp")
+        self._request(channel.invoke_subsystem, "sftp")
         with paramiko.SFTPClient(channel) as sftp:
             try:
                 yield sftp
-            except OSError as error:
+            except _CONNECTION_ERRORS as error:
                 raise GpubedError(f"cannot copy files with {self.node.name}: {error}") from None
 
 
@@ -275,7 +286,7 @@ def prove_host_keys(
         try:
             presented = _presented_key(address, port, host_keys)
             break
-        except (OSError, EOFError, paramiko.SSHException) as error:
+        except _CONNECTION_ERRORS as error:
             if time.monotonic() > deadline:
                 why = f"{address}:{port} does not answer SSH: {_words(error)}"
                 raise Unreachable(why) from None
@@ -289,9 +300,8 @@ def _presented_key(address: str, port: int, host_keys: tuple[str, ...]) -> str:
         transport = paramiko.Transport(connection)
         try:
             # A server has several keys; ask for the kinds that we can compare.
-            transport.get_security_options().key_types = [
-                _public_key(k).get_name() for k in host_keys
-            ]
+            options = transport.get_security_options()
+            options.key_types = [t for t in options.key_types if t in _kinds(host_keys)]
             transport.start_client(timeout=_CONNECT_S)
             key = transport.get_remote_server_key()
         finally:
@@ -302,6 +312,12 @@ def _presented_key(address: str, port: int, host_keys: tuple[str, ...]) -> str:
 def _public_key(text: str) -> paramiko.PKey:
     kind, encoded = text.split()[:2]
     return paramiko.PKey.from_type_string(kind, base64.b64decode(encoded))
+
+
+def _kinds(host_keys: tuple[str, ...]) -> set[str]:
+    kinds = {key.split()[0] for key in host_keys}
+    # An RSA key signs in newer ways than its name tells.
+    return kinds | ({"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in kinds else set())
 
 
 def _known_as(address: str, port: int) -> str:
@@ -319,17 +335,10 @@ def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-@dataclass(frozen=True)
-class _Done:
-    stdout: str
-    stderr: str
-    exit_code: int
-    timed_out: bool
-
-
-def _collect(channel: paramiko.Channel, stdin: bytes, timeout: float) -> _Done:
+def _collect(channel: paramiko.Channel, stdin: bytes, timeout: float) -> tuple[CommandResult, bool]:
     """Read both streams to their ends at the same time: either one may fill its window."""
-    deadline = time.monotonic() + timeout
+    started = time.monotonic()
+    deadline = started + timeout
     streams: tuple[list[bytes], list[bytes]] = ([], [])
     threads = [
         threading.Thread(target=_drain, args=(receive, into), daemon=True)
@@ -342,13 +351,14 @@ def _collect(channel: paramiko.Channel, stdin: bytes, timeout: float) -> _Done:
         thread.join(max(0.0, deadline - time.monotonic()))
     channel.status_event.wait(max(0.0, deadline - time.monotonic()))
     timed_out = not channel.status_event.is_set() or any(t.is_alive() for t in threads)
-    exit_code = -1 if timed_out else channel.recv_exit_status()
+    exit_code = _NO_EXIT_CODE if timed_out else channel.recv_exit_status()
     stdout, stderr = (b"".join(chunks).decode(errors="replace") for chunks in streams)
-    return _Done(stdout, stderr, exit_code, timed_out)
+    seconds = time.monotonic() - started
+    return CommandResult(stdout, stderr, exit_code, seconds), timed_out
 
 
-def _drain(receive: object, into: list[bytes]) -> None:
-    while chunk := receive(65536):  # type: ignore[operator]
+def _drain(receive: Callable[[int], bytes], into: list[bytes]) -> None:
+    while chunk := receive(65536):
         into.append(chunk)
 
 
@@ -379,6 +389,6 @@ def _get(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> None:
         sftp.get(str(remote), str(local))
         local.chmod(stat.S_IMODE(mode))
         return
-    local.mkdir(exist_ok=True)
+    local.mkdir(parents=True, exist_ok=True)
     for child in sftp.listdir(str(remote)):
         _get(sftp, remote / child, local / child)

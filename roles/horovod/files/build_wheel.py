@@ -24,6 +24,13 @@ PATCHES = (
         "set(CMAKE_CXX_STANDARD 14)",
         "set(CMAKE_CXX_STANDARD {standard})",
     ),
+    # Without this the tensors of the default process set ignore the interface
+    # asked for, and travel over the one that the host's name leads to.
+    (
+        "horovod/common/gloo/gloo_context.cc",
+        "  assert(global_context.IsEnabled());\n",
+        "  assert(global_context.IsEnabled());\n  gloo_iface_ = global_context.gloo_iface_;\n",
+    ),
     # Debug symbols double the time of a build and its size.
     ("setup.py", "else 'RelWithDebInfo'", "else 'Release'"),
     # The nodes know each other's host keys; any other key is an impostor's.
@@ -45,8 +52,10 @@ def patch(source: Path, standard: int) -> None:
         path = source / name
         text = path.read_text()
         if text.count(old) != 1:
-            raise SystemExit(f"{name} has {old!r} {text.count(old)} times, expected once: not patched")
-        path.write_text(text.replace(old, new.format(standard=standard)))
+            raise SystemExit(
+                f"{name} has {old!r} {text.count(old)} times, expected once: not patched"
+            )
+        path.write_text(text.replace(old, new.replace("{standard}", str(standard))))
 
 
 def build_jobs() -> int:
@@ -118,7 +127,12 @@ def build(source: Path, out: Path, environment: dict[str, str], log: Path) -> Pa
     command = [sys.executable, "setup.py", "--verbose", "bdist_wheel", "--dist-dir", str(out)]
     with log.open("w") as stream:
         done = subprocess.run(
-            command, cwd=source, env=environment, stdout=stream, stderr=subprocess.STDOUT, check=False
+            command,
+            cwd=source,
+            env=environment,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
     if done.returncode:
         raise SystemExit(f"{last_lines(log)}\n\nHorovod did not build; the whole log is in {log}")
@@ -142,7 +156,9 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Unpacks, patches, builds, and moves the finished wheel to its place."""
     arguments = parse_arguments()
-    environment = base_environment(build_jobs()) | feature_environment(arguments.mpi, arguments.gloo)
+    environment = base_environment(build_jobs()) | feature_environment(
+        arguments.mpi, arguments.gloo
+    )
     if arguments.nccl:
         environment |= cuda_environment(arguments.architecture)
     with tempfile.TemporaryDirectory(prefix="horovod-build-") as scratch:

@@ -53,7 +53,7 @@ def links_and_collective(context: Context) -> Iterator[Check]:
         return
     try:
         found = jobs.run(
-            context.cluster, context.plan, context.allocation, "allreduce", {"quick": "true"}
+            context.cluster, context.plan, context.allocation, "allreduce", {"seconds": "1"}
         )
     except GpubedError as error:
         yield Check(id="allreduce.busbw", result="fail", reason=error.message)

@@ -19,6 +19,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from gpubed.cli.ui import UI
+from gpubed.errors import GpubedError
 from gpubed.progress import Event, Follower
 
 _VERBS = {
@@ -35,6 +36,14 @@ _SIGN = {"create-replacement": "replace", "delete-replaced": "delete"}
 _QUIET = {"same", "read", "refresh", "replace"}
 
 
+class WorkerFailed(GpubedError):
+    """A worker told what failed; its exit code is the run's."""
+
+    def __init__(self, message: str, hint: str | None, exit_code: int) -> None:
+        super().__init__(message, hint)
+        self.exit_code = exit_code
+
+
 class Display:
     """Shows events; remembers how long each phase took."""
 
@@ -44,10 +53,26 @@ class Display:
         self._live: Live | None = None
         self._lock = threading.Lock()
         self.phases: list[dict[str, Any]] = []
+        self.errors: list[Event] = []
 
     @contextmanager
     def following(self, path: Path) -> Iterator[None]:
-        """Show what is appended to an event file."""
+        """Show what is appended to an event file.
+
+        Raises:
+            GpubedError: The worker's own words, where a run failed because a worker did.
+        """
+        try:
+            with self._showing(path):
+                yield
+        except GpubedError as error:
+            if not self.errors:
+                raise
+            told = self.errors[0]
+            raise WorkerFailed(told["message"], told["hint"], told["exit_code"]) from error
+
+    @contextmanager
+    def _showing(self, path: Path) -> Iterator[None]:
         with Follower(path, self.handle):
             if not self._ui.err.is_terminal:
                 yield
@@ -89,7 +114,7 @@ class Display:
         kind = event["type"].rsplit(":", 1)[-1]
         if op in _QUIET or event["type"] == "pulumi:pulumi:Stack" or "providers" in event["type"]:
             return
-        doing, done = _VERBS.get(op, (op, op))
+        doing, done = _VERBS.get(str(op), (str(op), str(op)))
         label = f"{kind} {event['name']}"
         if status == "started":
             self._start(event["urn"] + op, f"{doing} {label}")
@@ -126,6 +151,11 @@ class Display:
     def _on_note(self, event: Event) -> None:
         self._ui.note(event["message"])
 
+    def _on_error(self, event: Event) -> None:
+        self.errors.append(event)
+
     def _on_log(self, event: Event) -> None:
-        if event["severity"] in ("warning", "error"):
+        # A worker's error arrives a second time as a traceback, of use only for bugs.
+        known = any(error["message"] in event["message"] for error in self.errors)
+        if event["severity"] in ("warning", "error") and not known:
             self._ui.note(event["message"])

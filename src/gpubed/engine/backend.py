@@ -80,7 +80,7 @@ class StackFile:
         if not meta.exists():
             meta.write_text("version: 1\n", encoding="utf-8")
         if self.path.exists():
-            shutil.copyfile(self.path, self.backup)
+            shutil.copy(self.path, self.backup)
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         # State names machines and holds ciphertext: for the owner only.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

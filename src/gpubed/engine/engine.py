@@ -12,7 +12,7 @@ from typing import Any
 from gpubed.engine import locks
 from gpubed.engine.backend import StackFile
 from gpubed.engine.events import EventSink, discard
-from gpubed.engine.operation import Operation, stack_outputs
+from gpubed.engine.operation import Operation
 from gpubed.engine.project import Project
 from gpubed.engine.reporter import Reporter
 from gpubed.engine.result import Result
@@ -73,19 +73,30 @@ class Engine:
         """
         with self._locked():
             self._stack.create()
-            return self._operate(on_event, Operation.deploy)
+            return self._operate(on_event, Operation.deploy, save_salt=True)
 
-    def refresh(self, on_event: EventSink = discard) -> Result:
+    def refresh(
+        self, on_event: EventSink = discard, *, clear_pending_creates: bool = False
+    ) -> Result:
         """Makes the state say what is really there; touches no resource.
 
-        Result counts `same`, `update` (it differs) and `delete` (it has gone).
+        The result counts `same`, `update` (it differs) and `delete` (it has gone).
+
+        Args:
+            on_event: Hears of every step.
+            clear_pending_creates: Forget creations that an earlier run was killed in;
+                for users who have made sure that nothing is left of them.
 
         Raises:
             StepFailed: A resource could not be read.
             Locked: Another run holds the stack.
         """
+        if not self._stack.exists():
+            return Result({}, (), {}, 0.0)
         with self._locked():
-            return self._operate(on_event, Operation.refresh)
+            return self._operate(
+                on_event, lambda operation: operation.refresh(clear=clear_pending_creates)
+            )
 
     def destroy(self, on_event: EventSink = discard) -> Result:
         """Deletes every resource of the stack; the stack itself stays.
@@ -94,15 +105,14 @@ class Engine:
             StepFailed: A resource could not be deleted or is protected.
             Locked: Another run holds the stack.
         """
+        if not self._stack.exists():
+            return Result({}, (), {}, 0.0)
         with self._locked():
             return self._operate(on_event, Operation.destroy)
 
     def outputs(self, *, show_secrets: bool = False) -> dict[str, Any]:
         """Returns the outputs of the last state; empty when there is none."""
-        if not self._stack.latest():
-            return {}
-        found = stack_outputs(self._stack.open(save_salt=False).checkpoint.resources)
-        return dict(reveal(found, show_secrets=show_secrets))
+        return dict(reveal(self._stack.outputs(), show_secrets=show_secrets))
 
     def export(self) -> dict[str, Any]:
         """Returns the state as `pulumi stack export` does, secrets sealed."""
@@ -135,10 +145,11 @@ class Engine:
         work: Callable[[Operation], Properties | None],
         *,
         preview: bool = False,
+        save_salt: bool = False,
     ) -> Result:
         begun = time.monotonic()
         reporter = Reporter(on_event, preview=preview)
-        opened = self._stack.open(save_salt=not preview)
+        opened = self._stack.open(save_salt=save_salt)
         outputs = work(
             Operation(self._stack, opened, reporter, preview, self._parallel, self._environment)
         )

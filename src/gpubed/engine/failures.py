@@ -41,6 +41,10 @@ class ProviderFailed(Exception):
         return lines[-1] if lines else "the provider gave no reason"
 
 
+class ProviderLost(ProviderFailed):
+    """The provider's process ended during a call: nobody knows what it has done."""
+
+
 class Refusal(UsageError):
     """The program or the state uses a Pulumi feature the embedded engine leaves out."""
 

@@ -97,6 +97,6 @@ def _position(source: Any, root: Path) -> str:
     """Returns `project:///file#line,column`, so that the state names no path of this machine."""
     if not source.uri:
         return ""
-    relative = os.path.relpath(urllib.parse.urlparse(source.uri).path, root)
+    relative = os.path.relpath(urllib.parse.unquote(urllib.parse.urlparse(source.uri).path), root)
     column = f",{source.column}" if source.column else ""
     return f"project:///{relative}#{source.line}{column}"

@@ -98,6 +98,13 @@ class Journal:
                 self._encoded.pop(id(state), None)
             self._bump()
 
+    def forget_interrupted(self) -> None:
+        """Drops the interrupted creations of earlier runs."""
+        with self._changed:
+            if self._pending:
+                self._pending.clear()
+                self._bump()
+
     def close(self) -> None:
         """Writes what is outstanding and ends the writer.
 

@@ -60,11 +60,21 @@ class Operation:
         resources = list(self.opened.checkpoint.resources)
         self._without_program(lambda run: deletion.delete(run, Steps(run), resources, resources))
 
-    def refresh(self) -> Properties:
-        """Reads every resource and returns the stack's outputs."""
+    def refresh(self, *, clear: bool) -> Properties:
+        """Reads every resource and returns the stack's outputs.
+
+        Args:
+            clear: Forget interrupted creations.
+        """
         resources = list(self.opened.checkpoint.resources)
-        self._without_program(lambda run: refresh.refresh(run, resources))
-        return stack_outputs(resources)
+
+        def work(run: Run) -> None:
+            refresh.refresh(run, resources)
+            if clear:
+                run.journal.forget_interrupted()
+
+        self._without_program(work)
+        return next((state.outputs for state in resources if state.type == STACK_TYPE), {})
 
     def _without_program(self, work: Callable[[Run], None]) -> None:
         with self._run() as run:
@@ -120,7 +130,7 @@ class Operation:
             if monitor.finished.is_set() and not run.stopping:
                 deletion.delete(run, steps, run.journal.resources(), registrar.leftovers())
             monitor.let_exit()
-            self._judge(run, program)
+            self._judge(run, program, finished=monitor.finished.is_set())
             return _record_outputs(run, registrar.root, monitor.outputs)
         except BaseException:
             run.stop()
@@ -150,12 +160,14 @@ class Operation:
         program.pump_output()
         return program
 
-    def _judge(self, run: Run, program: Child) -> None:
+    def _judge(self, run: Run, program: Child, *, finished: bool) -> None:
         code = program.wait()
-        if code and not run.stopping:
-            text = (self.reporter.last_error or "").strip()
-            last = text.splitlines()[-1] if text else f"it ended with exit code {code}"
-            run.stop(ProgramFailed(f"the program failed: {last}", "its traceback is in the log"))
+        # Exit code 0 alone proves nothing: the program may have called `sys.exit` half-way.
+        if run.stopping or (finished and not code):
+            return
+        text = (self.reporter.last_error or "").strip()
+        last = text.splitlines()[-1] if text else f"it ended early with exit code {code}"
+        run.stop(ProgramFailed(f"the program failed: {last}", "its traceback is in the log"))
 
     def _warn_of_interruptions(self) -> None:
         for pending in self.opened.checkpoint.pending:
@@ -184,8 +196,3 @@ def _recorded_config(resources: list[State]) -> Properties:
         if state.type.startswith("pulumi:providers:"):
             return state.outputs
     return {}
-
-
-def stack_outputs(resources: list[State]) -> Properties:
-    """Returns the outputs of the stack's root resource."""
-    return next((state.outputs for state in resources if state.type == STACK_TYPE), {})

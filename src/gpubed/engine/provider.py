@@ -13,7 +13,7 @@ from pulumi.runtime.proto import provider_pb2 as pb
 from pulumi.runtime.proto import provider_pb2_grpc
 
 from gpubed.engine.child import Child
-from gpubed.engine.failures import ProviderFailed
+from gpubed.engine.failures import ProviderFailed, ProviderLost
 from gpubed.engine.lifeline import PROVIDER_THREADS
 from gpubed.engine.state import State
 from gpubed.engine.values import Properties, from_struct, restore_secrets, to_struct
@@ -164,7 +164,7 @@ class Provider:
             return getattr(self._connected(), method)(request)
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNAVAILABLE:
-                raise ProviderFailed("the provider process ended during the call") from error
+                raise ProviderLost("the provider process ended during the call") from error
             raise ProviderFailed(error.details() or str(error.code())) from error
 
     def _connected(self) -> Any:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubed.engine import dependents, paths, urn
+from gpubed.engine import dependents, property_paths, urn
 from gpubed.engine.checkpoint import timestamp
 from gpubed.engine.failures import ProviderFailed, Refusal
 from gpubed.engine.goal import PROVIDER_PACKAGE, Goal
@@ -153,7 +153,7 @@ class Registrar:
             raise self._run.fail(Refusal("turning a component into a resource", new.name))
         fresh = old is None or recreate or old.external
         if old:
-            new.inputs = paths.keep_old(goal.inputs, old.inputs, goal.ignore_changes)
+            new.inputs = property_paths.keep_old(goal.inputs, old.inputs, goal.ignore_changes)
         self._check(new, {} if fresh or old is None else old.inputs)
         if old is None:
             self._steps.create(new)

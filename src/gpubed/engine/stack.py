@@ -12,6 +12,8 @@ from gpubed.engine.checkpoint import Checkpoint
 from gpubed.engine.cipher import PassphraseCipher
 from gpubed.engine.failures import CLI_HINT, Refusal
 from gpubed.engine.project import Project, StackConfig
+from gpubed.engine.state import decode
+from gpubed.engine.urn import STACK_TYPE
 from gpubed.engine.values import Properties
 from gpubed.errors import PrerequisiteMissing
 
@@ -67,6 +69,14 @@ class Stack:
         """Returns the last deployment as it is on disk; empty for a new stack."""
         document = self.file.read()
         return dict((document or {}).get("latest") or {})
+
+    def outputs(self) -> Properties:
+        """Returns the last outputs, whatever else the state contains."""
+        latest = self.latest()
+        for raw in latest.get("resources") or []:
+            if raw["type"] == STACK_TYPE:
+                return decode(raw, self._cipher(_salt(latest))).outputs
+        return {}
 
     def open(self, *, save_salt: bool) -> OpenStack:
         """Reads everything.

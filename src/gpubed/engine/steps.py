@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from gpubed.engine.checkpoint import Operation, timestamp
-from gpubed.engine.failures import ProviderFailed
+from gpubed.engine.failures import ProviderFailed, ProviderLost
 from gpubed.engine.run import Run
 from gpubed.engine.state import State
 from gpubed.engine.values import Properties, Secret
@@ -121,10 +121,16 @@ class Steps:
 
     @contextlib.contextmanager
     def _pending(self, state: State, type_: str) -> Iterator[Operation]:
-        """Holds a pending operation; the provider's refusal ends it, success leaves it."""
+        """Begins a pending operation, which a provider's error ends.
+
+        Success leaves it, to be settled together with the result; so does a lost
+        provider, whose work may exist without a state that names it.
+        """
         operation = self._run.journal.begin(state, type_)
         try:
             yield operation
+        except ProviderLost:
+            raise
         except ProviderFailed:
             self._run.journal.settle(operation)
             raise

@@ -21,16 +21,12 @@ class Launch:
         command: The program and its arguments, the same for each rank.
         environment: Variables of each rank.
         ranks: World size.
-        transport: `gloo` or `mpi`.
-        shared: Root of the shared storage.
     """
 
     folder: str
     command: Sequence[str]
     environment: dict[str, str]
     ranks: int
-    transport: str
-    shared: str
 
 
 class Launcher(ABC):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pulumi
@@ -50,5 +51,7 @@ for entry in scene["resources"]:
     )
 for key, value in scene.get("exports", {}).items():
     pulumi.export(key, resolve(value))
+if "exit" in scene:
+    sys.exit(scene["exit"])
 if scene.get("raise"):
     raise ValueError(scene["raise"])

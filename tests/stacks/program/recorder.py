@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import time
 from pathlib import Path
 
 from pulumi.dynamic import (
@@ -17,6 +19,11 @@ from pulumi.dynamic import (
 
 # A change of one of these keys replaces the resource.
 REPLACING = ("name", "zone")
+
+
+def _unknown(_value):
+    """Stands for a value that a preview does not know; only those are not JSON."""
+    return "unknown"
 
 
 class Recorder(ResourceProvider):
@@ -36,6 +43,10 @@ class Recorder(ResourceProvider):
 
     def create(self, props):
         self._note("create", props, news=props)
+        if props.get("spawn"):
+            # In a session of its own, as tools that need a terminal are started.
+            subprocess.Popen(["sleep", "300"], start_new_session=True)
+        time.sleep(props.get("sleep", 0))
         self._maybe_fail("create", props)
         return CreateResult(f"id-{props['name']}", self._outputs(props))
 
@@ -72,7 +83,7 @@ class Recorder(ResourceProvider):
             k: {**v, "__provider": "…"} if isinstance(v, dict) and v else v for k, v in what.items()
         }
         with Path(os.environ["CALLS"]).open("a") as file:
-            line = json.dumps([verb, about.get("name"), masked], sort_keys=True, default=str)
+            line = json.dumps([verb, about.get("name"), masked], sort_keys=True, default=_unknown)
             file.write(line + "\n")
 
 

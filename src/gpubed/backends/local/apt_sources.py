@@ -85,8 +85,8 @@ def _usable(
         signed_by or "debian-archive-keyring"
     ):
         return
-    for uri in (mirror for uri in uris for mirror in _mirrors(uri)):
-        yield from (Source(uri.rstrip("/"), suite) for suite in suites)
+    for mirror in (mirror for uri in uris for mirror in _mirrors(uri)):
+        yield from (Source(mirror.rstrip("/"), suite) for suite in suites)
 
 
 def _mirrors(uri: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpubed.allocation import Allocation
 from gpubed.backends.local import daemon, ownership
 
@@ -49,5 +51,5 @@ def _word(status: str | None) -> str:
     return "ready" if status == "running" else "stopped"
 
 
-def _of(uuid: str) -> dict[str, str]:
+def _of(uuid: str) -> dict[str, Any]:
     return {"label": f"{ownership.CLUSTER}={uuid}"}

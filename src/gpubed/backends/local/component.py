@@ -33,7 +33,7 @@ class Cluster(Testbed):
         self._owner = {"cluster": plan.cluster, "uuid": uuid}
         self._images = {name: self._image(name) for name in {n.image for n in plan.nodes}}
         self._control = self._network("control", plan.control)
-        self._experiment = plan.experiment and self._network("experiment", plan.experiment)
+        self._experiment = self._network("experiment", plan.experiment) if plan.experiment else None
         self._shared = Volume(
             "shared", _BACKEND, {**self._owner, "purpose": "shared"}, self.children
         )
@@ -98,7 +98,8 @@ def allocation(plan: ClusterPlan, uuid: str, results: list[Mapping[str, Any]]) -
             "group": node.group,
             "role": node.role,
             "control_address": result["control_address"],
-            "experiment_address": result["experiment_address"],
+            # Pulumi leaves out what is None.
+            "experiment_address": result.get("experiment_address"),
             "host_keys": result["host_keys"],
             "slots": node.slots,
             "gpus": node.gpus,

@@ -28,6 +28,7 @@ _SYSTEMD: dict[str, Any] = {
     "tmpfs": {"/run": "", "/run/lock": ""},
     "environment": {"container": "docker"},
     "stop_signal": "SIGRTMIN+3",
+    "restart_policy": {"Name": "unless-stopped"},
 }
 
 
@@ -52,7 +53,6 @@ def make(node: NodeInputs) -> Container:
         network=node.control.network,
         networking_config={node.control.network: address},
         volumes=_mounts(node),
-        restart_policy={"Name": "unless-stopped"},
         shm_size=_memory(node) // 2,
         device_requests=_gpus(node),
         **_limits(node),
@@ -67,7 +67,8 @@ def make(node: NodeInputs) -> Container:
 def limit(container: Container, node: NodeInputs) -> None:
     """Set the limits of a container that exists; it keeps running."""
     # Docker takes a missing limit for "as it was", so "no limit" has to be said.
-    unlimited = {"cpu_quota": -1, "mem_limit": _memory(node), "memswap_limit": -1}
+    memory = _memory(node)
+    unlimited: dict[str, Any] = {"cpu_quota": -1, "mem_limit": memory, "memswap_limit": memory}
     container.update(**{**unlimited, **_limits(node)})
 
 
@@ -125,8 +126,8 @@ def _mounts(node: NodeInputs) -> dict[str, dict[str, str]]:
     }
 
 
-def _limits(node: NodeInputs) -> dict[str, int]:
-    limits: dict[str, int] = {}
+def _limits(node: NodeInputs) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
     if node.cpus is not None:
         # Not nano_cpus: Docker refuses to change those together with a quota later.
         limits |= {"cpu_period": _CPU_PERIOD_US, "cpu_quota": round(node.cpus * _CPU_PERIOD_US)}

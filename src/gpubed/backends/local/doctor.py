@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import json
 import platform
 import shutil
-import subprocess
 from collections.abc import Iterator
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
-from docker.errors import APIError
+import requests
+from docker.errors import DockerException
 
-from gpubed import paths
 from gpubed.backends.base import Finding
 from gpubed.backends.local import build, daemon, environment, image, ownership
 from gpubed.errors import GpubedError
@@ -29,14 +27,21 @@ _SHAPING = ("NET_SCH_HTB", "NET_SCH_INGRESS", "NET_CLS_U32", "NET_ACT_MIRRED", "
 
 
 def findings(spec: ClusterSpec | None) -> list[Finding]:
-    """Return what was looked at; nothing after Docker when that does not answer."""
+    """Return what was looked at; nothing that needs Docker when Docker does not do."""
+    kernel = _shaping()
     try:
         info = daemon.client().info()
     except GpubedError as error:
-        return [Finding("local.docker", False, error.message, error.hint), _shaping()]
-    found = [_docker(info), _image(spec), _disk(info, spec), _memory(spec), _cgroup(info)]
-    found += [_shaping(), _environment()]
-    return found + (list(_subnets(spec)) if spec else [])
+        return [Finding("local.docker", False, error.message, error.hint), kernel]
+    docker = _docker(info)
+    if not docker.ok:
+        return [docker, kernel]
+    found = [docker, _image(spec), _disk(info, spec), _memory(spec), _cgroup(info)]
+    return [*found, kernel, _environment(), *(_subnets(spec) if spec else [])]
+
+
+def _judged(kind: str, ok: bool, message: str, fix: str) -> Finding:
+    return Finding(kind, ok, message, None if ok else fix)
 
 
 def _docker(info: dict[str, Any]) -> Finding:
@@ -45,7 +50,9 @@ def _docker(info: dict[str, Any]) -> Finding:
     version, system = info["ServerVersion"], info["OperatingSystem"]
     if not address.startswith("http+docker"):
         return Finding(kind, False, f"the Docker daemon is on another machine ({address})", fix)
-    if "Docker Desktop" in system or any("rootless" in o for o in info["SecurityOptions"]):
+    if "Docker Desktop" in system or any(
+        "rootless" in option for option in info["SecurityOptions"] or []
+    ):
         what = "Docker Desktop" if "Docker Desktop" in system else "rootless Docker"
         message = f"{what} hides the nodes' addresses from this machine"
         return Finding(kind, False, message, "use Docker's ordinary daemon on Linux")
@@ -73,7 +80,7 @@ def _image(spec: ClusterSpec | None) -> Finding:
 def _registry_has(base: str) -> bool:
     try:
         daemon.client().images.get_registry_data(base)
-    except APIError:
+    except (DockerException, requests.RequestException):
         return False
     return True
 
@@ -82,7 +89,7 @@ def _disk(info: dict[str, Any], spec: ClusterSpec | None) -> Finding:
     first = not all(image.exists(recipe.tag) for recipe in _recipes(spec))
     needed, root = _FIRST_DISK if first else _DISK, Path(info["DockerRootDir"])
     free = shutil.disk_usage(root).free
-    return Finding(
+    return _judged(
         "local.disk",
         free >= needed,
         f"{free / _GB:.0f} GB are free in {root}; a cluster needs about {needed / _GB:.0f} GB",
@@ -94,7 +101,7 @@ def _memory(spec: ClusterSpec | None) -> Finding:
     nodes = spec.count if spec else 1
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     available = next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:"))
-    return Finding(
+    return _judged(
         "local.memory",
         available >= nodes * _NODE_MEMORY,
         f"{available / _GIB:.1f} GiB are available for {nodes} node(s), 1 GiB each at least",
@@ -156,7 +163,7 @@ def _subnets(spec: ClusterSpec) -> Iterator[Finding]:
         if network is None:
             continue
         clash = next((text for net, text in taken if net.overlaps(network.subnet)), None)
-        yield Finding(
+        yield _judged(
             f"local.subnet.{purpose}",
             clash is None,
             f"{network.subnet} is used by {clash}" if clash else f"{network.subnet} is free",
@@ -181,8 +188,9 @@ def _taken(cluster: str) -> list[tuple[IPv4Network, str]]:
 
 
 def _routes() -> Iterator[tuple[IPv4Network, str]]:
-    command = ["ip", "-json", "-4", "route", "show"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    for route in json.loads(done.stdout):
-        if route["dst"] != "default" and "dev" in route:
-            yield IPv4Network(route["dst"]), f"a route of this machine (interface {route['dev']})"
+    for line in Path("/proc/net/route").read_text(encoding="utf-8").splitlines()[1:]:
+        fields = line.split()
+        address, mask = (IPv4Address(bytes.fromhex(f)[::-1]) for f in (fields[1], fields[7]))
+        if int(mask):  # the default route overlaps with everything
+            route = IPv4Network(f"{address}/{mask}")
+            yield route, f"a route of this machine (interface {fields[0]})"

@@ -108,8 +108,10 @@ def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
     if not was_running:
         _start(container, node)
     _await_boot(container, node)
-    if was_running and node.link:
-        _execute(container, node, ["systemctl", "restart", "gpubed-link.service"])
+    if node.link:
+        # At boot it has run already; a failure there leaves a node that boots all the same.
+        verb = "restart" if was_running else "start"
+        _execute(container, node, ["systemctl", verb, "gpubed-link.service"])
     container.reload()
     result = _result(container, node)
     ssh.prove_host_keys(node.control.address, tuple(result["host_keys"]), timeout=_SSH_S)
@@ -133,8 +135,7 @@ def _await_boot(container: Container, node: NodeInputs) -> None:
         if container.status != "running":
             break
         # Fails at first, until systemd has a bus to be asked on.
-        _, output = container.exec_run(["systemctl", "is-system-running", "--wait"])
-        state = output.decode(errors="replace").strip()
+        _, state = _run(container, ["systemctl", "is-system-running", "--wait"])
         if state in ("running", "degraded"):
             return
         time.sleep(0.3)
@@ -146,12 +147,16 @@ def _await_boot(container: Container, node: NodeInputs) -> None:
 
 
 def _execute(container: Container, node: NodeInputs, command: list[str]) -> None:
-    code, output = container.exec_run(command)
+    code, output = _run(container, command)
     if code:
         raise GpubedError(
-            f"`{' '.join(command)}` failed on node {node.name}: "
-            f"{output.decode(errors='replace').strip()}\n{_last_words(container)}"
+            f"`{' '.join(command)}` failed on node {node.name}: {output}\n{_last_words(container)}"
         )
+
+
+def _run(container: Container, command: list[str]) -> tuple[int, str]:
+    code, output = container.exec_run(command)
+    return int(code or 0), bytes(output).decode(errors="replace").strip()  # type: ignore[arg-type]
 
 
 def _last_words(container: Container) -> str:
@@ -159,7 +164,7 @@ def _last_words(container: Container) -> str:
     container.reload()
     if container.status == "running":
         command = ["journalctl", "--boot", "--no-pager", "--output=cat", f"--lines={_TAIL}"]
-        lines += container.exec_run(command).output.decode(errors="replace").splitlines()
+        lines += _run(container, command)[1].splitlines()
     return "\n".join(f"  | {line}" for line in lines)
 
 

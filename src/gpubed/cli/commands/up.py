@@ -10,6 +10,7 @@ from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
+from gpubed.paths import ClusterPaths
 from gpubed.verification import Verification
 
 EXAMPLE = "gpubed up lab"
@@ -48,7 +49,7 @@ def command(
 
 
 def _confirm_removals(
-    ui: UI, paths: lifecycle.ClusterPaths, chosen: stack.EngineName, yes: bool
+    ui: UI, paths: ClusterPaths, chosen: stack.EngineName, yes: bool
 ) -> None:
     """Ask before nodes go away; without a terminal the specification is the answer."""
     if yes or not ui.err.is_terminal or not paths.allocation.exists():

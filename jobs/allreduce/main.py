@@ -1,0 +1,194 @@
+"""Measures the links between the nodes and Horovod's allreduce over them.
+
+Writes `metrics.json`; README.md explains every figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import collective
+import horovod.torch as hvd
+import links
+import torch
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Place:
+    """This rank among the others, known before Horovod starts."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+    @classmethod
+    def from_environment(cls) -> Place:
+        """Reads what horovodrun or mpirun has set."""
+        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+        prefix = "HOROVOD_" if "HOROVOD_RANK" in os.environ else "OMPI_COMM_WORLD_"
+        return cls(*(int(os.environ[prefix + name]) for name in names))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a stream per link")
+    parser.add_argument(
+        "--rate", type=float, default=rate_of_this_node(), help="declared, bits per second"
+    )
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
+    parser.add_argument("--bytes", type=int, help="largest size; by default it takes some seconds")
+    parser.add_argument("--only-allreduce", action="store_true")
+    return parser.parse_args()
+
+
+def rate_of_this_node() -> float | None:
+    """The declared rate of the experiment network, if it has one."""
+    rate = os.environ.get("GPUBED_RATE_BPS", "")
+    return float(rate) if rate else None
+
+
+def measure_links(place: Place, seconds: float, out: Path) -> list[dict[str, Any]]:
+    """One rank of each node takes part."""
+    if place.local_rank:
+        return []
+    name = os.environ.get("GPUBED_NODE") or socket.gethostname()
+    address = os.environ.get("GPUBED_ADDRESS") or socket.gethostbyname(name)
+    node, count = place.rank // place.local_size, place.size // place.local_size
+    return links.measure(out / ".links", node, count, name, address, seconds)
+
+
+def gather_links(mine: list[dict[str, Any]], declared: float | None) -> list[dict[str, Any]]:
+    """What all nodes have received, with what was promised."""
+    everything = [link for part in hvd.allgather_object(mine) for link in part]
+    rows = [
+        {"src": link["src"], "dst": link["dst"], "declared_bps": declared, **link}
+        for link in everything
+    ]
+    return sorted(rows, key=lambda link: (link["src"], link["dst"]))
+
+
+def rows_of(
+    timings: list[collective.Timing], ranks: int, rate: float | None
+) -> list[dict[str, Any]]:
+    """Bus bandwidth per size, and its share of what TCP can reach on the link."""
+    rows = []
+    for timing in timings:
+        busbw = 8 * collective.bus_factor(ranks) * timing.size / timing.seconds
+        rows.append(
+            {
+                "bytes": timing.size,
+                "seconds": timing.seconds,
+                "busbw_bps": busbw,
+                "ratio": busbw / (collective.GOODPUT * rate) if rate else None,
+                "cpu_percent": 100 * timing.cpu,
+            }
+        )
+    return rows
+
+
+def device_of(place: Place) -> torch.device:
+    """This rank's GPU, or the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(place.local_rank)
+    return torch.device("cuda", place.local_rank)
+
+
+def host_limit(ranks: int, size: int) -> float:
+    """Bus bandwidth of as many ranks on this machine alone, over its loopback.
+
+    What the processors cannot move through the loopback they cannot drive
+    through a link either.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="allreduce-"))
+    clean = ("HOROVOD_", "OMPI_", "PMIX_", "GPUBED_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(clean)}
+    command = [
+        str(Path(sys.executable).with_name("horovodrun")),
+        *("--gloo", "--network-interfaces", "lo", "-np", str(ranks), "-H", f"localhost:{ranks}"),
+        *(sys.executable, str(Path(__file__).resolve())),
+        *("--only-allreduce", "--bytes", str(size), "--out", str(folder)),
+    ]
+    try:
+        subprocess.run(command, env=environment, check=True, stdout=sys.stderr)
+        return float(json.loads((folder / "metrics.json").read_text())["busbw_bps"])
+    finally:
+        shutil.rmtree(folder)
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of the largest size, and what carried them."""
+    return {
+        "allreduce": rows,
+        "busbw_bps": rows[-1]["busbw_bps"],
+        "ratio": rows[-1]["ratio"],
+        "cpu_percent": rows[-1]["cpu_percent"],
+        "backend": {
+            "controller": os.environ.get("HOROVOD_CONTROLLER", "mpi"),
+            "cpu_operations": os.environ.get("HOROVOD_CPU_OPERATIONS", "mpi"),
+            "interface": os.environ.get("HOROVOD_GLOO_IFACE", ""),
+            "torch": torch.__version__,
+        },
+    }
+
+
+def judge(metrics: dict[str, Any], declared: float | None) -> None:
+    """Adds how far the links are off, and what bounds the allreduce."""
+    if declared is None:
+        return
+    errors = [abs(link["measured_bps"] / declared - 1) for link in metrics["links"]]
+    metrics["link_error"] = max(errors, default=0.0)
+    drives = metrics["host_limit_bps"] >= collective.GOODPUT * declared
+    metrics["limited_by"] = "link" if drives else "cpu"
+
+
+def write(metrics: dict[str, Any], folder: Path) -> None:
+    """Writes the metrics, whole or not at all."""
+    draft = folder / ".metrics.json"
+    draft.write_text(json.dumps(metrics, indent=2) + "\n")
+    draft.rename(folder / "metrics.json")
+
+
+def main() -> None:
+    """Runs one rank."""
+    arguments = parse_arguments()
+    place = Place.from_environment()
+    if place.size < 2:
+        raise SystemExit("an allreduce needs at least two ranks")
+    streams = (
+        [] if arguments.only_allreduce else measure_links(place, arguments.seconds, arguments.out)
+    )
+    torch.set_num_threads(1)
+    hvd.init()
+    rows_links = gather_links(streams, arguments.rate)
+    slowest_link = min((link["measured_bps"] for link in rows_links), default=1e9)
+    limit = arguments.bytes or collective.largest_size(slowest_link, place.size)
+    rows = rows_of(collective.measure(limit, device_of(place)), place.size, arguments.rate)
+    boot_id = BOOT_ID.read_text()
+    neighbours = hvd.allgather_object(boot_id).count(boot_id)
+    hvd.shutdown()
+    if place.rank:
+        return
+    metrics: dict[str, Any] = {"world_size": place.size, "links": rows_links, **summary(rows)}
+    if not arguments.only_allreduce:
+        metrics["host_limit_bps"] = host_limit(max(2, neighbours), rows[-1]["bytes"])
+        judge(metrics, arguments.rate)
+    write(metrics, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Two nodes after role horovod; the first is the head."""
+
+import pytest
+
+BIN = "/shared/env/current/bin"
+SUM = (
+    "import horovod.torch as hvd, torch; hvd.init();"
+    "print('sum', int(hvd.allreduce(torch.tensor([hvd.rank() + 1]), op=hvd.Sum)[0]))"
+)
+
+
+@pytest.fixture
+def is_head(host):
+    return host.check_output("hostname") == "node-0"
+
+
+@pytest.fixture
+def settings(host):
+    lines = host.file("/etc/gpubed/horovod.env").content_string.splitlines()
+    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+
+@pytest.mark.parametrize("feature", ["PyTorch", "MPI", "Gloo"])
+def test_horovod_has_the_recipes_features(host, feature):
+    build = host.check_output(f"runuser -u gpubed -- env PATH={BIN}:$PATH horovodrun --check-build")
+    assert f"[X] {feature}" in build
+
+
+def test_the_wheel_and_its_log_are_kept(host, is_head):
+    if not is_head:
+        pytest.skip("wheels are on shared storage and in the head's cache")
+    key = host.check_output(f"cat {BIN}/../.horovod")
+    assert host.run(f"ls /shared/wheels/{key}/*.whl").rc == 0
+    assert host.run(f"ls /var/cache/gpubed/wheels/{key}/*.whl").rc == 0
+
+
+def test_ranks_use_the_interface_of_the_experiment_address(host, settings):
+    addresses = host.check_output(f"ip -o address show dev {settings['HOROVOD_GLOO_IFACE']}")
+    assert f" {settings['GPUBED_ADDRESS']}/" in addresses
+
+
+def test_workers_have_no_compiler(host, is_head):
+    if is_head:
+        pytest.skip("the head may have built the wheel")
+    assert not host.exists("g++")
+
+
+def test_shared_memory_outlives_a_logout(host):
+    assert "RemoveIPC=no" in host.check_output("systemd-analyze cat-config systemd/logind.conf")
+
+
+@pytest.mark.parametrize("controller", ["--gloo", "--mpi"])
+def test_two_nodes_sum(host, is_head, controller):
+    if not is_head:
+        pytest.skip("jobs start on the head")
+    done = host.run(
+        f'runuser -l gpubed -c "gpubed-horovodrun {controller} -- python -c \\"{SUM}\\""'
+    )
+    assert done.stdout.count("sum 3") == 2, done.stdout + done.stderr
+
+
+def test_tensors_travel_over_the_experiment_network(host, is_head, settings):
+    if not is_head:
+        pytest.skip("jobs start on the head")
+    counter = f"/sys/class/net/{settings['GPUBED_INTERFACE']}/statistics/tx_bytes"
+    before = int(host.check_output(f"cat {counter}"))
+    code = "import horovod.torch as hvd, torch; hvd.init(); hvd.allreduce(torch.zeros(1 << 22))"
+    host.check_output(f"runuser -l gpubed -c \"gpubed-horovodrun -- python -c '{code}'\"")
+    assert int(host.check_output(f"cat {counter}")) - before > 16 << 20

@@ -1,0 +1,24 @@
+"""Two nodes after role shared_storage."""
+
+import pytest
+
+
+def test_the_folder_is_a_mount_point(host):
+    assert host.run("mountpoint --quiet /shared").rc == 0
+
+
+def test_nobody_removes_what_is_anothers(host):
+    assert host.file("/shared").mode == 0o1775
+
+
+@pytest.mark.parametrize("folder", ["datasets", "env", "notebooks", "runs", "wheels"])
+def test_folders_belong_to_the_user(host, folder):
+    assert host.file(f"/shared/{folder}").user == "gpubed"
+
+
+def test_the_user_can_write(host):
+    assert host.run("runuser -u gpubed -- touch /shared/runs/.written").rc == 0
+
+
+def test_every_node_reads_the_same_token(host):
+    assert len(host.file("/shared/.gpubed-token").content_string) == 32

@@ -1,0 +1,136 @@
+"""A cluster on each backend, made by its real component and drivers.
+
+Pulumi's mocks stand for the engine: they hand every resource that the component
+declares to the backend's driver, so nothing here knows a backend's inputs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+
+from gpubed import plan, registry, secret, spec
+from gpubed.allocation import Allocation
+from gpubed.backends.base import Backend
+from gpubed.paths import ClusterPaths, Project
+
+RATE_BPS = 100_000_000
+SPECS: dict[str, dict[str, Any]] = {
+    "local": {
+        "version": 1,
+        "name": "contract",
+        "backend": {"type": "local"},
+        "nodes": [{"count": 2, "machine": {"cpus": 1, "memory": "1 GiB"}}],
+        "networks": {
+            "control": {"subnet": "10.127.201.0/24"},
+            "experiment": {"subnet": "10.127.202.0/24", "rate": RATE_BPS, "mtu": 1400},
+        },
+    }
+}
+
+
+@dataclass
+class Made:
+    """A resource as its driver made it."""
+
+    kind: str
+    name: str
+    inputs: dict[str, Any]
+    id: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Cluster:
+    """A cluster that was made by calling the drivers."""
+
+    backend: Backend
+    plan: plan.ClusterPlan
+    paths: ClusterPaths
+    uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    made: list[Made] = field(default_factory=list)
+    allocation: Allocation = field(init=False)
+
+    def up(self) -> None:
+        """Declare the component; every resource is created as it is declared."""
+        key = secret.ensure_key(self.paths.private_key)
+        resolved: list[dict[str, Any]] = []
+
+        @pulumi.runtime.test
+        def program() -> pulumi.Output[None]:
+            inputs = map(pulumi.Output.from_input, (self.uuid, key))
+            return self.backend.component(self.plan, *inputs).apply(resolved.append)
+
+        pulumi.runtime.set_mocks(_Engine(self))
+        program()
+        self.allocation = Allocation.model_validate(resolved[0])
+
+    def create(self, made: Made) -> None:
+        """Call the driver, as an engine would at the first time or after a crash."""
+        made.id, made.result = self.backend.driver(made.kind).create(made.inputs)
+
+    def read(self, made: Made) -> dict[str, Any] | None:
+        """Ask the driver what there is."""
+        return self.backend.driver(made.kind).read(made.id, made.inputs)
+
+    def delete(self, made: Made) -> None:
+        """Call the driver."""
+        self.backend.driver(made.kind).delete(made.id, made.inputs)
+
+    def down(self) -> None:
+        """Delete everything, last made first."""
+        for made in reversed(self.made):
+            self.delete(made)
+
+    def node(self, name: str) -> Made:
+        """Return a node's resource."""
+        return next(m for m in self.made if (m.kind, m.name) == ("node", name))
+
+
+class _Engine(pulumi.runtime.Mocks):
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def new_resource(
+        self, args: pulumi.runtime.MockResourceArgs
+    ) -> tuple[str | None, dict[Any, Any]]:
+        if "kind" not in args.inputs:  # the component itself
+            return None, {}
+        inputs = {k: v for k, v in args.inputs.items() if k != "__provider"}
+        made = Made(inputs["kind"], args.name, inputs)
+        self._cluster.made.append(made)
+        self._cluster.create(made)
+        return made.id, {**inputs, "result": made.result}
+
+    def call(self, args: pulumi.runtime.MockCallArgs) -> tuple[dict[Any, Any], list[Any] | None]:
+        raise NotImplementedError(args.token)
+
+
+@pytest.fixture(scope="module", params=[pytest.param("local", marks=pytest.mark.docker)])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """A cluster of two nodes; gone afterwards."""
+    backend = registry.backend(request.param)
+    wanted = spec.model().model_validate(SPECS[request.param])
+    refused = [found for found in backend.doctor(wanted) if not found.ok]
+    if refused:
+        pytest.skip(f"{request.param}: {refused[0].message}")
+    folder: Path = tmp_path_factory.mktemp("project")
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUBED_CACHE", str(folder / "cache"))
+        made = Cluster(backend, plan.plan(wanted), Project(folder).cluster("contract"))
+        try:
+            made.up()
+            yield made
+        finally:
+            made.down()
+            asyncio.get_event_loop().close()

@@ -1,0 +1,191 @@
+"""What the local backend promises beyond the contract of all backends."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import docker
+import pytest
+
+from gpubed.allocation import Node
+from gpubed.errors import GpubedError
+from gpubed.ssh import SSH
+
+_PORT = 5999
+_SERVER = """
+import socket, time
+connection, _ = socket.create_server(("", {port})).accept()
+total, start = len(connection.recv(1 << 18)), time.monotonic()
+while chunk := connection.recv(1 << 18):
+    total += len(chunk)
+print(8 * total / (time.monotonic() - start))
+"""
+_CLIENT = """
+import socket, time
+for _ in range(50):
+    try:
+        connection = socket.create_connection(("{address}", {port}))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.1)
+end = time.monotonic() + {seconds}
+while time.monotonic() < end:
+    connection.sendall(bytes(1 << 16))
+"""
+
+
+@pytest.fixture
+def head(cluster: Any) -> Iterator[SSH]:
+    with SSH(cluster.allocation, cluster.paths) as ssh:
+        yield ssh
+
+
+@pytest.fixture
+def daemon() -> docker.DockerClient:
+    return docker.from_env()
+
+
+def measure(cluster: Any, source: Node, target: Node, address: str, seconds: float) -> float:
+    """Return the goodput of one TCP stream in bit/s."""
+    measured: list[float] = []
+
+    def serve() -> None:
+        with SSH(target, cluster.paths) as ssh:
+            measured.append(float(ssh.run("python3 -c %s", _SERVER.format(port=_PORT)).stdout))
+
+    server = threading.Thread(target=serve)
+    server.start()
+    client = _CLIENT.format(address=address, port=_PORT, seconds=seconds)
+    with SSH(source, cluster.paths) as ssh:
+        ssh.run("python3 -c %s", client)
+    server.join()
+    return measured[0]
+
+
+def interface(ssh: SSH, subnet: str) -> str:
+    return ssh.run("ip -oneline -4 address show to %s", subnet).stdout.split()[1]
+
+
+def test_node_boots_like_a_machine(head: SSH) -> None:
+    assert head.run("systemctl is-system-running").stdout.strip() == "running"
+
+
+def test_ssh_takes_keys_only_and_no_root(head: SSH) -> None:
+    settings = head.run("sudo sshd -T").stdout.splitlines()
+    assert "passwordauthentication no" in settings
+    assert "permitrootlogin no" in settings
+    assert "kbdinteractiveauthentication no" in settings
+
+
+def test_node_owns_its_etc_and_resolves_names(head: SSH, cluster: Any) -> None:
+    head.run("sudo cp /etc/hosts /etc/hosts.new && sudo mv /etc/hosts.new /etc/hosts")
+    assert "node-0" in head.run("cat /etc/hosts").stdout
+    name = cluster.node("node-1").inputs["control"]["network"].replace("-control", "-node-1")
+    assert cluster.allocation.nodes[1].control_address in head.run("getent hosts %s", name).stdout
+
+
+def test_limits_are_the_specifications(cluster: Any, daemon: docker.DockerClient) -> None:
+    host = daemon.containers.get(cluster.allocation.head.id).attrs["HostConfig"]
+    assert (host["Memory"], host["CpuQuota"] / host["CpuPeriod"]) == (2**30, 1.0)
+
+
+@pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0)])
+def test_experiment_link_has_the_declared_rate(cluster: Any, source: int, target: int) -> None:
+    nodes, rate = cluster.allocation.nodes, cluster.allocation.experiment.rate_bps
+    address = nodes[target].experiment_address
+    measured = measure(cluster, nodes[source], nodes[target], address, seconds=3)
+    # 94 % of the rate is payload; a busy machine loses a little more.
+    assert 0.85 * rate < measured < rate
+
+
+def test_arriving_traffic_is_shaped_too(cluster: Any, head: SSH) -> None:
+    """The inbound side alone keeps the rate when the sender does not keep its own."""
+    sender = cluster.allocation.nodes[1]
+    device = interface(head, cluster.allocation.experiment.subnet)
+    with SSH(sender, cluster.paths) as ssh:
+        ssh.run("sudo tc qdisc delete dev %s root", device)
+        address = cluster.allocation.head.experiment_address
+        measured = measure(cluster, sender, cluster.allocation.head, address, seconds=3)
+        ssh.run("sudo systemctl restart gpubed-link.service")
+    assert 0.75 * cluster.allocation.experiment.rate_bps < measured
+    assert measured < cluster.allocation.experiment.rate_bps
+
+
+def test_control_network_is_not_shaped(cluster: Any, head: SSH) -> None:
+    device = interface(head, cluster.allocation.control.subnet)
+    assert "htb" not in head.run("sudo tc qdisc show dev %s", device).stdout
+
+
+def test_link_and_limits_change_without_a_restart(cluster: Any, head: SSH) -> None:
+    made = cluster.node("node-0")
+    started = head.run("stat --format=%%Y %s", "/proc/1").stdout
+    link = {**made.inputs["link"], "rate_bps": 50_000_000, "mtu": 1300}
+    news = {**made.inputs, "link": link, "cpus": 2, "memory": None}
+    driver = cluster.backend.driver("node")
+    assert set(driver.diff(made.result, made.inputs, news).update) == {"link", "cpus", "memory"}
+    assert driver.update(made.id, made.inputs, news) == made.result
+    device = interface(head, cluster.allocation.experiment.subnet)
+    assert "rate 50Mbit" in head.run("sudo tc class show dev %s", device).stdout
+    assert "mtu 1300" in head.run("ip link show %s", device).stdout
+    assert head.run("stat --format=%%Y %s", "/proc/1").stdout == started
+    driver.update(made.id, news, made.inputs)
+
+
+def test_stopped_node_is_started_and_shaped_again(
+    cluster: Any, daemon: docker.DockerClient
+) -> None:
+    made = cluster.node("node-0")
+    daemon.containers.get(made.id).stop()
+    assert cluster.backend.describe(cluster.allocation)["node-0"] == "stopped"
+    found = cluster.read(made)
+    assert found == {**made.result, "running": False}
+    driver = cluster.backend.driver("node")
+    assert driver.diff(found, made.inputs, made.inputs).update
+    before = (made.id, made.result)
+    cluster.create(made)
+    assert (made.id, made.result) == before
+    with SSH(cluster.allocation, cluster.paths) as ssh:
+        device = interface(ssh, cluster.allocation.experiment.subnet)
+        assert "rate 100Mbit" in ssh.run("sudo tc class show dev %s", device).stdout
+
+
+def test_leftover_of_other_inputs_is_replaced(cluster: Any) -> None:
+    made = cluster.node("node-1")
+    other = dataclasses.replace(made, inputs={**made.inputs, "public_key": "ssh-ed25519 AAAA"})
+    cluster.create(other)
+    assert other.id != made.id
+    cluster.create(made)
+    assert made.id != other.id
+
+
+@pytest.mark.parametrize("kind", ["node", "network", "volume"])
+def test_what_is_not_ours_is_refused_and_kept(
+    cluster: Any, daemon: docker.DockerClient, kind: str
+) -> None:
+    made = next(m for m in cluster.made if m.kind == kind)
+    foreign = {**made.inputs, "uuid": f"{cluster.uuid[:8]}-somebody-else"}
+    with pytest.raises(GpubedError, match=rf"gpubed-contract-{cluster.uuid[:8]}-"):
+        cluster.backend.driver(kind).create(foreign)
+    cluster.backend.driver(kind).delete("", foreign)
+    assert cluster.read(made) is not None
+
+
+def test_overlapping_subnet_names_the_setting(cluster: Any) -> None:
+    made = next(m for m in cluster.made if (m.kind, m.name) == ("network", "control"))
+    with pytest.raises(GpubedError, match="overlaps") as caught:
+        cluster.backend.driver("network").create({**made.inputs, "uuid": "0ther000-uuid"})
+    assert "networks.control.subnet" in (caught.value.hint or "")
+
+
+def test_node_that_cannot_start_says_why_and_is_removed(cluster: Any) -> None:
+    made = cluster.node("node-1")
+    taken = cluster.allocation.head.control_address
+    control = {**made.inputs["control"], "address": taken}
+    inputs = {**made.inputs, "name": "node-9", "control": control}
+    before = cluster.backend.survivors(cluster.uuid)
+    with pytest.raises(GpubedError, match=r"node-9 does not start: .*in use"):
+        cluster.backend.driver("node").create(inputs)
+    assert cluster.backend.survivors(cluster.uuid) == before

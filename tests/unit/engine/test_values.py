@@ -1,0 +1,134 @@
+"""Property values: the wire, equality, secrets and paths."""
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubed.engine.failures import Refusal
+from gpubed.engine.property_paths import keep_old, parse
+from gpubed.engine.values import (
+    SIGNATURE,
+    UNKNOWN,
+    UNKNOWN_TEXT,
+    Reference,
+    Secret,
+    changed_keys,
+    equal,
+    from_struct,
+    restore_secrets,
+    reveal,
+    to_struct,
+)
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text().filter(lambda text: text != UNKNOWN_TEXT),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | inner.map(Secret),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(), plain))
+def test_what_is_encoded_decodes_to_an_equal_value(properties):
+    decoded = from_struct(to_struct(properties))
+    assert decoded.keys() == properties.keys()
+    assert all(equal(decoded[key], properties[key]) for key in properties)
+
+
+def test_secrets_and_references_travel_in_their_envelopes():
+    wire = MessageToDict(to_struct({"s": Secret("x"), "r": Reference("urn:a", "7"), "u": UNKNOWN}))
+    assert wire["s"] == {SIGNATURE: "1b47061264138c4ac30d75fd1eb44270", "value": "x"}
+    assert wire["r"] == {
+        SIGNATURE: "5cf8f73096256a8f31e491e813e4eb8e",
+        "urn": "urn:a",
+        "id": "7",
+    }
+    assert wire["u"] == UNKNOWN_TEXT
+
+
+def test_a_dynamic_provider_gets_plaintext_and_ids():
+    given_ = {
+        "s": Secret({"deep": Secret(1)}),
+        "r": Reference("urn:a", "7"),
+        "c": Reference("urn:c"),
+    }
+    wire = MessageToDict(to_struct(given_, plain=True))
+    assert wire == {"s": {"deep": 1.0}, "r": "7", "c": "urn:c"}
+
+
+def test_outputs_unwrap_to_their_value_or_to_unknown():
+    output = {SIGNATURE: "d0e6a833031e9bbcd3f4e8bde6ca49a4"}
+    decoded = from_struct(
+        to_struct({"known": {**output, "value": 3, "secret": True}, "unknown": output})
+    )
+    assert decoded == {"known": Secret(3), "unknown": UNKNOWN}
+
+
+def test_assets_are_refused():
+    asset = {SIGNATURE: "c44067f5952c0a294b673a41bacd8c17", "text": "x"}
+    with pytest.raises(Refusal, match="assets"):
+        from_struct(to_struct({"a": asset}))
+
+
+def test_integral_numbers_lose_their_fraction_only():
+    assert from_struct(to_struct({"i": 3.0, "f": 3.5})) == {"i": 3, "f": 3.5}
+
+
+def test_comparison_looks_through_secrets_and_tells_true_from_one():
+    assert equal({"a": [Secret(1)]}, {"a": [1.0]})
+    assert not equal(True, 1)
+    assert not equal([1], [1, 2])
+    assert changed_keys({"a": 1, "b": 2, "c": None}, {"a": Secret(1), "b": 3, "d": 4}) == (
+        "b",
+        "c",
+        "d",
+    )
+
+
+def test_secretness_returns_to_what_a_provider_echoes():
+    counterpart = {
+        "pw": Secret("x"),
+        "map": {"k": Secret(1), "l": 2},
+        "list": [Secret(1)],
+        "gone": 1,
+    }
+    answer = {"pw": "x", "map": {"k": 1, "l": 2}, "list": [1], "new": 3}
+    assert restore_secrets(answer, counterpart) == {
+        "pw": Secret("x"),
+        "map": {"k": Secret(1), "l": 2},
+        "list": Secret([1]),
+        "new": 3,
+    }
+
+
+def test_secrets_are_masked_unless_asked_for():
+    value = {"a": [Secret({"b": Secret("x")})], "r": Reference("urn:a"), "u": UNKNOWN}
+    assert reveal(value, show_secrets=False) == {"a": ["[secret]"], "r": "urn:a", "u": "[unknown]"}
+    assert reveal(value, show_secrets=True)["a"] == [{"b": "x"}]
+
+
+def test_paths_are_split_into_keys_and_indexes():
+    assert parse('a.b[0]["c.d"]') == ["a", "b", 0, "c.d"]
+    with pytest.raises(Refusal):
+        parse("a[*].b")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("size", {"size": 1, "disk": {"gb": 9, "kind": "new"}, "links": [3, 4]}),
+        ("disk.gb", {"size": 2, "disk": {"gb": 8, "kind": "new"}, "links": [3, 4]}),
+        ("links[1]", {"size": 2, "disk": {"gb": 9, "kind": "new"}, "links": [3, 6]}),
+        # What the old inputs lack disappears; a path to nowhere does nothing.
+        ("disk.kind", {"size": 2, "disk": {"gb": 9}, "links": [3, 4]}),
+        ("nowhere.at.all", {"size": 2, "disk": {"gb": 9, "kind": "new"}, "links": [3, 4]}),
+    ],
+)
+def test_ignored_paths_keep_their_old_values(path, expected):
+    new = {"size": 2, "disk": {"gb": 9, "kind": "new"}, "links": [3, 4]}
+    old = {"size": 1, "disk": {"gb": 8}, "links": [5, 6]}
+    assert keep_old(new, old, [path]) == expected

@@ -1,0 +1,124 @@
+"""The local backend's resources, with Pulumi's own mocks in place of an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pulumi
+import pytest
+
+from gpubed import plan, spec
+from gpubed.allocation import Allocation
+from gpubed.backends.local import component
+
+UUID = "6f0c0000-0000-4000-8000-000000000000"
+DATA = {
+    "version": 1,
+    "name": "lab",
+    "backend": {"type": "local"},
+    "nodes": [{"count": 2}, {"name": "big", "count": 1, "gpus": 2}],
+    "networks": {"experiment": {"rate": "200 Mbit/s", "mtu": 9000}},
+}
+
+
+class Mocks(pulumi.runtime.Mocks):
+    """Answers every resource as its driver would, and remembers the inputs."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, dict[str, Any]] = {}
+
+    def new_resource(
+        self, args: pulumi.runtime.MockResourceArgs
+    ) -> tuple[str | None, dict[Any, Any]]:
+        inputs = {k: v for k, v in args.inputs.items() if k != "__provider"}
+        self.made[f"{inputs.get('kind', 'component')} {args.name}"] = inputs
+        result = {
+            "id": f"id of {args.name}",
+            "tag": "a tag",
+            "name": f"docker {args.name}",
+            "control_address": inputs.get("control", {}).get("address"),
+            "experiment_address": (inputs.get("experiment") or {}).get("address"),
+            "host_keys": ["ssh-ed25519 AAAA"],
+        }
+        return f"{args.name}-id", {**inputs, "result": result}
+
+    def call(self, args: pulumi.runtime.MockCallArgs) -> tuple[dict[Any, Any], list[Any] | None]:
+        return {}, None
+
+
+@pytest.fixture
+def mocks() -> Iterator[Mocks]:
+    # Mocks run on an event loop, which pytest's main thread has none of.
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    mocks = Mocks()
+    pulumi.runtime.set_mocks(mocks)
+    yield mocks
+    asyncio.get_event_loop().close()
+    asyncio.set_event_loop(None)
+
+
+def declare(data: dict[str, Any]) -> tuple[Allocation, plan.ClusterPlan]:
+    planned = plan.plan(spec.model().model_validate(data))
+    resolved: list[dict[str, Any]] = []
+
+    @pulumi.runtime.test
+    def program() -> pulumi.Output[None]:
+        uuid, key = pulumi.Output.from_input(UUID), pulumi.Output.from_input("ssh-ed25519 K")
+        return component.Cluster(planned, uuid, key).allocation.apply(resolved.append)
+
+    program()
+    return Allocation.model_validate(resolved[0]), planned
+
+
+def test_allocation_has_all_nodes_head_first(mocks: Mocks) -> None:
+    allocation, planned = declare(DATA)
+    assert [node.name for node in allocation.nodes] == ["node-0", "node-1", "big-0"]
+    assert allocation.head.id == "id of node-0"
+    assert allocation.one_host
+    assert allocation.uuid == UUID
+    assert allocation.experiment is not None
+    assert allocation.experiment.rate_bps == 200_000_000
+    assert [n.control_address for n in allocation.nodes] == [
+        str(node.control_address) for node in planned.nodes
+    ]
+
+
+def test_every_resource_carries_the_owner_but_the_image(mocks: Mocks) -> None:
+    declare(DATA)
+    owned = {name: i for name, i in mocks.made.items() if name.split()[0] in _OWNED}
+    assert set(owned) == {
+        *("network control", "network experiment", "volume shared"),
+        *("node node-0", "node node-1", "node big-0"),
+    }
+    assert {(i["cluster"], i["uuid"]) for i in owned.values()} == {("lab", UUID)}
+    assert "uuid" not in mocks.made["image debian-12"]
+
+
+def test_nodes_use_what_the_other_resources_answered(mocks: Mocks) -> None:
+    _, planned = declare(DATA)
+    node = mocks.made["node node-0"]
+    assert node["image"] == "a tag"
+    assert node["control"]["network"] == "docker control"
+    assert node["shared"] == {"volume": "docker shared", "path": "/shared"}
+    assert planned.experiment is not None
+    subnet = str(planned.experiment.subnet)
+    assert node["link"] == {"subnet": subnet, "rate_bps": 200_000_000, "mtu": 9000}
+
+
+def test_no_two_nodes_share_a_gpu(mocks: Mocks) -> None:
+    group = {"name": "big", "count": 2, "gpus": 2}
+    declare({**DATA, "nodes": [{"count": 1, "gpus": 1}, group]})
+    given = [mocks.made[f"node {name}"]["gpus"] for name in ("node-0", "big-0", "big-1")]
+    assert given == [["0"], ["1", "2"], ["3", "4"]]
+
+
+def test_one_network_is_enough(mocks: Mocks) -> None:
+    allocation, _ = declare({**DATA, "networks": {}})
+    assert allocation.experiment is None
+    assert "network experiment" not in mocks.made
+    assert "link" not in mocks.made["node node-0"]
+
+
+_OWNED = {"network", "volume", "node"}

@@ -1,0 +1,62 @@
+"""What a node image is built from."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from gpubed import paths
+from gpubed.backends.local import image
+from gpubed.backends.local.image import Recipe
+
+
+@pytest.fixture
+def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copy = tmp_path / "templates" / "node"
+    shutil.copytree(paths.assets() / "templates" / "node", copy)
+    monkeypatch.setattr(paths, "assets", lambda: tmp_path)
+    return copy
+
+
+def test_package_list_has_no_comments() -> None:
+    assert all(name.replace("-", "").isalnum() for name in Recipe("debian-12").packages)
+
+
+def test_permissions_do_not_come_from_the_checkout(templates: Path) -> None:
+    (templates / "files/etc/sudoers.d/gpubed").chmod(0o666)
+    (templates / "files/usr/local/sbin/gpubed-link").chmod(0o600)
+    with tarfile.open(fileobj=io.BytesIO(Recipe("debian-12").files)) as tar:
+        modes = {entry.name: entry.mode for entry in tar}
+        owners = {(entry.uid, entry.gid) for entry in tar}
+    assert modes["etc/sudoers.d/gpubed"] == 0o440
+    assert modes["usr/local/sbin/gpubed-link"] == 0o755
+    assert modes["etc/ssh/sshd_config.d/gpubed.conf"] == 0o644
+    assert owners == {(0, 0)}
+
+
+def test_digest_depends_on_content_only(templates: Path) -> None:
+    before = Recipe("debian-12").digest
+    for path in templates.rglob("*"):
+        path.touch()
+    assert Recipe("debian-12").digest == before
+
+
+@pytest.mark.parametrize(
+    "name", ["Dockerfile", "packages", "setup", "files/etc/ssh/sshd_config.d/gpubed.conf"]
+)
+def test_digest_changes_with_every_input(templates: Path, name: str) -> None:
+    before = Recipe("debian-12").tag
+    with (templates / name).open("a") as file:
+        file.write("# one more line\n")
+    assert Recipe("debian-12").tag != before
+
+
+def test_digest_changes_with_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Recipe("debian-12").digest
+    other = image.Release("debian:bookworm-20260101-slim", "bookworm")
+    monkeypatch.setitem(image.RELEASES, "debian-12", other)
+    assert Recipe("debian-12").digest != before

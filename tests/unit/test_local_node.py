@@ -1,0 +1,66 @@
+"""A node's inputs: what is hashed, what is written, what changes in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpubed.backends.local.node import NodeDriver
+from gpubed.backends.local.node_inputs import NodeInputs
+
+INPUTS: dict[str, Any] = {
+    "backend": "local",
+    "kind": "node",
+    "cluster": "lab",
+    "uuid": "6f0c0000-0000-4000-8000-000000000000",
+    "name": "node-0",
+    "image": "gpubed-node:debian-12-abc",
+    "public_key": "ssh-ed25519 AAAA",
+    "control": {"network": "c", "address": "10.0.0.10"},
+    "experiment": {"network": "e", "address": "10.1.0.10"},
+    "link": {"subnet": "10.1.0.0/24", "rate_bps": 200_000_000, "mtu": 1500},
+    "shared": {"volume": "v", "path": "/shared"},
+    "cpus": 2.0,
+    "memory": 2**30,
+    "gpus": [],
+}
+
+
+def test_link_file_has_whole_numbers_though_pulumi_sends_floats() -> None:
+    link = {"subnet": "10.1.0.0/24", "rate_bps": 2e8, "mtu": 1500.0}
+    node = NodeInputs.model_validate({**INPUTS, "link": link, "memory": float(2**33)})
+    assert node.link is not None
+    assert node.link.text == "SUBNET=10.1.0.0/24\nRATE_BPS=200000000\nMTU=1500\n"
+    assert node.memory == 2**33
+
+
+@pytest.mark.parametrize("key", ["cpus", "memory", "link", "backend", "kind"])
+def test_digest_ignores_what_changes_in_place(key: str) -> None:
+    without = {k: v for k, v in INPUTS.items() if k != key}
+    assert NodeInputs.model_validate(without).digest == NodeInputs.model_validate(INPUTS).digest
+
+
+@pytest.mark.parametrize("key", ["name", "image", "public_key", "uuid"])
+def test_digest_covers_what_replaces(key: str) -> None:
+    other = NodeInputs.model_validate({**INPUTS, key: "other"})
+    assert other.digest != NodeInputs.model_validate(INPUTS).digest
+
+
+def test_names_tell_two_clusters_of_one_name_apart() -> None:
+    owner = NodeInputs.model_validate(INPUTS).owner
+    assert owner.name("node-0") == "gpubed-lab-6f0c0000-node-0"
+
+
+def test_limits_and_link_update_the_rest_replaces() -> None:
+    news = {**INPUTS, "cpus": 1.0, "link": {**INPUTS["link"], "mtu": 9000}}
+    change = NodeDriver().diff({"running": True}, INPUTS, news)
+    assert (list(change.replace), list(change.update)) == ([], ["cpus", "link"])
+    change = NodeDriver().diff({"running": True}, INPUTS, {**INPUTS, "public_key": "other"})
+    assert (list(change.replace), list(change.update)) == (["public_key"], [])
+
+
+def test_stopped_node_is_started_by_an_update() -> None:
+    change = NodeDriver().diff({"running": False}, INPUTS, INPUTS)
+    assert (list(change.replace), list(change.update)) == ([], ["running"])
+    assert not NodeDriver().diff({"running": True}, INPUTS, INPUTS).update

@@ -1,0 +1,131 @@
+"""A role is complete, or it is not a role."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpubed.paths import assets
+from gpubed.roles import PHASES, RoleMeta
+
+ROLES = sorted(path for path in (assets() / "roles").iterdir() if path.is_dir())
+REQUIRED = [
+    "README.md",
+    "defaults/main.yml",
+    "meta/main.yml",
+    "meta/argument_specs.yml",
+    "meta/gpubed.yml",
+    "tasks/main.yml",
+    "molecule/default/molecule.yml",
+    "molecule/default/converge.yml",
+]
+
+
+@pytest.fixture(params=ROLES, ids=lambda path: path.name)
+def role(request: pytest.FixtureRequest) -> Path:
+    """Each role in turn."""
+    return request.param
+
+
+def _yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def _options(role: Path) -> dict[str, Any]:
+    main = _yaml(role / "meta" / "argument_specs.yml")["argument_specs"]["main"]
+    return main.get("options") or {}
+
+
+def _defaults(role: Path) -> dict[str, Any]:
+    return _yaml(role / "defaults" / "main.yml") or {}
+
+
+def _meta(role: Path) -> RoleMeta:
+    return RoleMeta.model_validate(_yaml(role / "meta" / "gpubed.yml"))
+
+
+def _top_block(role: Path) -> dict[str, Any]:
+    tasks = _yaml(role / "tasks" / "main.yml")
+    assert len(tasks) == 1, "tasks/main.yml has one top block"
+    return tasks[0]
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_file_exists(role: Path, name: str) -> None:
+    """Every part of a role is there."""
+    assert (role / name).is_file()
+
+
+def test_has_molecule_tests(role: Path) -> None:
+    """The default scenario proves something."""
+    assert list((role / "molecule" / "default" / "tests").glob("test_*.py"))
+
+
+def test_every_default_is_specified(role: Path) -> None:
+    """Argument specs and defaults name the same inputs."""
+    required = {name for name, option in _options(role).items() if option.get("required")}
+    assert set(_options(role)) - required == set(_defaults(role))
+
+
+def test_specified_defaults_are_the_defaults(role: Path) -> None:
+    """What the specification calls the default is the default."""
+    said = {name: o["default"] for name, o in _options(role).items() if "default" in o}
+    assert said == {name: _defaults(role)[name] for name in said}
+
+
+def test_inputs_carry_the_roles_name(role: Path) -> None:
+    """Inputs of different roles cannot meet."""
+    assert all(name.startswith(f"{role.name}_") for name in _options(role))
+
+
+def test_internal_variables_carry_the_roles_name(role: Path) -> None:
+    """Internal variables are marked, and cannot meet either."""
+    names = [name for path in role.glob("vars/*.yml") for name in _yaml(path) or {}]
+    assert all(name.startswith(f"__{role.name}_") for name in names)
+
+
+def test_rendered_variables_are_inputs(role: Path) -> None:
+    """What gpubed renders for the role, the role takes."""
+    assert set(_meta(role).variables) <= set(_options(role))
+
+
+def test_phase_is_known(role: Path) -> None:
+    """The role runs in one of the phases, after roles of that phase."""
+    others = {path.name: _meta(path).phase for path in ROLES}
+    assert _meta(role).phase in PHASES
+    assert all(others[before] == _meta(role).phase for before in _meta(role).after)
+
+
+def test_tasks_carry_the_roles_tag(role: Path) -> None:
+    """`--tags <role>` applies the whole role."""
+    assert _top_block(role)["tags"] == [role.name]
+
+
+def test_last_task_records_the_application(role: Path) -> None:
+    """gpubed learns that the role was applied, and only if all of it was."""
+    assert _top_block(role)["block"][-1]["gpubed_applied"] == {"role": role.name}
+
+
+def test_task_files_are_short(role: Path) -> None:
+    """A task file can be read at a glance."""
+    long = [p.name for p in role.glob("tasks/**/*.yml") if len(p.read_text().splitlines()) > 75]
+    assert not long
+
+
+def test_galaxy_name_is_the_folder(role: Path) -> None:
+    """The role calls itself what its folder is called."""
+    assert _yaml(role / "meta" / "main.yml")["galaxy_info"]["role_name"] == role.name
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_phase_has_a_playbook(phase: str) -> None:
+    """Each phase can be run alone, and site.yml runs it."""
+    assert (assets() / "playbooks" / f"{phase}.yml").is_file()
+
+
+def test_site_runs_all_phases_in_order() -> None:
+    """site.yml is the phases, one after the other."""
+    plays = _yaml(assets() / "playbooks" / "site.yml")
+    imported = [p["ansible.builtin.import_playbook"] for p in plays if len(p) == 2]
+    assert imported == [f"{phase}.yml" for phase in PHASES]
