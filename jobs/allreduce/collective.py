@@ -11,6 +11,7 @@ import psutil
 import torch
 
 SMALLEST = 64 << 10
+LARGEST = 1 << 30
 # Enough steps that the largest size takes seconds, few enough that the whole
 # series stays below a minute.
 LARGEST_S = 3.0
@@ -44,8 +45,8 @@ def sizes_up_to(limit: int) -> list[int]:
 
 
 def largest_size(rate_bps: float, ranks: int) -> int:
-    """The size that takes some seconds at this rate."""
-    return int(rate_bps / 8 * GOODPUT * LARGEST_S / bus_factor(ranks))
+    """The size that takes some seconds at this rate, and fits into a node."""
+    return min(LARGEST, int(rate_bps / 8 * GOODPUT * LARGEST_S / bus_factor(ranks)))
 
 
 def busy_seconds() -> float:

@@ -63,7 +63,7 @@ def up(
         stack = Stack(cluster, engine)
         if not stack.outputs():
             _require(backend, wanted)
-        if refresh:
+        if refresh or stack.interrupted():
             stack.refresh(_emit)
         result = stack.up(_emit)
         granted = allocations.load(cluster.allocation)
@@ -180,13 +180,14 @@ def _identity(stack: Stack) -> tuple[str | None, Backend | None]:
 def _forget(cluster: ClusterPaths) -> list[str]:
     gone = []
     for path in sorted(cluster.state.iterdir()):
-        if path.name in ("runs", "lock"):
+        if path.name == "runs":
             continue
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
-        gone.append(f"file {path.relative_to(cluster.project.root)}")
+        if path.name != "lock":
+            gone.append(f"file {path.relative_to(cluster.project.root)}")
     if not cluster.runs.exists():
         shutil.rmtree(cluster.state)
     return gone

@@ -19,6 +19,10 @@ Location = tuple[Key, ...]
 _MAX_BYTES = 1_000_000
 _MAX_VALUES = 20_000
 _MAX_DEPTH = 40
+_TAGS = {
+    f"tag:yaml.org,2002:{name}"
+    for name in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
+}
 
 
 class MalformedYamlError(ValueError):
@@ -69,14 +73,14 @@ def read(path: Path) -> Located:
 
 def parse(text: str) -> Located:
     """Parse YAML text; see `read` for what is refused."""
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         document = Located(None)
         document.data = _Builder(loader, document.lines).build(root, ()) if root else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problem = error.problem or error.context or "not valid YAML"
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
         raise MalformedYamlError(problem, mark.line + 1 if mark else 1) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
@@ -85,8 +89,6 @@ def parse(text: str) -> Located:
         ) from None
     except RecursionError:
         raise MalformedYamlError(f"nested deeper than {_MAX_DEPTH} levels") from None
-    finally:
-        loader.dispose()
     return document
 
 
@@ -106,6 +108,8 @@ class _Builder:
             raise MalformedYamlError(f"more than {_MAX_VALUES} values (aliases expanded)", line)
         if len(at) > _MAX_DEPTH:
             raise MalformedYamlError(f"nested deeper than {_MAX_DEPTH} levels", line)
+        if node.tag not in _TAGS:
+            raise MalformedYamlError(f"the tag {node.tag!r} is not allowed", line)
         if isinstance(node, yaml.MappingNode):
             return dict(self._entries(node, at))
         if isinstance(node, yaml.SequenceNode):

@@ -54,10 +54,8 @@ def locked(path: Path, verb: str, wait: float = 0.0) -> Iterator[None]:
     Raises:
         Locked: Somebody else holds it; the message names who, and since when.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _acquire(path, wait)
     try:
-        _acquire(descriptor, path, wait)
         holder = {
             "pid": os.getpid(),
             "verb": verb,
@@ -72,17 +70,22 @@ def locked(path: Path, verb: str, wait: float = 0.0) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, path: Path, wait: float) -> None:
+def _acquire(path: Path, wait: float) -> int:
     deadline = time.monotonic() + wait
     while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # `down` may have removed the file since: such a lock would hold nobody back.
+            if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
+                return descriptor
         except BlockingIOError:
             if time.monotonic() >= deadline:
+                os.close(descriptor)
                 raise _refusal(path) from None
             time.sleep(0.2)
-        else:
-            return
+        os.close(descriptor)
 
 
 def _refusal(path: Path) -> Locked:

@@ -152,7 +152,7 @@ class ClusterSpec(_Model):
     name: Name = Field(description="the folder's name; need not be written")
     owner: str = Field(default="", max_length=200, description="who answers for the cluster")
     backend: BackendConfig
-    nodes: tuple[NodeGroup, ...] = Field(min_length=1, max_length=10)
+    nodes: tuple[NodeGroup, ...] = Field(max_length=10, json_schema_extra={"minItems": 1})
     networks: Networks = Networks()
     storage: Storage = Storage()
     recipe: str = "cpu"
@@ -180,6 +180,8 @@ class ClusterSpec(_Model):
     @field_validator("nodes")
     @classmethod
     def _group_names_differ(cls, groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
+        if not groups:  # not `min_length`: that would also complain about a group with errors
+            raise ValueError("at least one node group is needed")
         names = [group.name for group in groups]
         for name in names:
             if names.count(name) > 1:
@@ -318,6 +320,8 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
         path, names = (*path, "type"), registry.backend_names()
         asked = str(context.get("tag", ""))
         message, allowed = f"unknown backend {asked!r}", _nearest(asked, names).lstrip("; ")
+    elif kind == "ip_v4_network":
+        allowed = "for example 10.0.0.0/8, with no host bits set"
     elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
         message, allowed = (
             f"is {details['input']!r}",

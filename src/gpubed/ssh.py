@@ -213,18 +213,22 @@ class SSH:
         name = _known_as(node.control_address, node.port)
         for key in map(_public_key, node.host_keys):
             client.get_host_keys().add(name, key.get_name(), key)
-        client.connect(
-            node.control_address,
-            node.port,
-            node.user,
-            pkey=self._private_key(),
-            sock=self._through(),
-            allow_agent=False,
-            look_for_keys=False,
-            timeout=_CONNECT_S,
-            banner_timeout=_CONNECT_S,
-            auth_timeout=_CONNECT_S,
-        )
+        try:
+            client.connect(
+                node.control_address,
+                node.port,
+                node.user,
+                pkey=self._private_key(),
+                sock=self._through(),
+                allow_agent=False,
+                look_for_keys=False,
+                timeout=_CONNECT_S,
+                banner_timeout=_CONNECT_S,
+                auth_timeout=_CONNECT_S,
+            )
+        except BaseException:
+            client.close()
+            raise
         transport = client.get_transport()
         if transport:
             transport.set_keepalive(_KEEPALIVE_S)

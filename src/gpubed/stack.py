@@ -81,10 +81,18 @@ class Stack:
         return self._cli("up", sink)
 
     def refresh(self, sink: Sink) -> Result:
-        """Read every resource from the testbed; what is gone leaves the state."""
+        """Read every resource from the testbed; what is gone leaves the state.
+
+        Creations that an earlier run was killed in are forgotten: the drivers adopt
+        what such a creation left behind.
+        """
         if self.engine == "embedded":
-            return self._embedded().refresh(sink)
-        return self._cli("refresh", sink)
+            return self._embedded().refresh(sink, clear_pending_creates=True)
+        return self._cli("refresh", sink, clear_pending_creates=True)
+
+    def interrupted(self) -> bool:
+        """Say whether an earlier run was killed while it created something."""
+        return bool(self.export().get("deployment", {}).get("pending_operations"))
 
     def destroy(self, sink: Sink) -> Result:
         """Remove every resource, then the stack itself."""
@@ -114,7 +122,9 @@ class Stack:
     def _worker_environment(self) -> dict[str, str]:
         return {"GPUBED_ROOT": str(self.cluster.project.root)}
 
-    def _cli(self, verb: Literal["preview", "up", "refresh", "destroy"], sink: Sink) -> Result:
+    def _cli(
+        self, verb: Literal["preview", "up", "refresh", "destroy"], sink: Sink, **options: bool
+    ) -> Result:
         project = self.cluster.project
         workspace = automation.LocalWorkspaceOptions(
             work_dir=str(project.root), env_vars={**_inherited(), **environment(project)}
@@ -125,7 +135,9 @@ class Stack:
             stack = automation.create_or_select_stack(
                 stack_name=self.cluster.name, work_dir=str(project.root), opts=workspace
             )
-            getattr(stack, verb)(on_event=translator.handle, on_output=lambda _line: None)
+            getattr(stack, verb)(
+                on_event=translator.handle, on_output=lambda _line: None, **options
+            )
         return Result(
             changes=translator.changes(),
             steps=tuple(translator.steps),

@@ -134,3 +134,4 @@ def cluster(
         finally:
             made.down()
             asyncio.get_event_loop().close()
+            asyncio.set_event_loop(None)

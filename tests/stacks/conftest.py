@@ -28,7 +28,7 @@ class Theatre:
 
     def __init__(self, folder):
         self.project = folder / "project"
-        shutil.copytree(HERE / "program", self.project)
+        shutil.copytree(HERE / "support" / "program", self.project)
         self.backend = folder / "backend"
         self.backend.mkdir()
         self.passphrase_file = folder / "passphrase"

@@ -12,6 +12,7 @@ import pytest
 from gpubed import paths
 from gpubed.backends.local import image
 from gpubed.backends.local.image import Recipe
+from gpubed.errors import GpubedError
 
 
 @pytest.fixture
@@ -60,3 +61,8 @@ def test_digest_changes_with_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
     other = image.Release("debian:bookworm-20260101-slim", "bookworm")
     monkeypatch.setitem(image.RELEASES, "debian-12", other)
     assert Recipe("debian-12").digest != before
+
+
+def test_image_of_another_version_cannot_be_made_again() -> None:
+    with pytest.raises(GpubedError, match="gpubed-node:debian-12-0000 is gone"):
+        image.restore("gpubed-node:debian-12-0000")

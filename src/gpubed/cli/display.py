@@ -32,7 +32,7 @@ _VERBS = {
     "read": ("reading", "read"),
     "refresh": ("refreshing", "refreshed"),
 }
-_SIGN = {"create-replacement": "replace", "delete-replaced": "delete"}
+_SIGN: dict[str, str] = {"create-replacement": "replace", "delete-replaced": "delete"}
 _QUIET = {"same", "read", "refresh", "replace"}
 
 
@@ -110,11 +110,11 @@ class Display:
         self._ui.mark(sign, f"{text}  {took:.1f} s")
 
     def _on_resource(self, event: Event) -> None:
-        op, status = event["op"], event["status"]
+        op, status = str(event["op"]), event["status"]
         kind = event["type"].rsplit(":", 1)[-1]
         if op in _QUIET or event["type"] == "pulumi:pulumi:Stack" or "providers" in event["type"]:
             return
-        doing, done = _VERBS.get(str(op), (str(op), str(op)))
+        doing, done = _VERBS.get(op, (op, op))
         label = f"{kind} {event['name']}"
         if status == "started":
             self._start(event["urn"] + op, f"{doing} {label}")

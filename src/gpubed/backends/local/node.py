@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 from docker.errors import APIError, ImageNotFound, NotFound
@@ -44,7 +45,9 @@ class NodeDriver(Driver):
             try:
                 return str(container.id), _up(container, node)
             except Exception:
-                self.delete("", inputs)
+                # Nobody knows its id yet. If this fails too, the first error says more.
+                with suppress(GpubedError):
+                    self.delete("", inputs)
                 raise
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002

@@ -48,9 +48,7 @@ def command(
     return 0
 
 
-def _confirm_removals(
-    ui: UI, paths: ClusterPaths, chosen: stack.EngineName, yes: bool
-) -> None:
+def _confirm_removals(ui: UI, paths: ClusterPaths, chosen: stack.EngineName, yes: bool) -> None:
     """Ask before nodes go away; without a terminal the specification is the answer."""
     if yes or not ui.err.is_terminal or not paths.allocation.exists():
         return

@@ -1,0 +1,80 @@
+"""JupyterLab as a researcher meets it: in a real browser."""
+
+import shutil
+import ssl
+import urllib.error
+import urllib.request
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.browser]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+NOTEBOOK = "examples/digits.ipynb"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    executable = shutil.which("chromium") or shutil.which("chromium-browser")
+    if executable is None:
+        pytest.skip("there is no Chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser):
+    # The certificate is the cluster's own; that it is the right one is checked apart.
+    context = browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
+    yield context.new_page()
+    context.close()
+
+
+def test_the_certificate_is_the_clusters_own(cluster):
+    url = cluster.call("open", "--print").stdout.strip()
+    trusted = ssl.create_default_context(cafile=str(cluster.state / "jupyterlab.crt"))
+    with urllib.request.urlopen(url, context=trusted) as answer:
+        assert answer.status == 200
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        urllib.request.urlopen(url, context=ssl.create_default_context())
+
+
+def test_a_wrong_token_is_refused(cluster, page):
+    url = cluster.call("open", "--print").stdout.strip()
+    page.goto(url.split("token=")[0] + "token=" + "0" * 64)
+    page.wait_for_selector("input[type=password]")
+    assert page.locator("#jp-main-dock-panel").count() == 0
+
+
+def test_the_right_token_opens_the_lab_and_the_notebook_runs_on_all_nodes(cluster, page, tmp_path):
+    url = cluster.call("open", "--print").stdout.strip()
+    page.goto(url.replace("/lab?", f"/lab/tree/{NOTEBOOK}?"))
+    page.wait_for_selector(".jp-Notebook", timeout=120_000)
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=120_000)
+    page.click("text=Run >> nth=0")
+    page.click("text=Run All Cells")
+    cells = page.locator(".jp-CodeCell").count()
+    # The last cell has its number once everything before it ran without an error.
+    page.wait_for_function(
+        "cells => [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]"
+        ".filter(p => /\\[\\d+\\]/.test(p.textContent)).length >= cells"
+        ' || document.querySelector(\'[data-mime-type="application/vnd.jupyter.stderr"].jp-mod-error, .jp-RenderedText[data-mime-type="application/vnd.jupyter.error"]\')',
+        arg=cells,
+        timeout=300_000,
+    )
+    page.screenshot(path=str(tmp_path / "jupyterlab.png"))
+    text = page.locator(".jp-Notebook").inner_text()
+    assert "Traceback" not in text
+    assert "world size" in text.lower()

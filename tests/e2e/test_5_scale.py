@@ -1,0 +1,92 @@
+"""Growing and shrinking touches only what it must."""
+
+import json
+import subprocess
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+
+
+def containers(cluster):
+    """Return id and start time of each node's container."""
+    found = {}
+    for node in cluster.json("status")["nodes"]:
+        shown = subprocess.run(
+            ["docker", "inspect", node["id"]], capture_output=True, text=True, check=True
+        )
+        found[node["name"]] = (node["id"], json.loads(shown.stdout)[0]["State"]["StartedAt"])
+    return found
+
+
+def hostfile(cluster):
+    return [
+        line.split()[0] for line in cluster.node("head", "cat /etc/gpubed/hostfile").splitlines()
+    ]
+
+
+def set_count(cluster, count):
+    cluster.edit(lambda spec: spec["nodes"][0].update(count=count))
+
+
+def test_one_node_more_touches_no_other(cluster):
+    before = containers(cluster)
+    set_count(cluster, 4)
+    changes = {(c["op"], c["urn"].split("::")[-1]) for c in cluster.json("plan")["changes"]}
+    assert changes == {("create", "node-3"), ("update", "configuration")}
+    status = cluster.json("up")
+    after = containers(cluster)
+    assert set(after) == {*before, "node-3"}
+    assert before.items() <= after.items(), "the others were neither replaced nor restarted"
+    assert hostfile(cluster) == ["node-0", "node-1", "node-2", "node-3"]
+    assert status["verification"]["failed"] == 0
+    assert {c["node"] for c in status["verification"]["checks"] if c["id"] == "ssh.mesh"} == set(
+        after
+    )
+
+
+def test_a_kill_while_ansible_runs_leaves_nothing_that_the_next_up_cannot_mend(cluster):
+    before = containers(cluster)
+    set_count(cluster, 2)
+    events = cluster.root / "events.jsonl"
+    process = cluster.start(
+        "up",
+        cluster.name,
+        "--events",
+        str(events),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _wait_for(events, lambda e: e["what"] == "task" and e.get("phase") == "base", process)
+    process.kill()
+    process.wait()
+    status = cluster.json("up")
+    assert [node["state"] for node in status["nodes"]] == ["ready"] * 2
+    after = containers(cluster)
+    assert after == {name: before[name] for name in ("node-0", "node-1")}
+    assert hostfile(cluster) == ["node-0", "node-1"]
+    names = subprocess.run(
+        ["docker", "ps", "-a", "--filter", "label=gpubed.name=e2e", "--format", "{{.Names}}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert len(names) == 2, "two were removed cleanly"
+    assert cluster.json("plan")["changes"] == []
+
+
+def _wait_for(events, wanted, process):
+    import time
+
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if events.exists():
+            lines = events.read_text().splitlines()
+            if any(wanted(json.loads(line)) for line in lines if line.endswith("}")):
+                return
+        time.sleep(0.1)
+    raise AssertionError("the event never came")
+
+
+def test_results_and_jobs_follow_the_new_size(cluster):
+    assert cluster.json("run", "digits")["world_size"] == 2

@@ -1,0 +1,103 @@
+"""Killed anywhere while nodes are made: the next `up` converges, `down` leaves nothing."""
+
+import json
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+from support.cluster import labelled
+
+pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+
+
+def kill_after(cluster, seconds):
+    process = cluster.start(
+        "up", cluster.name, "-y", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    time.sleep(seconds)
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kill_at_a_random_time_leaves_neither_duplicates_nor_orphans(bare, seed):
+    for _ in range(2):
+        kill_after(bare, random.Random(seed).uniform(0.5, 6))
+    bare.call("up")
+    assert len([x for x in labelled(bare.name) if x.startswith("container")]) == 2
+    assert bare.json("plan")["changes"] == []
+    bare.call("down", "-y")
+    assert labelled(bare.name) == []
+
+
+def test_down_after_a_kill_leaves_nothing_and_lists_what_it_removed(bare):
+    kill_after(bare, 4)
+    removal = bare.json("down", "-y")
+    assert removal["survivors"] == []
+    assert labelled(bare.name) == []
+    assert not (bare.root / ".gpubed" / bare.name).exists()
+
+
+def test_a_second_up_exits_5_and_names_the_first(bare):
+    first = bare.start("up", bare.name, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        lock = bare.root / ".gpubed" / bare.name / "lock"
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not (lock.exists() and lock.read_text()):
+            time.sleep(0.05)
+        refused = bare.call("up", rc=5)
+        assert f"pid {first.pid}" in refused.stderr
+    finally:
+        assert first.wait(120) == 0
+
+
+def test_ctrl_c_ends_cleanly_with_130(bare):
+    process = bare.start("up", bare.name, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    bare.call("up")
+    assert [node["state"] for node in bare.json("status")["nodes"]] == ["ready"] * 2
+
+
+def test_a_node_removed_behind_our_back_is_found_and_made_again(bare):
+    bare.call("up")
+    ids = {node["name"]: node["id"] for node in bare.json("status")["nodes"]}
+    subprocess.run(["docker", "rm", "-f", ids["node-1"]], check=True, capture_output=True)
+    found = bare.call("up", rc=1)
+    assert "node-1 is missing" in found.stderr
+    assert "--refresh" in found.stderr
+    status = bare.json("up", "--refresh")
+    after = {node["name"]: node["id"] for node in status["nodes"]}
+    assert after["node-0"] == ids["node-0"]
+    assert after["node-1"] != ids["node-1"]
+
+
+def test_the_shaping_changes_in_place(bare):
+    bare.call("up")
+    before = [node["id"] for node in bare.json("status")["nodes"]]
+    bare.edit(lambda spec: spec["networks"]["experiment"].update(rate="50 Mbit/s"))
+    ops = {change["op"] for change in bare.json("plan")["changes"]}
+    assert ops == {"update"}
+    bare.call("up")
+    assert [node["id"] for node in bare.json("status")["nodes"]] == before
+    shown = bare.node("node-0", "cat /etc/gpubed/link")
+    assert "50000000" in shown
+
+
+def test_events_are_one_json_object_per_line(bare, tmp_path):
+    events = tmp_path / "events.jsonl"
+    bare.call("up", "--events", str(events))
+    parsed = [json.loads(line) for line in events.read_text().splitlines()]
+    assert {"at", "what"} <= set(parsed[0])
+    created = [
+        e["name"]
+        for e in parsed
+        if e["what"] == "resource" and e["status"] == "done" and e["op"] == "create"
+    ]
+    assert {"identity", "control", "node-0", "node-1", "configuration"} <= set(created)

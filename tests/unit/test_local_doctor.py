@@ -1,0 +1,147 @@
+"""`gpubed doctor` on the local backend: each finding can fail, and says what to do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpubed import spec
+from gpubed.backends.base import Finding
+from gpubed.backends.local import build, daemon, doctor, image
+from gpubed.errors import PrerequisiteMissing
+
+INFO: dict[str, Any] = {
+    "ServerVersion": "28.0",
+    "OperatingSystem": "Debian GNU/Linux 12",
+    "SecurityOptions": ["name=seccomp,profile=default"],
+    "DockerRootDir": "/",
+    "MemoryLimit": True,
+    "CpuCfsQuota": True,
+    "CgroupVersion": "2",
+}
+
+
+class Docker:
+    """A daemon that answers what a test wants."""
+
+    def __init__(self) -> None:
+        self.answer = dict(INFO)
+        self.api = SimpleNamespace(base_url="http+docker://localhost")
+        self.found: list[Any] = []
+        self.networks = SimpleNamespace(list=lambda: self.found)
+
+    def info(self) -> dict[str, Any]:
+        return self.answer
+
+    def network(self, name: str, subnet: str, labels: dict[str, str]) -> None:
+        attrs = {"IPAM": {"Config": [{"Subnet": subnet}]}, "Labels": labels}
+        self.found.append(SimpleNamespace(name=name, attrs=attrs))
+
+
+@pytest.fixture(autouse=True)
+def docker(monkeypatch: pytest.MonkeyPatch) -> Docker:
+    made = Docker()
+    monkeypatch.setattr(daemon, "client", lambda: made)
+    monkeypatch.setattr(image, "exists", lambda _: True)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9))
+    monkeypatch.setattr(doctor, "_kernel_options", lambda _: None)
+    monkeypatch.setattr(doctor, "_routes", lambda: iter(()))
+    return made
+
+
+def find(kind: str, wanted: spec.ClusterSpec | None = None) -> Finding:
+    found = next(finding for finding in doctor.findings(wanted) if finding.id == kind)
+    assert found.ok == (found.fix is None)
+    return found
+
+
+def lab(**networks: Any) -> spec.ClusterSpec:
+    data = {"version": 1, "name": "lab", "backend": {"type": "local"}, "nodes": [{"count": 2}]}
+    return spec.model().model_validate({**data, "networks": networks})
+
+
+def test_daemon_that_is_not_there_is_the_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise PrerequisiteMissing("not running", "start it")
+
+    monkeypatch.setattr(daemon, "client", absent)
+    found = find("local.docker")
+    assert (found.ok, found.fix) == (False, "start it")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("OperatingSystem", "Docker Desktop"), ("SecurityOptions", ["name=rootless"])],
+)
+def test_daemon_that_hides_addresses_is_refused(docker: Docker, key: str, value: Any) -> None:
+    docker.answer[key] = value
+    assert not find("local.docker").ok
+
+
+def test_daemon_of_another_machine_is_refused(docker: Docker) -> None:
+    docker.api.base_url = "https://192.0.2.1:2376"
+    assert not find("local.docker").ok
+
+
+def test_first_cluster_needs_more_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=10 * 10**9))
+    assert find("local.disk").ok
+    monkeypatch.setattr(image, "exists", lambda _: False)
+    monkeypatch.setattr(build, "without_registry", lambda _: None)
+    assert not find("local.disk").ok
+
+
+def test_no_registry_and_no_mmdebstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image, "exists", lambda _: False)
+    monkeypatch.setattr(build, "without_registry", lambda _: "mmdebstrap is not installed")
+    monkeypatch.setattr(doctor, "_registry_has", lambda _: False)
+    found = find("local.image")
+    assert not found.ok
+    assert "mmdebstrap is not installed" in found.message
+
+
+def test_cgroup_without_limits(docker: Docker) -> None:
+    docker.answer["MemoryLimit"] = False
+    assert "memory" in find("local.cgroup").message
+
+
+def test_kernel_without_shaping(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {f"CONFIG_{name}" for name in doctor._SHAPING}
+    monkeypatch.setattr(doctor, "_kernel_options", lambda _: options)
+    assert find("local.kernel").ok
+    options.remove("CONFIG_IFB")
+    assert "CONFIG_IFB" in find("local.kernel").message
+
+
+def test_variable_that_is_left_out_is_named_without_its_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "https://me:hidden@index.example/simple")
+    found = find("local.environment")
+    assert not found.ok
+    assert "PIP_INDEX_URL" in found.message
+    assert "hidden" not in found.message
+
+
+def test_subnet_of_a_route_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    route = (doctor.IPv4Network("10.0.0.0/8"), "a route of this machine (interface vpn0)")
+    monkeypatch.setattr(doctor, "_routes", lambda: iter([route]))
+    found = find("local.subnet.control", lab())
+    assert "vpn0" in found.message
+    assert "networks.control.subnet" in str(found.fix)
+
+
+def test_subnet_of_the_clusters_own_network_is_free(
+    docker: Docker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subnet = "10.77.0.0/24"
+    wanted = lab(control={"subnet": subnet})
+    route = (doctor.IPv4Network(subnet), "a route of this machine (interface br-1)")
+    monkeypatch.setattr(doctor, "_routes", lambda: iter([route]))
+    docker.network("gpubed-lab-1-control", subnet, {"gpubed.name": "lab"})
+    assert find("local.subnet.control", wanted).ok
+    docker.found.clear()
+    docker.network("other", subnet, {})
+    assert "Docker network other" in find("local.subnet.control", wanted).message
