@@ -32,7 +32,8 @@ def pages() -> dict[str, str]:
 def cluster_yml() -> Iterator[str]:
     """Describe the keys of the specification, from its JSON Schema."""
     schema = spec.json_schema()
-    yield "# cluster.yml\n\nUnknown keys are errors; `gpubed check` names the line and the nearest key.\n"
+    yield "# cluster.yml\n"
+    yield "Unknown keys are errors; `gpubed check` names the line and the nearest key.\n"
     yield from _keys("The file", schema)
     for name, definition in sorted(schema.get("$defs", {}).items()):
         yield from _keys(name, definition)

@@ -114,7 +114,8 @@ class Storage(_Model):
 class JupyterLab(_Model):
     """JupyterLab on the head, over TLS and with a token."""
 
-    port: Port = 8888
+    # Runs as an ordinary user, who may not take a lower port.
+    port: int = Field(default=8888, ge=1024, le=65535)
 
 
 class Services(_Model):

@@ -167,7 +167,8 @@ def by_hand() -> float:
         f"head:{folder}",
     ]
     subprocess.run(copy, check=True)
-    command = f"cd {folder} && GPUBED_RUN_DIR={folder} gpubed-horovodrun -- python main.py >&2 && cat metrics.json"
+    start = f"GPUBED_RUN_DIR={folder} gpubed-horovodrun -- python main.py"
+    command = f"cd {folder} && {start} >&2 && cat metrics.json"
     done = subprocess.run(
         ["ssh", "-F", config, "head", command], capture_output=True, text=True, check=True
     )
@@ -184,9 +185,8 @@ def collective() -> Iterator[Row]:
 def main() -> None:
     """Print the machine and the rows."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    print(
-        f"{platform.platform()}, {os.cpu_count()} CPUs, {memory:.0f} GiB, Python {platform.python_version()}"
-    )
+    machine = f"{os.cpu_count()} CPUs, {memory:.0f} GiB, Python {platform.python_version()}"
+    print(f"{platform.platform()}, {machine}")
     print(f"load {os.getloadavg()[0]:.1f} at the start; medians of {ROUNDS}; cluster {CLUSTER}\n")
     for part in (planning, engine, configuration, training, collective):
         for row in part():

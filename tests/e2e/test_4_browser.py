@@ -1,5 +1,6 @@
 """JupyterLab as a researcher meets it: in a real browser."""
 
+import re
 import shutil
 import ssl
 import urllib.error
@@ -19,6 +20,12 @@ FLAGS = [
     "--disable-sync",
 ]
 NOTEBOOK = "examples/digits.ipynb"
+FINISHED = """cells => {
+  const ran = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]
+    .filter(prompt => /\\[\\d+\\]/.test(prompt.textContent)).length;
+  const error = document.querySelector('[data-mime-type="application/vnd.jupyter.error"]');
+  return ran >= cells || error !== null;
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +73,11 @@ def test_the_right_token_opens_the_lab_and_the_notebook_runs_on_all_nodes(cluste
     page.click("text=Run >> nth=0")
     page.click("text=Run All Cells")
     cells = page.locator(".jp-CodeCell").count()
-    # The last cell has its number once everything before it ran without an error.
-    page.wait_for_function(
-        "cells => [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]"
-        ".filter(p => /\\[\\d+\\]/.test(p.textContent)).length >= cells"
-        ' || document.querySelector(\'[data-mime-type="application/vnd.jupyter.stderr"].jp-mod-error, .jp-RenderedText[data-mime-type="application/vnd.jupyter.error"]\')',
-        arg=cells,
-        timeout=300_000,
-    )
+    # A cell shows a number once it ran; an error stops the run.
+    page.wait_for_function(FINISHED, arg=cells, timeout=300_000)
     page.screenshot(path=str(tmp_path / "jupyterlab.png"))
     text = page.locator(".jp-Notebook").inner_text()
     assert "Traceback" not in text
-    assert "world size" in text.lower()
+    size = len(cluster.json("status")["nodes"])
+    assert re.search(rf"ranks\s+{size}\b", text), text
+    assert re.search(r"test accuracy\s+9[5-9]", text), text
