@@ -61,14 +61,16 @@ def rate_of_this_node() -> float | None:
     return float(rate) if rate else None
 
 
-def measure_links(place: Place, seconds: float, out: Path) -> list[dict[str, Any]]:
+def measure_links(
+    place: Place, seconds: float, declared: float | None, out: Path
+) -> list[dict[str, Any]]:
     """One rank of each node takes part."""
     if place.local_rank:
         return []
     name = os.environ.get("GPUBED_NODE") or socket.gethostname()
     address = os.environ.get("GPUBED_ADDRESS") or socket.gethostbyname(name)
     node, count = place.rank // place.local_size, place.size // place.local_size
-    return links.measure(out / ".links", node, count, name, address, seconds)
+    return links.measure(out / ".links", node, count, name, address, seconds, declared)
 
 
 def gather_links(mine: list[dict[str, Any]], declared: float | None) -> list[dict[str, Any]]:
@@ -169,9 +171,9 @@ def main() -> None:
     place = Place.from_environment()
     if place.size < 2:
         raise SystemExit("an allreduce needs at least two ranks")
-    streams = (
-        [] if arguments.only_allreduce else measure_links(place, arguments.seconds, arguments.out)
-    )
+    streams = []
+    if not arguments.only_allreduce:
+        streams = measure_links(place, arguments.seconds, arguments.rate, arguments.out)
     torch.set_num_threads(1)
     hvd.init()
     rows_links = gather_links(streams, arguments.rate)

@@ -32,7 +32,7 @@ class Check(_Model):
     id: str
     node: str = ""
     result: Result
-    value: float | str | None = None
+    value: int | float | str | None = None
     unit: str = ""
     limit: str = ""
     reason: str = ""

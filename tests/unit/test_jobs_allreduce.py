@@ -3,8 +3,8 @@
 import importlib.util
 import itertools
 import socket
+import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,6 @@ def links():
     # By path: jobs are no package, and several have a main.py.
     spec = importlib.util.spec_from_file_location("allreduce_links", JOB / "links.py")
     module = importlib.util.module_from_spec(spec)
-    import sys
-
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
@@ -57,22 +55,42 @@ def test_a_socket_counts_headers_of_every_segment(links):
     assert 66 <= reading.wire - reading.payload <= 330
 
 
-def test_two_nodes_measure_both_directions(links, tmp_path, monkeypatch):
+def test_every_direction_is_measured_and_named_right(links, tmp_path, monkeypatch):
+    """Three nodes: one is early for every round, so senders queue at a receiver."""
     monkeypatch.setattr(links, "WARM_UP_S", 0.01)
     found = {}
 
     def node(rank):
-        found[rank] = links.measure(tmp_path / "links", rank, 2, f"node-{rank}", "127.0.0.1", 0.05)
+        found[rank] = links.measure(
+            tmp_path / "links", rank, 3, f"node-{rank}", "127.0.0.1", 0.05, None
+        )
 
-    threads = [threading.Thread(target=node, args=(rank,)) for rank in range(2)]
-    start = time.monotonic()
+    threads = [threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20)
-    assert time.monotonic() - start < 20
-    assert {(row["src"], row["dst"]) for row in found[0] + found[1]} == {
-        ("node-0", "node-1"),
-        ("node-1", "node-0"),
-    }
-    assert all(row["measured_bps"] > row["goodput_bps"] > 0 for row in found[0] + found[1])
+        thread.join(timeout=30)
+    rows = [row for part in found.values() for row in part]
+    names = [f"node-{rank}" for rank in range(3)]
+    assert sorted((row["src"], row["dst"]) for row in rows) == sorted(
+        itertools.permutations(names, 2)
+    )
+    assert all(row["dst"] == f"node-{rank}" for rank, part in found.items() for row in part)
+    assert all(row["measured_bps"] > row["goodput_bps"] > 0 for row in rows)
+
+
+def test_a_sender_out_of_turn_waits(links):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        early, expected = (socket.create_connection(address) for _ in range(2))
+        early.sendall(links.RANK.pack(7))
+        expected.sendall(links.RANK.pack(3))
+        door = links.Door(listener)
+        with door.admit(3), early, expected:
+            assert expected.recv(1) == links.GO
+            early.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                early.recv(1)
+            door.admit(7).close()
+            early.settimeout(5)
+            assert early.recv(1) == links.GO
