@@ -14,7 +14,7 @@ SMALLEST = 64 << 10
 LARGEST = 1 << 30
 # Enough steps that the largest size takes seconds, few enough that the whole
 # series stays below a minute.
-LARGEST_S = 3.0
+LARGEST_S = 5.0
 BUDGET_S = 4.0
 MOST_REPETITIONS = 20
 FEWEST_REPETITIONS = 3

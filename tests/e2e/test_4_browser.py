@@ -19,7 +19,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-NOTEBOOK = "examples/digits.ipynb"
+NOTEBOOK = "examples/digits/digits.ipynb"
 FINISHED = """cells => {
   const ran = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]
     .filter(prompt => /\\[\\d+\\]/.test(prompt.textContent)).length;

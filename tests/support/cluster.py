@@ -70,10 +70,14 @@ class Cluster:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def node(self, name, command):
+    def node(self, name, command, text=None):
         config = str(self.state / "ssh_config")
         done = subprocess.run(
-            ["ssh", "-F", config, name, command], capture_output=True, text=True, check=False
+            ["ssh", "-F", config, name, command],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -50,13 +50,15 @@ def test_shared_memory_outlives_a_logout(host):
 
 
 @pytest.mark.parametrize("controller", ["--gloo", "--mpi"])
-def test_two_nodes_sum(host, is_head, controller):
+def test_all_nodes_sum(host, is_head, controller):
     if not is_head:
         pytest.skip("jobs start on the head")
     done = host.run(
         f'runuser -l gpubed -c "gpubed-horovodrun {controller} -- python -c \\"{SUM}\\""'
     )
-    assert done.stdout.count("sum 3") == 2, done.stdout + done.stderr
+    ranks = len(host.file("/etc/gpubed/hostfile").content_string.splitlines())
+    total = ranks * (ranks + 1) // 2
+    assert done.stdout.count(f"sum {total}") == ranks, done.stdout + done.stderr
 
 
 def test_tensors_travel_over_the_experiment_network(host, is_head, settings):

@@ -1,4 +1,4 @@
-"""Two nodes after role jupyterlab; it runs on the first, the head."""
+"""The head after role jupyterlab."""
 
 import json
 import os
@@ -13,8 +13,8 @@ CONFIG = "/etc/gpubed/jupyterlab/jupyter_server_config.py"
 
 
 @pytest.fixture(autouse=True)
-def head_only(host, request):
-    if host.check_output("hostname") != "node-0" and "anywhere" not in request.keywords:
+def head_only(host):
+    if host.check_output("hostname") != "node-0":
         pytest.skip("JupyterLab is on the head")
 
 
@@ -99,10 +99,3 @@ def test_the_notebook_runs_to_its_end(host):
     )
     done = host.run(f"runuser -l gpubed -c '{run}'")
     assert done.rc == 0, done.stderr
-
-
-@pytest.mark.anywhere
-def test_workers_run_no_jupyterlab(host):
-    if host.check_output("hostname") == "node-0":
-        pytest.skip("this is the head")
-    assert not host.file("/etc/systemd/system/jupyterlab.service").exists
