@@ -151,6 +151,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def judge(metrics: dict[str, Any], declared: float | None) -> None:
     """Adds how far the links are off, and what bounds the allreduce."""
     if declared is None:
+        # Nothing was promised, so there is nothing to be measured against.
+        metrics |= {"link_error": None, "limited_by": None}
         return
     errors = [abs(link["measured_bps"] / declared - 1) for link in metrics["links"]]
     metrics["link_error"] = max(errors, default=0.0)

@@ -53,6 +53,8 @@ class Equality(_Model):
 class Condition(_Model):
     """What a metric must be for the run to count; `ranks` stands for the world size.
 
+    A metric that the job reports as null did not apply; one that it leaves out is missing.
+
     Attributes:
         unless: Where this holds, the condition does not apply.
     """
@@ -68,8 +70,10 @@ class Condition(_Model):
         if self.unless and metrics.get(self.unless.metric) == self.unless.equals:
             return ""
         value, wanted = metrics.get(self.metric), ranks if self.equals == "ranks" else self.equals
-        if value is None:
+        if self.metric not in metrics:
             return f"{self.metric} was not reported"
+        if value is None:
+            return ""
         if wanted is not None and value != wanted:
             return f"{self.metric} is {value} instead of {wanted}"
         if self.at_least is not None and value < self.at_least:

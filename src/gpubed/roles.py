@@ -48,6 +48,7 @@ class RoleMeta(BaseModel):
         when: Template that says whether the role is on.
         variables: Role inputs, templates over `spec`, `plan` and `recipe`.
         secrets: Random secrets that must exist on the controller beforehand.
+        sources: Folders outside the role that it installs from.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,6 +58,7 @@ class RoleMeta(BaseModel):
     when: bool | str = True
     variables: dict[str, Any] = {}
     secrets: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 @cache
@@ -147,10 +149,10 @@ def _user_variables(inventory: Path) -> list[Path]:
 
 
 def _role_digest(role: str) -> str:
-    root = _folder(role)
-    files = (path for path in root.rglob("*") if path.is_file())
-    kept = (path for path in files if not _NOT_APPLIED & set(path.relative_to(root).parts))
-    return _files_digest(kept, root)
+    folders = [_folder(role), *(paths.assets() / source for source in meta(role).sources)]
+    files = (path for root in folders for path in root.rglob("*") if path.is_file())
+    kept = (path for path in files if not _NOT_APPLIED & set(path.parts))
+    return _files_digest(kept, paths.assets())
 
 
 def _files_digest(files: Iterable[Path], root: Path) -> str:

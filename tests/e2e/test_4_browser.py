@@ -44,7 +44,10 @@ def browser():
 @pytest.fixture
 def page(browser):
     # The certificate is the cluster's own; that it is the right one is checked apart.
-    context = browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
+    # Tall, since JupyterLab keeps only those cells in the page that are in view.
+    context = browser.new_context(
+        ignore_https_errors=True, viewport={"width": 1200, "height": 2800}
+    )
     yield context.new_page()
     context.close()
 

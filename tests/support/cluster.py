@@ -8,6 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from gpubed.configure import environment as strategy
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -57,12 +59,14 @@ class Cluster:
         assert document["schema"] == f"gpubed/{verb}/1"
         return document
 
-    def playbook(self, *words):
+    def playbook(self, *words, as_gpubed=False):
+        """Run the playbooks by hand: plainly, or with what `gpubed env` exports."""
+        settings = strategy() if as_gpubed else {}
         command = [str(BIN / "ansible-playbook"), "-i", str(self.spec_path.parent)]
         done = subprocess.run(
             [*command, "playbooks/site.yml", *words],
             cwd=ROOT,
-            env=self.environment,
+            env={**self.environment, **settings},
             capture_output=True,
             text=True,
             check=False,
