@@ -1,0 +1,42 @@
+"""An allocation and a plan that no testbed made, for tests of pure functions."""
+
+from gpubed.allocation import Allocation
+from gpubed.plan import plan
+from gpubed.spec import model
+
+
+def sample_plan(**changes):
+    document = {
+        "version": 1,
+        "name": "lab",
+        "backend": {"type": "local"},
+        "nodes": [{"name": "node", "count": 3}],
+        "networks": {"experiment": {"rate": "200 Mbit/s"}},
+    }
+    return plan(model().model_validate({**document, **changes}))
+
+
+def sample_allocation(cluster):
+    nodes = [
+        {
+            "name": node.name,
+            "id": f"id-{node.name}",
+            "group": node.group,
+            "role": node.role,
+            "control_address": str(node.control_address),
+            "experiment_address": str(node.experiment_address),
+            "host_keys": [f"ssh-ed25519 KEY{node.index}"],
+        }
+        for node in cluster.nodes
+    ]
+    return Allocation.model_validate(
+        {
+            "cluster": cluster.cluster,
+            "uuid": "6f0c0000-0000-4000-8000-000000000000",
+            "backend": "local",
+            "nodes": nodes,
+            "control": {"subnet": str(cluster.control.subnet)},
+            "experiment": {"subnet": str(cluster.experiment.subnet), "rate_bps": 200_000_000},
+            "one_host": True,
+        }
+    )

@@ -1,0 +1,122 @@
+"""From an allocation to files: ordinary, complete, without a secret."""
+
+import subprocess
+
+import pytest
+import yaml
+
+from gpubed import applied, inventory, roles
+from gpubed.paths import Project
+from support.samples import sample_allocation, sample_plan
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    return Project(tmp_path).cluster("lab")
+
+
+@pytest.fixture
+def rendered(cluster):
+    wanted = sample_plan()
+    granted = sample_allocation(wanted)
+    changed = inventory.render(cluster, wanted, granted)
+    return cluster, wanted, granted, changed
+
+
+def variables(cluster):
+    return yaml.safe_load((cluster.inventory / "group_vars" / "all" / "gpubed.yml").read_text())
+
+
+def test_a_second_rendering_writes_nothing(rendered):
+    cluster, wanted, granted, changed = rendered
+    assert len(changed) == 5
+    assert inventory.render(cluster, wanted, granted) == []
+
+
+def test_every_node_is_in_its_groups(rendered):
+    groups = yaml.safe_load((rendered[0].inventory / "hosts.yml").read_text())["all"]["children"]
+    assert list(groups["head"]["hosts"]) == ["node-0"]
+    assert list(groups["workers"]["hosts"]) == ["node-1", "node-2"]
+    assert list(groups["group_node"]["hosts"]) == ["node-0", "node-1", "node-2"]
+
+
+def test_openssh_reads_the_configuration_and_checks_host_keys(rendered):
+    cluster, _, granted, _ = rendered
+    shown = subprocess.run(
+        ["ssh", "-G", "-F", str(cluster.ssh_config), "head"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert f"hostname {granted.head.control_address}" in shown
+    assert "stricthostkeychecking true" in shown
+    assert "passwordauthentication no" in shown
+
+
+def test_known_hosts_has_every_key_by_name_and_address(rendered):
+    cluster, _, granted, _ = rendered
+    lines = cluster.known_hosts.read_text().splitlines()
+    assert lines == [f"{n.name},{n.control_address} {n.host_keys[0]}" for n in granted.nodes]
+
+
+def test_variables_are_plain_data_for_ansible(rendered):
+    found = variables(rendered[0])
+    assert found["gpubed_head"] == "node-0"
+    assert found["jupyterlab_port"] == 8888
+    assert found["gpubed_networks"]["experiment"]["rate_bps"] == 200_000_000
+    assert set(found["gpubed_fingerprints"]) == {
+        r for p in found["gpubed_phases"].values() for r in p
+    }
+
+
+def test_phases_keep_the_order_that_roles_ask_for(rendered):
+    phases = variables(rendered[0])["gpubed_phases"]
+    assert list(phases) == list(roles.PHASES)
+    assert phases["base"].index("ssh_mesh") < phases["base"].index("firewall")
+    assert phases["runtime"] == ["python_env", "horovod"]
+
+
+def fingerprints(cluster, **changes):
+    wanted = sample_plan(**changes)
+    return roles.fingerprints(wanted, sample_allocation(wanted), cluster.inventory)
+
+
+def differing(one, other):
+    return {role for role in one if one[role] != other[role]}
+
+
+def test_the_jupyter_port_changes_only_the_fingerprint_of_jupyterlab(cluster):
+    before = fingerprints(cluster)
+    after = fingerprints(cluster, services={"jupyterlab": {"port": 9000}})
+    assert differing(before, after) == {"jupyterlab"}
+
+
+def test_an_opening_changes_only_the_fingerprint_of_the_firewall(cluster):
+    after = fingerprints(cluster, firewall={"open": [{"port": 6006}]})
+    assert differing(fingerprints(cluster), after) == {"firewall"}
+
+
+def test_another_node_changes_every_fingerprint(cluster):
+    before = fingerprints(cluster)
+    assert differing(before, fingerprints(cluster, nodes=[{"count": 4}])) == set(before)
+
+
+def test_a_users_own_variables_count(cluster):
+    before = fingerprints(cluster)
+    own = cluster.inventory / "group_vars" / "all" / "mine.yml"
+    own.parent.mkdir(parents=True)
+    own.write_text("base_packages_extra: [htop]\n")
+    assert differing(before, fingerprints(cluster)) == set(before)
+
+
+def test_what_was_applied_is_known_per_node_and_forgotten_with_it(rendered):
+    cluster, _, granted, _ = rendered
+    wanted = {"base": "1", "firewall": "2"}
+    for node in granted.nodes[:2]:
+        (cluster.applied / f"{node.id}.json").write_text('{"base": "1", "firewall": "2"}')
+    (cluster.applied / "gone.json").write_text("{}")
+    assert applied.missing(cluster, granted, wanted) == {"base", "firewall"}
+    (cluster.applied / f"{granted.nodes[2].id}.json").write_text('{"base": "1", "firewall": "old"}')
+    assert applied.missing(cluster, granted, wanted) == {"firewall"}
+    applied.prune(cluster, granted)
+    assert not (cluster.applied / "gone.json").exists()

@@ -1,0 +1,77 @@
+"""One run at a time; no worker outlives its run; a dead holder holds nobody back."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpubed import runlock
+from gpubed.errors import Locked
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from gpubed import runlock
+with runlock.hold(Path(sys.argv[1]), "up"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_the_second_run_is_refused_and_told_who_holds_it(tmp_path, holder):
+    with pytest.raises(Locked) as caught, runlock.hold(tmp_path, "down"):
+        pass
+    assert caught.value.exit_code == 5
+    assert f"pid {holder.pid}" in caught.value.message
+
+
+def test_a_killed_holder_holds_nobody_back(tmp_path, holder):
+    holder.kill()
+    holder.wait()
+    with runlock.hold(tmp_path, "up") as ended:
+        assert ended == []
+
+
+def test_a_worker_that_outlived_its_run_is_ended(tmp_path):
+    environment = {**os.environ, runlock.WORKER: str(tmp_path)}
+    orphan = subprocess.Popen(["sleep", "60"], env=environment)
+    stranger = subprocess.Popen(["sleep", "60"], env={**environment, runlock.WORKER: "/other"})
+    try:
+        with runlock.hold(tmp_path, "up") as ended:
+            assert ended == [orphan.pid]
+        assert orphan.wait(5) == -signal.SIGTERM
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        orphan.kill()
+
+
+def test_waiting_for_a_lock_ends_when_it_is_free(tmp_path, holder):
+    started = time.monotonic()
+    with pytest.raises(Locked), runlock.locked(tmp_path / "lock", "x", wait=0.5):
+        pass
+    assert time.monotonic() - started >= 0.5
+    holder.kill()
+    with runlock.locked(tmp_path / "lock", "x", wait=5):
+        pass
+
+
+def test_a_lock_file_that_was_removed_is_made_anew(tmp_path):
+    with runlock.hold(tmp_path, "down"):
+        (tmp_path / "lock").unlink()
+    with runlock.hold(tmp_path, "up"):
+        assert (tmp_path / "lock").exists()
