@@ -149,8 +149,12 @@ def down(cluster: ClusterPaths, engine: EngineName) -> Removal:
     with runlock.hold(cluster.state, "down"):
         stack = Stack(cluster, engine)
         uuid, backend = _identity(stack)
+        removed: list[str] = []
+        if uuid and backend and stack.interrupted():
+            # What a killed run made is not in the state, and may hold on to what is.
+            removed += backend.release(uuid)
         result = stack.destroy(_emit)
-        removed = [
+        removed += [
             f"{e.type.rsplit(':', 1)[-1]} {e.name}" for e in result.steps if e.op == "delete"
         ]
         survivors: list[str] = []
