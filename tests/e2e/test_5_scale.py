@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+from support.cluster import labelled
+
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
 
@@ -65,13 +67,8 @@ def test_a_kill_while_ansible_runs_leaves_nothing_that_the_next_up_cannot_mend(c
     after = containers(cluster)
     assert after == {name: before[name] for name in ("node-0", "node-1")}
     assert hostfile(cluster) == ["node-0", "node-1"]
-    names = subprocess.run(
-        ["docker", "ps", "-a", "--filter", "label=gpubed.name=e2e", "--format", "{{.Names}}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    assert len(names) == 2, "two were removed cleanly"
+    made = [name for name in labelled(cluster.name) if name.startswith("container")]
+    assert len(made) == 2, "two were removed cleanly"
     assert cluster.json("plan")["changes"] == []
 
 

@@ -15,7 +15,15 @@ def test_down_removes_all_and_lists_it(cluster):
     for name in ("node-0", "node-1", "control", "experiment", "shared"):
         assert name in removed
     assert labelled(cluster.name) == []
-    stack = cluster.root / ".gpubed" / "pulumi" / ".pulumi" / "stacks" / "gpubed" / "e2e.json"
+    stack = (
+        cluster.root
+        / ".gpubed"
+        / "pulumi"
+        / ".pulumi"
+        / "stacks"
+        / "gpubed"
+        / f"{cluster.name}.json"
+    )
     assert not stack.exists()
     assert [path.name for path in cluster.state.iterdir()] == ["runs"]
     assert not (cluster.spec_path.parent / "hosts.yml").exists()
