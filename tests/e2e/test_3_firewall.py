@@ -110,7 +110,7 @@ def test_only_ssh_and_jupyterlab_answer_from_outside(cluster, nodes):
 def test_the_scan_finds_a_port_when_the_firewall_is_off(cluster, nodes):
     planted = 7777
     listen = (
-        f"nohup timeout 60 python3 -m http.server {planted} >/dev/null 2>&1 </dev/null & sleep 1"
+        f"nohup timeout 300 python3 -m http.server {planted} >/dev/null 2>&1 </dev/null & sleep 1"
     )
     cluster.node("node-1", listen)
     with outsider(bridge_of(nodes["node-1"])) as namespace:
