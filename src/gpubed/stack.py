@@ -21,7 +21,7 @@ from pulumi import automation
 
 from gpubed import secret
 from gpubed.engine import Engine, LogEvent, ResourceEvent, Result
-from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.paths import ClusterPaths, Project
 
 EngineName = Literal["cli", "embedded"]
@@ -33,8 +33,11 @@ def choose(wanted: str | None) -> EngineName:
     """Return the engine to use: what was asked for, else the CLI where it is on PATH.
 
     Raises:
+        UsageError: There is no such engine.
         PrerequisiteMissing: The CLI was asked for and is not there.
     """
+    if wanted not in (None, "cli", "embedded"):
+        raise UsageError(f"there is no engine {wanted!r}", "--engine cli or --engine embedded")
     present = shutil.which("pulumi") is not None
     if wanted == "cli" and not present:
         raise PrerequisiteMissing("the Pulumi CLI is not on PATH", _CLI_FIX)

@@ -2,10 +2,16 @@
 
 import shutil
 import subprocess
+import uuid
 
 import pytest
 
 from support.cluster import BIN, Cluster
+
+
+def unique(purpose):
+    """Return a cluster name of its own, so that a run that was killed is in nobody's way."""
+    return f"{purpose}-{uuid.uuid4().hex[:6]}"
 
 
 @pytest.fixture(scope="session")
@@ -19,13 +25,13 @@ def docker():
 @pytest.fixture(scope="session")
 def cluster(docker, tmp_path_factory):
     """Three verified nodes; taken down at the end whatever happened."""
-    made = Cluster(tmp_path_factory.mktemp("project"), "e2e")
+    made = Cluster(tmp_path_factory.mktemp("project"), unique("e2e"))
     try:
         made.first_up = made.json("up")
         yield made
     finally:
         subprocess.run(
-            [str(BIN / "gpubed"), "down", "e2e", "-y"], env=made.environment, check=False
+            [str(BIN / "gpubed"), "down", made.name, "-y"], env=made.environment, check=False
         )
 
 
@@ -33,10 +39,10 @@ def cluster(docker, tmp_path_factory):
 def bare(docker, tmp_path):
     """A project with two nodes that are not configured, not yet up."""
     nodes = [{"name": "node", "count": 2, "machine": {"cpus": 1, "memory": "512 MiB"}}]
-    made = Cluster(tmp_path, "e2e-bare", nodes=nodes, configure=False)
+    made = Cluster(tmp_path, unique("bare"), nodes=nodes, configure=False)
     try:
         yield made
     finally:
         subprocess.run(
-            [str(BIN / "gpubed"), "down", "e2e-bare", "-y"], env=made.environment, check=False
+            [str(BIN / "gpubed"), "down", made.name, "-y"], env=made.environment, check=False
         )

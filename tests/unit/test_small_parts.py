@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpubed import jobs, progress, secret, units
+from gpubed import jobs, progress, secret, stack, units
 from gpubed.errors import UsageError
 from gpubed.verification import Check, Verification
 from support.samples import sample_allocation, sample_plan
@@ -142,3 +142,8 @@ def test_event_files_hold_json_lines(tmp_path, monkeypatch):
     monkeypatch.setenv(progress.VARIABLE, str(path))
     progress.emit("check", id="x", value=float("nan"))
     assert json.loads(path.read_text())["id"] == "x"
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(UsageError, match="there is no engine 'cil'"):
+        stack.choose("cil")
