@@ -85,7 +85,10 @@ class Operation:
 
     @contextlib.contextmanager
     def _run(self) -> Iterator[Run]:
-        """Gives the body a run; on Ctrl-C, in-flight steps end and are saved first."""
+        """Gives the body a run; on Ctrl-C, in-flight steps end and are saved first.
+
+        A second Ctrl-C does not wait for them, wherever in the clean-up it falls.
+        """
         file = None if self.preview else self.stack.file
         journal = Journal(self.opened.checkpoint, self.opened.cipher, file)
         provider = Provider(
@@ -107,9 +110,10 @@ class Operation:
         self._warn_of_interruptions()
         try:
             yield run
-        except BaseException:
+        except BaseException as error:
             run.stop()
-            run.wait_idle()
+            if _interruptions(error) < 2:
+                run.wait_idle()
             raise
         finally:
             provider.stop()
@@ -189,6 +193,15 @@ def _record_outputs(run: Run, root: State | None, outputs: Properties | None) ->
         root.outputs = merged
         run.journal.touch(root)
     return merged
+
+
+def _interruptions(error: BaseException | None) -> int:
+    """Counts the Ctrl-Cs in an exception and in those it interrupted the handling of."""
+    count = 0
+    while error is not None:
+        count += isinstance(error, KeyboardInterrupt)
+        error = error.__context__
+    return count
 
 
 def _recorded_config(resources: list[State]) -> Properties:
