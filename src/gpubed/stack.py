@@ -60,6 +60,8 @@ def environment(project: Project) -> dict[str, str]:
         "PULUMI_BACKEND_URL": f"file://{project.pulumi}",
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase_file(project)),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # The interpreter that gpubed runs in has what the program imports.
+        "PULUMI_PYTHON_CMD": sys.executable,
         "GPUBED_ROOT": str(project.root),
     }
 
@@ -70,6 +72,11 @@ class Stack:
 
     cluster: ClusterPaths
     engine: EngineName
+
+    def init(self) -> None:
+        """Make an empty stack where there is none, for the plain CLI to find."""
+        (self.cluster.project.pulumi / "config").mkdir(exist_ok=True)
+        self._embedded().init()
 
     def preview(self, sink: Sink) -> Result:
         """Compute what `up` would do."""

@@ -56,6 +56,16 @@ class Engine:
         self._parallel = parallel or 4 * (os.cpu_count() or 1)
         self._environment = dict(worker_environment or {})
 
+    def init(self) -> None:
+        """Makes an empty stack, like `pulumi stack init`; an existing one is fine.
+
+        Raises:
+            Locked: Another run holds the stack.
+        """
+        if not self._stack.exists():
+            with self._locked():
+                self._stack.create()
+
     def preview(self, on_event: EventSink = discard) -> Result:
         """Tells what `up` would do; changes nothing.
 

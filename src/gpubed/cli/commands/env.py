@@ -11,9 +11,10 @@ EXAMPLE = 'eval "$(gpubed env lab)" && pulumi preview -s lab'
 
 def command(cluster: Cluster) -> int:
     """Print `export` lines with which plain `pulumi` and `ansible-playbook` work."""
-    project = find(cluster).project
+    paths = find(cluster)
+    project = paths.project
     project.prepare()
-    (project.pulumi / "config").mkdir(exist_ok=True)
+    stack.Stack(paths, stack.choose(None)).init()
     variables = {**stack.environment(project), **configure.environment()}
     variables.pop("ANSIBLE_NOCOLOR")
     for name, value in variables.items():
