@@ -78,6 +78,8 @@ class Theatre:
         return [f"{verb} {name}" for verb, name, _ in lines if not verbs or verb in verbs]
 
     def latest(self):
+        if not self.state_file.exists():
+            return {}
         return json.loads(self.state_file.read_text())["checkpoint"].get("latest") or {}
 
     def state(self):
@@ -186,6 +188,7 @@ def _normal(state):
             if v
         },
         "protect": state.protect,
+        "external": state.external,
         "retainOnDelete": state.retain_on_delete,
         "pendingReplacement": state.pending_replacement,
         "ignoreChanges": state.ignore_changes,

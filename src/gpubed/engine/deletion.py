@@ -38,4 +38,4 @@ def _operation(state: State) -> str:
         return "discard-replaced" if state.external else "delete-replaced"
     if state.pending_replacement:
         return "remove-pending-replace"
-    return "delete"
+    return "discard" if state.external else "delete"

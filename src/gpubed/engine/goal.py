@@ -36,6 +36,20 @@ class Goal:
     source_position: str
 
 
+@dataclass(frozen=True)
+class ReadGoal:
+    """A request to read a resource that somebody else manages (`.get`), decoded."""
+
+    type: str
+    name: str
+    id: str
+    parent: str
+    inputs: Properties
+    dependencies: list[str]
+    additional_secret_outputs: list[str]
+    source_position: str
+
+
 # What the monitor advertises includes these, so that the refusal is ours and names the CLI.
 _REFUSED: dict[str, Callable[[Any], Any]] = {
     "remote components": lambda r: r.remote,
@@ -70,8 +84,8 @@ def from_request(request: pb.RegisterResourceRequest, root: Path) -> Goal:
     for feature, is_asked in _REFUSED.items():
         if is_asked(request):
             raise Refusal(feature, request.name)
-    if request.custom and not request.type.startswith(f"{PROVIDER_PACKAGE}:"):
-        raise Refusal(f"resources of type {request.type}", request.name)
+    if request.custom:
+        _check_type(request)
     return Goal(
         type=request.type,
         name=request.name,
@@ -91,6 +105,38 @@ def from_request(request: pb.RegisterResourceRequest, root: Path) -> Goal:
         additional_secret_outputs=list(request.additionalSecretOutputs),
         source_position=_position(request.sourcePosition, root),
     )
+
+
+def from_read_request(request: pb.ReadResourceRequest, root: Path) -> ReadGoal:
+    """Decodes a request to read.
+
+    Args:
+        request: What the SDK sent.
+        root: The project's folder.
+
+    Raises:
+        Refusal: It asks for something the embedded engine leaves out.
+    """
+    if request.type.endswith(":StackReference"):
+        raise Refusal("stack references", request.name)
+    if request.provider:
+        raise Refusal("explicit providers", request.name)
+    _check_type(request)
+    return ReadGoal(
+        type=request.type,
+        name=request.name,
+        id=request.id,
+        parent=request.parent,
+        inputs=from_struct(request.properties),
+        dependencies=list(request.dependencies),
+        additional_secret_outputs=list(request.additionalSecretOutputs),
+        source_position=_position(request.sourcePosition, root),
+    )
+
+
+def _check_type(request: pb.RegisterResourceRequest | pb.ReadResourceRequest) -> None:
+    if not request.type.startswith(f"{PROVIDER_PACKAGE}:"):
+        raise Refusal(f"resources of type {request.type}", request.name)
 
 
 def _position(source: Any, root: Path) -> str:

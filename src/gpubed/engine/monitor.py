@@ -121,6 +121,16 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
             object=to_struct(state.outputs if state.custom else {}),
         )
 
+    def ReadResource(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Reads a resource that the stack does not manage."""
+        try:
+            state = self._registrar.read(goal.from_read_request(request, self._root))
+        except Exception as error:
+            self._abort(context, error)
+        return resource_pb2.ReadResourceResponse(
+            urn=state.urn, id=_shown_id(state), properties=to_struct(state.outputs)
+        )
+
     def RegisterResourceOutputs(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Takes a component's outputs; the stack's are kept for the end of the run."""
         try:
@@ -148,11 +158,6 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
     def SupportsFeature(self, _request: Any, _context: Any) -> Any:  # noqa: N802
         """Serves SDKs that do not know `GetDeploymentInfo`."""
         return resource_pb2.SupportsFeatureResponse(hasSupport=False)
-
-    def ReadResource(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Refuses; reading foreign resources needs the CLI."""
-        what = "stack references" if request.type.endswith(":StackReference") else "reading by id"
-        self._abort(context, Refusal(what, request.name))
 
     def Call(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Refuses."""

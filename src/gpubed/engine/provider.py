@@ -141,8 +141,12 @@ class Provider:
         )
         self._call("Delete", request)
 
-    def read(self, state: State) -> tuple[str, Properties, Properties | None]:
+    def read(self, state: State, known: Properties) -> tuple[str, Properties, Properties | None]:
         """Asks what the resource is now.
+
+        Args:
+            state: The resource.
+            known: What is known of its outputs.
 
         Returns:
             Its id (empty: it has gone), its outputs, and its inputs if the provider told them.
@@ -150,11 +154,11 @@ class Provider:
         request = pb.ReadRequest(
             id=state.id,
             urn=state.urn,
-            properties=to_struct(state.outputs, plain=True),
+            properties=to_struct(known, plain=True),
             inputs=to_struct(state.inputs, plain=True),
         )
         reply = self._call("Read", request)
-        outputs = restore_secrets(from_struct(reply.properties), state.outputs)
+        outputs = restore_secrets(from_struct(reply.properties), known)
         if not reply.HasField("inputs"):
             return reply.id, outputs, None
         return reply.id, outputs, restore_secrets(from_struct(reply.inputs), state.inputs)

@@ -42,7 +42,7 @@ def _read_step(run: Run, state: State) -> bool:
 def _read(run: Run, state: State, step: Step) -> bool:
     operation = run.journal.begin(state, "reading")
     try:
-        found, outputs, inputs = run.provider.read(state)
+        found, outputs, inputs = run.provider.read(state, state.outputs)
     finally:
         run.journal.settle(operation)
     if not found:

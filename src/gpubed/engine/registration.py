@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpubed.engine import dependents, property_paths, urn
 from gpubed.engine.checkpoint import timestamp
 from gpubed.engine.failures import ProviderFailed, Refusal
-from gpubed.engine.goal import PROVIDER_PACKAGE, Goal
+from gpubed.engine.goal import PROVIDER_PACKAGE, Goal, ReadGoal
 from gpubed.engine.run import Halted, Run
 from gpubed.engine.state import State
 from gpubed.engine.steps import Steps
@@ -74,11 +74,43 @@ class Registrar:
                 self.root = new
         return new
 
+    def read(self, goal: ReadGoal) -> State:
+        """Reads a resource that others manage; one of that name that was ours is given up.
+
+        Raises:
+            Halted: The run is stopping, because of this resource or another.
+        """
+        name = self._urn(goal)
+        old, condemned = self._claim(name)
+        new = State(
+            urn=name,
+            type=goal.type,
+            custom=True,
+            id=goal.id,
+            inputs=goal.inputs,
+            parent=goal.parent,
+            provider=self._provider_reference(),
+            dependencies=goal.dependencies,
+            external=True,
+            additional_secret_outputs=goal.additional_secret_outputs,
+            source_position=goal.source_position,
+        )
+        if condemned:
+            condemned.wait()
+        # With the same id it is the same thing: it is only no longer ours to manage.
+        ours = old and not old.external and not condemned and old.id != new.id
+        self._steps.read(new, old, replacing=bool(ours))
+        if ours:
+            self._steps.replaced(new, ())
+        with self._run.lock:
+            self.states[name] = new
+        return new
+
     def leftovers(self) -> list[State]:
         """Returns the old entries that the program did not register, and replaced ones."""
         return [state for state in self._olds if state.delete or state.urn not in self._registered]
 
-    def _urn(self, goal: Goal) -> str:
+    def _urn(self, goal: Goal | ReadGoal) -> str:
         if goal.parent and goal.parent not in self.states:
             error = UsageError(f"{goal.name} has a parent that was not registered: {goal.parent}")
             raise self._run.fail(error)

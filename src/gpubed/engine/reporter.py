@@ -10,7 +10,9 @@ from gpubed.engine.events import EventSink, LogEvent, ResourceEvent
 from gpubed.engine.state import State
 
 # Halves of a replacement: Pulumi counts the whole.
-_HALVES = frozenset({"create-replacement", "delete-replaced", "discard-replaced"})
+_HALVES = frozenset(
+    {"create-replacement", "read-replacement", "delete-replaced", "discard-replaced"}
+)
 
 
 class Reporter:

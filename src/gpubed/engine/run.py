@@ -28,7 +28,7 @@ class Step:
 
     Attributes:
         why: The keys that changed or forced the step.
-        counts_as: The operation it is counted as, where that is not its own.
+        counts_as: The operation it is counted as, where that is not its own; empty for none.
         message: A remark for the user.
     """
 
@@ -111,7 +111,7 @@ class Run:
                 ended = dataclasses.replace(
                     event, why=step.why, message=step.message, seconds=seconds
                 )
-                self.reporter.done(ended, step.counts_as or op)
+                self.reporter.done(ended, op if step.counts_as is None else step.counts_as)
             except ProviderFailed as failure:
                 self.reporter.log("error", str(failure), state.urn)
                 self.reporter.fail(event, time.monotonic() - begun, failure.reason)

@@ -9,7 +9,7 @@ from gpubed.engine.checkpoint import Operation, timestamp
 from gpubed.engine.failures import ProviderFailed, ProviderLost
 from gpubed.engine.run import Run
 from gpubed.engine.state import State
-from gpubed.engine.values import Properties, Secret
+from gpubed.engine.values import UNKNOWN_TEXT, Properties, Secret, changed_keys
 
 
 class Steps:
@@ -87,6 +87,40 @@ class Steps:
             outputs = self._run.provider.update(old, new, ignored)
         new.outputs = guarded(new, outputs)
         new.modified = timestamp()
+        return operation
+
+    def read(self, new: State, old: State | None, *, replacing: bool) -> None:
+        """Reads what others manage, in previews too.
+
+        Args:
+            new: What to read.
+            old: The state it takes the place of.
+            replacing: That state is a resource of ours, deleted at the end of the run.
+        """
+        with self._run.step("read-replacement" if replacing else "read", new) as step:
+            operation = self._read(new)
+            if old:
+                _keep_history(old, new)
+            # A look that brings no news is none to be counted.
+            step.why = changed_keys(old.outputs, new.outputs) if old else ()
+            if step.why:
+                new.modified = timestamp()
+            else:
+                step.counts_as = ""
+            with self._run.journal.atomic():
+                self._run.journal.settle(operation)
+                if old and replacing:
+                    old.delete = True
+                    self._run.journal.touch(old)
+                self._run.journal.record(new, None if replacing else old)
+
+    def _read(self, new: State) -> Operation | None:
+        if new.id == UNKNOWN_TEXT:
+            return None
+        with self._pending(new, "reading") as operation:
+            found, outputs, _ = self._run.provider.read(new, new.inputs)
+        # Python's providers cannot say "there is none": nothing read is all they can do.
+        new.id, new.outputs = found or new.id, guarded(new, outputs)
         return operation
 
     def replaced(self, new: State, why: tuple[str, ...]) -> None:

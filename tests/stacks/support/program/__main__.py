@@ -41,6 +41,8 @@ def options(given):
         given["parent"] = made[given["parent"]]
     if "depends_on" in given:
         given["depends_on"] = [made[name] for name in given["depends_on"]]
+    if "id" in given:
+        given["id"] = resolve(given["id"])
     return pulumi.ResourceOptions(**given)
 
 
