@@ -7,20 +7,21 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpubed import allocation as allocations
+from gpubed import audit as audits
 from gpubed import handover, progress, registry, runlock, services
 from gpubed.allocation import Allocation, Node
-from gpubed.backends.base import Backend
+from gpubed.backends.base import Backend, Existing
 from gpubed.engine import LogEvent, ResourceEvent, Result
 from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan, plan
-from gpubed.spec import load, spec_backend
+from gpubed.spec import load
 from gpubed.ssh import SSH
 from gpubed.stack import EngineName, Stack
 from gpubed.verification import Verification
@@ -148,37 +149,26 @@ def down(cluster: ClusterPaths, engine: EngineName) -> Removal:
     cluster.project.prepare()
     with runlock.hold(cluster.state, "down"):
         stack = Stack(cluster, engine)
-        uuid, backend = _identity(stack)
+        uuid, backend = audits.owner(stack)
+
+        def left() -> list[Existing]:
+            found = backend.existing(cluster.name) if backend and uuid else []
+            return [thing for thing in found if thing.uuid == uuid]
+
         removed: list[str] = []
-        if uuid and backend and stack.interrupted():
+        if backend and stack.interrupted():
             # What a killed run made is not in the state, and may hold on to what is.
-            removed += backend.release(uuid)
+            removed += audits.remove(backend, left())
         result = stack.destroy(_emit)
         removed += [
             f"{e.type.rsplit(':', 1)[-1]} {e.name}" for e in result.steps if e.op == "delete"
         ]
-        survivors: list[str] = []
-        if uuid and backend:
-            removed += backend.release(uuid)
-            survivors = backend.survivors(uuid)
+        if backend:
+            removed += audits.remove(backend, left())
+        survivors = [str(thing) for thing in left()]
         if not survivors:
             removed += _forget(cluster)
     return Removal(removed, survivors)
-
-
-def _identity(stack: Stack) -> tuple[str | None, Backend | None]:
-    """Return UUID and backend of a stack, from its state: the run may have been cut short."""
-    uuid, backend = None, None
-    for resource in stack.export().get("deployment", {}).get("resources", ()):
-        outputs = resource.get("outputs", {})
-        if resource["type"].endswith(":Identity"):
-            uuid = outputs.get("result", {}).get("uuid")
-        elif outputs.get("backend") in registry.backend_names():
-            backend = registry.backend(outputs["backend"])
-    if uuid and backend is None:
-        with suppress(GpubedError):
-            backend = registry.backend(spec_backend(load(stack.cluster.spec)))
-    return uuid, backend
 
 
 def _forget(cluster: ClusterPaths) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 
 from gpubed import plan, registry, secret, spec
 from gpubed.allocation import Allocation
-from gpubed.backends.base import Backend
+from gpubed.backends.base import Backend, Existing
 from gpubed.paths import ClusterPaths, Project
 
 RATE_BPS = 100_000_000
@@ -88,6 +88,11 @@ class Cluster:
         """Delete everything, last made first."""
         for made in reversed(self.made):
             self.delete(made)
+
+    def existing(self) -> list[Existing]:
+        """Return what the testbed has of it."""
+        found = self.backend.existing(self.plan.cluster)
+        return [thing for thing in found if thing.uuid == self.uuid]
 
     def node(self, name: str) -> Made:
         """Return a node's resource."""

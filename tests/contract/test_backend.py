@@ -88,11 +88,25 @@ def test_deleted_node_is_missing_and_comes_back_as_another(cluster: Any) -> None
 
 def test_everything_made_carries_the_id(cluster: Any) -> None:
     owned = [made for made in cluster.made if "uuid" in made.inputs]
-    assert len(cluster.backend.survivors(cluster.uuid)) == len(owned)
+    assert len(cluster.existing()) == len(owned)
+
+
+def test_what_exists_is_known_by_the_ids_of_the_state(cluster: Any) -> None:
+    owned = {made.id for made in cluster.made if "uuid" in made.inputs}
+    assert {thing.id for thing in cluster.existing()} == owned
+
+
+def test_what_exists_can_be_removed_without_a_state(cluster: Any) -> None:
+    node = cluster.node("node-1")
+    [thing] = [thing for thing in cluster.existing() if thing.id == node.id]
+    cluster.backend.remove(thing)
+    cluster.backend.remove(thing)
+    assert thing not in cluster.existing()
+    cluster.create(node)
 
 
 def test_deleting_leaves_nothing(cluster: Any) -> None:
     cluster.down()
     cluster.down()
-    assert cluster.backend.survivors(cluster.uuid) == []
+    assert cluster.existing() == []
     assert {cluster.read(made) for made in cluster.made if "uuid" in made.inputs} == {None}

@@ -185,7 +185,7 @@ def test_node_that_cannot_start_says_why_and_is_removed(cluster: Any) -> None:
     taken = cluster.allocation.head.control_address
     control = {**made.inputs["control"], "address": taken}
     inputs = {**made.inputs, "name": "node-9", "control": control}
-    before = cluster.backend.survivors(cluster.uuid)
+    before = cluster.existing()
     with pytest.raises(GpubedError, match=r"node-9 does not start: .*in use"):
         cluster.backend.driver("node").create(inputs)
-    assert cluster.backend.survivors(cluster.uuid) == before
+    assert cluster.existing() == before

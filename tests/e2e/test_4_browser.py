@@ -87,4 +87,5 @@ def _wait_until_all_cells_ran(page):
         if len(prompts) >= 5 and all(re.fullmatch(r"\[\d+\]:", prompt) for prompt in prompts):
             return
         page.wait_for_timeout(1000)
-    raise AssertionError(f"the notebook did not run to its end: {prompts}")
+    said = page.locator(".jp-Notebook").inner_text()
+    raise AssertionError(f"the notebook did not run to its end: {prompts}\n{said}")

@@ -1,7 +1,7 @@
 """What a testbed must be able to do.
 
 A backend describes its resources to Pulumi (`component`), makes and removes each
-kind of them (`driver`), and can tell what exists (`describe`, `survivors`).
+kind of them (`driver`), and can tell what exists (`describe`, `existing`).
 It knows nothing of Ansible, roles or jobs.
 """
 
@@ -75,6 +75,26 @@ class Change:
     update: Sequence[str] = field(default=())
 
 
+@dataclass(frozen=True)
+class Existing:
+    """Something on a testbed that carries a cluster's name.
+
+    Attributes:
+        kind: The testbed's word for it.
+        name: Its name there.
+        id: Its id there, which is also its id in the state.
+        uuid: The cluster it belongs to: names may be used twice, ids not.
+    """
+
+    kind: str
+    name: str
+    id: str
+    uuid: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
 class Driver(ABC):
     """Makes, changes and removes one kind of resource of a backend.
 
@@ -145,16 +165,15 @@ class Backend(ABC):
         """Return the state of each node by name: ready, stopped or missing."""
 
     @abstractmethod
-    def survivors(self, uuid: str) -> list[str]:
-        """Return everything on the testbed that carries the cluster's id, as `kind name`."""
+    def existing(self, cluster: str) -> list[Existing]:
+        """Return everything on the testbed that carries the cluster's name, whatever its UUID.
+
+        What must go first comes first.
+        """
 
     @abstractmethod
-    def release(self, uuid: str) -> list[str]:
-        """Remove whatever carries the cluster's id, known to the state or not.
-
-        Returns:
-            What was removed, as `kind name`.
-        """
+    def remove(self, thing: Existing) -> None:
+        """Remove something that exists, known to the state or not; it may have gone already."""
 
     def environment(self) -> dict[str, str]:
         """Return the variables that nodes need to reach package registries (CA, proxy)."""

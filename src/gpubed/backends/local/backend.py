@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.base import Backend, Driver, Finding, Problem
+from gpubed.backends.base import Backend, Driver, Existing, Finding, Problem
 
 # Docker's and Pulumi's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
@@ -61,17 +61,17 @@ class LocalBackend(Backend):
 
         return census.describe(allocation)
 
-    def survivors(self, uuid: str) -> list[str]:
-        """Return what Docker still has of a cluster."""
+    def existing(self, cluster: str) -> list[Existing]:
+        """Return what Docker has under a cluster's name."""
         from gpubed.backends.local import census
 
-        return census.survivors(uuid)
+        return census.existing(cluster)
 
-    def release(self, uuid: str) -> list[str]:
-        """Remove what Docker still has of a cluster."""
+    def remove(self, thing: Existing) -> None:
+        """Remove a container, network or volume."""
         from gpubed.backends.local import census
 
-        return census.release(uuid)
+        census.remove(thing)
 
     def environment(self) -> dict[str, str]:
         """Return this machine's CA, proxy and index variables."""

@@ -1,55 +1,54 @@
-"""What exists of a cluster, by the label that holds its UUID."""
+"""What exists of a cluster, by the labels that hold its name and UUID."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from docker.errors import NotFound
+
 from gpubed.allocation import Allocation
+from gpubed.backends.base import Existing
 from gpubed.backends.local import daemon, ownership
 
 
 def describe(allocation: Allocation) -> dict[str, str]:
     """Return for each node whether it is ready, stopped or missing."""
+    label = f"{ownership.CLUSTER}={allocation.uuid}"
     with daemon.errors("list the nodes"):
-        found = daemon.client().containers.list(all=True, filters=_of(allocation.uuid))
+        found = daemon.client().containers.list(all=True, filters={"label": label})
     states = {container.id: container.status for container in found}
     return {node.name: _word(states.get(node.id)) for node in allocation.nodes}
 
 
-def survivors(uuid: str) -> list[str]:
-    """Return all that carries the cluster's id, as `kind name`."""
-    client, mine = daemon.client(), _of(uuid)
-    with daemon.errors("list what is left of the cluster"):
-        found = [f"container {c.name}" for c in client.containers.list(all=True, filters=mine)]
-        found += [f"network {n.name}" for n in client.networks.list(filters=mine)]
-        found += [f"volume {v.name}" for v in client.volumes.list(filters=mine)]
-        found += [
-            f"image {i.tags[0] if i.tags else i.id}" for i in client.images.list(filters=mine)
+def existing(cluster: str) -> list[Existing]:
+    """Return all that carries the cluster's name; containers first, the others are in their use."""
+    client = daemon.client()
+    mine: dict[str, Any] = {"label": f"{ownership.NAME}={cluster}"}
+    with daemon.errors("list what there is of the cluster"):
+        found = [
+            *(("container", c.name, c) for c in client.containers.list(all=True, filters=mine)),
+            *(("network", n.name, n) for n in client.networks.list(filters=mine)),
+            *(("volume", v.name, v) for v in client.volumes.list(filters=mine)),
         ]
-    return sorted(found)
+    return [
+        Existing(kind, str(name), str(thing.id), ownership.labels(thing).get(ownership.CLUSTER, ""))
+        for kind, name, thing in found
+    ]
 
 
-def release(uuid: str) -> list[str]:
-    """Remove all that carries the cluster's id; containers first, the others are in their use."""
-    client, mine, gone = daemon.client(), _of(uuid), []
-    with daemon.errors("remove what is left of the cluster"):
-        for container in client.containers.list(all=True, filters=mine):
-            container.remove(force=True, v=True)
-            gone.append(f"container {container.name}")
-        for network in client.networks.list(filters=mine):
-            network.remove()
-            gone.append(f"network {network.name}")
-        for volume in client.volumes.list(filters=mine):
-            volume.remove(force=True)
-            gone.append(f"volume {volume.name}")
-    return gone
+def remove(thing: Existing) -> None:
+    """Remove one thing; it may have gone meanwhile."""
+    client = daemon.client()
+    collection: Any = getattr(client, f"{thing.kind}s")
+    options = {"container": {"force": True, "v": True}, "volume": {"force": True}}
+    with daemon.errors(f"remove {thing}"):
+        try:
+            collection.get(thing.id).remove(**options.get(thing.kind, {}))
+        except NotFound:
+            return
 
 
 def _word(status: str | None) -> str:
     if status is None:
         return "missing"
     return "ready" if status == "running" else "stopped"
-
-
-def _of(uuid: str) -> dict[str, Any]:
-    return {"label": f"{ownership.CLUSTER}={uuid}"}

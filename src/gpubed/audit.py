@@ -1,0 +1,121 @@
+"""What exists and what the state says: compared, and brought together.
+
+They differ after a run that was killed, a state that was lost, or work done by
+hand on the testbed. Nothing is changed unless asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpubed import registry
+from gpubed.backends.base import Backend, Existing
+from gpubed.errors import GpubedError
+from gpubed.spec import load, spec_backend
+from gpubed.stack import Stack
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A resource of the testbed as the state has it."""
+
+    backend: str
+    kind: str
+    name: str
+    id: str
+    inputs: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What agrees and what does not.
+
+    Attributes:
+        uuid: The cluster's id; None when there is no state that could tell.
+        recorded: In the state, and there.
+        missing: In the state, but not there.
+        unrecorded: There under the cluster's id, but not in the state.
+        others: There under the cluster's name, but another id: of another project,
+            or of a state that was lost.
+        interrupted: Operations that a killed run left unfinished, as `creating node-1`.
+    """
+
+    uuid: str | None
+    recorded: list[Recorded] = field(default_factory=list)
+    missing: list[Recorded] = field(default_factory=list)
+    unrecorded: list[Existing] = field(default_factory=list)
+    others: list[Existing] = field(default_factory=list)
+    interrupted: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything of this cluster is where it belongs."""
+        return not (self.missing or self.unrecorded or self.interrupted)
+
+
+def audit(stack: Stack) -> Audit:
+    """Compare a cluster's state with its testbed.
+
+    Raises:
+        GpubedError: State or testbed cannot be read.
+    """
+    deployment = stack.export().get("deployment", {})
+    uuid, backend = owner(stack)
+    recorded = list(_recorded(deployment.get("resources", [])))
+    with ThreadPoolExecutor(8) as pool:
+        there = list(pool.map(_is_there, recorded))
+    found = backend.existing(stack.cluster.name) if backend else []
+    known = {resource.id for resource in recorded}
+    return Audit(
+        uuid=uuid,
+        recorded=[r for r, is_there in zip(recorded, there, strict=True) if is_there],
+        missing=[r for r, is_there in zip(recorded, there, strict=True) if not is_there],
+        unrecorded=[e for e in found if e.uuid == uuid and e.id not in known],
+        others=[e for e in found if e.uuid != uuid],
+        interrupted=[
+            f"{op['type']} {op['resource']['urn'].rsplit('::', 1)[-1]}"
+            for op in deployment.get("pending_operations", [])
+        ],
+    )
+
+
+def owner(stack: Stack) -> tuple[str | None, Backend | None]:
+    """Return UUID and backend of a cluster, from its state: its run may have been cut short."""
+    uuid, backend = None, None
+    for resource in stack.export().get("deployment", {}).get("resources", ()):
+        outputs = resource.get("outputs", {})
+        if resource["type"].endswith(":Identity"):
+            uuid = outputs.get("result", {}).get("uuid")
+        elif outputs.get("backend") in registry.backend_names():
+            backend = registry.backend(outputs["backend"])
+    if backend is None:
+        with suppress(GpubedError):
+            backend = registry.backend(spec_backend(load(stack.cluster.spec)))
+    return uuid, backend
+
+
+def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:
+    """Remove things from a testbed, in the order in which it listed them; return their names."""
+    for thing in things:
+        backend.remove(thing)
+    return [str(thing) for thing in things]
+
+
+def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
+    for resource in resources:
+        outputs = resource.get("outputs", {})
+        if outputs.get("backend") in registry.backend_names() and not resource.get("delete"):
+            name = resource["urn"].rsplit("::", 1)[-1]
+            yield Recorded(outputs["backend"], outputs["kind"], name, resource["id"], outputs)
+
+
+def _is_there(recorded: Recorded) -> bool:
+    driver = registry.backend(recorded.backend).driver(recorded.kind)
+    return driver.read(recorded.id, recorded.inputs) is not None

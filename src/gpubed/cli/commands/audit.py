@@ -1,0 +1,112 @@
+"""gpubed audit."""
+
+from typing import Annotated
+
+import typer
+
+from gpubed import audit as audits
+from gpubed import lifecycle, runlock, stack
+from gpubed.backends.base import Existing
+from gpubed.cli.display import Display
+from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
+from gpubed.cli.ui import UI
+from gpubed.errors import UsageError
+from gpubed.paths import ClusterPaths
+
+EXAMPLE = "gpubed audit lab --remove"
+Adopt = Annotated[
+    bool, typer.Option("--adopt", help="Take into the state what the specification wants.")
+]
+Remove = Annotated[bool, typer.Option("--remove", help="Remove what is not in the state.")]
+Uuid = Annotated[
+    str | None,
+    typer.Option("--uuid", help="With --remove: what carries this id, of a state that was lost."),
+]
+
+
+def command(
+    cluster: Cluster,
+    adopt: Adopt = False,
+    remove: Remove = False,
+    uuid: Uuid = None,
+    as_json: Json = False,
+    yes: Yes = False,
+    engine: EngineOption = None,
+) -> int:
+    """Compare the state with what exists on the testbed; adopt or remove what differs."""
+    if adopt and remove:
+        raise UsageError("--adopt and --remove exclude each other", f"gpubed audit {cluster}")
+    ui, paths = UI(as_json), find(cluster)
+    paths.project.prepare()
+    driven = stack.Stack(paths, stack.choose(engine))
+    found = audits.audit(driven)
+    if adopt and not found.clean:
+        _adopt(ui, paths, driven)
+        found = audits.audit(driven)
+    removed: list[str] = []
+    if remove:
+        removed = _remove(ui, paths, driven, uuid, yes)
+        found = audits.audit(driven)
+    ui.document("audit", {**_document(found), "removed": removed})
+    _show(ui, cluster, found, removed)
+    return 0 if found.clean else 1
+
+
+def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack) -> None:
+    """An `up` that looks first: drivers adopt what an interrupted run made."""
+    with lifecycle.event_file(paths, "audit", None) as path, Display(ui).following(path):
+        lifecycle.up(paths, driven.engine, refresh=True)
+
+
+def _remove(
+    ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str | None, yes: bool
+) -> list[str]:
+    with runlock.hold(paths.state, "audit"):
+        # Looked at again, since another run may just have ended.
+        found = audits.audit(driven)
+        doomed = [e for e in found.others if e.uuid == uuid] if uuid else found.unrecorded
+        _, backend = audits.owner(driven)
+        if not doomed or backend is None:
+            return []
+        listed = ", ".join(map(str, doomed))
+        if not ui.confirm(f"Remove {listed}?", yes=yes, default=False):
+            raise UsageError(
+                f"not confirmed, so nothing was removed: {listed}",
+                f"gpubed audit {paths.name} --remove -y",
+            )
+        return audits.remove(backend, doomed)
+
+
+def _document(found: audits.Audit) -> dict[str, object]:
+    def rows(things: list[audits.Recorded] | list[Existing]) -> list[dict[str, str]]:
+        keys = ("kind", "name", "id", "uuid")
+        return [{key: getattr(t, key) for key in keys if hasattr(t, key)} for t in things]
+
+    return {
+        "uuid": found.uuid,
+        "recorded": rows(found.recorded),
+        "missing": rows(found.missing),
+        "unrecorded": rows(found.unrecorded),
+        "others": rows(found.others),
+        "interrupted": found.interrupted,
+    }
+
+
+def _show(ui: UI, cluster: str, found: audits.Audit, removed: list[str]) -> None:
+    for name in removed:
+        ui.say(f"removed {name}")
+    for gone in found.missing:
+        ui.say(f"missing     {gone}: in the state, but it does not exist")
+    for extra in found.unrecorded:
+        ui.say(f"unrecorded  {extra}: it exists, but is not in the state")
+    for what in found.interrupted:
+        ui.say(f"interrupted {what}: a run was killed in it")
+    for other in found.others:
+        ui.say(f"other       {other}: it belongs to another {cluster} (uuid {other.uuid})")
+    ui.say(f"{len(found.recorded)} resource(s) are in the state and exist")
+    if not found.clean:
+        ui.say(f"adopt:  gpubed audit {cluster} --adopt    (an `up` that looks first)")
+    if found.unrecorded:
+        ui.say(f"remove: gpubed audit {cluster} --remove")
+    if found.others:
+        ui.say(f"when nobody needs the other: gpubed audit {cluster} --remove --uuid UUID")

@@ -1,0 +1,59 @@
+"""State and testbed compared: what was lost, planted or half made is found and put right."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from support.cluster import labelled
+
+pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+
+
+def names(things):
+    return [thing["name"] for thing in things]
+
+
+def plant(bare, uuid, name):
+    labels = [f"--label=gpubed.cluster={uuid}", f"--label=gpubed.name={bare.name}"]
+    subprocess.run(["docker", "volume", "create", *labels, name], check=True, capture_output=True)
+
+
+def test_an_untouched_cluster_agrees_with_its_state(bare):
+    bare.call("up")
+    found = bare.json("audit")
+    assert {"node-0", "node-1", "control", "experiment"} <= set(names(found["recorded"]))
+    assert not found["missing"] + found["unrecorded"] + found["others"] + found["interrupted"]
+
+
+def test_what_is_missing_is_named_and_made_again(bare):
+    bare.call("up")
+    ids = {node["name"]: node["id"] for node in bare.json("status")["nodes"]}
+    subprocess.run(["docker", "rm", "-f", ids["node-1"]], check=True, capture_output=True)
+    assert names(bare.json("audit", rc=1)["missing"]) == ["node-1"]
+    found = bare.json("audit", "--adopt")
+    assert found["missing"] == []
+    assert "node-1" in names(found["recorded"])
+
+
+def test_only_what_is_not_in_the_state_is_removed(bare):
+    bare.call("up")
+    before = labelled(bare.name)
+    plant(bare, bare.json("audit")["uuid"], f"{bare.name}-planted")
+    assert names(bare.json("audit", rc=1)["unrecorded"]) == [f"{bare.name}-planted"]
+    assert "not confirmed" in bare.call("audit", "--remove", rc=2).stderr
+    found = bare.json("audit", "--remove", "-y")
+    assert found["removed"] == [f"volume {bare.name}-planted"]
+    assert labelled(bare.name) == before
+
+
+def test_a_lost_state_leaves_what_can_still_be_named_and_removed(bare):
+    bare.call("up")
+    uuid = bare.json("audit")["uuid"]
+    shutil.rmtree(bare.root / ".gpubed")
+    found = bare.json("audit")
+    assert found["uuid"] is None
+    assert {thing["uuid"] for thing in found["others"]} == {uuid}
+    found = bare.json("audit", "--remove", "--uuid", uuid, "-y")
+    assert len(found["removed"]) == 5, "two nodes, two networks, a volume"
+    assert labelled(bare.name) == []
