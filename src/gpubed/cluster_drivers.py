@@ -17,9 +17,8 @@ from gpubed import applied, handover, roles, secret
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Change, Driver, Properties
 from gpubed.paths import ClusterPaths, Project
-from gpubed.plan import ClusterPlan, plan
+from gpubed.plan import ClusterPlan, from_file
 from gpubed.resources import Configuration, Identity
-from gpubed.spec import load
 from gpubed.verification import Verification
 
 
@@ -113,6 +112,6 @@ class _ConfigurationDriver(Driver):
 
     def _apply(self, inputs: Properties) -> dict[str, Any]:
         cluster = _paths(inputs)
-        spec = load(cluster.spec)
-        handover.hand_over(cluster, plan(spec), Allocation.model_validate(inputs["allocation"]))
+        wanted = from_file(cluster.spec)
+        handover.hand_over(cluster, wanted, Allocation.model_validate(inputs["allocation"]))
         return {}

@@ -20,8 +20,7 @@ from gpubed.backends.base import Backend, Existing
 from gpubed.engine import LogEvent, ResourceEvent, Result
 from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, plan
-from gpubed.spec import load
+from gpubed.plan import ClusterPlan, from_file
 from gpubed.ssh import SSH
 from gpubed.stack import EngineName, Stack
 from gpubed.verification import Verification
@@ -39,7 +38,7 @@ class Removal:
 
 def preview(cluster: ClusterPaths, engine: EngineName) -> tuple[ClusterPlan, Result]:
     """Compute what `up` would do; nothing is changed."""
-    wanted = plan(load(cluster.spec))
+    wanted = from_file(cluster.spec)
     cluster.project.prepare()
     return wanted, Stack(cluster, engine).preview(_emit)
 
@@ -55,7 +54,7 @@ def up(
         Locked: Another run holds the cluster.
         GpubedError: A resource, a role or a check failed.
     """
-    wanted = plan(load(cluster.spec))
+    wanted = from_file(cluster.spec)
     backend = registry.backend(wanted.backend)
     cluster.project.prepare()
     with runlock.hold(cluster.state, "up") as ended:
@@ -126,7 +125,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     granted = allocations.load(cluster.allocation)
     backend = registry.backend(granted.backend)
     states = node_states(cluster, granted, backend)
-    wanted = plan(load(cluster.spec))
+    wanted = from_file(cluster.spec)
     verified = Verification.last(cluster.verification)
     until = granted.lease.granted_until
     return {

@@ -7,6 +7,7 @@ end, other encodings than UTF-8.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ import yaml
 
 Key = str | int
 Location = tuple[Key, ...]
-_MAX_BYTES = 1_000_000
+_MAX_BYTES = 65_536
 _MAX_VALUES = 20_000
 _MAX_DEPTH = 40
 _TAGS = {
@@ -60,9 +61,12 @@ def read(path: Path) -> Located:
         MalformedYamlError: The file is not UTF-8, not YAML, too large or ambiguous.
         OSError: The file cannot be read.
     """
+    info = path.stat()
+    if not stat.S_ISREG(info.st_mode):
+        raise MalformedYamlError("this is not a file")
+    if info.st_size > _MAX_BYTES:
+        raise MalformedYamlError(f"the file has {info.st_size} bytes; {_MAX_BYTES} are the limit")
     raw = path.read_bytes()
-    if len(raw) > _MAX_BYTES:
-        raise MalformedYamlError(f"the file has {len(raw)} bytes; {_MAX_BYTES} are the limit")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -85,7 +89,7 @@ def parse(text: str) -> Located:
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise MalformedYamlError(
-            f"character #x{ord(str(error.character)):04x} is not allowed", line
+            f"character #x{error.character:04x} is not allowed", line
         ) from None
     except RecursionError:
         raise MalformedYamlError(f"nested deeper than {_MAX_DEPTH} levels") from None

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from gpubed import located
 from gpubed.errors import UsageError
-from gpubed.spec import ClusterSpec, Machine, NodeGroup, spec_backend
+from gpubed.spec import ClusterSpec, Machine, NodeGroup, SpecError, refusal, spec_backend
+from gpubed.spec import check as check_spec
 
 # Private ranges for clusters that do not name their subnets; each cluster's name
 # picks one slice, so that clusters on one machine rarely meet.
@@ -68,11 +71,53 @@ class ClusterPlan(_Model):
         return len(self.nodes) * self.spec.lease.duration / 3600
 
 
+class Unplannable(UsageError):
+    """The specification is right, but its nodes cannot be given addresses.
+
+    Args:
+        path: Where in the specification.
+        message: What is wrong.
+        allowed: What would do.
+    """
+
+    def __init__(self, path: tuple[str | int, ...], message: str, allowed: str) -> None:
+        super().__init__(message, allowed)
+        self.path, self.allowed = path, allowed
+
+
+def check(path: Path) -> tuple[ClusterPlan | None, list[SpecError]]:
+    """Read a specification, plan it, and find everything that is wrong with it.
+
+    Returns:
+        The plan (None when there is none) and all errors by line.
+    """
+    spec, errors = check_spec(path)
+    if spec is None:
+        return None, errors
+    try:
+        return plan(spec), []
+    except Unplannable as error:
+        line, where = located.read(path).line(error.path), ".".join(map(str, error.path))
+        return None, [SpecError(str(path), line, where, error.message, error.allowed)]
+
+
+def from_file(path: Path) -> ClusterPlan:
+    """Read and plan a specification.
+
+    Raises:
+        UsageError: It has errors; all of them are in the message.
+    """
+    found, errors = check(path)
+    if found is None:
+        raise refusal(path, errors)
+    return found
+
+
 def plan(spec: ClusterSpec) -> ClusterPlan:
     """Compute the plan of a specification.
 
     Raises:
-        UsageError: The nodes do not fit into a subnet, or the subnets overlap.
+        Unplannable: The nodes do not fit into a subnet, or the subnets overlap.
     """
     needed = max(10 + _STRIDE * group.count + len(spec.nodes) for group in spec.nodes)
     wanted = spec.networks.experiment
@@ -82,7 +127,11 @@ def plan(spec: ClusterSpec) -> ClusterPlan:
         subnet = _subnet(spec.name, "experiment", wanted.subnet, _EXPERIMENT_RANGE, needed)
         experiment = NetworkPlan(subnet=subnet, mtu=wanted.mtu, rate_bps=wanted.rate_bps)
         if subnet.overlaps(control):
-            raise UsageError(f"the networks {control} and {subnet} overlap")
+            raise Unplannable(
+                ("networks",),
+                f"control {control} and experiment {subnet} overlap",
+                "name two subnets that do not",
+            )
     nodes = tuple(
         _node(group, position, index, control, experiment)
         for position, group in enumerate(spec.nodes)
@@ -133,8 +182,9 @@ def _subnet(
         return IPv4Network((base + slot * 2 ** (32 - prefix), prefix))
     if given.num_addresses <= needed:
         smallest = 32 - needed.bit_length()
-        raise UsageError(
-            f"networks.{purpose}.subnet {given} is too small for the nodes",
-            f"use a /{smallest} or larger",
+        raise Unplannable(
+            ("networks", purpose, "subnet"),
+            f"{given} is too small for the nodes",
+            f"a /{smallest} or larger",
         )
     return given

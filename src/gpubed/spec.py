@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -31,6 +32,15 @@ from gpubed.errors import UsageError
 from gpubed.units import Bytes, Rate, Seconds
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
+
+
+def _usable(subnet: IPv4Network) -> IPv4Network:
+    if subnet.is_loopback or subnet.is_multicast or subnet.is_link_local or subnet.is_reserved:
+        raise ValueError(f"{subnet} is set aside for other purposes; take one of 10.0.0.0/8")
+    return subnet
+
+
+Subnet = Annotated[IPv4Network, AfterValidator(_usable)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
 
@@ -66,13 +76,13 @@ class NodeGroup(_Model):
 class ControlNetwork(_Model):
     """The network that carries SSH; never shaped."""
 
-    subnet: IPv4Network | None = Field(default=None, description="chosen by name when absent")
+    subnet: Subnet | None = Field(default=None, description="chosen by name when absent")
 
 
 class ExperimentNetwork(_Model):
     """The network that jobs communicate over."""
 
-    subnet: IPv4Network | None = Field(default=None, description="chosen by name when absent")
+    subnet: Subnet | None = Field(default=None, description="chosen by name when absent")
     rate: Rate
     mtu: int = Field(default=1500, ge=1280, le=9216, description="bytes")
     latency: Seconds = Field(default=0.0, description="one way; not on containers")
@@ -281,9 +291,14 @@ def load(path: Path) -> ClusterSpec:
     """
     spec, errors = check(path)
     if spec is None:
-        lines = "\n".join(f"  {error}" for error in errors)
-        raise UsageError(f"{path} has {len(errors)} error(s):\n{lines}")
+        raise refusal(path, errors)
     return spec
+
+
+def refusal(path: Path, errors: list[SpecError]) -> UsageError:
+    """Return the error that lists all that is wrong with a specification."""
+    lines = "\n".join(f"  {error}" for error in errors)
+    return UsageError(f"{path} has {len(errors)} error(s):\n{lines}")
 
 
 def spec_backend(spec: ClusterSpec) -> str:

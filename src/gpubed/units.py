@@ -6,6 +6,7 @@ sizes in bytes, durations in seconds. No arithmetic, no conversion between kinds
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated
@@ -33,7 +34,10 @@ def _parse(value: object, units: Mapping[str, float], example: str) -> float:
     if match is None or match[2] not in units:
         known = ", ".join(unit for unit in units if unit)
         raise ValueError(f"must look like {example} (units: {known})")
-    return float(match[1]) * units[match[2]]
+    number = float(match[1]) * units[match[2]]
+    if not math.isfinite(number):
+        raise ValueError(f"is larger than any {example}")
+    return number
 
 
 def parse_rate(value: object) -> int:

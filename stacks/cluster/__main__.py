@@ -7,12 +7,11 @@ import pulumi
 
 from gpubed.cluster_drivers import configure, identity
 from gpubed.paths import Project
-from gpubed.plan import plan
+from gpubed.plan import from_file
 from gpubed.registry import backend
-from gpubed.spec import load
 
 paths = Project.find().cluster(pulumi.get_stack())
-cluster = plan(load(paths.spec))
+cluster = from_file(paths.spec)
 ident = identity(cluster)
 allocation = backend(cluster.backend).component(cluster, ident["uuid"], ident["public_key"])
 configure(cluster, allocation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from gpubed.engine import checkpoint
 from gpubed.engine.failures import Refusal
 from gpubed.engine.values import Properties
 from gpubed.errors import GpubedError
+
+_KEPT = 10
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class StackFile:
         return self.path.with_name(f"{self.path.name}.bak")
 
     @property
+    def kept(self) -> Path:
+        """The folder of the states before each of the last runs."""
+        return self._home / "backups" / self.project / self.stack
+
+    @property
     def locks(self) -> Path:
         """The folder of this stack's lock files."""
         return self._home / "locks" / "organization" / self.project / self.stack
@@ -60,8 +68,20 @@ class StackFile:
             return None
         return checkpoint.parse(text, str(self.path), str(self.backup))
 
+    def keep(self) -> None:
+        """Keeps the present checkpoint among the last states, where the CLI keeps them too."""
+        if not self.path.exists():
+            return
+        with contextlib.suppress(OSError):  # a copy the less is no reason to stop
+            self.kept.mkdir(parents=True, exist_ok=True)
+            os.link(self.path, self.kept / f"{self.stack}.{time.time_ns()}.json")
+            for old in sorted(self.kept.iterdir())[:-_KEPT]:
+                old.unlink()
+
     def write(self, text: str) -> None:
         """Replaces the checkpoint, durably, keeping the previous content as `.bak`.
+
+        Whatever goes wrong, the old content stays whole.
 
         Raises:
             GpubedError: The folder cannot be written.
@@ -79,21 +99,27 @@ class StackFile:
         meta = self._home / "meta.yaml"
         if not meta.exists():
             meta.write_text("version: 1\n", encoding="utf-8")
-        if self.path.exists():
-            shutil.copy(self.path, self.backup)
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        # State names machines and holds ciphertext: for the owner only.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        try:
+            # State names machines and holds ciphertext: for the owner only.
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            if self.path.exists():
+                # A second name, not a copy: that needs no space.
+                self.backup.unlink(missing_ok=True)
+                os.link(self.path, self.backup)
+            temporary.replace(self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Deletes the stack's files."""
         for path in (self.path, self.backup, self.path.with_name(f"{self.path.name}.attrs")):
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.kept, ignore_errors=True)
         with contextlib.suppress(OSError):
             self.locks.rmdir()
 

@@ -138,6 +138,8 @@ class Journal:
                 version, text = self._version, self._text()
             try:
                 assert self._file is not None  # noqa: S101
+                if not self._written:
+                    self._file.keep()
                 self._file.write(text)
             except Exception as error:
                 self._error = error

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from gpubed import spec
+from gpubed import plan
 from gpubed.cli.options import Cluster, Json
 from gpubed.cli.ui import UI
 from gpubed.paths import Project
@@ -15,12 +15,12 @@ def command(cluster: Cluster, as_json: Json = False) -> int:
     """Find every error of a specification: file, line, what is wrong, what is allowed."""
     ui = UI(as_json)
     paths = Project.find().cluster(cluster)
-    found, errors = spec.check(paths.spec)
+    found, errors = plan.check(paths.spec)
     ui.document("check", {"errors": [asdict(error) for error in errors]})
     for error in errors:
         ui.say(str(error))
     if not errors and found:
-        ui.say(f"{_short(paths.spec)} is right: {found.count} node(s)")
+        ui.say(f"{_short(paths.spec)} is right: {len(found.nodes)} node(s)")
     return 2 if errors else 0
 
 

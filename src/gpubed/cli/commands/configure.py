@@ -9,8 +9,7 @@ from gpubed.allocation import load as load_allocation
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.plan import plan
-from gpubed.spec import load
+from gpubed.plan import from_file
 
 EXAMPLE = "gpubed configure lab --tags jupyterlab"
 
@@ -26,7 +25,7 @@ def command(
 ) -> int:
     """Apply the roles to the nodes again, changed or not."""
     ui, paths = UI(as_json), find(cluster)
-    granted, wanted = load_allocation(paths.allocation), plan(load(paths.spec))
+    granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     display = Display(ui)
     chosen = [tag for tag in tags.split(",") if tag]
     with (

@@ -9,8 +9,7 @@ from gpubed import services
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, find
 from gpubed.cli.ui import UI
-from gpubed.plan import plan
-from gpubed.spec import load
+from gpubed.plan import from_file
 
 EXAMPLE = "gpubed open lab --print"
 
@@ -23,7 +22,7 @@ def command(
 ) -> int:
     """Open JupyterLab in the browser."""
     ui, paths = UI(), find(cluster)
-    granted, wanted = load_allocation(paths.allocation), plan(load(paths.spec))
+    granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     url = services.token_url(paths, wanted, granted)
     if print_url:
         ui.raw(url + "\n")

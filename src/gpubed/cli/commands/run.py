@@ -8,8 +8,7 @@ from gpubed import jobs
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.plan import plan
-from gpubed.spec import load
+from gpubed.plan import from_file
 
 EXAMPLE = "gpubed run lab digits --set epochs=20"
 
@@ -25,7 +24,7 @@ def command(
 ) -> int:
     """Run a job over all nodes and bring its results back."""
     ui, paths = UI(as_json), find(cluster)
-    granted, wanted = load_allocation(paths.allocation), plan(load(paths.spec))
+    granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     given = jobs.parse_settings(settings or [])
     result = jobs.run(paths, wanted, granted, job, given, on_output=ui.note)
     ui.document("run", result.document())

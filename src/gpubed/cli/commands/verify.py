@@ -6,8 +6,7 @@ from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.plan import plan
-from gpubed.spec import load
+from gpubed.plan import from_file
 from gpubed.verify import VerificationFailed
 
 EXAMPLE = "gpubed verify lab"
@@ -16,7 +15,7 @@ EXAMPLE = "gpubed verify lab"
 def command(cluster: Cluster, as_json: Json = False) -> int:
     """Prove that the cluster is what its specification says."""
     ui, paths = UI(as_json), find(cluster)
-    granted, wanted = load_allocation(paths.allocation), plan(load(paths.spec))
+    granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     display = Display(ui)
     with lifecycle.event_file(paths, "verify", None) as path, display.following(path):
         try:
