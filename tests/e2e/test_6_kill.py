@@ -9,34 +9,25 @@ import time
 import pytest
 
 from support.cluster import labelled
+from support.crash import Crashes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
 
-def kill_after(cluster, seconds):
-    process = cluster.start(
-        "up", cluster.name, "-y", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    time.sleep(seconds)
-    process.kill()
-    process.wait()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_kill_at_a_random_time_leaves_neither_duplicates_nor_orphans(bare, seed):
-    for _ in range(2):
-        kill_after(bare, random.Random(seed).uniform(0.5, 6))
-    bare.call("up")
-    assert len([x for x in labelled(bare.name) if x.startswith("container")]) == 2
-    assert bare.json("plan")["changes"] == []
-    bare.call("down", "-y")
-    assert labelled(bare.name) == []
+@pytest.mark.parametrize("seed", range(5))
+def test_kills_leave_neither_duplicates_nor_orphans(bare, seed):
+    crashes = Crashes(bare, random.Random(seed))
+    crashes.episode(kills=2)
+    assert not crashes.tally["unreadable"]
 
 
 def test_down_after_a_kill_leaves_nothing_and_lists_what_it_removed(bare):
-    kill_after(bare, 4)
+    crashes = Crashes(bare, random.Random(7))
+    while not crashes.kill("up") or not labelled(bare.name):
+        pass
     removal = bare.json("down", "-y")
     assert removal["survivors"] == []
+    assert removal["removed"]
     assert labelled(bare.name) == []
     assert not (bare.root / ".gpubed" / bare.name).exists()
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubed.engine import checkpoint
-from gpubed.engine.failures import Refusal
+from gpubed.engine.failures import Refusal, unwritable
 from gpubed.engine.values import Properties
-from gpubed.errors import GpubedError
 
 _KEPT = 10
 
@@ -89,10 +88,7 @@ class StackFile:
         try:
             self._write(text)
         except OSError as error:
-            raise GpubedError(
-                f"the state {self.path} cannot be written: {error.strerror}",
-                "make the folder writable and free some space",
-            ) from error
+            raise unwritable(self.path, error) from error
 
     def _write(self, text: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -142,12 +142,14 @@ class Journal:
                     self._file.keep()
                 self._file.write(text)
             except Exception as error:
-                self._error = error
+                # Whoever waits for this version must not take it for written.
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                return
             with self._changed:
                 self._written = version
                 self._changed.notify_all()
-                if self._error:
-                    return
 
     def _text(self) -> str:
         assert self._file is not None  # noqa: S101

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpubed.errors import GpubedError, Locked
+from gpubed.engine.failures import unwritable
+from gpubed.errors import Locked
 
 
 @contextlib.contextmanager
@@ -28,11 +29,13 @@ def hold(folder: Path) -> Iterator[None]:
 
     Raises:
         Locked: Another run holds the stack.
+        GpubedError: The lock cannot be written.
     """
     _refuse_foreign(folder, own=None)
     own = folder / f"{uuid.uuid4()}.json"
-    _write(own)
     try:
+        # A full disk leaves an empty file, which must go as well.
+        _write(own)
         _refuse_foreign(folder, own)
         yield
     finally:
@@ -50,10 +53,7 @@ def _write(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(holder), encoding="utf-8")
     except OSError as error:
-        raise GpubedError(
-            f"the state folder {path.parent} cannot be written: {error.strerror}",
-            "make it writable for you",
-        ) from error
+        raise unwritable(path, error) from error
 
 
 def _user() -> str:
