@@ -33,9 +33,8 @@ def hold(folder: Path) -> Iterator[None]:
     """
     _refuse_foreign(folder, own=None)
     own = folder / f"{uuid.uuid4()}.json"
+    _write(own)
     try:
-        # A full disk leaves an empty file, which must go as well.
-        _write(own)
         _refuse_foreign(folder, own)
         yield
     finally:
@@ -53,6 +52,9 @@ def _write(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(holder), encoding="utf-8")
     except OSError as error:
+        # A full disk leaves an empty file.
+        with contextlib.suppress(OSError):
+            path.unlink()
         raise unwritable(path, error) from error
 
 
