@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.theatre import Theatre, by_cli
+
 from gpubed.configure import environment
 from gpubed.paths import Project
 from gpubed.plan import plan
@@ -122,17 +124,48 @@ def planning() -> Iterator[Row]:
 
 
 def engine() -> Iterator[Row]:
-    """Preview an unchanged cluster with both engines."""
-    what = "unchanged preview, embedded engine / Pulumi CLI"
+    """Let both engines look at 200 unchanged resources, and ours at four times 250."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _against_the_cli(Theatre(Path(folder)))
+    cost = {}
+    for count in (250, 1000):
+        with tempfile.TemporaryDirectory() as folder:
+            theatre = _filled(Theatre(Path(folder)), count)
+            cost[count] = statistics.median(_by_engine(theatre) for _ in range(ROUNDS))
+    yield Row(
+        "unchanged up, embedded engine, 1,000 / 250 resources",
+        f"{cost[1000]:.1f} s / {cost[250]:.1f} s",
+        cost[1000] / cost[250],
+        "≤ 4: linear or better",
+    )
+
+
+def _against_the_cli(theatre: Theatre) -> Iterator[Row]:
+    what = "unchanged up of 200 resources, embedded engine / Pulumi CLI"
     if choose(None) == "embedded":
         yield Row(what, "skipped: no Pulumi CLI on PATH", None, "≤ 0.6")
         return
-
-    def preview(name: str) -> float:
-        return seconds([str(BIN / "gpubed"), "plan", CLUSTER, "--engine", name])
-
-    ours, cli = alternate(lambda: preview("embedded"), lambda: preview("cli"))
+    _filled(theatre, 200)
+    ours, cli = alternate(lambda: _by_engine(theatre), lambda: _by_cli(theatre))
     yield Row(what, f"{ours:.1f} s / {cli:.1f} s", ours / cli, "≤ 0.6")
+
+
+def _filled(theatre: Theatre, count: int) -> Theatre:
+    theatre.set(*({"name": f"r{i}", "props": {"size": i}} for i in range(count)))
+    theatre.engine().up()
+    return theatre
+
+
+def _by_engine(theatre: Theatre) -> float:
+    return seconds(theatre.command(), theatre.environment)
+
+
+def _by_cli(theatre: Theatre) -> float:
+    started = time.monotonic()
+    ok, changes = by_cli(theatre, "up")
+    if not ok or set(changes) != {"same"}:
+        raise SystemExit(f"the CLI did not find everything unchanged: {changes} {theatre.output}")
+    return time.monotonic() - started
 
 
 def training() -> Iterator[Row]:

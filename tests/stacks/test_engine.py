@@ -212,14 +212,8 @@ def test_steps_run_in_parallel_when_nothing_orders_them(theatre):
 
 def _play_in_a_process(theatre):
     """Starts `up` in another process, so that it can be killed."""
-    code = (
-        "import sys; from pathlib import Path; from gpubed.engine import Engine\n"
-        "project, backend, passphrase = map(Path, sys.argv[1:])\n"
-        "Engine(project, 'dev', backend_dir=backend, passphrase_file=passphrase).up()\n"
-    )
-    arguments = [str(p) for p in (theatre.project, theatre.backend, theatre.passphrase_file)]
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
+        theatre.command(),
         env={**os.environ, **theatre.environment},
         stderr=subprocess.PIPE,
         text=True,
