@@ -10,6 +10,9 @@ from gpubed.allocation import Allocation
 from gpubed.backends.base import Existing
 from gpubed.backends.local import daemon, ownership
 
+# In the order in which they can be removed.
+_KINDS = ("container", "network", "volume")
+
 
 def describe(allocation: Allocation) -> dict[str, str]:
     """Return for each node whether it is ready, stopped or missing."""
@@ -30,6 +33,8 @@ def existing(cluster: str) -> list[Existing]:
             *(("network", n.name, n) for n in client.networks.list(filters=mine)),
             *(("volume", v.name, v) for v in client.volumes.list(filters=mine)),
         ]
+    # Docker lists in no particular order.
+    found.sort(key=lambda entry: (_KINDS.index(entry[0]), entry[1]))
     return [
         Existing(kind, str(name), str(thing.id), ownership.labels(thing).get(ownership.CLUSTER, ""))
         for kind, name, thing in found
