@@ -1,6 +1,7 @@
 """Growing and shrinking touches only what it must."""
 
 import json
+import socket
 import subprocess
 
 import pytest
@@ -87,3 +88,19 @@ def _wait_for(events, wanted, process):
 
 def test_results_and_jobs_follow_the_new_size(cluster):
     assert cluster.json("run", "digits")["world_size"] == 2
+
+
+def test_jupyterlab_can_be_switched_off(cluster):
+    address = cluster.json("status")["nodes"][0]["control_address"]
+    port = cluster.spec["services"]["jupyterlab"]["port"]
+    with socket.create_connection((address, port), timeout=5):
+        pass
+    cluster.edit(lambda spec: spec.update(services={"jupyterlab": None}))
+    status = cluster.json("up")
+    assert status["services"] == []
+    assert status["verification"]["failed"] == 0
+    with pytest.raises(OSError, match=r"refused|timed out"):
+        socket.create_connection((address, port), timeout=5)
+    refused = cluster.call("open", "--print", rc=1)
+    assert "services.jupyterlab" in refused.stderr
+    assert cluster.json("plan")["changes"] == []
