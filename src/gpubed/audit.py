@@ -101,6 +101,16 @@ def owner(stack: Stack) -> tuple[str | None, Backend | None]:
     return uuid, backend
 
 
+def remove_unrecorded(stack: Stack) -> list[str]:
+    """Remove what exists under the cluster's id and is not in its state; return the names."""
+    uuid, backend = owner(stack)
+    if backend is None or uuid is None:
+        return []
+    known = {r.id for r in _recorded(stack.export().get("deployment", {}).get("resources", []))}
+    found = backend.existing(stack.cluster.name)
+    return remove(backend, [e for e in found if e.uuid == uuid and e.id not in known])
+
+
 def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:
     """Remove things from a testbed, in the order in which it listed them; return their names."""
     for thing in things:
@@ -111,7 +121,7 @@ def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:
 def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
     for resource in resources:
         outputs = resource.get("outputs", {})
-        if outputs.get("backend") in registry.backend_names() and not resource.get("delete"):
+        if outputs.get("backend") in registry.backend_names():
             name = resource["urn"].rsplit("::", 1)[-1]
             yield Recorded(outputs["backend"], outputs["kind"], name, resource["id"], outputs)
 

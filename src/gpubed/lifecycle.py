@@ -63,9 +63,18 @@ def up(
         stack = Stack(cluster, engine)
         if not stack.outputs():
             _require(backend, wanted)
-        if refresh or stack.interrupted():
+        killed = cluster.state / "killed"
+        if stack.interrupted():
+            # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
+            killed.touch()
+        if refresh or killed.exists():
             stack.refresh(_emit)
         result = stack.up(_emit)
+        if killed.exists():
+            # What was still wanted has been adopted; nobody will ask for the rest.
+            if gone := audits.remove_unrecorded(stack):
+                progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
+            killed.unlink()
         granted = allocations.load(cluster.allocation)
         if changed(result):
             return result
@@ -154,10 +163,8 @@ def down(cluster: ClusterPaths, engine: EngineName) -> Removal:
             found = backend.existing(cluster.name) if backend and uuid else []
             return [thing for thing in found if thing.uuid == uuid]
 
-        removed: list[str] = []
-        if backend and stack.interrupted():
-            # What a killed run made is not in the state, and may hold on to what is.
-            removed += audits.remove(backend, left())
+        # What is not in the state may hold on to what is.
+        removed = audits.remove_unrecorded(stack)
         result = stack.destroy(_emit)
         removed += [
             f"{e.type.rsplit(':', 1)[-1]} {e.name}" for e in result.steps if e.op == "delete"

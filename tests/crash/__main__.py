@@ -10,6 +10,7 @@ import random
 import sys
 import tempfile
 import time
+import uuid
 from collections import Counter
 from pathlib import Path
 
@@ -27,7 +28,7 @@ BARE = {
 
 def project(seed, **changes):
     folder = Path(tempfile.mkdtemp(prefix=f"gpubed-crash-{seed}-"))
-    return Cluster(folder, f"crash-{seed}", **changes)
+    return Cluster(folder, f"crash-{seed}-{uuid.uuid4().hex[:4]}", **changes)
 
 
 def allocating(kills, seed, tally):

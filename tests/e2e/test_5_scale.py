@@ -90,6 +90,21 @@ def test_results_and_jobs_follow_the_new_size(cluster):
     assert cluster.json("run", "digits")["world_size"] == 2
 
 
+def test_a_port_that_is_taken_is_named_with_who_has_it(cluster):
+    port = cluster.spec["services"]["jupyterlab"]["port"]
+    taken = 8890
+    cluster.node(
+        "head", f"nohup timeout 120 python3 -m http.server {taken} >/dev/null 2>&1 </dev/null &"
+    )
+    cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=taken))
+    said = cluster.call("up", rc=1).stderr
+    assert f"Port {taken} of node-0 is taken by" in said
+    assert "python3" in said
+    cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=port))
+    cluster.call("up")
+    assert f":{port}/" in cluster.call("open", "--print").stdout
+
+
 def test_jupyterlab_can_be_switched_off(cluster):
     address = cluster.json("status")["nodes"][0]["control_address"]
     port = cluster.spec["services"]["jupyterlab"]["port"]
