@@ -57,3 +57,18 @@ def test_a_lost_state_leaves_what_can_still_be_named_and_removed(bare):
     found = bare.json("audit", "--remove", "--uuid", uuid, "-y")
     assert len(found["removed"]) == 5, "two nodes, two networks, a volume"
     assert labelled(bare.name) == []
+
+
+def test_down_removes_what_is_not_in_the_state_and_in_the_way(bare):
+    bare.call("up")
+    found = bare.json("audit")
+    [volume] = [thing["id"] for thing in found["recorded"] if thing["kind"] == "volume"]
+    image = bare.json("status")["nodes"][0]["id"]
+    shown = subprocess.run(
+        ["docker", "inspect", "-f", "{{.Image}}", image], capture_output=True, text=True, check=True
+    )
+    labels = [f"--label=gpubed.cluster={found['uuid']}", f"--label=gpubed.name={bare.name}"]
+    create = ["docker", "create", *labels, "-v", f"{volume}:/shared", shown.stdout.strip()]
+    subprocess.run(create, check=True, capture_output=True)
+    assert bare.json("down", "-y")["survivors"] == []
+    assert labelled(bare.name) == []
