@@ -1,0 +1,81 @@
+"""The record of what was applied, written by real playbook runs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubed import applied
+from gpubed.paths import Project
+from support.samples import sample_allocation, sample_plan
+
+ROOT = Path(__file__).parents[2]
+ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    return Project(tmp_path).cluster("lab")
+
+
+@pytest.fixture
+def record(cluster, tmp_path):
+    """Runs `gpubed_applied` for a role on all nodes of the sample."""
+    allocation = sample_allocation(sample_plan())
+    playbook = tmp_path / "play.yml"
+
+    def record(role, fingerprints, *words, without=()):
+        playbook.write_text(
+            "- hosts: all\n  gather_facts: false\n  connection: local\n  tasks:\n"
+            f"    - gpubed_applied:\n        role: {role}\n"
+        )
+        common = {"gpubed_state_dir": str(cluster.state), "gpubed_fingerprints": fingerprints}
+        hosts = {node.name: {"gpubed_node_id": node.id} for node in allocation.nodes}
+        known = {key: value for key, value in common.items() if key not in without}
+        inventory = tmp_path / "hosts.json"
+        inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": known}}))
+        plugins = str(ROOT / "playbooks" / "action_plugins")
+        return subprocess.run(
+            [str(ANSIBLE), "-i", str(inventory), str(playbook), *words],
+            env={**os.environ, "ANSIBLE_ACTION_PLUGINS": plugins, "ANSIBLE_LOCALHOST_WARNING": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    record.allocation = allocation
+    return record
+
+
+def test_a_role_counts_once_every_node_has_it(cluster, record):
+    wanted = {"base": "1", "firewall": "7"}
+    assert applied.missing(cluster, record.allocation, wanted) == {"base", "firewall"}
+    assert record("base", wanted).returncode == 0
+    assert applied.missing(cluster, record.allocation, wanted) == {"firewall"}
+    assert record("firewall", wanted, "--limit", "node-0").returncode == 0
+    assert applied.missing(cluster, record.allocation, wanted) == {"firewall"}
+    assert record("firewall", wanted).returncode == 0
+    assert applied.missing(cluster, record.allocation, wanted) == set()
+    assert applied.missing(cluster, record.allocation, {**wanted, "base": "2"}) == {"base"}
+
+
+def test_check_mode_and_unknown_roles_record_nothing(cluster, record):
+    assert record("base", {"base": "1"}, "--check").returncode == 0
+    assert record("other", {"base": "1"}).returncode == 0
+    assert applied.missing(cluster, record.allocation, {"base": "1"}) == {"base"}
+
+
+def test_an_inventory_that_was_not_rendered_is_refused(record):
+    done = record("base", {}, without=["gpubed_fingerprints"])
+    assert done.returncode != 0
+    assert "run 'gpubed render'" in done.stdout
+
+
+def test_nodes_that_are_gone_are_forgotten(cluster, record):
+    record("base", {"base": "1"})
+    rest = record.allocation.model_copy(update={"nodes": record.allocation.nodes[:1]})
+    applied.prune(cluster, rest)
+    assert [path.stem for path in cluster.applied.glob("*.json")] == [rest.nodes[0].id]
