@@ -6,6 +6,9 @@ Anything that is not a `GpubedError` is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 
 class GpubedError(Exception):
     """Something failed in a way that the user can understand and fix.
@@ -36,6 +39,29 @@ class PrerequisiteMissing(GpubedError):
     """A program, a daemon or a permission that is needed is not there."""
 
     exit_code = 3
+
+
+# Of the errors of a file system, those that say something about the disk or its rights.
+_ABOUT_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+def unwritable(error: OSError, path: Path | None = None) -> PrerequisiteMissing:
+    """Return what to tell when something cannot be written.
+
+    Args:
+        error: What the system answered.
+        path: The file, where the error does not name it.
+    """
+    what = path or error.filename2 or error.filename or "a file of the project"
+    return PrerequisiteMissing(
+        f"{what} cannot be written: {error.strerror}",
+        "make its folder writable and free some space",
+    )
+
+
+def is_about_the_disk(error: OSError) -> bool:
+    """Say whether the disk is full or read-only, or its owner forbids it."""
+    return error.errno in _ABOUT_THE_DISK
 
 
 class Refused(GpubedError):

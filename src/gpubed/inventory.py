@@ -6,13 +6,12 @@ using gpubed keeps an ordinary inventory, ssh_config and known_hosts.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from gpubed import registry, roles
+from gpubed import files, registry, roles
 from gpubed.allocation import Allocation, Node
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
@@ -132,9 +131,7 @@ def write_if_changed(path: Path, text: str) -> bool:
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    files.write(path, text.encode())
     return True
 
 

@@ -8,9 +8,10 @@ checkout both are the same folder; installed from a wheel they differ.
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
+
+from gpubed import files
 
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = _PACKAGE.parents[1]
@@ -57,7 +58,7 @@ class Project:
             target = self.root / name
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(assets() / name, target)
+                files.write(target, (assets() / name).read_bytes())
 
     @property
     def inventories(self) -> Path:

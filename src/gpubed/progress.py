@@ -29,12 +29,14 @@ def emit(what: str, **fields: Any) -> None:
     """
     if target := os.environ.get(VARIABLE):
         line = json.dumps({"at": round(time.time(), 3), "what": what, **fields}, default=str)
-        # A single short append is atomic, so lines of several processes never mix.
-        descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(descriptor, line.encode() + b"\n")
-        finally:
-            os.close(descriptor)
+        # News that cannot be written must not end the work that they are about.
+        with suppress(OSError):
+            # A single short append is atomic, so lines of several processes never mix.
+            descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(descriptor, line.encode() + b"\n")
+            finally:
+                os.close(descriptor)
 
 
 class Follower:

@@ -68,10 +68,16 @@ class Provider(ResourceProvider):
 def _told() -> Iterator[None]:
     """Tell the user what failed and what repairs it: the engine passes on only a traceback."""
     from gpubed import progress
-    from gpubed.errors import GpubedError
+    from gpubed.errors import GpubedError, is_about_the_disk, unwritable
 
     try:
         yield
+    except OSError as error:
+        if not is_about_the_disk(error):
+            raise
+        said = unwritable(error)
+        progress.emit("error", message=said.message, hint=said.hint, exit_code=said.exit_code)
+        raise said from error
     except GpubedError as error:
         progress.emit("error", message=error.message, hint=error.hint, exit_code=error.exit_code)
         raise

@@ -63,8 +63,10 @@ def locked(path: Path, verb: str, wait: float = 0.0) -> Iterator[None]:
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        # On a full disk the lock holds all the same, only without a name.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
         yield
     finally:
         os.close(descriptor)

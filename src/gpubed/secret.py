@@ -5,7 +5,6 @@ The folder is 0700 and each file 0600. Roles read them with `no_log`.
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_ssh_private_key,
 )
+
+from gpubed import files
 
 
 def ensure_token(path: Path) -> None:
@@ -49,8 +50,4 @@ def write(path: Path, content: bytes) -> None:
     """Write a secret so that no reader ever sees it half-written or world-readable."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.chmod(0o700)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    draft.replace(path)
+    files.write(path, content, 0o600)

@@ -26,7 +26,8 @@ def refused(cluster, rc, environment, verb="up"):
 
 @pytest.fixture
 def project(tmp_path):
-    return Cluster(tmp_path, "e2e-refused", configure=False)
+    nodes = [{"name": "node", "count": 1, "machine": {"cpus": 1, "memory": "512 MiB"}}]
+    return Cluster(tmp_path, "e2e-refused", nodes=nodes, configure=False)
 
 
 def test_no_docker_daemon(project):
@@ -86,6 +87,45 @@ def test_an_old_python_is_refused_before_anything_is_made(tmp_path):
     assert done.returncode == 3
     assert "Python 3.11 or newer" in done.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.fixture
+def disk(project):
+    """The project lies on a disk of its own, of 2 MiB."""
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(project.root)]
+    spec = project.spec
+    done = subprocess.run(mounted, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no small disk can be mounted here: {done.stderr.strip()}")
+    project.spec_path.parent.mkdir(parents=True)
+    project.write(spec)
+    yield project.root
+    subprocess.run(["umount", "-l", str(project.root)], check=True)
+
+
+@pytest.mark.parametrize("verb", ["plan", "up", "audit"])
+def test_a_read_only_project(project, disk, verb):
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert "Read-only file system" in refused(project, 3, {}, verb)
+    assert labelled(project.name) == []
+
+
+@pytest.mark.parametrize("room", [0, 4096, 16384, 65536])
+def test_a_full_disk_is_named_and_room_is_all_it_needs(project, disk, docker, room):
+    """Wherever the disk becomes full, nothing half-made is in the way of the next run."""
+    filler = disk / "filler"
+    fill = ["dd", "if=/dev/zero", f"of={filler}", "bs=4k"]
+    assert "No space left" in subprocess.run(fill, capture_output=True, text=True).stderr
+    with filler.open("r+b") as file:
+        file.truncate(filler.stat().st_size - room)
+    assert "No space left on device" in refused(project, 3, {})
+    filler.unlink()
+    try:
+        project.call("up")
+        assert project.json("audit")["unrecorded"] == []
+    finally:
+        project.call("down", "-y")
+    assert labelled(project.name) == []
 
 
 def test_a_subnet_that_is_taken_is_named(project, docker):

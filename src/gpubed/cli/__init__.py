@@ -11,7 +11,7 @@ import typer
 
 from gpubed import __version__
 from gpubed.cli.ui import UI
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, is_about_the_disk, unwritable
 
 _INTERRUPTED = 130
 
@@ -55,6 +55,12 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except OSError as error:
+        if not is_about_the_disk(error):
+            raise
+        said = unwritable(error)
+        UI().error(said.message, said.hint)
+        code = said.exit_code
     except Exception as error:
         # Click's usage errors know how to show themselves; the rest are bugs.
         if not hasattr(error, "show"):

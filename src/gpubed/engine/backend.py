@@ -9,9 +9,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpubed import files
 from gpubed.engine import checkpoint
-from gpubed.engine.failures import Refusal, unwritable
+from gpubed.engine.failures import Refusal
 from gpubed.engine.values import Properties
+from gpubed.errors import unwritable
 
 _KEPT = 10
 
@@ -88,13 +90,13 @@ class StackFile:
         try:
             self._write(text)
         except OSError as error:
-            raise unwritable(self.path, error) from error
+            raise unwritable(error, self.path) from error
 
     def _write(self, text: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         meta = self._home / "meta.yaml"
         if not meta.exists():
-            meta.write_text("version: 1\n", encoding="utf-8")
+            files.write(meta, b"version: 1\n")
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             # State names machines and holds ciphertext: for the owner only.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from gpubed.engine.events import ResourceEvent
 from gpubed.errors import GpubedError, UsageError
@@ -26,14 +25,6 @@ class StepFailed(GpubedError):
             f"{first.op} of {first.name} ({first.type}) failed: {first.message}{more}",
             "fix the cause and run the same command again; finished steps are saved",
         )
-
-
-def unwritable(path: Path, error: OSError) -> GpubedError:
-    """Returns what to tell when the state, or what belongs to it, cannot be written."""
-    return GpubedError(
-        f"{path} cannot be written: {error.strerror}",
-        "make its folder writable and free some space",
-    )
 
 
 class ProgramFailed(GpubedError):

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpubed.engine.failures import unwritable
-from gpubed.errors import Locked
+from gpubed.errors import Locked, unwritable
 
 
 @contextlib.contextmanager
@@ -55,7 +54,7 @@ def _write(path: Path) -> None:
         # A full disk leaves an empty file.
         with contextlib.suppress(OSError):
             path.unlink()
-        raise unwritable(path, error) from error
+        raise unwritable(error, path) from error
 
 
 def _user() -> str:

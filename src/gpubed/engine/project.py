@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from gpubed import files
 from gpubed.engine.cipher import PassphraseCipher
 from gpubed.engine.failures import Refusal
 from gpubed.engine.values import Properties, Secret
@@ -95,7 +96,7 @@ def add_salt(path: Path, salt: str) -> None:
     """Puts the salt line into the stack's configuration, leaving the rest as written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rest = path.read_text(encoding="utf-8") if path.exists() else ""
-    path.write_text(f"encryptionsalt: {salt}\n{rest}", encoding="utf-8")
+    files.write(path, f"encryptionsalt: {salt}\n{rest}".encode())
 
 
 def _open(value: Any, cipher: PassphraseCipher) -> tuple[Any, bool]:
