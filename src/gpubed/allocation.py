@@ -38,7 +38,7 @@ class Node(_Model):
     group: str
     role: Literal["head", "worker"]
     control_address: str
-    experiment_address: str | None
+    experiment_address: str | None = None
     port: int = 22
     user: str = "gpubed"
     host_keys: tuple[str, ...]
@@ -69,7 +69,7 @@ class Allocation(_Model):
     backend: str
     nodes: tuple[Node, ...]
     control: Network
-    experiment: Network | None
+    experiment: Network | None = None
     lease: Lease = Lease()
     one_host: bool = False
     """Whether all nodes share the CPUs of one machine (the local backend)."""

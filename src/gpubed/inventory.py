@@ -17,7 +17,8 @@ from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 
 _MARK = "# Written by `gpubed render {}`; edit cluster.yml instead.\n"
-_STATE = "{{ inventory_dir }}/../../.gpubed/"
+# Resolved, since an inventory may be reached through a link.
+_STATE = "{{ inventory_dir | realpath }}/../../.gpubed/"
 
 
 def render(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[Path]:

@@ -189,3 +189,13 @@ def test_node_that_cannot_start_says_why_and_is_removed(cluster: Any) -> None:
     with pytest.raises(GpubedError, match=r"node-9 does not start: .*in use"):
         cluster.backend.driver("node").create(inputs)
     assert cluster.existing() == before
+
+
+def test_node_that_was_killed_before_it_had_all_its_networks_is_made_anew(cluster: Any) -> None:
+    made = cluster.node("node-1")
+    experiment = next(m for m in cluster.made if (m.kind, m.name) == ("network", "experiment"))
+    docker.from_env().networks.get(experiment.id).disconnect(made.id, force=True)
+    before = made.id
+    cluster.create(made)
+    assert made.id != before
+    assert cluster.backend.describe(cluster.allocation)["node-0"] == "ready"

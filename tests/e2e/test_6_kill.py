@@ -92,3 +92,10 @@ def test_events_are_one_json_object_per_line(bare, tmp_path):
         if e["what"] == "resource" and e["status"] == "done" and e["op"] == "create"
     ]
     assert {"identity", "control", "node-0", "node-1", "configuration"} <= set(created)
+
+
+def test_a_cluster_needs_no_experiment_network(bare):
+    bare.edit(lambda spec: spec["networks"].pop("experiment"))
+    status = bare.json("up")
+    assert [node["experiment_address"] for node in status["nodes"]] == [None, None]
+    assert bare.json("plan")["changes"] == []

@@ -64,6 +64,22 @@ def make(node: NodeInputs) -> Container:
     return container
 
 
+def is_connected(container: Container, node: NodeInputs) -> bool:
+    """Return whether a container is on the networks that there are now.
+
+    One that was made by a killed run may lack one, or hold on to one of the same
+    name that has been replaced since.
+    """
+    attached = container.attrs["NetworkSettings"]["Networks"]
+    wanted = [node.control.network, *([node.experiment.network] if node.experiment else [])]
+    networks = daemon.client().networks
+    return all(
+        # A container that never ran has no id of its networks, only their names.
+        name in attached and attached[name]["NetworkID"] in ("", networks.get(name).id)
+        for name in wanted
+    )
+
+
 def limit(container: Container, node: NodeInputs) -> None:
     """Set the limits of a container that exists; it keeps running."""
     # Docker takes a missing limit for "as it was", so "no limit" has to be said.

@@ -39,8 +39,9 @@ class NodeDriver(Driver):
             container = ownership.adopt(
                 _find(node), node.owner, node.digest, lambda: self.delete("", inputs)
             )
-            if container is not None:
+            if container is not None and containers.is_connected(container, node):
                 return str(container.id), _up(container, node)
+            self.delete("", inputs)
             container = _make(node)
             try:
                 return str(container.id), _up(container, node)
