@@ -99,3 +99,13 @@ def test_a_cluster_needs_no_experiment_network(bare):
     status = bare.json("up")
     assert [node["experiment_address"] for node in status["nodes"]] == [None, None]
     assert bare.json("plan")["changes"] == []
+
+
+def test_files_that_a_killed_down_has_removed_are_written_again(bare):
+    bare.call("up")
+    before = bare.json("status")["nodes"]
+    for name in ("allocation.json", "ssh_config", "known_hosts"):
+        (bare.state / name).unlink()
+    assert bare.json("up")["nodes"] == before
+    assert bare.node("node-0", "hostname") == "node-0\n"
+    assert bare.json("plan")["changes"] == []
