@@ -151,7 +151,7 @@ def _against_the_cli(theatre: Theatre) -> Iterator[Row]:
 
 
 def _filled(theatre: Theatre, count: int) -> Theatre:
-    theatre.set(*({"name": f"r{i}", "props": {"size": i}} for i in range(count)))
+    theatre.set(*({"name": f"r{i}", "props": {"number": i}} for i in range(count)))
     theatre.engine().up()
     return theatre
 
