@@ -82,12 +82,14 @@ class _ConfigurationDriver(Driver):
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare with what nodes really have, so that work done by hand counts."""
         keys = {key for key in ("configure", "allocation") if olds.get(key) != news.get(key)}
-        cluster, allocation = _paths(news), Allocation.model_validate(news["allocation"])
+        cluster = _paths(news)
         if not cluster.allocation.exists():
             # A `down` that was killed has begun with the files.
             keys.add("allocation")
         if keys or not news["configure"]:
+            # In a preview, a changed allocation is not known yet.
             return Change(update=sorted(keys))
+        allocation = Allocation.model_validate(news["allocation"])
         stale = applied.missing(cluster, allocation, news["fingerprints"])
         verified = Verification.last(cluster.verification)
         if verified is None or not verified.covers(allocation):

@@ -36,9 +36,10 @@ class ProviderFailed(Exception):
 
     @property
     def reason(self) -> str:
-        """The last line that says something, without the exception's module path."""
-        lines = [line.strip() for line in str(self).splitlines() if line.strip()]
-        return lines[-1] if lines else "the provider gave no reason"
+        """The last line that says something; a traceback indents all but its exception."""
+        lines = [line for line in str(self).splitlines() if line.strip()]
+        flush = [line for line in lines if not line[0].isspace()]
+        return (flush or lines or ["the provider gave no reason"])[-1].strip()
 
 
 class ProviderLost(ProviderFailed):

@@ -91,8 +91,12 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
     def close(self) -> None:
         """Stops serving."""
         self._may_exit.set()
-        self._server.stop(0.2).wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            # A Ctrl-C, which only the main thread sees, would leave gRPC half shut down.
+            with ThreadPoolExecutor(1, "shutdown") as aside:
+                aside.submit(lambda: self._server.stop(0.2).wait()).result()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     # --- ResourceMonitor
 
