@@ -13,7 +13,7 @@ from typing import Any
 
 import pulumi
 
-from gpubed import applied, handover, roles, secret
+from gpubed import applied, handover, inventory, roles, secret
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Change, Driver, Properties
 from gpubed.paths import ClusterPaths, Project
@@ -29,10 +29,10 @@ def identity(cluster: ClusterPlan) -> pulumi.Output[dict[str, Any]]:
 
 def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -> Configuration:
     """Declare the configuration of an allocation."""
-    inventory = Project.find().cluster(cluster.cluster).inventory
+    folder = Project.find().cluster(cluster.cluster).inventory
 
     def wanted(data: dict[str, Any]) -> dict[str, str]:
-        return roles.fingerprints(cluster, Allocation.model_validate(data), inventory)
+        return roles.fingerprints(cluster, Allocation.model_validate(data), folder)
 
     inputs = {
         "cluster": cluster.cluster,
@@ -82,19 +82,21 @@ class _ConfigurationDriver(Driver):
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare with what nodes really have, so that work done by hand counts."""
         keys = {key for key in ("configure", "allocation") if olds.get(key) != news.get(key)}
-        cluster = _paths(news)
-        if not cluster.allocation.exists():
-            # A `down` that was killed has begun with the files.
-            keys.add("allocation")
-        if keys or not news["configure"]:
+        if keys:
             # In a preview, a changed allocation is not known yet.
             return Change(update=sorted(keys))
-        allocation = Allocation.model_validate(news["allocation"])
+        cluster, allocation = _paths(news), Allocation.model_validate(news["allocation"])
+        stale = self._stale(cluster, allocation, news) if news["configure"] else set()
+        if not stale and not inventory.is_rendered(cluster, from_file(cluster.spec), allocation):
+            stale = {"inventory"}
+        return Change(update=sorted(stale))
+
+    def _stale(self, cluster: ClusterPaths, allocation: Allocation, news: Properties) -> set[str]:
         stale = applied.missing(cluster, allocation, news["fingerprints"])
         verified = Verification.last(cluster.verification)
         if verified is None or not verified.covers(allocation):
             stale.add("verification")
-        return Change(update=sorted(stale))
+        return stale
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         return f"{inputs['cluster']}/configuration", self._apply(inputs)

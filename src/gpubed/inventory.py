@@ -27,18 +27,27 @@ def render(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> li
     Returns:
         The files whose content changed.
     """
+    for folder in (paths.facts, paths.applied):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    wanted = _texts(paths, plan, allocation)
+    return [path for path, text in wanted.items() if write_if_changed(path, text)]
+
+
+def is_rendered(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> bool:
+    """Return whether `render` would change nothing: a killed run may have left any mixture."""
+    return all(_has(path, text) for path, text in _texts(paths, plan, allocation).items())
+
+
+def _texts(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[Path, str]:
     variables = group_vars(plan, allocation, paths)
     mark = _MARK.format(paths.name)
-    wanted = {
+    return {
         paths.allocation: allocation.model_dump_json(indent=2) + "\n",
         paths.inventory / "hosts.yml": mark + _yaml(hosts(allocation)),
         paths.inventory / "group_vars" / "all" / "gpubed.yml": mark + _yaml(variables),
         paths.known_hosts: known_hosts(allocation),
         paths.ssh_config: mark + ssh_config(allocation, paths),
     }
-    for folder in (paths.facts, paths.applied):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return [path for path, text in wanted.items() if write_if_changed(path, text)]
 
 
 def hosts(allocation: Allocation) -> dict[str, Any]:
@@ -129,11 +138,15 @@ def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
 
 def write_if_changed(path: Path, text: str) -> bool:
     """Write a file atomically unless it already has this content; say whether it was written."""
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
+    if _has(path, text):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, text.encode())
     return True
+
+
+def _has(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
 def _yaml(document: Any) -> str:

@@ -101,11 +101,18 @@ def test_a_cluster_needs_no_experiment_network(bare):
     assert bare.json("plan")["changes"] == []
 
 
-def test_files_that_a_killed_down_has_removed_are_written_again(bare):
+def test_files_that_a_killed_run_removed_or_wrote_are_written_again(bare):
     bare.call("up")
     before = bare.json("status")["nodes"]
-    for name in ("allocation.json", "ssh_config", "known_hosts"):
+    for name in ("ssh_config", "known_hosts"):
         (bare.state / name).unlink()
+    allocation = bare.state / "allocation.json"
+    # As of a run that was killed after it had made a third node's files, not its state.
+    allocation.write_text(allocation.read_text().replace("node-1", "node-2"))
+    hosts = bare.root / "inventories" / bare.name / "hosts.yml"
+    hosts.write_text(hosts.read_text().replace("node-1", "node-2"))
+    assert [change["op"] for change in bare.json("plan")["changes"]] == ["update"]
     assert bare.json("up")["nodes"] == before
+    assert "node-2" not in hosts.read_text()
     assert bare.node("node-0", "hostname") == "node-0\n"
     assert bare.json("plan")["changes"] == []
