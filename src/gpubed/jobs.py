@@ -212,9 +212,16 @@ def _words(name: str, job: Job, settings: Mapping[str, str]) -> list[str]:
 def _prepare(
     head: SSH, plan: ClusterPlan, name: str, run_id: str, ranks: int, words: list[str]
 ) -> Launch:
-    folder = f"{plan.spec.storage.shared.path}/runs/{run_id}"
+    storage = plan.spec.storage
+    folder = f"{storage.shared.path}/runs/{run_id}"
     head.put(registry.job_folder(name), folder)
-    return Launch(folder, words, {"GPUBED_RUN_DIR": folder}, ranks)
+    environment = {
+        "GPUBED_RUN_DIR": folder,
+        "GPUBED_SHARED": storage.shared.path,
+        "GPUBED_DATASETS": storage.datasets,
+        "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
+    }
+    return Launch(folder, words, environment, ranks)
 
 
 def _describe(head: SSH, folder: str, allocation: Allocation) -> None:

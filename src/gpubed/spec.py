@@ -41,6 +41,8 @@ def _usable(subnet: IPv4Network) -> IPv4Network:
 
 
 Subnet = Annotated[IPv4Network, AfterValidator(_usable)]
+Folder = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$")]
+Device = Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_-]+$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
 
@@ -108,17 +110,43 @@ class Networks(_Model):
         return self
 
 
+class Throughput(_Model):
+    """What a file system must do for one node, one node at a time."""
+
+    read: Rate | None = Field(default=None, description="sequential, 1 MiB blocks")
+    write: Rate | None = Field(default=None, description="sequential, 1 MiB blocks, synced")
+    latency: Seconds | None = Field(default=None, description="99th percentile of 4 KiB reads")
+
+
 class SharedStorage(_Model):
     """A file system that all nodes see."""
 
-    provider: Literal["volume"] = "volume"
-    path: str = Field(default="/shared", pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$")
+    provider: Literal["volume", "nfs"] = Field(
+        default="volume", description="volume: the testbed mounts it; nfs: a node serves it"
+    )
+    path: Folder = "/shared"
+    server: Name | None = Field(default=None, description="node that serves it; else the head")
+    transport: Literal["tcp", "rdma"] = Field(default="tcp", description="what carries nfs")
+    expect: Throughput | None = Field(
+        default=None, description="what verify measures from each node with fio, and insists on"
+    )
+
+
+class Scratch(_Model):
+    """Fast storage of each node's own; its content does not outlive the cluster."""
+
+    path: Folder = "/scratch"
+    devices: Literal["auto"] | tuple[Device, ...] = Field(
+        default="auto", description="disks; auto takes the unused NVMe ones, else a folder"
+    )
 
 
 class Storage(_Model):
     """Storage of the cluster."""
 
     shared: SharedStorage = SharedStorage()
+    datasets: Folder = Field(default="/datasets", description="where all nodes read datasets")
+    scratch: Scratch | None = None
 
 
 class JupyterLab(_Model):
@@ -198,6 +226,14 @@ class ClusterSpec(_Model):
             if names.count(name) > 1:
                 raise ValueError(f"two node groups are named {name!r}")
         return groups
+
+    @model_validator(mode="after")
+    def _server_is_a_node(self) -> Self:
+        server = self.storage.shared.server
+        names = [f"{group.name}-{i}" for group in self.nodes for i in range(group.count)]
+        if server is not None and server not in names:
+            raise ValueError(f"storage.shared.server: there is no node {server!r}")
+        return self
 
     @property
     def count(self) -> int:

@@ -6,7 +6,17 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from gpubed.allocation import Allocation
-from gpubed.checks import accelerator, access, firewall, jupyter, network, software, storage
+from gpubed.checks import (
+    accelerator,
+    access,
+    firewall,
+    health,
+    jupyter,
+    network,
+    software,
+    storage,
+    throughput,
+)
 from gpubed.checks.context import CheckFunction, Context
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
@@ -19,8 +29,10 @@ from gpubed.verification import Check, Verification
 CHECKS: tuple[CheckFunction, ...] = (
     access.mesh,
     access.clocks,
+    health.nodes,
     network.mtu,
     storage.shared,
+    throughput.throughput,
     accelerator.gpus,
     software.recipe,
     jupyter.jupyterlab,

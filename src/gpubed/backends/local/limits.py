@@ -19,7 +19,16 @@ def problems(spec: ClusterSpec) -> list[Problem]:
     found = list(_link(spec.networks.experiment)) if spec.networks.experiment else []
     for index, group in enumerate(spec.nodes):
         found += [*_image(index, group), *_machine(index, group)]
-    return [*found, *_gpus(spec)]
+    return [*found, *_storage(spec), *_gpus(spec)]
+
+
+def _storage(spec: ClusterSpec) -> Iterator[Problem]:
+    if spec.storage.shared.provider == "nfs":
+        yield Problem(
+            ("storage", "shared", "provider"),
+            "containers have no kernel of their own to serve and mount NFS",
+            "volume; `runtime: vm` will do nfs",
+        )
 
 
 def _link(network: ExperimentNetwork) -> Iterator[Problem]:
