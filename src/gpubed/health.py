@@ -13,9 +13,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from gpubed import roles
 from gpubed.allocation import Allocation, Node
-from gpubed.errors import GpubedError, UsageError
+from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan
 from gpubed.ssh import SSH, Unreachable
 
 _AT_ONCE = 16
@@ -63,14 +65,35 @@ def look(cluster: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
         return list(pool.map(lambda node: _look(cluster, node), nodes))
 
 
+def usable(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation
+) -> tuple[Allocation, list[NodeHealth]]:
+    """Return the allocation without the nodes that are not well, and why each is left out.
+
+    Raises:
+        GpubedError: The head is not well: nothing can start without it.
+    """
+    if "health" not in (role for step in roles.by_phase(plan).values() for role in step):
+        return allocation, []
+    left_out = [found for found in look(cluster, allocation.nodes) if found.state != "well"]
+    names = {found.node for found in left_out}
+    if allocation.head.name in names:
+        reason = next(f.reason for f in left_out if f.node == allocation.head.name)
+        raise GpubedError(
+            f"the head {allocation.head.name} is not well: {reason}",
+            f"repair it, then: gpubed health {cluster.name} --requalify {allocation.head.name}",
+        )
+    kept = tuple(node for node in allocation.nodes if node.name not in names)
+    return allocation.model_copy(update={"nodes": kept}), left_out
+
+
 def quarantine(cluster: ClusterPaths, allocation: Allocation, name: str, reason: str) -> None:
     """Let no job start on a node until it is requalified.
 
     Raises:
-        UsageError: There is no such node.
-        Unreachable: The node does not answer.
+        GpubedError: There is no such node, or it does not answer.
     """
-    with SSH(_node(allocation, name), cluster) as session:
+    with SSH(allocation.node(name), cluster) as session:
         session.run(f"{_PROGRAM} quarantine %s", reason)
 
 
@@ -78,21 +101,12 @@ def requalify(cluster: ClusterPaths, allocation: Allocation, name: str) -> NodeH
     """End a node's quarantine if nothing is wrong with it any more; return what was found.
 
     Raises:
-        UsageError: There is no such node.
-        Unreachable: The node does not answer.
+        GpubedError: There is no such node, or it does not answer.
     """
-    node = _node(allocation, name)
+    node = allocation.node(name)
     with SSH(node, cluster) as session:
         session.run(f"{_PROGRAM} requalify", check=False)
     return _look(cluster, node)
-
-
-def _node(allocation: Allocation, name: str) -> Node:
-    for node in allocation.nodes:
-        if node.name == name:
-            return node
-    known = ", ".join(node.name for node in allocation.nodes)
-    raise UsageError(f"there is no node {name!r}", f"nodes: {known}")
 
 
 def _look(cluster: ClusterPaths, node: Node) -> NodeHealth:

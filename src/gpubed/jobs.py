@@ -225,8 +225,10 @@ def _prepare(
 
 
 def _describe(head: SSH, folder: str, allocation: Allocation) -> None:
-    """Tell the job about the cluster it runs on, as `cluster.json` in its folder."""
+    """Tell the job about the nodes it runs on, as `cluster.json` and `hostfile` in its folder."""
     head.write(f"{folder}/cluster.json", allocation.model_dump_json())
+    slots = "".join(f"{node.name} slots={node.slots}\n" for node in allocation.nodes)
+    head.write(f"{folder}/hostfile", slots)
 
 
 def _judge(result: JobResult, job: Job, here: Path, code: int) -> None:
