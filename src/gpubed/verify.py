@@ -21,6 +21,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     access.clocks,
     network.mtu,
     storage.shared,
+    accelerator.hardware,
     accelerator.gpus,
     software.recipe,
     jupyter.jupyterlab,
