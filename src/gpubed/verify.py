@@ -33,6 +33,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     network.mtu,
     storage.shared,
     throughput.throughput,
+    accelerator.hardware,
     accelerator.gpus,
     software.recipe,
     jupyter.jupyterlab,
