@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from gpubed.allocation import Allocation
-from gpubed.checks import accelerator, access, firewall, jupyter, network, software, storage
+from gpubed.checks import accelerator, access, docker, firewall, jupyter, network, software, storage
 from gpubed.checks.context import CheckFunction, Context
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
@@ -23,6 +23,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     storage.shared,
     accelerator.gpus,
     software.recipe,
+    docker.daemon,
     jupyter.jupyterlab,
     firewall.closed_from_outside,
     network.rdma,
