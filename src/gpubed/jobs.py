@@ -16,13 +16,15 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed import registry
+from gpubed import images, registry
 from gpubed.allocation import Allocation
 from gpubed.errors import UsageError
 from gpubed.launchers.base import Launch
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.ssh import SSH
+
+_IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
 
 
 class _Model(BaseModel):
@@ -88,6 +90,7 @@ class Job(_Model):
 
     Attributes:
         command: What each rank runs, in the run's folder.
+        container: The image that ranks run in; None runs them on the nodes themselves.
         sanity: What must hold for the run to count, however fast it was.
     """
 
@@ -96,6 +99,7 @@ class Job(_Model):
     launcher: str
     ranks: Literal["all"] = "all"
     command: tuple[str, ...]
+    container: str | None = None
     arguments: dict[str, Argument] = {}
     metrics: dict[str, Metric] = {}
     sanity: tuple[Condition, ...] = ()
@@ -162,19 +166,25 @@ def run(
     name: str,
     settings: Mapping[str, str],
     on_output: Callable[[str], None] = lambda _line: None,
+    container: str | None = None,
 ) -> JobResult:
     """Run a job over all nodes and bring its folder back.
 
     Args:
         settings: Arguments that differ from the job's defaults.
         on_output: Called with each line that the job prints.
+        container: The image that ranks run in, instead of the one that the job names.
 
     Raises:
-        UsageError: There is no such job or argument.
-        GpubedError: The head could not be reached.
+        UsageError: There is no such job or argument, or the cluster has no Docker.
+        GpubedError: A node could not be reached, or lacks the image.
     """
     job = load(name)
     words = _words(name, job, settings)
+    image = container or job.container
+    if image:
+        images.require(cluster, plan, allocation, image)
+        words = [_IN_CONTAINER, image, *words]
     ranks = sum(node.slots for node in allocation.nodes)
     run_id = time.strftime(f"%Y%m%d-%H%M%S-{name}")
     here = cluster.runs / run_id

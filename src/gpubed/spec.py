@@ -156,10 +156,29 @@ class JupyterLab(_Model):
     port: int = Field(default=8888, ge=1024, le=65535)
 
 
+class Docker(_Model):
+    """Docker on all nodes, for jobs in containers."""
+
+    data_root: str = Field(
+        default="/var/lib/docker",
+        pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$",
+        description="images, containers and volumes; on a local disk",
+    )
+    user_access: bool = Field(
+        default=True, description="the cluster's user may use it, and so be root on the nodes"
+    )
+    mirror: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s/]+/?$",
+        description="URL of a registry that keeps copies of images",
+    )
+
+
 class Services(_Model):
     """What runs on the cluster besides jobs."""
 
     jupyterlab: JupyterLab | None = JupyterLab()
+    docker: Docker | None = Field(default=None, description="off unless given; {} switches it on")
 
 
 class Opening(_Model):

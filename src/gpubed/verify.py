@@ -9,6 +9,7 @@ from gpubed.allocation import Allocation
 from gpubed.checks import (
     accelerator,
     access,
+    docker,
     firewall,
     health,
     jupyter,
@@ -36,6 +37,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     accelerator.hardware,
     accelerator.gpus,
     software.recipe,
+    docker.daemon,
     jupyter.jupyterlab,
     firewall.closed_from_outside,
     network.rdma,

@@ -14,6 +14,7 @@ LAYERS = [
     ("lifecycle", "doctor", "handover", "verify", "cluster_drivers"),
     ("checks",),
     ("jobs", "services", "configure", "stack"),
+    ("images",),
     ("launchers",),
     ("engine", "backends"),
     ("ssh", "runlock", "progress", "secret"),

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from docker.models.containers import Container
-from docker.types import DeviceRequest
+from docker.types import DeviceRequest, Mount
 
 from gpubed import paths
 from gpubed.backends.local import daemon, environment, ownership
 from gpubed.backends.local.node_inputs import NodeInputs
 
 NODE_CACHE = "/var/cache/gpubed"
+# A volume without a name, which goes with the container: the image's own layers are an
+# overlay, and the kernel stacks no further one on them for a Docker that runs in the node.
+_DOCKER_DATA = Mount("/var/lib/docker", source=None)
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
 _USER_ID = 1000
 _CPU_PERIOD_US = 100_000
@@ -53,6 +56,7 @@ def make(node: NodeInputs) -> Container:
         network=node.control.network,
         networking_config={node.control.network: address},
         volumes=_mounts(node),
+        mounts=[_DOCKER_DATA],
         shm_size=_memory(node) // 2,
         device_requests=_gpus(node),
         **_limits(node),

@@ -20,6 +20,10 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="An argument of the job."),
     ] = None,
+    container: Annotated[
+        str | None,
+        typer.Option(metavar="IMAGE", help="Run the ranks in containers of this image."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Run a job over all nodes that are well and bring its results back."""
@@ -29,7 +33,7 @@ def command(
     usable, left_out = health.usable(paths, wanted, granted)
     for node in left_out:
         ui.mark("skip", f"{node.node} is left out: {node.reason}")
-    result = jobs.run(paths, wanted, usable, job, given, on_output=ui.note)
+    result = jobs.run(paths, wanted, usable, job, given, ui.note, container)
     reasons = {node.node: node.reason for node in left_out}
     ui.document("run", {**result.document(), "left_out": reasons})
     ui.say(f"{job}: {result.status}, world size {result.world_size}")
