@@ -128,10 +128,19 @@ class JupyterLab(_Model):
     port: int = Field(default=8888, ge=1024, le=65535)
 
 
+class Monitoring(_Model):
+    """Prometheus with alerts on the head, exporters on all nodes, and a status page."""
+
+    port: int = Field(default=9090, ge=1024, le=65535, description="on loopback of the head")
+    retention: Seconds = Field(default=1296000.0, ge=3600, description="how long figures are kept")
+
+
 class Services(_Model):
     """What runs on the cluster besides jobs."""
 
     jupyterlab: JupyterLab | None = JupyterLab()
+    # Off unless asked for: exporters take a little of the cores whose speed is measured.
+    monitoring: Monitoring | None = None
 
 
 class Opening(_Model):
