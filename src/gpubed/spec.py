@@ -159,10 +159,8 @@ class JupyterLab(_Model):
 class Docker(_Model):
     """Docker on all nodes, for jobs in containers."""
 
-    data_root: str = Field(
-        default="/var/lib/docker",
-        pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$",
-        description="images, containers and volumes; on a local disk",
+    data_root: Folder = Field(
+        default="/var/lib/docker", description="images, containers and volumes; on a local disk"
     )
     user_access: bool = Field(
         default=True, description="the cluster's user may use it, and so be root on the nodes"
@@ -174,11 +172,20 @@ class Docker(_Model):
     )
 
 
+class Monitoring(_Model):
+    """Prometheus with alerts on the head, exporters on all nodes, and a status page."""
+
+    port: int = Field(default=9090, ge=1024, le=65535, description="on loopback of the head")
+    retention: Seconds = Field(default=1296000.0, ge=3600, description="how long figures are kept")
+
+
 class Services(_Model):
     """What runs on the cluster besides jobs."""
 
     jupyterlab: JupyterLab | None = JupyterLab()
     docker: Docker | None = Field(default=None, description="off unless given; {} switches it on")
+    # Off unless asked for: exporters take a little of the cores whose speed is measured.
+    monitoring: Monitoring | None = None
 
 
 class Opening(_Model):

@@ -13,7 +13,7 @@ LAYERS = [
     ("cli",),
     ("lifecycle", "doctor", "handover", "verify", "cluster_drivers"),
     ("checks",),
-    ("jobs", "services", "configure", "stack"),
+    ("jobs", "services", "metrics", "health", "configure", "stack"),
     ("images",),
     ("launchers",),
     ("engine", "backends"),
