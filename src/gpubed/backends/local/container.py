@@ -15,9 +15,6 @@ from gpubed.backends.local import daemon, environment, ownership
 from gpubed.backends.local.node_inputs import NodeInputs
 
 NODE_CACHE = "/var/cache/gpubed"
-# A volume without a name, which goes with the container: the image's own layers are an
-# overlay, and the kernel stacks no further one on them for a Docker that runs in the node.
-_DOCKER_DATA = Mount("/var/lib/docker", source=None)
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
 _USER_ID = 1000
 _CPU_PERIOD_US = 100_000
@@ -52,11 +49,11 @@ def make(node: NodeInputs) -> Container:
         node.image,
         name=node.owner.name(node.name),
         hostname=node.name,
-        labels={**node.owner.labels(node.digest), ownership.NODE: node.name},
+        labels=_labels(node),
         network=node.control.network,
         networking_config={node.control.network: address},
         volumes=_mounts(node),
-        mounts=[_DOCKER_DATA],
+        mounts=[_docker_data(node)],
         shm_size=_memory(node) // 2,
         device_requests=_gpus(node),
         **_limits(node),
@@ -66,6 +63,19 @@ def make(node: NodeInputs) -> Container:
         network = client.networks.get(node.experiment.network)
         network.connect(container, ipv4_address=node.experiment.address)
     return container
+
+
+def _labels(node: NodeInputs) -> dict[str, str]:
+    return {**node.owner.labels(node.digest), ownership.NODE: node.name}
+
+
+def _docker_data(node: NodeInputs) -> Mount:
+    """Return a volume without a name, which goes with the container.
+
+    The image's own layers are an overlay, and the kernel stacks no further one on them for
+    a Docker that runs in the node.
+    """
+    return Mount("/var/lib/docker", source=None, labels=_labels(node))
 
 
 def is_connected(container: Container, node: NodeInputs) -> bool:
