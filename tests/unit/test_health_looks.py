@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parents[2] / "roles/health/files/gpubed-health"
-EXPECTED = {"gpus": 2, "experiment_address": None, "shared_path": "", "min_free_percent": 0,
+EXPECTED = {"gpus": 2, "experiment_address": None, "shared_path": "", "min_free_gib": 0,
             "units": [], "patience": 2}  # fmt: skip
 
 
