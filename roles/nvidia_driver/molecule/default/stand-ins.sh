@@ -100,7 +100,7 @@ fi
 echo '0, $1, GPU-0, 1024, $version, 00000000:1B:00.0'
 echo '1, $1, GPU-1, 1024, $version, 00000000:43:00.0'
 EOF
-  package nvidia-driver-cuda $version-1 "Depends: libnvidia-ml1"
+  package nvidia-driver-cuda $version-1 "Depends: libnvidia-ml1 (= $version-1)"
   unit nvidia-fabricmanager nv-fabricmanager
   package nvidia-fabricmanager-580 $version-1
 done
