@@ -154,6 +154,24 @@ def test_an_image_that_is_missing_is_named(host):
     assert "no/such:1" in ended.stderr
 
 
+def test_an_image_that_is_kept_can_be_loaded_once(host, image):
+    name = f"kept/by-{host.check_output('hostname')}:1"
+    host.check_output(f"docker tag {image} {name}")
+    host.check_output(f"runuser -l gpubed -c 'gpubed-image keep {name}'")
+    host.check_output(f"docker rmi {name}")
+    loads = [host.check_output("runuser -l gpubed -c 'gpubed-image load'") for _ in range(2)]
+    host.check_output(f"docker rmi {name}; rm /shared/images/kept_by*")
+    assert name in loads[0]
+    assert loads[1] == ""
+
+
+def test_an_archive_without_the_image_is_refused(host, image):
+    host.check_output(f"docker save {image} -o /tmp/box.tar && chmod a+r /tmp/box.tar")
+    ended = host.run("runuser -l gpubed -c 'gpubed-image keep other:1 /tmp/box.tar'")
+    assert ended.rc != 0
+    assert "/tmp/box.tar holds no image other:1" in ended.stderr
+
+
 def test_containers_go_on_while_the_daemon_restarts(host, published):
     before = host.check_output("docker inspect --format '{{.State.Pid}}' web")
     host.check_output("systemctl restart docker")
