@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from gpubed.allocation import Allocation
-from gpubed.checks import accelerator, access, firewall, jupyter, network, software, storage
+from gpubed.checks import accelerator, access, cuda, firewall, jupyter, network, software, storage
 from gpubed.checks.context import CheckFunction, Context
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
@@ -22,7 +22,10 @@ CHECKS: tuple[CheckFunction, ...] = (
     network.mtu,
     storage.shared,
     accelerator.gpus,
-    software.recipe,
+    software.packages,
+    software.gpus,
+    cuda.compiler,
+    cuda.nccl,
     jupyter.jupyterlab,
     firewall.closed_from_outside,
     network.rdma,
