@@ -100,6 +100,7 @@ def said(address=NODE.experiment_address, version=23007, memlock=8388608, adapte
     return (
         "node-0:34:34 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to =eth1\n"
         f"{chosen}{json.dumps(answer)}\n"
+        "node-0:34:35 [0] NCCL INFO Socket handshake magic 0x564ab9f2fc4b9d6c\n"
     )
 
 

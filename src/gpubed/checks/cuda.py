@@ -69,12 +69,13 @@ def nccl(context: Context) -> Iterator[Check]:
 
 def on_node(recipe: Recipe, node: Node, said: str) -> Iterator[Check]:
     """Judge what NCCL said on a node."""
-    try:
-        found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
-    except (ValueError, IndexError):
+    # Threads of NCCL may still say something after the answer.
+    answer = next((line for line in said.splitlines() if line.startswith("{")), None)
+    if answer is None:
         why = f"NCCL does not load: {said.strip()[-200:]}"
         yield Check(id="nccl.version", node=node.name, result="fail", reason=why)
         return
+    found: dict[str, Any] = json.loads(answer)
     yield _version(recipe, node, found["version"])
     yield _interface(node, said)
     yield _memlock(node, found)
