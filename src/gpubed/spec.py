@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed import located, registry
+from gpubed import located, recipe, registry
 from gpubed.backends.base import BackendConfig
 from gpubed.errors import UsageError
 from gpubed.units import Bytes, Rate, Seconds
@@ -339,6 +339,7 @@ def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
         SpecError(file, document.line(p.path), _dotted(p.path), p.message, p.allowed)
         for p in registry.backend(spec_backend(spec)).check(spec)
     ]
+    problems += _gpus_without_recipe(file, document, spec)
     if spec.name != name:
         message = f"is {spec.name!r}, but the folder is named {name!r}"
         problems.append(SpecError(file, document.line(("name",)), "name", message))
@@ -367,6 +368,17 @@ def spec_backend(spec: ClusterSpec) -> str:
     """Return the name of the backend that a specification asks for."""
     kind: str = spec.backend.type  # type: ignore[attr-defined]  # every sub-class has it
     return kind
+
+
+def _gpus_without_recipe(
+    file: str, document: located.Located, spec: ClusterSpec
+) -> list[SpecError]:
+    asking = [group.name for group in spec.nodes if group.gpus]
+    if not asking or recipe.load(spec.recipe).gpus.architectures:
+        return []
+    message = f"{spec.recipe!r} uses no GPU, but {asking[0]!r} asks for some"
+    allowed = f"allowed: {', '.join(recipe.with_gpus())}"
+    return [SpecError(file, document.line(("recipe",)), "recipe", message, allowed)]
 
 
 def _in_order(errors: Iterable[SpecError]) -> list[SpecError]:
