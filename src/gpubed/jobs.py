@@ -162,19 +162,22 @@ def run(
     name: str,
     settings: Mapping[str, str],
     on_output: Callable[[str], None] = lambda _line: None,
+    launcher: str | None = None,
 ) -> JobResult:
     """Run a job over all nodes and bring its folder back.
 
     Args:
         settings: Arguments that differ from the job's defaults.
         on_output: Called with each line that the job prints.
+        launcher: Another one than the job names.
 
     Raises:
-        UsageError: There is no such job or argument.
+        UsageError: There is no such job, argument or launcher.
         GpubedError: The head could not be reached.
     """
     job = load(name)
     words = _words(name, job, settings)
+    chosen = registry.launcher(launcher or job.launcher)
     ranks = sum(node.slots for node in allocation.nodes)
     run_id = time.strftime(f"%Y%m%d-%H%M%S-{name}")
     here = cluster.runs / run_id
@@ -188,7 +191,7 @@ def run(
 
         launch = _prepare(head, plan, name, run_id, ranks, words)
         _describe(head, launch.folder, allocation)
-        code = registry.launcher(job.launcher).run(cluster, allocation, launch, keep)
+        code = chosen.run(cluster, allocation, launch, keep)
         head.get(launch.folder, here)
     result = JobResult(name, str(here), ranks, seconds=time.monotonic() - started)
     result.units = {metric: described.unit for metric, described in job.metrics.items()}

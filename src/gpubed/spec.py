@@ -21,6 +21,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     create_model,
     field_validator,
     model_validator,
@@ -29,6 +30,7 @@ from pydantic import (
 from gpubed import located, registry
 from gpubed.backends.base import BackendConfig
 from gpubed.errors import UsageError
+from gpubed.sharing import Slurm
 from gpubed.units import Bytes, Rate, Seconds
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
@@ -132,6 +134,7 @@ class Services(_Model):
     """What runs on the cluster besides jobs."""
 
     jupyterlab: JupyterLab | None = JupyterLab()
+    slurm: Slurm | None = None
 
 
 class Opening(_Model):
@@ -198,6 +201,18 @@ class ClusterSpec(_Model):
             if names.count(name) > 1:
                 raise ValueError(f"two node groups are named {name!r}")
         return groups
+
+    @field_validator("services")
+    @classmethod
+    def _partitions_have_nodes(cls, services: Services, info: ValidationInfo) -> Services:
+        groups = [group.name for group in info.data.get("nodes", ())]
+        for partition in services.slurm.partitions if services.slurm and groups else ():
+            for name in partition.groups:
+                if name not in groups:
+                    raise ValueError(
+                        f"slurm.partitions: there is no node group {name!r}{_nearest(name, groups)}"
+                    )
+        return services
 
     @property
     def count(self) -> int:

@@ -6,7 +6,16 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from gpubed.allocation import Allocation
-from gpubed.checks import accelerator, access, firewall, jupyter, network, software, storage
+from gpubed.checks import (
+    accelerator,
+    access,
+    firewall,
+    jupyter,
+    network,
+    slurm,
+    software,
+    storage,
+)
 from gpubed.checks.context import CheckFunction, Context
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
@@ -24,6 +33,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     accelerator.gpus,
     software.recipe,
     jupyter.jupyterlab,
+    slurm.slurm,
     firewall.closed_from_outside,
     network.rdma,
     network.links_and_collective,

@@ -20,13 +20,17 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="An argument of the job."),
     ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(help="ssh: at once; slurm: in the queue. The job's own if left out."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Run a job over all nodes and bring its results back."""
     ui, paths = UI(as_json), find(cluster)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     given = jobs.parse_settings(settings or [])
-    result = jobs.run(paths, wanted, granted, job, given, on_output=ui.note)
+    result = jobs.run(paths, wanted, granted, job, given, on_output=ui.note, launcher=launcher)
     ui.document("run", result.document())
     ui.say(f"{job}: {result.status}, world size {result.world_size}")
     for name, value in result.metrics.items():
