@@ -167,6 +167,7 @@ def run(
     settings: Mapping[str, str],
     on_output: Callable[[str], None] = lambda _line: None,
     container: str | None = None,
+    launcher: str | None = None,
 ) -> JobResult:
     """Run a job over all nodes and bring its folder back.
 
@@ -174,9 +175,10 @@ def run(
         settings: Arguments that differ from the job's defaults.
         on_output: Called with each line that the job prints.
         container: The image that ranks run in, instead of the one that the job names.
+        launcher: Another one than the job names.
 
     Raises:
-        UsageError: There is no such job or argument, or the cluster has no Docker.
+        UsageError: There is no such job, argument or launcher, or the cluster has no Docker.
         GpubedError: A node could not be reached, or lacks the image.
     """
     job = load(name)
@@ -185,6 +187,7 @@ def run(
     if image:
         images.require(cluster, plan, allocation, image)
         words = [_IN_CONTAINER, image, *words]
+    chosen = registry.launcher(launcher or job.launcher)
     ranks = sum(node.slots for node in allocation.nodes)
     run_id = time.strftime(f"%Y%m%d-%H%M%S-{name}")
     here = cluster.runs / run_id
@@ -198,7 +201,7 @@ def run(
 
         launch = _prepare(head, plan, name, run_id, ranks, words)
         _describe(head, launch.folder, allocation)
-        code = registry.launcher(job.launcher).run(cluster, allocation, launch, keep)
+        code = chosen.run(cluster, allocation, launch, keep)
         head.get(launch.folder, here)
     result = JobResult(name, str(here), ranks, seconds=time.monotonic() - started)
     result.units = {metric: described.unit for metric, described in job.metrics.items()}

@@ -21,6 +21,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     create_model,
     field_validator,
     model_validator,
@@ -29,6 +30,7 @@ from pydantic import (
 from gpubed import located, recipe, registry
 from gpubed.backends.base import BackendConfig
 from gpubed.errors import UsageError
+from gpubed.sharing import Slurm
 from gpubed.units import Bytes, Rate, Seconds
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
@@ -186,6 +188,7 @@ class Services(_Model):
     docker: Docker | None = Field(default=None, description="off unless given; {} switches it on")
     # Off unless asked for: exporters take a little of the cores whose speed is measured.
     monitoring: Monitoring | None = None
+    slurm: Slurm | None = None
 
 
 class Opening(_Model):
@@ -253,13 +256,26 @@ class ClusterSpec(_Model):
                 raise ValueError(f"two node groups are named {name!r}")
         return groups
 
-    @model_validator(mode="after")
-    def _server_is_a_node(self) -> Self:
-        server = self.storage.shared.server
-        names = [f"{group.name}-{i}" for group in self.nodes for i in range(group.count)]
-        if server is not None and server not in names:
-            raise ValueError(f"storage.shared.server: there is no node {server!r}")
-        return self
+    @field_validator("storage")
+    @classmethod
+    def _server_is_a_node(cls, storage: Storage, info: ValidationInfo) -> Storage:
+        groups, server = info.data.get("nodes", ()), storage.shared.server
+        names = [f"{group.name}-{i}" for group in groups for i in range(group.count)]
+        if server is not None and names and server not in names:
+            raise ValueError(f"shared.server: there is no node {server!r}{_nearest(server, names)}")
+        return storage
+
+    @field_validator("services")
+    @classmethod
+    def _partitions_have_nodes(cls, services: Services, info: ValidationInfo) -> Services:
+        groups = [group.name for group in info.data.get("nodes", ())]
+        for partition in services.slurm.partitions if services.slurm and groups else ():
+            for name in partition.groups:
+                if name not in groups:
+                    raise ValueError(
+                        f"slurm.partitions: there is no node group {name!r}{_nearest(name, groups)}"
+                    )
+        return services
 
     @property
     def count(self) -> int:

@@ -24,6 +24,10 @@ def command(
         str | None,
         typer.Option(metavar="IMAGE", help="Run the ranks in containers of this image."),
     ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(help="ssh: at once; slurm: in the queue. The job's own if left out."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Run a job over all nodes that are well and bring its results back."""
@@ -33,7 +37,7 @@ def command(
     usable, left_out = health.usable(paths, wanted, granted)
     for node in left_out:
         ui.mark("skip", f"{node.node} is left out: {node.reason}")
-    result = jobs.run(paths, wanted, usable, job, given, ui.note, container)
+    result = jobs.run(paths, wanted, usable, job, given, ui.note, container, launcher)
     reasons = {node.node: node.reason for node in left_out}
     ui.document("run", {**result.document(), "left_out": reasons})
     ui.say(f"{job}: {result.status}, world size {result.world_size}")
