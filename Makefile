@@ -24,9 +24,9 @@ test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
 	@$(MAKE) --no-print-directory lint
 	@$(PYTEST) tests
 
-test-roles: ## molecule: every role, converge to idempotence
+test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=debian-12 for a part
 	@./setup.sh test
-	@$(BIN)/python tests/molecule/matrix.py
+	@$(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) $(if $(ROLES),,--write)
 
 test-live: ## what needs a testbed or the real Pulumi CLI
 	@./setup.sh test
