@@ -81,7 +81,7 @@ def require(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, im
             found[node] = answer.stdout.strip()
         elif _MISSING not in answer.stderr.lower():
             why = f"Docker on {node} does not answer: {answer.tail}"
-            raise GpubedError(why, f"gpubed verify {cluster.name}")
+            raise GpubedError(why, f"gpubed configure {cluster.name}")
     missing = [node.name for node in allocation.nodes if node.name not in found]
     if missing:
         raise GpubedError(f"image {image} is not on {', '.join(missing)}", repair)

@@ -9,7 +9,11 @@ from gpubed.checks.context import Context
 from gpubed.ssh import SSH, CommandResult
 from gpubed.verification import Check
 
-_ASK = "sudo -n docker info --format '{{.ServerVersion}} {{.Driver}}'"
+# `version` says plainly that nobody answers; older releases of `info` do not.
+_ASK = (
+    "sudo -n docker version --format '{{.Server.Version}}'"
+    " && sudo -n docker info --format '{{.Driver}}'"
+)
 
 
 def daemon(context: Context) -> Iterator[Check]:
@@ -30,7 +34,7 @@ def daemon(context: Context) -> Iterator[Check]:
             id="docker.daemon",
             node=node.name,
             result="pass" if right else "fail",
-            value=answer.stdout.strip() if right else None,
+            value=", ".join(answer.stdout.split()) if right else None,
             limit="answers",
             reason="" if right else f"{answer.tail}; see {log}, then {repair}",
         )
