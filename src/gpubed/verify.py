@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from gpubed.allocation import Allocation
-from gpubed.checks import accelerator, access, firewall, jupyter, network, software, storage
+from gpubed.checks import accelerator, access, firewall, jupyter, network, rdma, software, storage
 from gpubed.checks.context import CheckFunction, Context
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
@@ -25,7 +25,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     software.recipe,
     jupyter.jupyterlab,
     firewall.closed_from_outside,
-    network.rdma,
+    rdma.rdma,
     network.links_and_collective,
 )
 
