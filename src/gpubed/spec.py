@@ -83,6 +83,23 @@ class ControlNetwork(_Model):
     subnet: Subnet | None = Field(default=None, description="chosen by name when absent")
 
 
+class Rdma(_Model):
+    """RDMA (RoCE v2) on the experiment network; what is asked for is proved, or fails."""
+
+    device: Literal["any", "hardware"] = Field(
+        default="any", description="any: Soft-RoCE where a node has no adapter"
+    )
+    dscp: int = Field(
+        default=26, ge=0, le=63, description="of RDMA packets; the upper three bits are a priority"
+    )
+    pfc: bool = Field(
+        default=False, description="adapters pause that priority; the switches must agree"
+    )
+    floor: float = Field(
+        default=0.8, gt=0, le=1, description="the share of `rate` that RDMA writes must reach"
+    )
+
+
 class ExperimentNetwork(_Model):
     """The network that jobs communicate over."""
 
@@ -91,6 +108,7 @@ class ExperimentNetwork(_Model):
     mtu: int = Field(default=1500, ge=1280, le=9216, description="bytes")
     latency: Seconds = Field(default=0.0, description="one way; not on containers")
     loss: float = Field(default=0.0, ge=0, lt=1, description="fraction; not on containers")
+    rdma: Rdma | None = Field(default=None, description="no RDMA when absent; `{}` asks for it")
 
     @property
     def rate_bps(self) -> int:

@@ -16,6 +16,7 @@ from gpubed.checks import (
     jupyter,
     monitoring,
     network,
+    rdma,
     slurm,
     software,
     storage,
@@ -48,7 +49,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     monitoring.monitoring,
     slurm.slurm,
     firewall.closed_from_outside,
-    network.rdma,
+    rdma.rdma,
     network.links_and_collective,
 )
 
