@@ -7,6 +7,7 @@ declares to the backend's driver, so nothing here knows a backend's inputs.
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -140,6 +141,8 @@ def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
     """A cluster of two nodes; gone afterwards."""
+    if request.param == "vm" and os.environ.get("GPUBED_VM") != "1":
+        pytest.skip("virtual machines take minutes where KVM does not work: set GPUBED_VM=1")
     wanted = spec.model().model_validate(SPECS[request.param])
     backend = registry.backend(spec.spec_backend(wanted))
     refused = [found for found in backend.doctor(wanted) if not found.ok]
