@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
 
 USERS = [
     {"name": "alice"},

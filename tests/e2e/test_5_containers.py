@@ -7,7 +7,7 @@ import pytest
 
 from gpubed.backends.local import apt_sources
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
 
 IMAGE = "gpubed-test-rank:1"
 

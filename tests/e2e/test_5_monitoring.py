@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
 ASK = "curl -sS --noproxy '*' http://127.0.0.1:9090/api/v1/"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 
