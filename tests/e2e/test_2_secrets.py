@@ -32,7 +32,7 @@ def files_with(cluster, text):
 
 def processes_with(cluster, text):
     """Return the command lines, here and on the nodes, that hold a text."""
-    found = [c for p in Path("/proc").glob("[0-9]*/cmdline") if text in (c := _read(p))]
+    found = [c for p in Path("/proc").iterdir() if text in (c := _read(p / "cmdline"))]
     for name in ("node-0", "node-1", "node-2"):
         found += [
             line for line in cluster.node(name, "ps -eww -o args").splitlines() if text in line
@@ -42,7 +42,7 @@ def processes_with(cluster, text):
 
 def _read(path):
     try:
-        return path.read_text()
+        return path.read_bytes().decode(errors="replace")
     except OSError:
         return ""
 
@@ -78,7 +78,7 @@ def test_the_search_finds_a_planted_canary(cluster):
     canary = "canary-5f2f1f8e7a0b4c"
     planted = cluster.state / "logs" / "canary.log"
     planted.write_text(f"token={canary}\n")
-    sleeper = subprocess.Popen(["bash", "-c", f"exec -a {canary} sleep 30"])
+    sleeper = subprocess.Popen(["bash", "-c", f"exec -a {canary} sleep 300"])
     try:
         assert files_with(cluster, canary) == [planted]
         assert processes_with(cluster, canary)
