@@ -82,6 +82,7 @@ def configure(
             cmdline=_options(tags, limit, check),
             event_handler=watcher.handle,
             rotate_artifacts=_KEEP,
+            suppress_env_files=True,
             quiet=True,
         )
     watcher.outcome.log = _keep_log(cluster, Path(runner.config.artifact_dir) / "stdout")
@@ -113,6 +114,8 @@ def environment() -> dict[str, str]:
 def _private_folder(cluster: ClusterPaths) -> Path:
     folder = cluster.state / "ansible"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # What ansible-runner keeps there would count again in a run without options of its own.
+    shutil.rmtree(folder / "env", ignore_errors=True)
     return folder
 
 
