@@ -86,6 +86,7 @@ class NodeDriver(Driver):
 
         with daemon.errors(f"remove node {node.name}"):
             ownership.remove_until_gone(ours, lambda found: found.remove(force=True, v=True))
+            _remove_own_volumes(node)
 
 
 def _find(node: NodeInputs) -> Container | None:
@@ -93,6 +94,14 @@ def _find(node: NodeInputs) -> Container | None:
         return daemon.client().containers.get(node.owner.name(node.name))
     except NotFound:
         return None
+
+
+def _remove_own_volumes(node: NodeInputs) -> None:
+    """Remove what a container that somebody else removed has left."""
+    labels = [f"{ownership.CLUSTER}={node.uuid}", f"{ownership.NODE}={node.name}"]
+    for volume in daemon.client().volumes.list(filters={"label": labels}):
+        with suppress(NotFound):
+            volume.remove()
 
 
 def _make(node: NodeInputs) -> Container:
