@@ -1,6 +1,7 @@
 """No secret in state, logs, inventory or process list; and the search can find one."""
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,8 @@ def test_the_search_finds_a_planted_canary(cluster):
     planted.write_text(f"token={canary}\n")
     sleeper = subprocess.Popen(["bash", "-c", f"exec -a {canary} sleep 300"])
     try:
+        while canary not in _read(Path(f"/proc/{sleeper.pid}/cmdline")):
+            time.sleep(0.05)  # while a program is being replaced, it has no command line
         assert files_with(cluster, canary) == [planted]
         assert processes_with(cluster, canary)
     finally:
