@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import typer.main
 import yaml
 from typer.testing import CliRunner
 
@@ -69,16 +70,25 @@ def command_line() -> Iterator[str]:
     """Describe every verb, its options and the exit codes."""
     yield "# Command line\n"
     runner = CliRunner(env={"COLUMNS": "90", "TERMINAL_WIDTH": "90"})
-    for name in cli.verbs():
-        shown = runner.invoke(cli.build(), [name, "--help"], prog_name="gpubed").output
+    root = typer.main.get_group(cli.build())
+    for words in _verbs(root):
+        shown = runner.invoke(cli.build(), [*words, "--help"], prog_name="gpubed").output
         text = re.sub(r"[ \t]+$", "", shown.strip(), flags=re.M)
-        yield f"## gpubed {name}\n\n```text\n{text}\n```\n"
+        yield f"## gpubed {' '.join(words)}\n\n```text\n{text}\n```\n"
     yield "## Exit codes\n\n| code | meaning |\n| --- | --- |\n| 0 | done |"
     for kind in (errors.GpubedError, *errors.GpubedError.__subclasses__()):
         if kind.__module__ == "gpubed.errors":
             first = (kind.__doc__ or "").splitlines()[0]
             yield f"| {kind.exit_code} | {first} |"
     yield "| 77 | Nothing but skips. |\n| 130 | Interrupted. |"
+
+
+def _verbs(group: Any) -> Iterator[list[str]]:
+    for name in sorted(group.commands):
+        yield [name]
+        inner = group.commands[name]
+        if hasattr(inner, "commands"):
+            yield from ([name, *words] for words in _verbs(inner))
 
 
 def role_inputs() -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpubed import applied, configure, inventory, roles, secret, verify
+from gpubed import applied, configure, inventory, metrics, roles, secret, verify
 from gpubed.allocation import Allocation
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
@@ -62,6 +62,8 @@ def verify_cluster(
     emit("phase", phase="checks", status="started")
     result = verify.verify(cluster, plan, allocation)
     result.save(cluster.verification)
+    if plan.spec.services.monitoring:
+        metrics.publish(cluster, allocation, result)
     emit("phase", phase="checks", status="done")
     if result.count("fail"):
         raise verify.VerificationFailed(result)

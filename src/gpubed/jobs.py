@@ -16,13 +16,15 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed import registry
+from gpubed import images, registry
 from gpubed.allocation import Allocation
 from gpubed.errors import UsageError
 from gpubed.launchers.base import Launch
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.ssh import SSH
+
+_IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
 
 
 class _Model(BaseModel):
@@ -88,6 +90,7 @@ class Job(_Model):
 
     Attributes:
         command: What each rank runs, in the run's folder.
+        container: The image that ranks run in; None runs them on the nodes themselves.
         sanity: What must hold for the run to count, however fast it was.
     """
 
@@ -96,6 +99,7 @@ class Job(_Model):
     launcher: str
     ranks: Literal["all"] = "all"
     command: tuple[str, ...]
+    container: str | None = None
     arguments: dict[str, Argument] = {}
     metrics: dict[str, Metric] = {}
     sanity: tuple[Condition, ...] = ()
@@ -162,19 +166,28 @@ def run(
     name: str,
     settings: Mapping[str, str],
     on_output: Callable[[str], None] = lambda _line: None,
+    container: str | None = None,
+    launcher: str | None = None,
 ) -> JobResult:
     """Run a job over all nodes and bring its folder back.
 
     Args:
         settings: Arguments that differ from the job's defaults.
         on_output: Called with each line that the job prints.
+        container: The image that ranks run in, instead of the one that the job names.
+        launcher: Another one than the job names.
 
     Raises:
-        UsageError: There is no such job or argument.
-        GpubedError: The head could not be reached.
+        UsageError: There is no such job, argument or launcher, or the cluster has no Docker.
+        GpubedError: A node could not be reached, or lacks the image.
     """
     job = load(name)
     words = _words(name, job, settings)
+    image = container or job.container
+    if image:
+        images.require(cluster, plan, allocation, image)
+        words = [_IN_CONTAINER, image, *words]
+    chosen = registry.launcher(launcher or job.launcher)
     ranks = sum(node.slots for node in allocation.nodes)
     run_id = time.strftime(f"%Y%m%d-%H%M%S-{name}")
     here = cluster.runs / run_id
@@ -188,7 +201,7 @@ def run(
 
         launch = _prepare(head, plan, name, run_id, ranks, words)
         _describe(head, launch.folder, allocation)
-        code = registry.launcher(job.launcher).run(cluster, allocation, launch, keep)
+        code = chosen.run(cluster, allocation, launch, keep)
         head.get(launch.folder, here)
     result = JobResult(name, str(here), ranks, seconds=time.monotonic() - started)
     result.units = {metric: described.unit for metric, described in job.metrics.items()}
@@ -212,14 +225,23 @@ def _words(name: str, job: Job, settings: Mapping[str, str]) -> list[str]:
 def _prepare(
     head: SSH, plan: ClusterPlan, name: str, run_id: str, ranks: int, words: list[str]
 ) -> Launch:
-    folder = f"{plan.spec.storage.shared.path}/runs/{run_id}"
+    storage = plan.spec.storage
+    folder = f"{storage.shared.path}/runs/{run_id}"
     head.put(registry.job_folder(name), folder)
-    return Launch(folder, words, {"GPUBED_RUN_DIR": folder}, ranks)
+    environment = {
+        "GPUBED_RUN_DIR": folder,
+        "GPUBED_SHARED": storage.shared.path,
+        "GPUBED_DATASETS": storage.datasets,
+        "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
+    }
+    return Launch(folder, words, environment, ranks)
 
 
 def _describe(head: SSH, folder: str, allocation: Allocation) -> None:
-    """Tell the job about the cluster it runs on, as `cluster.json` in its folder."""
+    """Tell the job about the nodes it runs on, as `cluster.json` and `hostfile` in its folder."""
     head.write(f"{folder}/cluster.json", allocation.model_dump_json())
+    slots = "".join(f"{node.name} slots={node.slots}\n" for node in allocation.nodes)
+    head.write(f"{folder}/hostfile", slots)
 
 
 def _judge(result: JobResult, job: Job, here: Path, code: int) -> None:

@@ -19,6 +19,8 @@ from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Backend, Existing
 from gpubed.engine import LogEvent, ResourceEvent, Result
 from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.hardware import facts as hardware
+from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan, from_file
 from gpubed.ssh import SSH
@@ -126,7 +128,7 @@ def node_states(cluster: ClusterPaths, granted: Allocation, backend: Backend) ->
 
 
 def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
-    """Return the document of `status`: nodes, lease, services, verification.
+    """Return the document of `status`: nodes and their hardware, lease, services, verification.
 
     Raises:
         GpubedError: The cluster is not up.
@@ -136,10 +138,13 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     states = node_states(cluster, granted, backend)
     wanted = from_file(cluster.spec)
     verified = Verification.last(cluster.verification)
+    found = hardware.of_cluster(cluster.facts, granted)
     until = granted.lease.granted_until
     return {
         "engine": engine,
-        "nodes": [_node_row(node, states[node.name]) for node in granted.nodes],
+        "nodes": [
+            _node_row(node, states[node.name], found.get(node.name)) for node in granted.nodes
+        ],
         "lease": {
             "granted_until": until and until.isoformat(),
             "remaining_s": until and round(until.timestamp() - time.time()),
@@ -201,7 +206,7 @@ def _require(backend: Backend, wanted: ClusterPlan) -> None:
         raise PrerequisiteMissing(first.message + rest, first.fix)
 
 
-def _node_row(node: Node, state: str) -> dict[str, Any]:
+def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
     return {
         "name": node.name,
         "id": node.id,
@@ -209,6 +214,8 @@ def _node_row(node: Node, state: str) -> dict[str, Any]:
         "role": node.role,
         "control_address": node.control_address,
         "experiment_address": node.experiment_address,
+        "gpus": node.gpus,
+        "hardware": found and found.summary(),
     }
 
 

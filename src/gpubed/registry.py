@@ -44,8 +44,23 @@ def backend(name: str) -> Backend:
 
 
 @cache
+def launcher_names() -> tuple[str, ...]:
+    """Return the names of all launchers, sorted."""
+    modules = (path.stem for path in (_PACKAGE / "launchers").glob("*.py"))
+    return tuple(sorted(name for name in modules if name not in ("__init__", "base")))
+
+
+@cache
 def launcher(name: str) -> Launcher:
-    """Return the launcher of that name."""
+    """Return the launcher of that name.
+
+    Raises:
+        UsageError: There is no such launcher.
+    """
+    if name not in launcher_names():
+        raise UsageError(
+            f"there is no launcher {name!r}", f"launchers: {', '.join(launcher_names())}"
+        )
     made: Launcher = import_module(f"gpubed.launchers.{name}").create()
     return made
 

@@ -11,6 +11,8 @@ from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 
 JUPYTERLAB_TOKEN = "jupyterlab_token"  # noqa: S105  # a file's name
+STATUS = "status"
+_PAGE = "/gpubed/status"
 _TIMEOUT = 10.0
 
 
@@ -19,18 +21,29 @@ def urls(plan: ClusterPlan, allocation: Allocation) -> list[dict[str, str]]:
     lab = plan.spec.services.jupyterlab
     if lab is None:
         return []
-    url = f"https://{allocation.head.control_address}:{lab.port}/lab"
-    return [{"name": "jupyterlab", "url": url}]
+    door = f"https://{allocation.head.control_address}:{lab.port}"
+    found = [{"name": "jupyterlab", "url": f"{door}/lab"}]
+    if plan.spec.services.monitoring:
+        found.append({"name": STATUS, "url": f"{door}{_PAGE}"})
+    return found
 
 
-def token_url(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> str:
-    """Return JupyterLab's URL with its token.
+def token_url(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, name: str = "jupyterlab"
+) -> str:
+    """Return the URL of JupyterLab, or of the status page behind its door, with the token.
 
     Raises:
-        GpubedError: The cluster has no JupyterLab.
+        GpubedError: The cluster does not have it.
     """
     for service in urls(plan, allocation):
-        return f"{service['url']}?token={_token(cluster)}"
+        if service["name"] == name:
+            return f"{service['url']}?token={_token(cluster)}"
+    if name == STATUS and plan.spec.services.jupyterlab:
+        raise GpubedError(
+            f"cluster {cluster.name} is not monitored",
+            f"set 'monitoring: {{}}' under services in cluster.yml, then: gpubed up {cluster.name}",
+        )
     raise GpubedError(
         f"cluster {cluster.name} has no JupyterLab", "set services.jupyterlab in cluster.yml"
     )
@@ -59,6 +72,17 @@ def jupyterlab_status(
     Raises:
         GpubedError: It is not there, or shows another certificate.
     """
+    return _status(cluster, plan, allocation, token, "/api/status")
+
+
+def page_status(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> int:
+    """Ask for the status page with the right token; see `jupyterlab_status`."""
+    return _status(cluster, plan, allocation, _token(cluster), _PAGE)
+
+
+def _status(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str, path: str
+) -> int:
     lab = plan.spec.services.jupyterlab
     if lab is None:
         raise LookupError("the cluster has no JupyterLab")
@@ -67,7 +91,7 @@ def jupyterlab_status(
         connection = http.client.HTTPSConnection(
             allocation.head.control_address, lab.port, timeout=_TIMEOUT, context=context
         )
-        connection.request("GET", "/api/status", headers={"Authorization": f"token {token}"})
+        connection.request("GET", path, headers={"Authorization": f"token {token}"})
         return connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         raise GpubedError(

@@ -21,14 +21,16 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     create_model,
     field_validator,
     model_validator,
 )
 
-from gpubed import located, registry
+from gpubed import located, recipe, registry
 from gpubed.backends.base import BackendConfig
 from gpubed.errors import UsageError
+from gpubed.sharing import Slurm
 from gpubed.units import Bytes, Rate, Seconds
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
@@ -41,6 +43,8 @@ def _usable(subnet: IPv4Network) -> IPv4Network:
 
 
 Subnet = Annotated[IPv4Network, AfterValidator(_usable)]
+Folder = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$")]
+Device = Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_-]+$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
 
@@ -79,6 +83,23 @@ class ControlNetwork(_Model):
     subnet: Subnet | None = Field(default=None, description="chosen by name when absent")
 
 
+class Rdma(_Model):
+    """RDMA (RoCE v2) on the experiment network; what is asked for is proved, or fails."""
+
+    device: Literal["any", "hardware"] = Field(
+        default="any", description="any: Soft-RoCE where a node has no adapter"
+    )
+    dscp: int = Field(
+        default=26, ge=0, le=63, description="of RDMA packets; the upper three bits are a priority"
+    )
+    pfc: bool = Field(
+        default=False, description="adapters pause that priority; the switches must agree"
+    )
+    floor: float = Field(
+        default=0.8, gt=0, le=1, description="the share of `rate` that RDMA writes must reach"
+    )
+
+
 class ExperimentNetwork(_Model):
     """The network that jobs communicate over."""
 
@@ -87,6 +108,7 @@ class ExperimentNetwork(_Model):
     mtu: int = Field(default=1500, ge=1280, le=9216, description="bytes")
     latency: Seconds = Field(default=0.0, description="one way; not on containers")
     loss: float = Field(default=0.0, ge=0, lt=1, description="fraction; not on containers")
+    rdma: Rdma | None = Field(default=None, description="no RDMA when absent; `{}` asks for it")
 
     @property
     def rate_bps(self) -> int:
@@ -108,17 +130,43 @@ class Networks(_Model):
         return self
 
 
+class Throughput(_Model):
+    """What a file system must do for one node, one node at a time."""
+
+    read: Rate | None = Field(default=None, description="sequential, 1 MiB blocks")
+    write: Rate | None = Field(default=None, description="sequential, 1 MiB blocks, synced")
+    latency: Seconds | None = Field(default=None, description="99th percentile of 4 KiB reads")
+
+
 class SharedStorage(_Model):
     """A file system that all nodes see."""
 
-    provider: Literal["volume"] = "volume"
-    path: str = Field(default="/shared", pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$")
+    provider: Literal["volume", "nfs"] = Field(
+        default="volume", description="volume: the testbed mounts it; nfs: a node serves it"
+    )
+    path: Folder = "/shared"
+    server: Name | None = Field(default=None, description="node that serves it; else the head")
+    transport: Literal["tcp", "rdma"] = Field(default="tcp", description="what carries nfs")
+    expect: Throughput | None = Field(
+        default=None, description="what verify measures from each node with fio, and insists on"
+    )
+
+
+class Scratch(_Model):
+    """Fast storage of each node's own; its content does not outlive the cluster."""
+
+    path: Folder = "/scratch"
+    devices: Literal["auto"] | tuple[Device, ...] = Field(
+        default="auto", description="disks; auto takes the unused NVMe ones, else a folder"
+    )
 
 
 class Storage(_Model):
     """Storage of the cluster."""
 
     shared: SharedStorage = SharedStorage()
+    datasets: Folder = Field(default="/datasets", description="where all nodes read datasets")
+    scratch: Scratch | None = None
 
 
 class JupyterLab(_Model):
@@ -128,10 +176,37 @@ class JupyterLab(_Model):
     port: int = Field(default=8888, ge=1024, le=65535)
 
 
+class Docker(_Model):
+    """Docker on all nodes, for jobs in containers."""
+
+    data_root: Folder = Field(
+        default="/var/lib/docker", description="images, containers and volumes; on a local disk"
+    )
+    user_access: bool = Field(
+        default=True, description="the cluster's user may use it, and so be root on the nodes"
+    )
+    mirror: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s/]+/?$",
+        description="URL of a registry that keeps copies of images",
+    )
+
+
+class Monitoring(_Model):
+    """Prometheus with alerts on the head, exporters on all nodes, and a status page."""
+
+    port: int = Field(default=9090, ge=1024, le=65535, description="on loopback of the head")
+    retention: Seconds = Field(default=1296000.0, ge=3600, description="how long figures are kept")
+
+
 class Services(_Model):
     """What runs on the cluster besides jobs."""
 
     jupyterlab: JupyterLab | None = JupyterLab()
+    docker: Docker | None = Field(default=None, description="off unless given; {} switches it on")
+    # Off unless asked for: exporters take a little of the cores whose speed is measured.
+    monitoring: Monitoring | None = None
+    slurm: Slurm | None = None
 
 
 class Opening(_Model):
@@ -198,6 +273,27 @@ class ClusterSpec(_Model):
             if names.count(name) > 1:
                 raise ValueError(f"two node groups are named {name!r}")
         return groups
+
+    @field_validator("storage")
+    @classmethod
+    def _server_is_a_node(cls, storage: Storage, info: ValidationInfo) -> Storage:
+        groups, server = info.data.get("nodes", ()), storage.shared.server
+        names = [f"{group.name}-{i}" for group in groups for i in range(group.count)]
+        if server is not None and names and server not in names:
+            raise ValueError(f"shared.server: there is no node {server!r}{_nearest(server, names)}")
+        return storage
+
+    @field_validator("services")
+    @classmethod
+    def _partitions_have_nodes(cls, services: Services, info: ValidationInfo) -> Services:
+        groups = [group.name for group in info.data.get("nodes", ())]
+        for partition in services.slurm.partitions if services.slurm and groups else ():
+            for name in partition.groups:
+                if name not in groups:
+                    raise ValueError(
+                        f"slurm.partitions: there is no node group {name!r}{_nearest(name, groups)}"
+                    )
+        return services
 
     @property
     def count(self) -> int:
@@ -277,6 +373,7 @@ def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
         SpecError(file, document.line(p.path), _dotted(p.path), p.message, p.allowed)
         for p in registry.backend(spec_backend(spec)).check(spec)
     ]
+    problems += _gpus_without_recipe(file, document, spec)
     if spec.name != name:
         message = f"is {spec.name!r}, but the folder is named {name!r}"
         problems.append(SpecError(file, document.line(("name",)), "name", message))
@@ -305,6 +402,17 @@ def spec_backend(spec: ClusterSpec) -> str:
     """Return the name of the backend that a specification asks for."""
     kind: str = spec.backend.type  # type: ignore[attr-defined]  # every sub-class has it
     return kind
+
+
+def _gpus_without_recipe(
+    file: str, document: located.Located, spec: ClusterSpec
+) -> list[SpecError]:
+    asking = [group.name for group in spec.nodes if group.gpus]
+    if not asking or recipe.load(spec.recipe).gpus.architectures:
+        return []
+    message = f"{spec.recipe!r} uses no GPU, but {asking[0]!r} asks for some"
+    allowed = f"allowed: {', '.join(recipe.with_gpus())}"
+    return [SpecError(file, document.line(("recipe",)), "recipe", message, allowed)]
 
 
 def _in_order(errors: Iterable[SpecError]) -> list[SpecError]:

@@ -6,7 +6,22 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from gpubed.allocation import Allocation
-from gpubed.checks import accelerator, access, firewall, jupyter, network, software, storage
+from gpubed.checks import (
+    accelerator,
+    access,
+    cuda,
+    docker,
+    firewall,
+    health,
+    jupyter,
+    monitoring,
+    network,
+    rdma,
+    slurm,
+    software,
+    storage,
+    throughput,
+)
 from gpubed.checks.context import CheckFunction, Context
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
@@ -19,13 +34,22 @@ from gpubed.verification import Check, Verification
 CHECKS: tuple[CheckFunction, ...] = (
     access.mesh,
     access.clocks,
+    health.nodes,
     network.mtu,
     storage.shared,
+    throughput.throughput,
+    accelerator.hardware,
     accelerator.gpus,
-    software.recipe,
+    software.packages,
+    software.gpus,
+    cuda.compiler,
+    cuda.nccl,
+    docker.daemon,
     jupyter.jupyterlab,
+    monitoring.monitoring,
+    slurm.slurm,
     firewall.closed_from_outside,
-    network.rdma,
+    rdma.rdma,
     network.links_and_collective,
 )
 

@@ -7,6 +7,7 @@ declares to the backend's driver, so nothing here knows a backend's inputs.
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from gpubed.paths import ClusterPaths, Project
 
 RATE_BPS = 100_000_000
 SPECS: dict[str, dict[str, Any]] = {
-    "local": {
+    "container": {
         "version": 1,
         "name": "contract",
         "backend": {"type": "local"},
@@ -32,7 +33,22 @@ SPECS: dict[str, dict[str, Any]] = {
             "control": {"subnet": "10.127.201.0/24"},
             "experiment": {"subnet": "10.127.202.0/24", "rate": RATE_BPS, "mtu": 1400},
         },
-    }
+    },
+    "vm": {
+        "version": 1,
+        "name": "contract",
+        "backend": {"type": "local", "runtime": "vm"},
+        "nodes": [{"count": 2, "machine": {"cpus": 2, "memory": "1 GiB"}}],
+        "networks": {
+            "control": {"subnet": "10.127.203.0/24"},
+            "experiment": {
+                "subnet": "10.127.204.0/24",
+                "rate": "20 Mbit/s",
+                "mtu": 1400,
+                "latency": "50 ms",
+            },
+        },
+    },
 }
 
 
@@ -118,13 +134,17 @@ class _Engine(pulumi.runtime.Mocks):
         raise NotImplementedError(args.token)
 
 
-@pytest.fixture(scope="module", params=[pytest.param("local", marks=pytest.mark.docker)])
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.docker) for name in SPECS]
+)
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
     """A cluster of two nodes; gone afterwards."""
-    backend = registry.backend(request.param)
+    if request.param == "vm" and os.environ.get("GPUBED_VM") != "1":
+        pytest.skip("virtual machines take minutes where KVM does not work: set GPUBED_VM=1")
     wanted = spec.model().model_validate(SPECS[request.param])
+    backend = registry.backend(spec.spec_backend(wanted))
     refused = [found for found in backend.doctor(wanted) if not found.ok]
     if refused:
         pytest.skip(f"{request.param}: {refused[0].message}")

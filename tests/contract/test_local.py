@@ -1,4 +1,4 @@
-"""What the local backend promises beyond the contract of all backends."""
+"""What nodes as containers promise beyond the contract of all backends."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ import pytest
 from gpubed.allocation import Node
 from gpubed.errors import GpubedError
 from gpubed.ssh import SSH
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.parametrize("cluster", ["container"], indirect=True, scope="module"),
+]
 
 _PORT = 5999
 _SERVER = """

@@ -13,7 +13,8 @@ LAYERS = [
     ("cli",),
     ("lifecycle", "doctor", "handover", "verify", "cluster_drivers"),
     ("checks",),
-    ("jobs", "services", "configure", "stack"),
+    ("jobs", "services", "metrics", "health", "configure", "stack"),
+    ("images",),
     ("launchers",),
     ("engine", "backends"),
     ("ssh", "runlock", "progress", "secret"),
@@ -65,8 +66,10 @@ def test_roles_and_playbooks_never_name_a_backend():
 )
 def test_every_verb_has_help_and_an_example(path):
     tree = ast.parse(path.read_text())
-    command = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "command")
-    assert ast.get_docstring(command)
+    public = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name[0] != "_"]
+    commands = [n for n in public if n.name == "command" or n.decorator_list]
+    assert commands
+    assert all(ast.get_docstring(command) for command in commands)
     example = next(
         n for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "EXAMPLE"
     )

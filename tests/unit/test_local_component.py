@@ -104,7 +104,14 @@ def test_nodes_use_what_the_other_resources_answered(mocks: Mocks) -> None:
     assert node["shared"] == {"volume": "docker shared", "path": "/shared"}
     assert planned.experiment is not None
     subnet = str(planned.experiment.subnet)
-    assert node["link"] == {"subnet": subnet, "rate_bps": 200_000_000, "mtu": 9000}
+    shape = {"rate_bps": 200_000_000, "mtu": 9000, "latency": 0.0, "loss": 0.0}
+    assert node["link"] == {"subnet": subnet, **shape}
+
+
+def test_runtime_goes_to_images_and_nodes(mocks: Mocks) -> None:
+    declare({**DATA, "backend": {"type": "local", "runtime": "vm"}})
+    found = {name: inputs.get("runtime") for name, inputs in mocks.made.items()}
+    assert found["image debian-12"] == found["node node-0"] == "vm"
 
 
 def test_no_two_nodes_share_a_gpu(mocks: Mocks) -> None:

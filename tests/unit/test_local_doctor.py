@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,8 +58,9 @@ def find(kind: str, wanted: spec.ClusterSpec | None = None) -> Finding:
     return found
 
 
-def lab(**networks: Any) -> spec.ClusterSpec:
-    data = {"version": 1, "name": "lab", "backend": {"type": "local"}, "nodes": [{"count": 2}]}
+def lab(runtime: str = "container", **networks: Any) -> spec.ClusterSpec:
+    backend = {"type": "local", "runtime": runtime}
+    data = {"version": 1, "name": "lab", "backend": backend, "nodes": [{"count": 2}]}
     return spec.model().model_validate({**data, "networks": networks})
 
 
@@ -145,3 +147,24 @@ def test_subnet_of_the_clusters_own_network_is_free(
     docker.found.clear()
     docker.network("other", subnet, {})
     assert "Docker network other" in find("local.subnet.control", wanted).message
+
+
+def test_machines_need_a_tap_device_and_a_name_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "_TUN", tmp_path / "tun")
+    monkeypatch.setattr(doctor.environment, "nameservers", list)
+    assert find("local.vm.tun", lab("vm")).fix == "sudo modprobe tun"
+    assert not find("local.vm.nameserver", lab("vm")).ok
+    (tmp_path / "tun").touch()
+    assert find("local.vm.tun", lab("vm")).ok
+
+
+def test_machines_are_emulated_without_kvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "_KVM", tmp_path / "kvm")
+    found = find("local.vm.kvm", lab("vm"))
+    assert (found.ok, "emulated" in found.message) == (True, True)
+
+
+def test_containers_need_nothing_of_that() -> None:
+    assert not [found for found in doctor.findings(lab()) if found.id.startswith("local.vm.")]

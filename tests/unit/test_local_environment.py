@@ -36,6 +36,24 @@ def test_bundle_gets_its_path_on_nodes(tmp_path: Path, monkeypatch: pytest.Monke
     assert environment.ca_mount() == {str(bundle): environment.NODE_BUNDLE}
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ("nameserver 192.0.2.1\n", "", ["192.0.2.1"]),
+        ("nameserver 127.0.0.53\n", "nameserver 192.0.2.2\n", ["192.0.2.2"]),
+        ("nameserver 127.0.0.1\nnameserver 192.0.2.3\n", "", ["192.0.2.3"]),
+        ("nameserver 127.0.0.1\n", "", []),
+    ],
+)
+def test_name_servers_are_those_that_nodes_reach(
+    tmp_path: Path, first: str, second: str, found: list[str]
+) -> None:
+    files = (tmp_path / "resolv.conf", tmp_path / "resolved.conf")
+    for path, text in zip(files, (first, second), strict=True):
+        path.write_text(text)
+    assert environment.nameservers([*files, tmp_path / "missing"]) == found
+
+
 def test_proxy_is_passed_in_both_spellings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("NO_PROXY", "localhost,::1,.example")

@@ -17,10 +17,10 @@ from gpubed.errors import GpubedError
 
 @pytest.fixture
 def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    copy = tmp_path / "templates" / "node"
-    shutil.copytree(paths.assets() / "templates" / "node", copy)
+    copy = tmp_path / "templates"
+    shutil.copytree(paths.assets() / "templates", copy)
     monkeypatch.setattr(paths, "assets", lambda: tmp_path)
-    return copy
+    return copy / "node"
 
 
 def test_package_list_has_no_comments() -> None:
@@ -66,3 +66,19 @@ def test_digest_changes_with_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_image_of_another_version_cannot_be_made_again() -> None:
     with pytest.raises(GpubedError, match="gpubed-node:debian-12-0000 is gone"):
         image.restore("gpubed-node:debian-12-0000")
+
+
+def test_machine_image_is_another_one_and_changes_with_the_node_image(templates: Path) -> None:
+    before = Recipe("debian-12", "vm")
+    assert before.tag.startswith("gpubed-machine:debian-12-")
+    with (templates / "packages").open("a") as file:
+        file.write("htop\n")
+    assert Recipe("debian-12", "vm").tag != before.tag
+
+
+def test_machine_image_has_every_file_that_its_dockerfile_copies() -> None:
+    recipe = Recipe("debian-12", "vm")
+    lines = recipe.read("Dockerfile").decode().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith(("COPY ", "ADD "))]
+    named = {name for words in copied for name in words if not name.startswith(("--", "/"))}
+    assert named == {*recipe.parts, "files.tar"} - {"Dockerfile"}

@@ -1,4 +1,4 @@
-"""What containers cannot do is refused before anything is made."""
+"""What containers and machines cannot do is refused before anything is made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def found(**changes: Any) -> list[tuple[str, str]]:
     data = {
         "version": 1,
         "name": "lab",
-        "backend": {"type": "local"},
+        "backend": {"type": "local", "runtime": changes.pop("runtime", "container")},
         "nodes": [group],
         "networks": {"experiment": {"rate": "200 Mbit/s", **changes}},
     }
@@ -43,6 +43,7 @@ def test_ordinary_cluster_is_accepted() -> None:
     [
         ({"latency": "5 ms"}, "networks.experiment.latency"),
         ({"loss": 0.01}, "networks.experiment.loss"),
+        ({"rdma": {}}, "networks.experiment.rdma"),
         ({"group": {"image": "plan9"}}, "nodes.0.image"),
         ({"group": {"machine": {"cpus": 5}}}, "nodes.0.machine.cpus"),
         ({"group": {"machine": {"memory": "9 GiB"}}}, "nodes.0.machine.memory"),
@@ -58,3 +59,19 @@ def test_gpus_are_counted_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(limits, "gpus", lambda: 2)
     assert found(group={"gpus": 1}) == []
     assert [where for where, _ in found(group={"gpus": 2})] == ["nodes.0.gpus"]
+
+
+def test_machines_delay_and_lose_packets() -> None:
+    assert found(runtime="vm", latency="5 ms", loss=0.01) == []
+
+
+@pytest.mark.parametrize(
+    ("group", "path"),
+    [
+        ({"gpus": 1}, "nodes.0.gpus"),
+        ({"machine": {"memory": "256 MiB"}}, "nodes.0.machine.memory"),
+        ({"machine": {"cpus": 5}}, "nodes.0.machine.cpus"),
+    ],
+)
+def test_machines_refuse_with_a_path_too(group: dict[str, Any], path: str) -> None:
+    assert [where for where, _ in found(runtime="vm", group=group)] == [path]

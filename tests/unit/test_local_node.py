@@ -31,8 +31,16 @@ def test_link_file_has_whole_numbers_though_pulumi_sends_floats() -> None:
     link = {"subnet": "10.1.0.0/24", "rate_bps": 2e8, "mtu": 1500.0}
     node = NodeInputs.model_validate({**INPUTS, "link": link, "memory": float(2**33)})
     assert node.link is not None
-    assert node.link.text == "SUBNET=10.1.0.0/24\nRATE_BPS=200000000\nMTU=1500\n"
+    wanted = "SUBNET=10.1.0.0/24\nRATE_BPS=200000000\nMTU=1500\nDELAY_US=0\nLOSS_PERCENT=0.0000\n"
+    assert node.link.text == wanted
     assert node.memory == 2**33
+
+
+def test_link_file_has_delay_and_loss_in_the_units_of_netem() -> None:
+    link = {**INPUTS["link"], "latency": 0.0105, "loss": 0.001}
+    node = NodeInputs.model_validate({**INPUTS, "link": link})
+    assert node.link is not None
+    assert node.link.text.endswith("DELAY_US=10500\nLOSS_PERCENT=0.1000\n")
 
 
 @pytest.mark.parametrize("key", ["cpus", "memory", "link", "backend", "kind"])

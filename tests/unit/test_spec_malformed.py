@@ -36,7 +36,10 @@ WHOLE = {
     },
     "storage": {"shared": {"provider": "volume", "path": "/shared"}},
     "recipe": "cpu",
-    "services": {"jupyterlab": {"port": 8888}},
+    "services": {
+        "jupyterlab": {"port": 8888},
+        "monitoring": {"port": 9090, "retention": "15 d"},
+    },
     "firewall": {
         "enabled": True,
         "open": [{"port": 80, "protocol": "tcp", "source": "10.0.0.0/8", "comment": "web"}],
@@ -80,6 +83,8 @@ WRONG = {
     ("storage", "shared", "path"): ["", "shared", "/", "/a b", "/x\n", "/../", 7, [], None],
     ("recipe",): ["", "cuda", "CPU", "../cpu", *TEXTS[:4], None],
     ("services", "jupyterlab", "port"): [0, 80, 65536, "web", *INTEGERS],
+    ("services", "monitoring", "port"): [0, 80, 65536, "web", *INTEGERS],
+    ("services", "monitoring", "retention"): ["", "long", "1 min", -1, [], {}, True, None],
     ("services", "jupyterhub"): [{}],
     ("firewall", "enabled"): ["perhaps", 2, [], {}, None],
     ("firewall", "open"): ["80", 80, {}, [80], [{}], None],

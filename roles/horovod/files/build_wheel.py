@@ -49,8 +49,8 @@ PATCHES = (
 )
 # A compiler run on torch's headers needs this much memory.
 BYTES_PER_JOB = 2 << 30
-# A library without a version in its name is what the linker looks for.
-UNVERSIONED = {"cu13/lib": ("libcudart.so",), "nccl/lib": ("libnccl.so",)}
+# Where Debian and Ubuntu put the C++ compiler that their nvcc accepts.
+DISTRIBUTION_CUDA = Path("/usr/lib/nvidia-cuda-toolkit/bin")
 
 
 def patch(source: Path, standard: int) -> None:
@@ -83,6 +83,8 @@ def base_environment(jobs: int) -> dict[str, str]:
         "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
         # Gloo and others below third_party ask for policies that CMake 4 dropped.
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        # From GCC 13 on, other headers no longer bring these along.
+        "CXXFLAGS": "-include cstdint -include stdexcept -include string",
     }
     return environment
 
@@ -93,31 +95,42 @@ def feature_environment(mpi: bool, gloo: bool) -> dict[str, str]:
     return {f"HOROVOD_WITH{'' if on else 'OUT'}_{name}": "1" for name, on in wanted.items()}
 
 
-def link_cuda(nvidia: Path) -> None:
-    """Adds the names that a linker needs to the CUDA tree of the wheels."""
-    for folder, names in UNVERSIONED.items():
-        for name in names:
-            link = nvidia / folder / name
-            if not link.exists():
-                link.symlink_to(sorted(link.parent.glob(f"{name}.*"))[-1].name)
-    if not (nvidia / "cu13/lib64").exists():
-        (nvidia / "cu13/lib64").symlink_to("lib")
+def link_libraries(folder: Path, *names: str) -> None:
+    """Adds the names without versions that a linker looks for."""
+    for name in names:
+        if not (folder / name).exists():
+            (folder / name).symlink_to(sorted(folder.glob(f"{name}.*"))[-1].name)
 
 
-def cuda_environment(architectures: list[str]) -> dict[str, str]:
-    """Points Horovod's build to the CUDA and NCCL that came as wheels."""
-    nvidia = Path(sysconfig.get_path("purelib")) / "nvidia"
-    link_cuda(nvidia)
+def wheels_cuda(nvidia: Path) -> dict[str, str]:
+    """Points Horovod's build to the CUDA that came as wheels."""
     cuda = nvidia / "cu13"
-    return {
-        "CUDA_HOME": str(cuda),
-        "CUDACXX": str(cuda / "bin/nvcc"),
-        "HOROVOD_CUDA_HOME": str(cuda),
+    link_libraries(cuda / "lib", "libcudart.so")
+    if not (cuda / "lib64").exists():
+        (cuda / "lib64").symlink_to("lib")
+    return {"CUDA_HOME": str(cuda), "LIBRARY_PATH": f"{cuda / 'lib'}:{cuda / 'lib/stubs'}"}
+
+
+def system_cuda(nvcc: Path) -> dict[str, str]:
+    """Points Horovod's build to the CUDA of a system's compiler."""
+    environment = {"CUDA_HOME": str(nvcc.parent.parent)}
+    if DISTRIBUTION_CUDA.is_dir() and nvcc == Path("/usr/bin/nvcc"):
+        environment |= {"CC": f"{DISTRIBUTION_CUDA}/gcc", "CXX": f"{DISTRIBUTION_CUDA}/g++"}
+    return environment
+
+
+def cuda_environment(architectures: list[str], nvcc: Path | None) -> dict[str, str]:
+    """Asks for NCCL, which always comes as a wheel; CUDA does so unless a compiler is named."""
+    nvidia = Path(sysconfig.get_path("purelib")) / "nvidia"
+    link_libraries(nvidia / "nccl/lib", "libnccl.so")
+    environment = system_cuda(nvcc) if nvcc else wheels_cuda(nvidia)
+    return environment | {
+        "CUDACXX": f"{environment['CUDA_HOME']}/bin/nvcc",
+        "HOROVOD_CUDA_HOME": environment["CUDA_HOME"],
         "HOROVOD_NCCL_HOME": str(nvidia / "nccl"),
         "HOROVOD_NCCL_LINK": "SHARED",
         "HOROVOD_GPU_OPERATIONS": "NCCL",
         "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(a.replace(".", "") for a in architectures),
-        "LIBRARY_PATH": f"{cuda / 'lib'}:{cuda / 'lib/stubs'}",
     }
 
 
@@ -156,6 +169,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--mpi", action="store_true")
     parser.add_argument("--gloo", action="store_true")
     parser.add_argument("--nccl", action="store_true")
+    parser.add_argument("--nvcc", type=Path, help="the system's CUDA compiler")
     parser.add_argument("--architecture", action="append", default=[])
     return parser.parse_args()
 
@@ -167,7 +181,7 @@ def main() -> None:
         arguments.mpi, arguments.gloo
     )
     if arguments.nccl:
-        environment |= cuda_environment(arguments.architecture)
+        environment |= cuda_environment(arguments.architecture, arguments.nvcc)
     with tempfile.TemporaryDirectory(prefix="horovod-build-") as scratch:
         shutil.unpack_archive(arguments.sdist, scratch)
         source = next(Path(scratch).glob("horovod-*"))

@@ -1,4 +1,4 @@
-"""The experiment network: packet size, link rates, a collective over it, RDMA."""
+"""The experiment network: packet size, link rates, a collective over it."""
 
 from __future__ import annotations
 
@@ -109,8 +109,3 @@ def _collective(metrics: dict[str, Any], failures: list[str]) -> Check:
         limit=f"≥ {_BUSBW_FLOOR}, or as much as the CPU can drive",
         reason="" if right else "the collective does not use the link",
     )
-
-
-def rdma(context: Context) -> Iterator[Check]:
-    """RDMA, once a specification can ask for it."""
-    yield Check(id="rdma.transport", result="skip", reason="the cluster asks for no RDMA")

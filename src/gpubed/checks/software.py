@@ -1,44 +1,140 @@
-"""The recipe: every node sees the pinned versions."""
+"""The recipe: every node has its packages, and every GPU can run them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from gpubed import registry
+from gpubed import recipe as recipes
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
+from gpubed.recipe import Recipe
 from gpubed.ssh import SSH
 from gpubed.verification import Check
 
-_ASK = (
-    "%s/env/current/bin/python -c 'import json; from importlib.metadata import version as v; "
-    'print(json.dumps({name: v(name) for name in ("torch", "horovod")}))\''
-)
+# In isolation, since neither the folder nor PYTHONPATH may add packages.
+_ASK = """%s/env/current/bin/python -I -c '
+import json
+from importlib.metadata import distributions
+from packaging.markers import default_environment
+packages = {found.metadata["Name"]: found.version for found in distributions()}
+print(json.dumps({"packages": packages, "environment": default_environment()}))'"""
+_GPUS = "nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader"
+_SHOWN = 3
 
 
-def recipe(context: Context) -> Iterator[Check]:
-    """Compare installed versions with the recipe's."""
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as its driver describes it."""
+
+    name: str
+    capability: str
+    driver: str
+
+
+def packages(context: Context) -> Iterator[Check]:
+    """Compare every package of the environment with the recipe's lock."""
+    id_ = "recipe.versions"
     if not {"python_env", "horovod"} <= context.roles:
-        why = "the cluster has no training environment"
-        yield Check(id="recipe.versions", result="skip", reason=why)
+        yield Check(id=id_, result="skip", reason="the cluster has no training environment")
         return
-    pinned = registry.recipe(context.plan.spec.recipe)
-    wanted = {"torch": pinned["torch"], "horovod": pinned["horovod"]["version"]}
+    recipe = recipes.load(context.plan.spec.recipe)
     root = context.plan.spec.storage.shared.path
 
-    def ask(_: Node, ssh: SSH) -> dict[str, str]:
+    def ask(_: Node, ssh: SSH) -> tuple[int, list[str]]:
         answer = ssh.run(_ASK, root, check=False)
-        found: dict[str, str] = json.loads(answer.stdout) if answer.exit_code == 0 else {}
-        # The part after '+' names how it was built, which no recipe pins.
-        return {name: version.split("+")[0] for name, version in found.items()}
+        if answer.exit_code:
+            return 0, [f"the environment does not answer: {answer.tail.splitlines()[-1:]}"]
+        found = json.loads(answer.stdout)
+        return len(found["packages"]), drift(recipe, found["packages"], found["environment"])
+
+    for node, (count, differences) in context.on_each(ask):
+        more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+        yield Check(
+            id=id_,
+            node=node.name,
+            result="fail" if differences else "pass",
+            value=count,
+            unit="packages",
+            limit=f"those of recipe {recipe.name}",
+            reason="; ".join(differences[:_SHOWN]) + more,
+        )
+
+
+def drift(
+    recipe: Recipe, installed: Mapping[str, str], environment: Mapping[str, str]
+) -> list[str]:
+    """Return what differs from a recipe, a sentence each.
+
+    Args:
+        recipe: What should be installed.
+        installed: Versions by package, with names in any spelling.
+        environment: Description of the Python, as markers name it.
+    """
+    wanted = {entry.name: entry.version for entry in recipe.locked() if entry.applies(environment)}
+    wanted["horovod"] = recipe.horovod.version
+    # The part after '+' names how it was built, which no recipe pins.
+    found = {recipes.normal(name): text.split("+")[0] for name, text in installed.items()}
+    return [
+        f"{name} is {found.get(name, 'missing')}, the recipe has {wanted.get(name, 'none')}"
+        for name in sorted(wanted.keys() | found.keys())
+        if wanted.get(name) != found.get(name)
+    ]
+
+
+def gpus(context: Context) -> Iterator[Check]:
+    """Each GPU's generation has code in the recipe, and each driver is new enough."""
+    if not any(node.gpus for node in context.allocation.nodes):
+        for id_ in ("recipe.gpus", "recipe.driver"):
+            yield Check(id=id_, result="skip", reason="the cluster asks for no GPU")
+        return
+    recipe = recipes.load(context.plan.spec.recipe)
+
+    def ask(node: Node, ssh: SSH) -> list[Gpu]:
+        answer = ssh.run(_GPUS, check=False) if node.gpus else None
+        rows = answer.stdout.splitlines() if answer and answer.exit_code == 0 else []
+        return [Gpu(*(cell.strip() for cell in row.rsplit(",", 2))) for row in rows]
 
     for node, found in context.on_each(ask):
-        yield Check(
-            id="recipe.versions",
-            node=node.name,
-            result="pass" if found == wanted else "fail",
-            value=", ".join(f"{name} {version}" for name, version in found.items()),
-            limit=", ".join(f"{name} {version}" for name, version in wanted.items()),
-            reason="" if found == wanted else "what is installed is not what the recipe pins",
-        )
+        yield from on_node(recipe, node.name, node.gpus, found)
+
+
+def on_node(recipe: Recipe, node: str, asked: int, found: list[Gpu]) -> Iterator[Check]:
+    """Compare the GPUs of one node with a recipe.
+
+    Args:
+        recipe: What shall run on them.
+        node: The node's name.
+        asked: How many GPUs it was to have.
+        found: Those that its driver shows.
+    """
+    if not found:
+        why = "no GPU answers nvidia-smi, see gpu.count" if asked else "asks for no GPU"
+        for id_ in ("recipe.gpus", "recipe.driver"):
+            yield Check(id=id_, node=node, result="skip", reason=why)
+        return
+    capabilities = sorted({gpu.capability for gpu in found})
+    reasons = [why for why in (recipes.why_not(recipe, text) for text in capabilities) if why]
+    yield Check(
+        id="recipe.gpus",
+        node=node,
+        result="fail" if reasons else "pass",
+        value=", ".join(sorted({f"{gpu.name} ({gpu.capability})" for gpu in found})),
+        limit=f"compute capabilities of {', '.join(recipe.gpus.architectures) or 'no GPU'}",
+        reason="; ".join(reasons),
+    )
+    if recipe.cuda is None:
+        why = f"recipe {recipe.name} uses no GPU"
+        yield Check(id="recipe.driver", node=node, result="skip", reason=why)
+        return
+    driver = found[0].driver
+    right = recipe.gpus.accept(driver)
+    yield Check(
+        id="recipe.driver",
+        node=node,
+        result="pass" if right else "fail",
+        value=driver,
+        limit=f"≥ {recipe.gpus.driver}",
+        reason="" if right else f"CUDA {recipe.cuda} needs a driver from {recipe.gpus.driver} on",
+    )

@@ -1,4 +1,7 @@
-"""The command line. Each verb is one file in `commands`; this module only finds them."""
+"""The command line. Each verb is one file in `commands`; this module only finds them.
+
+A verb is a function `command`, or an `app` with verbs of its own.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,12 @@ def build() -> typer.Typer:
     app.callback()(_root)
     for name in verbs():
         module = import_module(f"gpubed.cli.commands.{name}")
-        settings = getattr(module, "SETTINGS", {})
-        app.command(name, epilog=f"Example:  {module.EXAMPLE}", **settings)(module.command)
+        example = f"Example:  {module.EXAMPLE}"
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name, epilog=example)
+        else:
+            settings = getattr(module, "SETTINGS", {})
+            app.command(name, epilog=example, **settings)(module.command)
     return app
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from gpubed.cli.ui import UI
@@ -9,9 +10,9 @@ from gpubed.cli.ui import UI
 
 def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
     """Show nodes, services, verification and the commands that come next."""
-    columns = ("node", "state", "role", "control_address", "experiment_address")
-    rows = [[row["name"] if c == "node" else row[c] for c in columns] for row in document["nodes"]]
-    ui.table([column.replace("_", " ") for column in columns], rows)
+    columns = ("name", "state", "role", "control_address", "experiment_address")
+    rows = [[*(row[c] for c in columns), _hardware(row["hardware"])] for row in document["nodes"]]
+    ui.table(("node", *(c.replace("_", " ") for c in columns[1:]), "hardware"), rows)
     if document["verification"]:
         verification(ui, document["verification"])
     for service in document["services"]:
@@ -35,6 +36,17 @@ def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> Non
     skips = sorted({(c["id"], c["reason"]) for c in summary["checks"] if c["result"] == "skip"})
     for id_, reason in skips:
         ui.say(f"  skipped {id_}: {reason}")
+
+
+def _hardware(found: dict[str, Any] | None) -> str:
+    """Say in few words what a node is made of."""
+    if found is None:
+        return ""
+    gpus = Counter(gpu["name"] for gpu in found["gpus"])
+    parts = [f"{count} x {name}" for name, count in gpus.items()]
+    parts += [hca["name"] for hca in found["hcas"]]
+    memory = f"{found['memory_kib'] / 2**20:.0f} GiB"
+    return ", ".join([f"{found['cpus']} CPUs", memory, *parts])
 
 
 def ago(seconds: float) -> str:

@@ -29,8 +29,9 @@ class SSHLauncher(Launcher):
     ) -> int:
         """Run a job to its end; see `Launcher.run`."""
         settings = [f"{name}={value}" for name, value in launch.environment.items()]
-        words = ["env", *settings, "gpubed-horovodrun", "-np", str(launch.ranks), "--"]
-        command = shlex.join([*words, *launch.command])
+        hosts = ["--hostfile", f"{launch.folder}/hostfile", "-np", str(launch.ranks)]
+        words = ["env", *settings, "gpubed-horovodrun", *hosts, "--", *launch.command]
+        command = shlex.join(words)
         folder, head = shlex.quote(launch.folder), allocation.head.name
         ssh = ["ssh", "-F", str(cluster.ssh_config), head]
         process = subprocess.Popen(

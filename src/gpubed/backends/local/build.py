@@ -14,23 +14,25 @@ from docker.errors import APIError, BuildError, DockerException, ImageNotFound
 
 from gpubed import paths
 from gpubed.backends.local import apt_sources, daemon, environment
-from gpubed.backends.local.image import LABEL, REPOSITORY, Recipe
+from gpubed.backends.local.image import LABEL, STAGE, Recipe
 from gpubed.errors import GpubedError, PrerequisiteMissing
 
 _TAIL = 10
 
 
 def build(recipe: Recipe) -> None:
-    """Build an image, by the Dockerfile when its base can be had.
+    """Build an image, by the Dockerfile when its base can be had; its base of ours is there.
 
     Raises:
         PrerequisiteMissing: No registry answers, and mmdebstrap cannot help either.
         GpubedError: The build failed.
     """
-    if refusal := _pull(recipe.release.base):
+    if recipe.below:
+        _with_dockerfile(recipe, recipe.below.tag)
+    elif refusal := _pull(recipe.release.base):
         _with_mmdebstrap(recipe, refusal)
     else:
-        _with_dockerfile(recipe)
+        _with_dockerfile(recipe, recipe.release.base)
 
 
 def without_registry(suite: str) -> str | None:
@@ -55,10 +57,10 @@ def _pull(base: str) -> str | None:
     return None
 
 
-def _with_dockerfile(recipe: Recipe) -> None:
+def _with_dockerfile(recipe: Recipe, base: str) -> None:
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
-        parts = {name: recipe.read(name) for name in ("Dockerfile", "packages", "setup")}
+        parts = {name: recipe.read(name) for name in recipe.parts}
         for name, content in {**parts, "files.tar": recipe.files}.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -70,13 +72,16 @@ def _with_dockerfile(recipe: Recipe) -> None:
                 fileobj=context,
                 custom_context=True,
                 tag=recipe.tag,
-                buildargs={"BASE": recipe.release.base, **environment.proxies()},
+                buildargs={"BASE": base, **environment.proxies()},
                 labels={LABEL: recipe.name},
                 rm=True,
                 forcerm=True,
             )
         except BuildError as error:
             raise GpubedError(f"cannot build the node image: {_build_tail(error)}") from None
+        finally:
+            # Stages are large, and of no use once the image is there.
+            daemon.client().images.prune(filters={"dangling": True, "label": STAGE})
 
 
 def _build_tail(error: BuildError) -> str:
@@ -122,7 +127,7 @@ def _import(recipe: Recipe, root: Path) -> None:
     with daemon.errors("import the node image"):
         answer = daemon.client().api.import_image(
             str(root),
-            repository=REPOSITORY,
+            repository=recipe.tag.partition(":")[0],
             tag=recipe.tag.partition(":")[2],
             changes=['CMD ["/sbin/init"]', f"LABEL {LABEL}={recipe.name}"],
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from docker import DockerClient
 from docker.errors import NotFound
 
 from gpubed.allocation import Allocation
@@ -31,7 +32,7 @@ def existing(cluster: str) -> list[Existing]:
         found = [
             *(("container", c.name, c) for c in client.containers.list(all=True, filters=mine)),
             *(("network", n.name, n) for n in client.networks.list(filters=mine)),
-            *(("volume", v.name, v) for v in client.volumes.list(filters=mine)),
+            *(("volume", v.name, v) for v in _volumes(client, mine)),
         ]
     # Docker lists in no particular order.
     found.sort(key=lambda entry: (_KINDS.index(entry[0]), entry[1]))
@@ -39,6 +40,13 @@ def existing(cluster: str) -> list[Existing]:
         Existing(kind, str(name), str(thing.id), ownership.labels(thing).get(ownership.CLUSTER, ""))
         for kind, name, thing in found
     ]
+
+
+def _volumes(client: DockerClient, mine: dict[str, Any]) -> list[Any]:
+    """Return the cluster's volumes; a node's own only once the node is gone: it goes with it."""
+    left = {volume.id for volume in client.volumes.list(filters={**mine, "dangling": True})}
+    found = client.volumes.list(filters=mine)
+    return [v for v in found if v.id in left or ownership.NODE not in ownership.labels(v)]
 
 
 def remove(thing: Existing) -> None:

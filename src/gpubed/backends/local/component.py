@@ -9,6 +9,7 @@ import pulumi
 
 from gpubed.allocation import Allocation
 from gpubed.backends.component import Testbed
+from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
 from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
 from gpubed.resources import Image, Network, Node, Volume
@@ -30,6 +31,7 @@ class Cluster(Testbed):
     ) -> None:
         super().__init__(_BACKEND, plan.cluster)
         self._plan = plan
+        self._runtime: Runtime = plan.spec.backend.runtime  # type: ignore[attr-defined]
         self._owner = {"cluster": plan.cluster, "uuid": uuid}
         self._images = {name: self._image(name) for name in {n.image for n in plan.nodes}}
         self._control = self._network("control", plan.control)
@@ -44,7 +46,8 @@ class Cluster(Testbed):
         self.register_outputs({"allocation": self.allocation})
 
     def _image(self, name: str) -> Image:
-        inputs = {"image": name, "digest": Recipe(name).digest}
+        recipe = Recipe(name, self._runtime)
+        inputs = {"image": name, "runtime": self._runtime, "digest": recipe.digest}
         return Image(name, _BACKEND, inputs, self.children)
 
     def _network(self, purpose: str, network: NetworkPlan) -> Network:
@@ -55,6 +58,7 @@ class Cluster(Testbed):
         inputs = {
             **self._owner,
             "name": node.name,
+            "runtime": self._runtime,
             "image": self._images[node.image].result["tag"],
             "public_key": public_key,
             "control": _attachment(self._control, node.control_address),
@@ -72,10 +76,13 @@ class Cluster(Testbed):
     def _link(self, node: NodePlan) -> dict[str, Any]:
         if self._plan.experiment is None or self._experiment is None:
             return {}
-        link = self._plan.experiment
+        link, wanted = self._plan.experiment, self._plan.spec.networks.experiment
+        shape = link.model_dump(mode="json")
+        if wanted:
+            shape |= {"latency": wanted.latency, "loss": wanted.loss}
         return {
             "experiment": _attachment(self._experiment, node.experiment_address),
-            "link": {"subnet": str(link.subnet), "rate_bps": link.rate_bps, "mtu": link.mtu},
+            "link": shape,
         }
 
 

@@ -2,11 +2,17 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from gpubed.backends.base import BackendConfig
+
+Runtime = Literal["container", "vm"]
 
 
 class Config(BackendConfig):
     """Nodes on this machine."""
 
     type: Literal["local"]
-    runtime: Literal["container"] = "container"
+    runtime: Runtime = Field(
+        default="container", description="vm: with a kernel of its own, and slower to start"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from docker.errors import DockerException
 
 from gpubed.backends.base import Finding
 from gpubed.backends.local import build, daemon, environment, image, ownership
+from gpubed.backends.local.config import Runtime
 from gpubed.errors import GpubedError
 from gpubed.plan import plan
 from gpubed.spec import ClusterSpec
@@ -23,12 +24,16 @@ _GB, _GIB = 10**9, 2**30
 # Image, package cache, environment of the first cluster; a further one needs the last only.
 _FIRST_DISK, _DISK = 12 * _GB, 8 * _GB
 _NODE_MEMORY = 1 * _GIB
-_SHAPING = ("NET_SCH_HTB", "NET_SCH_INGRESS", "NET_CLS_U32", "NET_ACT_MIRRED", "IFB", "TUN")
+# Frames to a virtual machine, and packets that arrive at a shaped link, are redirected.
+_REDIRECTING = ("NET_SCH_INGRESS", "NET_CLS_U32", "NET_ACT_MIRRED", "TUN")
+_SHAPING = ("NET_SCH_HTB", "IFB", *_REDIRECTING)
+_TUN, _KVM = Path("/dev/net/tun"), Path("/dev/kvm")
 
 
 def findings(spec: ClusterSpec | None) -> list[Finding]:
     """Return what was looked at; nothing that needs Docker when Docker does not do."""
-    kernel = _shaping()
+    virtual = _is_virtual(spec)
+    kernel = _kernel(_REDIRECTING if virtual else _SHAPING)
     try:
         info = daemon.client().info()
     except GpubedError as error:
@@ -37,7 +42,30 @@ def findings(spec: ClusterSpec | None) -> list[Finding]:
     if not docker.ok:
         return [docker, kernel]
     found = [docker, _image(spec), _disk(info, spec), _memory(spec), _cgroup(info)]
+    if virtual:
+        found += _virtual()
     return [*found, kernel, _environment(), *(_subnets(spec) if spec else [])]
+
+
+def _is_virtual(spec: ClusterSpec | None) -> bool:
+    return spec is not None and spec.backend.runtime == "vm"  # type: ignore[attr-defined]
+
+
+def _virtual() -> Iterator[Finding]:
+    """Look for what qemu needs of this machine; qemu itself is in the image."""
+    tun, names = _TUN.exists(), environment.nameservers()
+    yield _judged(
+        "local.vm.tun", tun, f"{_TUN} is {'there' if tun else 'missing'}", "sudo modprobe tun"
+    )
+    yield _judged(
+        "local.vm.nameserver",
+        bool(names),
+        f"machines ask {', '.join(names)}" if names else "this machine's resolver is its own only",
+        "name a name server that is not on the loopback in /etc/resolv.conf",
+    )
+    kvm = "/dev/kvm is there; machines use it if their kernel starts on it"
+    message = kvm if _KVM.exists() else "there is no /dev/kvm: machines are emulated, and slow"
+    yield Finding("local.vm.kvm", True, message)
 
 
 def _judged(kind: str, ok: bool, message: str, fix: str) -> Finding:
@@ -61,7 +89,8 @@ def _docker(info: dict[str, Any]) -> Finding:
 
 def _recipes(spec: ClusterSpec | None) -> list[image.Recipe]:
     names = sorted({group.image for group in spec.nodes}) if spec else list(image.RELEASES)
-    return [image.Recipe(name) for name in names if name in image.RELEASES]
+    runtime: Runtime = "vm" if _is_virtual(spec) else "container"
+    return [image.Recipe(name, runtime) for name in names if name in image.RELEASES]
 
 
 def _image(spec: ClusterSpec | None) -> Finding:
@@ -70,6 +99,8 @@ def _image(spec: ClusterSpec | None) -> Finding:
         if image.exists(recipe.tag):
             continue
         base, why = recipe.release.base, build.without_registry(recipe.release.suite)
+        if recipe.below and image.exists(recipe.below.tag):
+            continue
         if why and not _registry_has(base):
             message = f"no registry gives Docker {base}, and {why}"
             return Finding(kind, False, message, "sudo apt-get install mmdebstrap  # on Debian")
@@ -119,18 +150,18 @@ def _cgroup(info: dict[str, Any]) -> Finding:
     return Finding("local.cgroup", True, f"cgroup v{version} limits CPU and memory")
 
 
-def _shaping() -> Finding:
+def _kernel(needed: Sequence[str]) -> Finding:
     kind, release = "local.kernel", platform.release()
     options = _kernel_options(release)
     if options is None:
         return Finding(
             kind, True, f"kernel {release} does not tell its options; links are measured later"
         )
-    lacking = [name for name in _SHAPING if f"CONFIG_{name}" not in options]
+    lacking = [name for name in needed if f"CONFIG_{name}" not in options]
     if lacking:
         message = f"kernel {release} lacks {', '.join(f'CONFIG_{n}' for n in lacking)}"
-        return Finding(kind, False, message, "boot a distribution's kernel (links are shaped)")
-    return Finding(kind, True, f"kernel {release} can shape links")
+        return Finding(kind, False, message, "boot a distribution's kernel")
+    return Finding(kind, True, f"kernel {release} can do what links need")
 
 
 def _kernel_options(release: str) -> set[str] | None:

@@ -6,6 +6,7 @@ Never a secret: a URL that holds a password stays here, and `doctor` says so.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _INDEXES = ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
 _LISTS = ("PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL")
 
+_RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 _CERTIFICATES = Path("/etc/ssl/certs")
 NODE_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
@@ -66,6 +68,19 @@ def ca_mount() -> dict[str, str]:
     if bundle.parent == _CERTIFICATES:
         return {str(_CERTIFICATES): str(_CERTIFICATES)}
     return {str(bundle): NODE_BUNDLE}
+
+
+def nameservers(files: Iterable[Path] = _RESOLVERS) -> list[str]:
+    """Return the name servers of this machine that nodes reach too, as Docker chooses them.
+
+    Empty when there is none: a resolver on the loopback is this machine's alone.
+    """
+    for path in files:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        named = [line.split()[1] for line in lines if line.startswith("nameserver ")]
+        if reachable := [address for address in named if not _is_loopback(address)]:
+            return reachable
+    return []
 
 
 def _is_loopback(host: str) -> bool:

@@ -22,10 +22,12 @@ from docker.errors import ImageNotFound
 from gpubed import paths
 from gpubed.backends.base import Driver, Properties
 from gpubed.backends.local import daemon
+from gpubed.backends.local.config import Runtime
 from gpubed.errors import GpubedError
 
-REPOSITORY = "gpubed-node"
 LABEL = "gpubed.image"
+STAGE = "gpubed.stage"
+_REPOSITORIES: dict[Runtime, str] = {"container": "gpubed-node", "vm": "gpubed-machine"}
 
 # Version control and wheels keep neither owners nor all modes, so they are set here.
 _MODES = {"usr/local/sbin": 0o755, "etc/sudoers.d": 0o440}
@@ -48,9 +50,11 @@ class Recipe:
 
     Args:
         name: The name of the operating system, a key of `RELEASES`.
+        runtime: `vm` puts that system, and a kernel, on a disk, and qemu around it.
     """
 
     name: str
+    runtime: Runtime = "container"
 
     @property
     def release(self) -> Release:
@@ -60,7 +64,12 @@ class Recipe:
     @property
     def folder(self) -> Path:
         """Where the recipe's files are."""
-        return paths.assets() / "templates" / "node"
+        return paths.assets() / "templates" / ("machine" if self.runtime == "vm" else "node")
+
+    @property
+    def below(self) -> Recipe | None:
+        """The recipe of the image that this one is built on, if it is one of ours."""
+        return Recipe(self.name) if self.runtime == "vm" else None
 
     @cached_property
     def packages(self) -> list[str]:
@@ -88,15 +97,21 @@ class Recipe:
     @cached_property
     def digest(self) -> str:
         """A hash of everything the image is built from."""
-        digest = hashlib.sha256(repr((self.name, self.release)).encode())
-        for content in (self.files, *(self.read(n) for n in ("Dockerfile", "packages", "setup"))):
+        base = self.below.digest if self.below else repr((self.name, self.release))
+        digest = hashlib.sha256(base.encode())
+        for content in (self.files, *(self.read(name) for name in self.parts)):
             digest.update(hashlib.sha256(content).digest())
         return digest.hexdigest()[:12]
 
     @property
     def tag(self) -> str:
         """The image's name in Docker."""
-        return f"{REPOSITORY}:{self.name}-{self.digest}"
+        return f"{_REPOSITORIES[self.runtime]}:{self.name}-{self.digest}"
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the recipe's own files: the Dockerfile, and what it copies."""
+        return sorted(path.name for path in self.folder.iterdir() if path.is_file())
 
     def read(self, name: str) -> bytes:
         """Return one of the recipe's own files."""
@@ -104,11 +119,11 @@ class Recipe:
 
 
 class ImageDriver(Driver):
-    """Inputs: image, digest."""
+    """Inputs: image, runtime, digest."""
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Build the image unless this machine has it."""
-        tag = ensure(Recipe(inputs["image"]))
+        tag = ensure(Recipe(inputs["image"], inputs.get("runtime", "container")))
         return tag, {"tag": tag}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
@@ -133,6 +148,8 @@ def ensure(recipe: Recipe) -> str:
     """Build an image unless this machine has it; returns its tag."""
     from gpubed.backends.local import build
 
+    if recipe.below:
+        ensure(recipe.below)
     with _lock(recipe):
         if not exists(recipe.tag):
             build.build(recipe)
@@ -141,7 +158,7 @@ def ensure(recipe: Recipe) -> str:
 
 def restore(tag: str) -> None:
     """Build an image again that somebody removed from the cache."""
-    for recipe in map(Recipe, RELEASES):
+    for recipe in (Recipe(name, runtime) for name in RELEASES for runtime in _REPOSITORIES):
         if recipe.tag == tag:
             ensure(recipe)
             return
@@ -155,6 +172,6 @@ def restore(tag: str) -> None:
 def _lock(recipe: Recipe) -> Iterator[None]:
     # Two clusters that come up at the same time need one image, once.
     paths.cache().mkdir(parents=True, exist_ok=True)
-    with (paths.cache() / f"image-{recipe.name}.lock").open("w") as lock:
+    with (paths.cache() / f"image-{recipe.runtime}-{recipe.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

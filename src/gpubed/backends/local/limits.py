@@ -1,4 +1,4 @@
-"""What containers on one machine cannot do, found in a specification before anything is made."""
+"""What nodes on one machine cannot do, found in a specification before anything is made."""
 
 from __future__ import annotations
 
@@ -11,15 +11,53 @@ from gpubed.backends.local.image import RELEASES
 from gpubed.spec import ClusterSpec, ExperimentNetwork, NodeGroup
 
 _GIB = 2**30
+_MIB = 2**20
+_VM_MEMORY = 512 * _MIB
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def problems(spec: ClusterSpec) -> list[Problem]:
     """Return everything that this backend would have to refuse or to pretend."""
-    found = list(_link(spec.networks.experiment)) if spec.networks.experiment else []
+    found: list[Problem] = []
     for index, group in enumerate(spec.nodes):
         found += [*_image(index, group), *_machine(index, group)]
-    return [*found, *_gpus(spec)]
+    if spec.backend.runtime == "vm":  # type: ignore[attr-defined]
+        return [*found, *_virtual(spec)]
+    if spec.networks.experiment:
+        found += _link(spec.networks.experiment)
+    return [*found, *_storage(spec), *_gpus(spec)]
+
+
+def _storage(spec: ClusterSpec) -> Iterator[Problem]:
+    if spec.storage.shared.provider == "nfs":
+        yield Problem(
+            ("storage", "shared", "provider"),
+            "containers have no kernel of their own to serve and mount NFS",
+            "volume, or nfs with `runtime: vm`",
+        )
+
+
+def _virtual(spec: ClusterSpec) -> Iterator[Problem]:
+    network = spec.networks.experiment
+    if network and network.rdma and network.rdma.device == "hardware":
+        yield Problem(
+            ("networks", "experiment", "rdma", "device"),
+            "virtual machines of this backend get no RDMA adapter",
+            "any, which gives them Soft-RoCE",
+        )
+    for index, group in enumerate(spec.nodes):
+        if group.gpus:
+            yield Problem(
+                ("nodes", index, "gpus"),
+                "virtual machines of this backend get no GPU",
+                "0, or `runtime: container`",
+            )
+        if group.machine.memory is not None and group.machine.memory < _VM_MEMORY:
+            yield Problem(
+                ("nodes", index, "machine", "memory"),
+                f"asks for {group.machine.memory // _MIB} MiB, with which no machine boots",
+                f"{_VM_MEMORY // _MIB} MiB at least",
+            )
 
 
 def _link(network: ExperimentNetwork) -> Iterator[Problem]:
@@ -28,13 +66,19 @@ def _link(network: ExperimentNetwork) -> Iterator[Problem]:
         yield Problem(
             (*where, "latency"),
             "containers cannot delay packets",
-            "leave it out; `runtime: vm` will do it",
+            "leave it out, or set backend.runtime to vm",
+        )
+    if network.rdma:
+        yield Problem(
+            (*where, "rdma"),
+            "containers have no kernel of their own to load Soft-RoCE into",
+            "leave it out, or set backend.runtime to vm",
         )
     if network.loss:
         yield Problem(
             (*where, "loss"),
             "containers cannot lose packets on purpose",
-            "leave it out; `runtime: vm` will do it",
+            "leave it out, or set backend.runtime to vm",
         )
 
 
@@ -42,7 +86,7 @@ def _image(index: int, group: NodeGroup) -> Iterator[Problem]:
     if group.image not in RELEASES:
         yield Problem(
             ("nodes", index, "image"),
-            f"there is no image {group.image!r} for containers",
+            f"there is no image {group.image!r} for nodes on this machine",
             f"allowed: {', '.join(RELEASES)}",
         )
 

@@ -1,4 +1,4 @@
-"""Nodes: containers that boot systemd and answer SSH like a machine."""
+"""Nodes: containers that boot systemd, or a virtual machine that does, and answer SSH."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from docker.models.containers import Container
 
 from gpubed import ssh
 from gpubed.backends.base import Change, Driver, Properties
-from gpubed.backends.local import container as containers
-from gpubed.backends.local import daemon, image, ownership
+from gpubed.backends.local import daemon, image, ownership, runtime
 from gpubed.backends.local.node_inputs import UPDATABLE, NodeInputs
 from gpubed.errors import GpubedError
 
@@ -39,7 +38,7 @@ class NodeDriver(Driver):
             container = ownership.adopt(
                 _find(node), node.owner, node.digest, lambda: self.delete("", inputs)
             )
-            if container is not None and containers.is_connected(container, node):
+            if container is not None and runtime.is_connected(container, node):
                 return str(container.id), _up(container, node)
             self.delete("", inputs)
             container = _make(node)
@@ -72,7 +71,8 @@ class NodeDriver(Driver):
                 raise GpubedError(
                     f"node {node.name} is gone", f"gpubed up {node.cluster} makes it again"
                 )
-            containers.limit(container, node)
+            runtime.of(node).limit(container, node)
+            container.reload()
             return _up(container, node)
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
@@ -86,6 +86,7 @@ class NodeDriver(Driver):
 
         with daemon.errors(f"remove node {node.name}"):
             ownership.remove_until_gone(ours, lambda found: found.remove(force=True, v=True))
+            _remove_own_volumes(node)
 
 
 def _find(node: NodeInputs) -> Container | None:
@@ -95,25 +96,34 @@ def _find(node: NodeInputs) -> Container | None:
         return None
 
 
+def _remove_own_volumes(node: NodeInputs) -> None:
+    """Remove what a container that somebody else removed has left."""
+    labels = [f"{ownership.CLUSTER}={node.uuid}", f"{ownership.NODE}={node.name}"]
+    for volume in daemon.client().volumes.list(filters={"label": labels}):
+        with suppress(NotFound):
+            volume.remove()
+
+
 def _make(node: NodeInputs) -> Container:
     try:
-        return containers.make(node)
+        return runtime.of(node).make(node)
     except ImageNotFound:
         image.restore(node.image)
-        return containers.make(node)
+        return runtime.of(node).make(node)
 
 
 def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
     """Bring a container from any state to a node that is ready."""
-    was_running = container.status == "running"
-    if container.status == "created":
-        containers.install_key(container, node)
-    containers.install_link(container, node)
-    if not was_running:
-        _start(container, node)
-    _await_boot(container, node)
+    kind, was_running = runtime.of(node), container.status == "running"
+    with kind.turn(node):
+        if not was_running:
+            kind.prepare(container, node)
+            _start(container, node)
+        _await_boot(container, node)
     if node.link:
         # At boot it has run already; a failure there leaves a node that boots all the same.
+        if was_running:
+            kind.install_link(container, node)
         verb = "restart" if was_running else "start"
         _execute(container, node, ["systemctl", verb, "gpubed-link.service"])
     container.reload()
@@ -126,9 +136,8 @@ def _start(container: Container, node: NodeInputs) -> None:
     try:
         container.start()
     except APIError as error:
-        raise GpubedError(
-            f"node {node.name} does not start: {daemon.reason(error)}\n{_last_words(container)}"
-        ) from None
+        why = f"{daemon.reason(error)}\n{_last_words(container, node)}"
+        raise GpubedError(f"node {node.name} does not start: {why}") from None
 
 
 def _await_boot(container: Container, node: NodeInputs) -> None:
@@ -139,36 +148,30 @@ def _await_boot(container: Container, node: NodeInputs) -> None:
         if container.status != "running":
             break
         # Fails at first, until systemd has a bus to be asked on.
-        _, state = _run(container, ["systemctl", "is-system-running", "--wait"])
+        _, state = runtime.of(node).run(container, ["systemctl", "is-system-running", "--wait"])
         if state in ("running", "degraded"):
             return
         time.sleep(0.3)
     raise GpubedError(
         f"node {node.name} does not boot (container {container.status}, systemd: "
-        f"{state or 'silent'})\n{_last_words(container)}",
+        f"{state or 'silent'})\n{_last_words(container, node)}",
         "gpubed doctor",
     )
 
 
 def _execute(container: Container, node: NodeInputs, command: list[str]) -> None:
-    code, output = _run(container, command)
+    code, output = runtime.of(node).run(container, command)
     if code:
-        raise GpubedError(
-            f"`{' '.join(command)}` failed on node {node.name}: {output}\n{_last_words(container)}"
-        )
+        why = f"{output}\n{_last_words(container, node)}"
+        raise GpubedError(f"`{' '.join(command)}` failed on node {node.name}: {why}")
 
 
-def _run(container: Container, command: list[str]) -> tuple[int, str]:
-    code, output = container.exec_run(command)
-    return int(code or 0), bytes(output).decode(errors="replace").strip()  # type: ignore[arg-type]
-
-
-def _last_words(container: Container) -> str:
+def _last_words(container: Container, node: NodeInputs) -> str:
     lines = container.logs(tail=_TAIL).decode(errors="replace").splitlines()
     container.reload()
     if container.status == "running":
         command = ["journalctl", "--boot", "--no-pager", "--output=cat", f"--lines={_TAIL}"]
-        lines += _run(container, command)[1].splitlines()
+        lines += runtime.of(node).run(container, command)[1].splitlines()
     return "\n".join(f"  | {line}" for line in lines)
 
 
@@ -177,6 +180,6 @@ def _result(container: Container, node: NodeInputs) -> dict[str, Any]:
         "id": container.id,
         "control_address": node.control.address,
         "experiment_address": node.experiment.address if node.experiment else None,
-        "host_keys": [containers.host_key(container)],
+        "host_keys": [runtime.of(node).host_key(container)],
         "running": container.status == "running",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from gpubed.backends.local import ownership
+from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.ownership import Owner
 
 UPDATABLE = frozenset({"cpus", "memory", "link"})
@@ -28,11 +29,18 @@ class Link(_Model):
     subnet: str
     rate_bps: int
     mtu: int
+    latency: float = 0.0
+    """Of what leaves the node, in seconds."""
+    loss: float = 0.0
+    """Of what leaves the node, as a fraction."""
 
     @property
     def text(self) -> str:
         """The content of /etc/gpubed/link."""
-        return f"SUBNET={self.subnet}\nRATE_BPS={self.rate_bps}\nMTU={self.mtu}\n"
+        return (
+            f"SUBNET={self.subnet}\nRATE_BPS={self.rate_bps}\nMTU={self.mtu}\n"
+            f"DELAY_US={self.latency * 1e6:.0f}\nLOSS_PERCENT={self.loss * 100:.4f}\n"
+        )
 
 
 class Shared(_Model):
@@ -48,6 +56,7 @@ class NodeInputs(_Model):
     cluster: str
     uuid: str
     name: str
+    runtime: Runtime = "container"
     image: str
     public_key: str
     control: Attachment

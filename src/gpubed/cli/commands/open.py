@@ -16,19 +16,24 @@ EXAMPLE = "gpubed open lab --print"
 
 def command(
     cluster: Cluster,
+    status: Annotated[
+        bool, typer.Option("--status", help="The status page instead of JupyterLab.")
+    ] = False,
     print_url: Annotated[
         bool, typer.Option("--print", help="Print the URL with its token, open nothing.")
     ] = False,
 ) -> int:
-    """Open JupyterLab in the browser."""
+    """Open JupyterLab, or the status page, in the browser."""
     ui, paths = UI(), find(cluster)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
-    url = services.token_url(paths, wanted, granted)
+    name = services.STATUS if status else "jupyterlab"
+    url = services.token_url(paths, wanted, granted, name)
     if print_url:
         ui.raw(url + "\n")
         return 0
     if not webbrowser.open(url):
-        ui.error("there is no browser on this machine", f"gpubed open {cluster} --print")
+        again = f"gpubed open {cluster}{' --status' if status else ''} --print"
+        ui.error("there is no browser on this machine", again)
         return 3
     ui.note(f"the certificate is the cluster's own: {paths.state / 'jupyterlab.crt'}")
     return 0

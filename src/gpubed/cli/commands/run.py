@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed import jobs
+from gpubed import health, jobs
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
@@ -20,14 +20,26 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="An argument of the job."),
     ] = None,
+    container: Annotated[
+        str | None,
+        typer.Option(metavar="IMAGE", help="Run the ranks in containers of this image."),
+    ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(help="ssh: at once; slurm: in the queue. The job's own if left out."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
-    """Run a job over all nodes and bring its results back."""
+    """Run a job over all nodes that are well and bring its results back."""
     ui, paths = UI(as_json), find(cluster)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     given = jobs.parse_settings(settings or [])
-    result = jobs.run(paths, wanted, granted, job, given, on_output=ui.note)
-    ui.document("run", result.document())
+    usable, left_out = health.usable(paths, wanted, granted)
+    for node in left_out:
+        ui.mark("skip", f"{node.node} is left out: {node.reason}")
+    result = jobs.run(paths, wanted, usable, job, given, ui.note, container, launcher)
+    reasons = {node.node: node.reason for node in left_out}
+    ui.document("run", {**result.document(), "left_out": reasons})
     ui.say(f"{job}: {result.status}, world size {result.world_size}")
     for name, value in result.metrics.items():
         if isinstance(value, int | float | str):

@@ -69,3 +69,25 @@ def test_tensors_travel_over_the_experiment_network(host, is_head, settings):
     code = "import horovod.torch as hvd, torch; hvd.init(); hvd.allreduce(torch.zeros(1 << 22))"
     host.check_output(f"runuser -l gpubed -c \"gpubed-horovodrun -- python -c '{code}'\"")
     assert int(host.check_output(f"cat {counter}")) - before > 16 << 20
+
+
+TORCHRUN = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+ranks = torch.tensor([dist.get_rank() + 1])
+dist.all_reduce(ranks)
+print("sum", int(ranks))
+"""
+
+
+def test_torchrun_sums_over_the_nodes(host, is_head):
+    if not is_head:
+        pytest.skip("jobs start on the head")
+    host.run_expect([0], f"cat > /shared/torchrun.py <<'EOF'\n{TORCHRUN}\nEOF")
+    start = (
+        "gpubed-rank torchrun --nnodes 2 --nproc-per-node 1"
+        " --rdzv-backend c10d --rdzv-endpoint node-0:29400 /shared/torchrun.py"
+    )
+    both = f"ssh node-1 {start} & {start}; wait"
+    done = host.run(f"runuser -l gpubed -c '{both}'")
+    assert done.stdout.count("sum 3") == 2, done.stdout + done.stderr

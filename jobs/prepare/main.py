@@ -1,0 +1,115 @@
+"""Prepares a dataset on all ranks and writes `metrics.json`."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import horovod.torch as hvd
+import shards
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--source", required=True, help="folder of images by class")
+    parser.add_argument("--dataset", required=True, help="name of the dataset to make")
+    parser.add_argument("--size", type=int, default=256, help="shorter side in pixels")
+    parser.add_argument("--quality", type=int, default=90, help="JPEG quality")
+    parser.add_argument("--shard-mib", type=float, default=256, help="size of a shard")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the order")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Runs one rank; the dataset appears under its name when it is whole."""
+    arguments = parse_arguments()
+    # Written through the shared storage: `GPUBED_DATASETS` may be read-only.
+    root = Path(os.environ["GPUBED_SHARED"]) / "datasets"
+    source, target = root / arguments.source, root / arguments.dataset
+    if not source.is_dir():
+        sys.exit(f"there is no folder {source}")
+    if target.exists():
+        sys.exit(f"{target} is there already; remove it, or choose another name")
+    hvd.init()
+    started = time.monotonic()
+    draft = root / f".{arguments.dataset}.part"
+    if hvd.rank() == 0:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+    hvd.barrier()
+    classes, samples = shards.find(source)
+    # Shuffled once, alike on all ranks: a shard must not be all of one class.
+    order = list(enumerate(samples))
+    random.Random(arguments.seed).shuffle(order)  # noqa: S311  # an order, not a secret
+    made = shards.pack(
+        order[hvd.rank() :: hvd.size()],
+        draft,
+        f"{arguments.dataset}-{hvd.rank():03d}",
+        size=arguments.size,
+        quality=arguments.quality,
+        shard_bytes=int(arguments.shard_mib * 2**20),
+    )
+    mine = {
+        "images": made.images,
+        "broken": made.broken,
+        "shards": [(path.name, path.stat().st_size, _digest(path)) for path in made.shards],
+    }
+    everyone = hvd.allgather_object(mine)
+    if hvd.rank() == 0:
+        finish(arguments, draft, target, classes, everyone, time.monotonic() - started)
+    hvd.shutdown()
+
+
+def finish(
+    arguments: argparse.Namespace,
+    draft: Path,
+    target: Path,
+    classes: list[str],
+    everyone: list[dict],
+    seconds: float,
+) -> None:
+    """Writes manifest, description and metrics, and gives the dataset its name."""
+    made = sorted(shard for each in everyone for shard in each["shards"])
+    images = sum(each["images"] for each in everyone)
+    broken = [name for each in everyone for name in each["broken"]]
+    for name in broken:
+        print(f"cannot be read as an image: {name}")
+    description = {"images": images, "classes": classes, "shards": [name for name, *_ in made]}
+    text = json.dumps(description, indent=2) + "\n"
+    (draft / "dataset.json").write_text(text)
+    digests = {name: digest for name, _, digest in made}
+    digests["dataset.json"] = hashlib.sha256(text.encode()).hexdigest()
+    manifest = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
+    (draft / "SHA256SUMS").write_text(manifest)
+    draft.rename(target)
+    metrics = {
+        "images": images,
+        "classes": len(classes),
+        "shards": len(made),
+        "bytes": sum(size for _, size, _ in made),
+        "broken_images": len(broken),
+        "seconds": seconds,
+        "images_per_s": images / seconds,
+    }
+    kept = arguments.out / ".metrics.json"
+    kept.write_text(json.dumps(metrics, indent=2) + "\n")
+    kept.rename(arguments.out / "metrics.json")
+    print(f"{images} images of {len(classes)} classes in {len(made)} shards, {seconds:.1f} s")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Stages a dataset on every node and writes `metrics.json`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import horovod.torch as hvd
+import staging
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dataset", required=True, help="folder in the cluster's datasets")
+    parser.add_argument("--streams", type=int, default=4, help="files at once per node")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
+    return parser.parse_args()
+
+
+def manifest_of(source: Path) -> dict[str, str]:
+    """Returns the dataset's manifest; without one, all ranks together compute it."""
+    path = source / staging.MANIFEST
+    text = path.read_text() if hvd.rank() == 0 and path.exists() else None
+    # Horovod would name it after its type, which differs between the ranks.
+    given = hvd.broadcast_object(text, name="manifest")
+    if given is not None:
+        return staging.read_manifest(given)
+    mine = staging.files(source)[hvd.rank() :: hvd.size()]
+    found = hvd.allgather_object([(name, staging.digest(source / name)) for name in mine])
+    return dict(sorted(pair for pairs in found for pair in pairs))
+
+
+def main() -> None:
+    """Runs one rank; the first of each node copies."""
+    arguments = parse_arguments()
+    source = Path(os.environ["GPUBED_DATASETS"]) / arguments.dataset
+    scratch = os.environ["GPUBED_SCRATCH"]
+    if not scratch:
+        sys.exit("the cluster has no scratch: add `scratch: {}` to storage in cluster.yml")
+    if not source.is_dir():
+        sys.exit(f"there is no dataset {source}")
+    hvd.init()
+    manifest = manifest_of(source)
+    started, copied = time.monotonic(), []
+    if hvd.local_rank() == 0:
+        target = Path(scratch) / "datasets" / arguments.dataset
+        copied = staging.stage(source, target, manifest, arguments.streams)
+    mine = {
+        "node": os.uname().nodename,
+        "seconds": time.monotonic() - started,
+        "bytes": sum(file.bytes for file in copied),
+        "wrong": [file.name for file in copied if not file.right],
+        "copies": hvd.local_rank() == 0,
+    }
+    nodes = [each for each in hvd.allgather_object(mine) if each["copies"]]
+    if hvd.rank() == 0:
+        report(arguments.out, source, manifest, nodes)
+    hvd.shutdown()
+
+
+def report(out: Path, source: Path, manifest: dict[str, str], nodes: list[dict]) -> None:
+    """Writes `metrics.json`, and names the files that are not what the manifest says."""
+    seconds = max(node["seconds"] for node in nodes)
+    copied = sum(node["bytes"] for node in nodes)
+    metrics = {
+        "nodes": len(nodes),
+        "files": len(manifest),
+        "bytes": sum((source / name).stat().st_size for name in manifest),
+        "copied_bytes": copied,
+        "seconds": seconds,
+        "bytes_per_s": copied / seconds,
+        "wrong_files": sum(len(node["wrong"]) for node in nodes),
+    }
+    for node in nodes:
+        for name in node["wrong"]:
+            print(f"{node['node']}: {source / name} does not have the checksum of its manifest")
+    draft = out / ".metrics.json"
+    draft.write_text(json.dumps(metrics, indent=2) + "\n")
+    draft.rename(out / "metrics.json")
+    print(
+        f"{len(manifest)} files on {len(nodes)} nodes, {copied / 2**20:.1f} MiB in {seconds:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

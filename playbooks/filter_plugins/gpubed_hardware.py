@@ -1,0 +1,67 @@
+"""What follows from the facts of nodes: which driver, and which rank goes where.
+
+The choices are gpubed's own functions, so this needs the environment that gpubed
+is installed in, such as the `ansible-playbook` beside `gpubed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+try:
+    from gpubed.hardware import binding, drivers, facts
+except ImportError as error:
+    _MISSING: ImportError | None = error
+else:
+    _MISSING = None
+
+
+def _facts(path: str) -> facts.Facts | None:
+    if _MISSING:
+        raise AnsibleFilterError(
+            f"gpubed cannot be imported ({_MISSING}): run the ansible-playbook of its environment"
+        )
+    return facts.load(Path(path))
+
+
+def driver(
+    files: Mapping[str, str],
+    offers: Mapping[str, Sequence[int]],
+    pinned: int | str = "",
+    cuda: int | str = "",
+) -> dict[str, Any]:
+    """Choose a driver: `{node: facts file} | gpubed_driver({source: [branch]})`."""
+    found = {node: _facts(path) for node, path in files.items()}
+    if missing := [node for node, known in found.items() if known is None]:
+        raise AnsibleFilterError(
+            f"nothing is known about {', '.join(missing)}: apply the role hardware first"
+        )
+    try:
+        choice = drivers.choose(
+            {node: known for node, known in found.items() if known},
+            {source: list(branches) for source, branches in offers.items()},
+            pinned=int(pinned) if pinned else None,
+            cuda=int(cuda) if cuda else None,
+        )
+    except drivers.NoDriver as error:
+        raise AnsibleFilterError(str(error)) from error
+    return asdict(choice)
+
+
+def bindings(path: str, ranks: int) -> list[dict[str, Any]]:
+    """Bind the ranks of a node; nothing where no facts are kept."""
+    known = _facts(path)
+    return [asdict(one) for one in binding.bind(known, int(ranks))] if known else []
+
+
+class FilterModule:
+    """Registers the filters with Ansible."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        return {"gpubed_driver": driver, "gpubed_bindings": bindings}

@@ -1,0 +1,67 @@
+"""What runs on the cluster: gpubed's runs, and Slurm's queue where there is one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+_RUN = re.compile(r"(?P<started>\d{8}-\d{6})-(?P<job>.+)")
+_SHOWN = 8
+_QUEUE = ("squeue", "--noheader", "--format=%i|%j|%u|%T|%M|%D")
+_QUEUE_COLUMNS = ("id", "name", "user", "state", "time", "nodes")
+
+
+def runs(folder: Path, now: float) -> list[dict[str, Any]]:
+    """Return the newest runs, newest first; their age in seconds."""
+    try:
+        names = sorted((path.name for path in folder.iterdir()), reverse=True)
+    except OSError:
+        return []
+    matches = [match for name in names if (match := _RUN.fullmatch(name))]
+    return [
+        {
+            "job": match["job"],
+            "state": _state(folder / match[0]),
+            "age_s": _age(folder / match[0] / "cluster.json", now),
+            "folder": str(folder / match[0]),
+        }
+        for match in matches[:_SHOWN]
+    ]
+
+
+def _age(first_file: Path, now: float) -> float | None:
+    """Seconds since gpubed described the cluster to the run, just before its start."""
+    try:
+        return now - first_file.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _state(run: Path) -> str:
+    if (run / "metrics.json").is_file():
+        return "done"
+    return "running" if _lives(run) else "ended without a result"
+
+
+def _lives(run: Path) -> bool:
+    """Say whether the process that the launcher noted still works in the run's folder."""
+    try:
+        pid = int((run / ".pid").read_text(encoding="ascii"))
+        return Path(f"/proc/{pid}/cwd").resolve(strict=True) == run.resolve()
+    except (OSError, ValueError):
+        return False
+
+
+def queue() -> list[dict[str, str]] | None:
+    """Return Slurm's queue; None where there is no Slurm or it does not answer."""
+    if shutil.which(_QUEUE[0]) is None:
+        return None
+    try:
+        done = subprocess.run(_QUEUE, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = (line.split("|") for line in done.stdout.splitlines())
+    return [dict(zip(_QUEUE_COLUMNS, row, strict=True)) for row in rows]

@@ -1,0 +1,95 @@
+"""Derives NCCL's settings from a node's addresses and RDMA adapters; prints them as JSON.
+
+The interface is found by the network that its address is in, never by its name. An
+adapter's port counts when its link is up and it leads to the same network: on
+Ethernet it belongs to that interface; InfiniBand is a fabric of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def interfaces(addresses: list[dict[str, Any]], subnet: str) -> list[str]:
+    """Return the interfaces with an address in the network.
+
+    Args:
+        addresses: What `ip -json -4 address` answers.
+        subnet: The network, such as 10.0.0.0/8.
+    """
+    network = ipaddress.ip_network(subnet)
+    return [
+        device["ifname"]
+        for device in addresses
+        if any(ipaddress.ip_address(a["local"]) in network for a in device.get("addr_info", ()))
+    ]
+
+
+def adapters(sys_folder: Path, devices: list[str]) -> list[str]:
+    """Return the ports of RDMA adapters to use, such as mlx5_0:1.
+
+    Args:
+        sys_folder: /sys, or a copy of it.
+        devices: The interfaces that collectives run over.
+    """
+    ports = sorted((sys_folder / "class/infiniband").glob("*/ports/*"))
+    return [f"{port.parts[-3]}:{port.name}" for port in ports if usable(port, devices)]
+
+
+def usable(port: Path, devices: list[str]) -> bool:
+    """Say whether a port is up and leads to the network of the interfaces."""
+    if not (port / "state").read_text().strip().endswith("ACTIVE"):
+        return False
+    if (port / "link_layer").read_text().strip() == "InfiniBand":
+        return True
+    return any(name in devices for name in netdevs(port))
+
+
+def netdevs(port: Path) -> Iterator[str]:
+    """Return the interfaces that an Ethernet port belongs to; empty entries have none."""
+    for entry in sorted((port / "gid_attrs/ndevs").glob("*")):
+        try:
+            yield entry.read_text().strip()
+        except OSError:
+            continue
+
+
+def settings(devices: list[str], ports: list[str], rdma: bool) -> dict[str, str]:
+    """Return the content of /etc/nccl.conf.
+
+    The leading equals sign of a value asks NCCL for exactly this name: eth1 alone
+    would also mean eth10.
+    """
+    found = {"NCCL_SOCKET_IFNAME": "=" + ",".join(devices)}
+    if ports:
+        found["NCCL_IB_HCA"] = "=" + ",".join(ports)
+    else:
+        found["NCCL_IB_DISABLE"] = "1"
+    if rdma:
+        found["NCCL_NET"] = "IB"
+    return found
+
+
+def main() -> None:
+    """Read the node, print the settings."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--subnet", required=True)
+    parser.add_argument("--sys", type=Path, default=Path("/sys"))
+    parser.add_argument("--rdma", action="store_true")
+    arguments = parser.parse_args()
+    asked = subprocess.run(["ip", "-json", "-4", "address"], capture_output=True, check=True)
+    devices = interfaces(json.loads(asked.stdout), arguments.subnet)
+    ports = adapters(arguments.sys, devices)
+    found = settings(devices, ports, arguments.rdma)
+    json.dump({"devices": devices, "ports": ports, "settings": found}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

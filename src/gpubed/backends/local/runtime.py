@@ -1,0 +1,183 @@
+"""What runs a node: every node is a Docker container; what it does inside may differ.
+
+`container` boots systemd in it, `vm` a virtual machine. All that follows from being a
+container (networks, volumes, ownership, limits, restarts) is the same for both.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from docker.models.containers import Container
+
+from gpubed import paths
+from gpubed.backends.local import daemon, environment, ownership
+from gpubed.backends.local.node_inputs import NodeInputs
+
+NODE_CACHE = "/var/cache/gpubed"
+_HOST_KEY = "etc/ssh/ssh_host_ed25519_key.pub"
+_USER_ID = 1000
+_CPU_PERIOD_US = 100_000
+_RESTART = {"Name": "unless-stopped"}
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to be put into a container."""
+
+    path: str
+    content: bytes
+    mode: int = 0o644
+    folder_mode: int = 0o755
+    owner: int = 0
+
+
+class Runtime(ABC):
+    """Makes the container of a node and works on the node through it."""
+
+    files = ""
+    """The folder of the container that holds the node's own files; the root by default."""
+    shell: Sequence[str] = ()
+    """What comes before a command that shall run in the node."""
+    mounts: ClassVar[Mapping[str, dict[str, str]]] = {}
+    """What is mounted besides the volumes of every node, in Docker's form."""
+
+    @abstractmethod
+    def flags(self, node: NodeInputs) -> dict[str, Any]:
+        """Return what Docker needs to know to create the container."""
+
+    @abstractmethod
+    def limit(self, container: Container, node: NodeInputs) -> None:
+        """Set the limits of a container that exists; stops it where that must be."""
+
+    @contextmanager
+    def turn(self, node: NodeInputs) -> Iterator[None]:
+        """Wait until the node may boot, and hold its place while it does."""
+        yield
+
+    def make(self, node: NodeInputs) -> Container:
+        """Create the container, on both networks; does not start it."""
+        client = daemon.client()
+        address = client.api.create_endpoint_config(ipv4_address=node.control.address)
+        container: Container = client.containers.create(
+            node.image,
+            name=node.owner.name(node.name),
+            hostname=node.name,
+            labels=labels(node),
+            network=node.control.network,
+            networking_config={node.control.network: address},
+            volumes={**self.mounts, **_mounts(node)},
+            **{"restart_policy": _RESTART, **self.flags(node)},
+        )
+        if node.experiment:
+            network = client.networks.get(node.experiment.network)
+            network.connect(container, ipv4_address=node.experiment.address)
+        return container
+
+    def prepare(self, container: Container, node: NodeInputs) -> None:
+        """Put into a container that does not run what it needs when it does."""
+        if container.status == "created":
+            # Let the cluster's key in.
+            key = f"{node.public_key.strip()}\n".encode()
+            path = f"{self.files}home/gpubed/.ssh/authorized_keys"
+            put(container, File(path, key, 0o600, folder_mode=0o700, owner=_USER_ID))
+        self.install_link(container, node)
+
+    def install_link(self, container: Container, node: NodeInputs) -> None:
+        """Write what gpubed-link.service reads at boot."""
+        if node.link:
+            put(container, File(f"{self.files}etc/gpubed/link", node.link.text.encode()))
+
+    def host_key(self, container: Container) -> str:
+        """Read the public host key through Docker, not over the network it will protect.
+
+        Raises:
+            docker.errors.NotFound: The node has not made it yet.
+        """
+        return " ".join(get(container, f"/{self.files}{_HOST_KEY}").decode().split()[:2])
+
+    def run(self, container: Container, command: Sequence[str]) -> tuple[int, str]:
+        """Run a command in the node; returns its exit code and all that it printed."""
+        code, output = container.exec_run([*self.shell, *command])
+        return int(code or 0), bytes(output).decode(errors="replace").strip()  # type: ignore[arg-type]
+
+
+def labels(node: NodeInputs) -> dict[str, str]:
+    """Return the labels of what belongs to a node."""
+    return {**node.owner.labels(node.digest), ownership.NODE: node.name}
+
+
+def of(node: NodeInputs) -> Runtime:
+    """Return the runtime that a node asks for."""
+    from gpubed.backends.local.container import SystemContainer
+    from gpubed.backends.local.vm.machine import VirtualMachine
+
+    return VirtualMachine() if node.runtime == "vm" else SystemContainer()
+
+
+def is_connected(container: Container, node: NodeInputs) -> bool:
+    """Return whether a container is on the networks that there are now.
+
+    One that was made by a killed run may lack one, or hold on to one of the same
+    name that has been replaced since.
+    """
+    attached = container.attrs["NetworkSettings"]["Networks"]
+    wanted = [node.control.network, *([node.experiment.network] if node.experiment else [])]
+    networks = daemon.client().networks
+    return all(
+        # A container that never ran has no id of its networks, only their names.
+        name in attached and attached[name]["NetworkID"] in ("", networks.get(name).id)
+        for name in wanted
+    )
+
+
+def cpu_quota(node: NodeInputs) -> dict[str, Any]:
+    """Return Docker's words for the CPU limit, "no limit" included."""
+    # Docker takes a missing limit for "as it was". Not nano_cpus: Docker refuses to
+    # change those together with a quota later.
+    quota = -1 if node.cpus is None else round(node.cpus * _CPU_PERIOD_US)
+    return {"cpu_period": _CPU_PERIOD_US, "cpu_quota": quota}
+
+
+def put(container: Container, file: File) -> None:
+    """Put a file into a container, whether it runs or not."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        folder = tarfile.TarInfo(file.path.rpartition("/")[0])
+        folder.type, folder.mode = tarfile.DIRTYPE, file.folder_mode
+        entry = tarfile.TarInfo(file.path)
+        entry.size, entry.mode = len(file.content), file.mode
+        for info in (folder, entry):
+            info.uid = info.gid = file.owner
+        tar.addfile(folder)
+        tar.addfile(entry, io.BytesIO(file.content))
+    container.put_archive("/", archive.getvalue())
+
+
+def get(container: Container, path: str) -> bytes:
+    """Read a file of a container.
+
+    Raises:
+        docker.errors.NotFound: It has no such file.
+    """
+    chunks, _ = container.get_archive(path)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+        file = tar.extractfile(tar.getmembers()[0])
+        return file.read() if file else b""
+
+
+def _mounts(node: NodeInputs) -> dict[str, dict[str, str]]:
+    paths.cache().mkdir(parents=True, exist_ok=True)
+    writable = {
+        node.shared.volume: node.shared.path,
+        str(paths.cache().resolve()): NODE_CACHE,
+    }
+    return {source: {"bind": target, "mode": "rw"} for source, target in writable.items()} | {
+        source: {"bind": target, "mode": "ro"} for source, target in environment.ca_mount().items()
+    }

@@ -1,0 +1,1 @@
+"""Nodes as virtual machines, each run by a container that stands for it in Docker."""

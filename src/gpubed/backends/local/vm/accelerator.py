@@ -1,0 +1,40 @@
+"""Whether KVM runs machines here. A device file does not tell: some hosts only pretend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from docker.errors import ContainerError
+
+from gpubed import files, paths
+from gpubed.backends.local import daemon
+
+_KVM = Path("/dev/kvm")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def has_kvm(image: str) -> bool:
+    """Start the image's kernel under KVM once per boot of this machine, and remember."""
+    if not _KVM.exists():
+        return False
+    known = paths.cache() / "kvm"
+    asked = f"{_BOOT_ID.read_text(encoding='utf-8').strip()} {image}"
+    answer = known.read_text(encoding="utf-8") if known.is_file() else ""
+    if not answer.startswith(asked):
+        answer = f"{asked} {'works' if _starts(image) else 'fails'}"
+        files.write(known, answer.encode())
+    return answer.endswith("works")
+
+
+def _starts(image: str) -> bool:
+    try:
+        daemon.client().containers.run(
+            image,
+            ["gpubed-machine", "probe"],
+            devices=[str(_KVM)],
+            network_mode="none",
+            remove=True,
+        )
+    except ContainerError:
+        return False
+    return True

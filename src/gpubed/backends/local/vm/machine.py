@@ -1,0 +1,79 @@
+"""Nodes as virtual machines: the container that runs qemu, and what tells it how."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from docker.errors import NotFound
+from docker.models.containers import Container
+
+from gpubed.backends.local import environment
+from gpubed.backends.local.node_inputs import NodeInputs
+from gpubed.backends.local.runtime import NODE_CACHE, File, Runtime, cpu_quota, get, put
+from gpubed.backends.local.vm import accelerator, turns
+
+_SETTINGS = "machine/machine.json"
+_CPUS, _MEMORY = 2, 2 * 2**30
+_SHUTDOWN_S = 60
+
+
+class VirtualMachine(Runtime):
+    """Boots a kernel of its own; `templates/machine` is what the container has for it."""
+
+    files = "machine/seed/"
+    shell = ("gpubed-guest",)
+
+    def flags(self, node: NodeInputs) -> dict[str, Any]:
+        """Return the devices that qemu needs; they are all that the container may do."""
+        devices = ["/dev/net/tun", *(["/dev/kvm"] if accelerator.has_kvm(node.image) else [])]
+        limits = cpu_quota(node) if node.cpus is not None else {}
+        return {"cap_add": ["NET_ADMIN"], "devices": devices, **limits}
+
+    def prepare(self, container: Container, node: NodeInputs) -> None:
+        """Also write what the machine is."""
+        super().prepare(container, node)
+        put(container, File(_SETTINGS, _settings(node)))
+
+    def install_link(self, container: Container, node: NodeInputs) -> None:
+        """Also write it into a machine that runs."""
+        super().install_link(container, node)
+        if node.link and container.status == "running":
+            write = 'printf %s "$1" > /etc/gpubed/link'
+            self.run(container, ["sh", "-c", write, "sh", node.link.text])
+
+    def limit(self, container: Container, node: NodeInputs) -> None:
+        """Set the limits; a machine gets other CPUs or other memory by a new start."""
+        container.update(**cpu_quota(node))
+        with suppress(NotFound):  # it never came as far as to its first start
+            has = json.loads(get(container, f"/{_SETTINGS}"))
+            if any(has[key] != wanted for key, wanted in _hardware(node).items()):
+                container.stop(timeout=_SHUTDOWN_S)
+
+    @contextmanager
+    def turn(self, node: NodeInputs) -> Iterator[None]:
+        """Boot no more CPUs at a time than this machine has: it would take far longer."""
+        with turns.take(cpus(node)):
+            yield
+
+
+def cpus(node: NodeInputs) -> int:
+    """Return how many CPUs a machine has; a fraction is a limit on the last one."""
+    return math.ceil(node.cpus) if node.cpus is not None else min(_CPUS, os.cpu_count() or 1)
+
+
+def _hardware(node: NodeInputs) -> dict[str, int]:
+    return {"cpus": cpus(node), "memory": node.memory or _MEMORY}
+
+
+def _settings(node: NodeInputs) -> bytes:
+    settings = {
+        **_hardware(node),
+        "nameservers": environment.nameservers(),
+        "shares": [node.shared.path, NODE_CACHE],
+    }
+    return json.dumps(settings).encode()

@@ -1,0 +1,130 @@
+"""CUDA and NCCL of the recipe: the compiler is reached, NCCL uses the right network."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from gpubed import recipe as recipes
+from gpubed.allocation import Node
+from gpubed.checks.context import Context
+from gpubed.recipe import Recipe
+from gpubed.ssh import SSH
+from gpubed.verification import Check
+
+_NVCC = "bash -lc 'nvcc --version'"
+# NCCL chooses its interface when it is asked for an id; that needs no GPU.
+_ASK_NCCL = """NCCL_DEBUG=INFO %s/env/current/bin/python -I -c '
+import ctypes, json, pathlib, resource, sysconfig
+folder = pathlib.Path(sysconfig.get_path("purelib"), "nvidia/nccl/lib")
+library = ctypes.CDLL(str(folder / "libnccl.so.2"))
+version, id_ = ctypes.c_int(), ctypes.create_string_buffer(128)
+library.ncclGetVersion(ctypes.byref(version))
+library.ncclGetUniqueId(id_)
+limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+adapters = sorted(path.name for path in pathlib.Path("/sys/class/infiniband").glob("*"))
+print(json.dumps({"version": version.value, "memlock": limit, "adapters": adapters}))
+' 2>&1"""
+_CHOSEN = re.compile(r"Bootstrap: Using \[?\d*\]?(\S+?):([\d.]+)<")
+_NCCL = ("nccl.version", "nccl.interface", "nccl.memlock")
+_UNLIMITED = -1
+
+
+def compiler(context: Context) -> Iterator[Check]:
+    """Ask for the CUDA compiler as a user would, and compare it with the recipe."""
+    id_, recipe = "cuda.compiler", recipes.load(context.plan.spec.recipe)
+    if recipe.compiler != "lock" or "cuda" not in context.roles:
+        yield Check(id=id_, result="skip", reason=f"recipe {recipe.name} brings no CUDA compiler")
+        return
+    for node, answer in context.on_each(lambda _, ssh: ssh.run(_NVCC, check=False)):
+        release = re.search(r"release ([\d.]+)", answer.stdout)
+        right = release is not None and release[1] == recipe.cuda
+        yield Check(
+            id=id_,
+            node=node.name,
+            result="pass" if right else "fail",
+            value=release[1] if release else None,
+            limit=f"CUDA {recipe.cuda}",
+            reason="" if right else f"a login shell finds another nvcc, or none: {answer.tail}",
+        )
+
+
+def nccl(context: Context) -> Iterator[Check]:
+    """Let NCCL start on each node, and see which library it is and which way it takes."""
+    recipe = recipes.load(context.plan.spec.recipe)
+    if recipe.horovod.gpu_operations != "nccl" or "nccl" not in context.roles:
+        why = f"recipe {recipe.name} has no NCCL"
+        yield from (Check(id=id_, result="skip", reason=why) for id_ in _NCCL)
+        return
+    root = context.plan.spec.storage.shared.path
+
+    def ask(_: Node, ssh: SSH) -> str:
+        return ssh.run(_ASK_NCCL, root, check=False).stdout
+
+    for node, said in context.on_each(ask):
+        yield from on_node(recipe, node, said)
+
+
+def on_node(recipe: Recipe, node: Node, said: str) -> Iterator[Check]:
+    """Judge what NCCL said on a node."""
+    # Threads of NCCL may still say something after the answer.
+    answer = next((line for line in said.splitlines() if line.startswith("{")), None)
+    if answer is None:
+        why = f"NCCL does not load: {said.strip()[-200:]}"
+        yield Check(id="nccl.version", node=node.name, result="fail", reason=why)
+        return
+    found: dict[str, Any] = json.loads(answer)
+    yield _version(recipe, node, found["version"])
+    yield _interface(node, said)
+    yield _memlock(node, found)
+
+
+def _version(recipe: Recipe, node: Node, code: int) -> Check:
+    """NCCL writes 2.30.7 as 23007."""
+    loaded = f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+    locked = {e.version for e in recipe.locked() if e.name.startswith("nvidia-nccl-")}
+    right = locked == {loaded}
+    return Check(
+        id="nccl.version",
+        node=node.name,
+        result="pass" if right else "fail",
+        value=loaded,
+        limit=", ".join(sorted(locked)),
+        reason="" if right else "the library that loads is not the recipe's",
+    )
+
+
+def _interface(node: Node, said: str) -> Check:
+    chosen = _CHOSEN.search(said)
+    wanted = str(node.experiment_address or node.control_address)
+    right = chosen is not None and chosen[2] == wanted
+    why = "NCCL finds no interface" if chosen is None else "NCCL takes another network"
+    repair = f"gpubed configure, or see /etc/nccl.conf on {node.name}"
+    return Check(
+        id="nccl.interface",
+        node=node.name,
+        result="pass" if right else "fail",
+        value=f"{chosen[1]} {chosen[2]}" if chosen else None,
+        limit=wanted,
+        reason="" if right else f"{why}: {repair}",
+    )
+
+
+def _memlock(node: Node, found: dict[str, Any]) -> Check:
+    unlimited = found["memlock"] == _UNLIMITED
+    value = "unlimited" if unlimited else found["memlock"]
+    if unlimited or found["adapters"]:
+        why = "RDMA registers memory, and this limit ends it; role base raises limits"
+        return Check(
+            id="nccl.memlock",
+            node=node.name,
+            result="pass" if unlimited else "fail",
+            value=value,
+            unit="" if unlimited else "bytes",
+            limit="unlimited",
+            reason="" if unlimited else why,
+        )
+    reason = f"no RDMA adapter that would need more than {value} bytes of locked memory"
+    return Check(id="nccl.memlock", node=node.name, result="skip", reason=reason)

@@ -1,0 +1,27 @@
+"""Whether each node is well and in use, by its own account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpubed import health
+from gpubed.checks.context import Context
+from gpubed.verification import Check
+
+
+def nodes(context: Context) -> Iterator[Check]:
+    """Ask each node for what it knows of itself."""
+    if "health" not in context.roles:
+        yield Check(
+            id="health.node", result="skip", reason="role health is not part of this cluster"
+        )
+        return
+    for found in health.look(context.cluster, context.allocation.nodes):
+        yield Check(
+            id="health.node",
+            node=found.node,
+            result="pass" if found.state == "well" else "fail",
+            value=found.state,
+            limit="well",
+            reason=found.reason,
+        )

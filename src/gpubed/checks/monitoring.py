@@ -1,0 +1,126 @@
+"""Monitoring: Prometheus hears every node, all rules judge, the page is shown."""
+
+from __future__ import annotations
+
+import http
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from gpubed import paths, services
+from gpubed.checks.context import Context
+from gpubed.errors import GpubedError
+from gpubed.verification import Check
+
+_IDS = ("monitoring.target", "monitoring.rules", "monitoring.page")
+_RULES = "roles/monitoring/files/rules.yml"
+# A new target is unknown until it was asked once.
+_PATIENCE_S, _PAUSE_S = 45.0, 3.0
+_ASK = "curl --silent --fail --noproxy '*' --max-time 10 http://127.0.0.1:%s/api/v1/%s"
+
+
+def monitoring(context: Context) -> Iterator[Check]:
+    """Ask Prometheus about its targets and rules, and JupyterLab for the page."""
+    if context.plan.spec.services.monitoring is None:
+        why = "the cluster is not monitored"
+        yield from (Check(id=id_, result="skip", reason=why) for id_ in _IDS)
+        return
+    yield from _targets(context)
+    yield _rules(context)
+    yield _page(context)
+
+
+def _repair(context: Context) -> str:
+    return f"gpubed configure {context.cluster.name} --tags monitoring"
+
+
+def _ask(context: Context, what: str) -> Any:
+    """Return the data of Prometheus' answer, or None when there is none."""
+    wanted = context.plan.spec.services.monitoring
+    port = wanted.port if wanted else None
+    answer = context.head.run(_ASK, port, what, check=False)
+    return json.loads(answer.stdout)["data"] if answer.exit_code == 0 else None
+
+
+def _targets(context: Context) -> Iterator[Check]:
+    found = _settled(context)
+    for node in context.allocation.nodes:
+        broken = _broken(found, node.name)
+        yield Check(
+            id="monitoring.target",
+            node=node.name,
+            result="fail" if broken else "pass",
+            value=sum(target["health"] == "up" for target in found.get(node.name, ())),
+            unit="targets",
+            limit="every exporter of the node answers",
+            reason=f"{broken}; repair: {_repair(context)}" if broken else "",
+        )
+
+
+def _settled(context: Context) -> dict[str, list[dict[str, Any]]]:
+    """Return the targets by node, once none is unknown any more or patience ends."""
+    names = {node.name for node in context.allocation.nodes}
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        found: dict[str, list[dict[str, Any]]] = {}
+        for target in (_ask(context, "targets?state=active") or {}).get("activeTargets", ()):
+            found.setdefault(target["labels"]["node"], []).append(target)
+        unknown = any(t["health"] == "unknown" for targets in found.values() for t in targets)
+        if (set(found) >= names and not unknown) or time.monotonic() > end:
+            return found
+        time.sleep(_PAUSE_S)
+
+
+def _broken(found: dict[str, list[dict[str, Any]]], node: str) -> str:
+    if not found:
+        return "Prometheus on the head does not answer"
+    if not any(target["labels"]["job"] == "node" for target in found.get(node, ())):
+        return "Prometheus does not ask this node"
+    return "; ".join(
+        f"exporter {t['labels']['job']} does not answer ({t['lastError'] or t['health']})"
+        for t in found[node]
+        if t["health"] != "up"
+    )
+
+
+def _rules(context: Context) -> Check:
+    document = yaml.safe_load((paths.assets() / _RULES).read_text(encoding="utf-8"))
+    wanted = sum(len(group["rules"]) for group in document["groups"])
+    groups = (_ask(context, "rules?type=alert") or {}).get("groups", ())
+    loaded = [rule for group in groups for rule in group["rules"]]
+    sick = {r["name"]: r.get("lastError") or r["health"] for r in loaded if r["health"] == "err"}
+    reason = "; ".join(f"rule {name} cannot be judged: {why}" for name, why in sick.items())
+    if len(loaded) != wanted:
+        reason = f"Prometheus judges {len(loaded)} rules instead of {wanted}"
+    return Check(
+        id="monitoring.rules",
+        node=context.allocation.head.name,
+        result="fail" if reason else "pass",
+        value=len(loaded),
+        unit="rules",
+        limit=f"{wanted}, each without an error",
+        reason=f"{reason}; repair: {_repair(context)}" if reason else "",
+    )
+
+
+def _page(context: Context) -> Check:
+    head = context.allocation.head.name
+    if context.plan.spec.services.jupyterlab is None:
+        why = "the page is reached through JupyterLab, and the cluster has none"
+        return Check(id="monitoring.page", node=head, result="skip", reason=why)
+    try:
+        status = services.page_status(context.cluster, context.plan, context.allocation)
+        reason = "" if status == http.HTTPStatus.OK else f"the status page answers {status}"
+    except GpubedError as error:
+        status, reason = None, error.message
+    return Check(
+        id="monitoring.page",
+        node=head,
+        result="fail" if reason else "pass",
+        value=status,
+        limit=str(int(http.HTTPStatus.OK)),
+        reason=f"{reason}; repair: {_repair(context)}" if reason else "",
+    )

@@ -1,0 +1,231 @@
+"""RDMA: a ladder from the device to a collective. Where it was asked for, TCP is a failure.
+
+Each step rests on the one before, so what follows a failure is skipped and says why.
+What moved is proved by the devices' own counters, not by what a program says of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from gpubed.allocation import Node
+from gpubed.checks.context import Context
+from gpubed.spec import Rdma
+from gpubed.ssh import SSH
+from gpubed.units import format_rate
+from gpubed.verification import Check
+
+_IDS = ("rdma.device", "rdma.rping", "rdma.write_bw", "rdma.counters", "rdma.collective")
+_DEVICE = "/usr/local/sbin/gpubed-rdma device"
+# Soft-RoCE counts packets, adapters count words of four bytes (InfiniBand, PortXmitData).
+_SENT = f"""
+device=$({_DEVICE})
+port=/sys/class/infiniband/$device/ports/1
+ibv_devinfo -d $device | awk '/active_mtu/ {{ print $2 }}'
+if [ -e $port/hw_counters/sent_pkts ]; then echo packets $(cat $port/hw_counters/sent_pkts)
+else echo words $(cat $port/counters/port_xmit_data); fi
+"""
+_RPINGS = 5
+_RPING_SERVER = "timeout 30 rping -s -a %s -C %s"
+# A server needs a moment on a busy node; what comes earlier is rejected.
+_TRY = "for attempt in 1 2 3 4 5; do sleep 2; {} && exit; done; exit 1"
+_RPING_CLIENT = _TRY.format("timeout 10 rping -c -a %s -C %s")
+_WRITE_BYTES = 65536
+_WRITE = "ib_write_bw -R -F -s %s -n 500 --report_gbits"
+_WRITE_SERVER = f"timeout 60 {_WRITE}"
+_WRITE_CLIENT = _TRY.format(f"timeout 50 {_WRITE} %s")
+_REDUCE_BYTES, _REDUCTIONS = 4 << 20, 5
+# Prints whether every element is the sum over all ranks.
+_REDUCE = f"""
+from array import array
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+mine = array("f", [world.rank + 1.0]) * {_REDUCE_BYTES // 4}
+total = array("f", [0.0]) * len(mine)
+for _ in range({_REDUCTIONS}):
+    world.Allreduce([mine, MPI.FLOAT], [total, MPI.FLOAT])
+right = set(total) == {{world.size * (world.size + 1) / 2}}
+if world.allreduce(right, MPI.LAND) and world.rank == 0:
+    print("sums are right on", world.size, "ranks")
+"""
+_RUN = "timeout 100 mpirun --host %s -np %s /usr/bin/python3 -c %s </dev/null"
+
+
+class _Broken(Exception):
+    """A step of the ladder failed; those above it make no sense."""
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A device's counter of what it sent."""
+
+    mtu: int
+    unit: str
+    count: int
+
+    def bytes_since(self, before: _Sent) -> int:
+        """Return how many bytes of payload were sent at most."""
+        return (self.count - before.count) * (self.mtu if self.unit == "packets" else 4)
+
+
+def rdma(context: Context) -> Iterator[Check]:
+    """Prove RDMA from the device to a collective, if the specification asks for it."""
+    wanted = context.plan.spec.networks.experiment
+    if wanted is None or wanted.rdma is None or "rdma" not in context.roles:
+        yield from _skipped(_IDS, "the cluster asks for no RDMA")
+        return
+    if len(context.allocation.nodes) < 2:
+        yield from _skipped(_IDS, "there is only one node")
+        return
+    left = list(_IDS)
+    for step in (_devices, _pings, _writes, _collective):
+        try:
+            for check in step(context, wanted.rdma):
+                if check.id in left:
+                    left.remove(check.id)
+                yield check
+        except _Broken as error:
+            yield from _skipped(left, str(error))
+            return
+
+
+def _skipped(ids: tuple[str, ...] | list[str], reason: str) -> Iterator[Check]:
+    yield from (Check(id=id_, result="skip", reason=reason) for id_ in ids)
+
+
+def _devices(context: Context, _: Rdma) -> Iterator[Check]:
+    """A device is active on the experiment interface of every node."""
+
+    def ask(_: Node, ssh: SSH) -> str:
+        return ssh.run(_DEVICE, check=False).stdout.strip()
+
+    found = context.on_each(ask)
+    for node, device in found:
+        why = "no device is active on the experiment network; see journalctl -u gpubed-rdma"
+        yield _result("rdma.device", node.name, bool(device), device, "", "one active", why)
+    _require(all(device for _, device in found), "rdma.device failed")
+
+
+def _pings(context: Context, _: Rdma) -> Iterator[Check]:
+    """Connections through the connection manager carry messages."""
+    right = True
+    for node, peer in _neighbours(context):
+        address = peer.experiment_address
+        serve = (_RPING_SERVER, address, _RPINGS)
+        code, said = _between(context, node, peer, serve, (_RPING_CLIENT, address, _RPINGS))
+        right = right and code == 0
+        where = f"{node.name}>{peer.name}"
+        why = f"rping does not get through: {said}"
+        yield _result("rdma.rping", where, code == 0, _RPINGS, "messages", "all return", why)
+    _require(right, "rdma.rping failed")
+
+
+def _writes(context: Context, wanted: Rdma) -> Iterator[Check]:
+    """Writes reach a share of the declared rate, and the device says that it sent them."""
+    network = context.allocation.experiment
+    rate = (network.rate_bps if network else None) or 0
+    right = True
+    for node, peer in _neighbours(context):
+        before = _sent(context.sessions[node.name])
+        client = (_WRITE_CLIENT, _WRITE_BYTES, peer.experiment_address)
+        code, said = _between(context, node, peer, (_WRITE_SERVER, _WRITE_BYTES), client)
+        moved = _sent(context.sessions[node.name]).bytes_since(before)
+        measured, where = write_bps(said) if code == 0 else 0.0, f"{node.name}>{peer.name}"
+        enough = measured >= wanted.floor * rate and measured > 0
+        yield _result(
+            "rdma.write_bw",
+            where,
+            enough,
+            round(measured / 1e6, 1),
+            "Mbit/s",
+            f"≥ {wanted.floor:g} of {format_rate(rate)}",
+            "RDMA writes are slower than the link" if measured else f"ib_write_bw failed: {said}",
+        )
+        counted = moved >= 500 * _WRITE_BYTES
+        limit = f"≥ {500 * _WRITE_BYTES}"
+        why = "the device did not send what the program claims to have moved"
+        yield _result("rdma.counters", where, counted, moved, "bytes", limit, why)
+        right = right and enough and counted
+    _require(right, "rdma.write_bw or rdma.counters failed")
+
+
+def _collective(context: Context, _: Rdma) -> Iterator[Check]:
+    """An allreduce by MPI, with the settings that any job finds, goes over RDMA."""
+    nodes = context.allocation.nodes
+    hosts = ",".join(node.name for node in nodes)
+    before = {node.name: sent for node, sent in context.on_each(lambda _, ssh: _sent(ssh))}
+    done = context.head.run(_RUN, hosts, len(nodes), _REDUCE, timeout=120, check=False)
+    if "sums are right" not in done.stdout:
+        why = f"the allreduce failed: {done.tail}"
+        yield _result("rdma.collective", "", False, None, "bytes", "runs", why)
+        return
+    # Whatever its algorithm, each rank has to send its part once at least.
+    least = _REDUCE_BYTES * _REDUCTIONS // 2
+    for node, after in context.on_each(lambda _, ssh: _sent(ssh)):
+        moved = after.bytes_since(before[node.name])
+        why = "the sums are right, but they did not go over RDMA: look at /etc/ucx/ucx.conf"
+        yield _result(
+            "rdma.collective", node.name, moved >= least, moved, "bytes", f"≥ {least}", why
+        )
+
+
+def write_bps(text: str) -> float:
+    """Read the average rate, in bit/s, from perftest's table (with --report_gbits)."""
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == [str(_WRITE_BYTES)] and len(words) >= 4:
+            return float(words[3]) * 1e9
+    return 0.0
+
+
+def _sent(ssh: SSH) -> _Sent:
+    mtu, unit, count = ssh.run(_SENT).stdout.split()
+    return _Sent(int(mtu), unit, int(count))
+
+
+def _neighbours(context: Context) -> Iterator[tuple[Node, Node]]:
+    nodes = context.allocation.nodes
+    return zip(nodes, (*nodes[1:], nodes[0]), strict=True)
+
+
+def _between(
+    context: Context, node: Node, peer: Node, serve: tuple[object, ...], ask: tuple[object, ...]
+) -> tuple[int, str]:
+    """Run a server on the peer and a client on the node; returns the client's end."""
+
+    def run(session: SSH, line: tuple[object, ...]) -> tuple[int, str]:
+        result = session.run(str(line[0]), *line[1:], timeout=90, check=False)
+        return result.exit_code, result.stdout if result.exit_code == 0 else result.tail
+
+    with ThreadPoolExecutor(2) as pool:
+        server = pool.submit(run, context.sessions[peer.name], serve)
+        client = pool.submit(run, context.sessions[node.name], ask)
+        server.result()
+        return client.result()
+
+
+def _result(
+    id_: str,
+    node: str,
+    right: bool,
+    value: float | str | None,
+    unit: str,
+    limit: str,
+    why: str,
+) -> Check:
+    return Check(
+        id=id_,
+        node=node,
+        result="pass" if right else "fail",
+        value=value,
+        unit=unit,
+        limit=limit,
+        reason="" if right else why,
+    )
+
+
+def _require(right: bool, why: str) -> None:
+    if not right:
+        raise _Broken(why)

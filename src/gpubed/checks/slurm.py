@@ -1,0 +1,119 @@
+"""Slurm: nodes trust each other, can take jobs, have their GPUs, and a step runs on all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpubed.allocation import Node
+from gpubed.checks.context import Context
+from gpubed.ssh import SSH
+from gpubed.verification import Check
+
+# States of a node that works, or would if it had work.
+_ABLE = {"idle", "allocated", "mixed", "completing"}
+_NODES = "sinfo --noheader --Node --format '%N|%T|%G|%E' | sort -u"
+# Only root may decode it.
+_CREDENTIAL = "munge --no-input --restrict-uid=0"
+_DECODE = "sudo --non-interactive unmunge"
+_STEP = (
+    "timeout 50 srun --nodes=%s --ntasks-per-node=1 --partition=%s --time=1 --immediate=20 hostname"
+)
+_IDS = ("slurm.munge", "slurm.node", "slurm.gpus", "slurm.step")
+
+
+def slurm(context: Context) -> Iterator[Check]:
+    """Look at each node, then run a step on all nodes of each partition."""
+    if context.plan.spec.services.slurm is None:
+        yield from (Check(id=id_, result="skip", reason="the cluster has no Slurm") for id_ in _IDS)
+        return
+    yield from _munge(context)
+    answer = context.head.run(_NODES, check=False)
+    if answer.exit_code != 0:
+        reason = f"the controller does not answer: {answer.stderr.strip()[-200:]}"
+        yield Check(
+            id="slurm.node", node=context.allocation.head.name, result="fail", reason=reason
+        )
+        return
+    rows = {row[0]: row[1:] for row in (line.split("|") for line in answer.stdout.splitlines())}
+    for node in context.allocation.nodes:
+        state, gpus, reason = rows.get(node.name, ("absent", "", "slurm.conf does not name it"))
+        yield _state(node, state, reason)
+        yield _gpus(node, gpus)
+    yield from _steps(context, {name for name, row in rows.items() if row[0] == "idle"})
+
+
+def _munge(context: Context) -> Iterator[Check]:
+    head = context.allocation.head.name
+    credential = context.head.run(_CREDENTIAL, check=False).stdout
+
+    def decode(_: Node, ssh: SSH) -> str:
+        done = ssh.run(_DECODE, check=False, stdin=credential)
+        return "" if done.exit_code == 0 else done.stderr.strip() or "it is not there"
+
+    for node, refusal in context.on_each(decode):
+        reason = (
+            f"a credential of {head} is refused ({refusal}): key or clock differ; gpubed configure"
+        )
+        yield Check(
+            id="slurm.munge",
+            node=node.name,
+            result="fail" if refusal else "pass",
+            limit=f"takes a credential of {head}",
+            reason=reason if refusal else "",
+        )
+
+
+def _state(node: Node, state: str, reason: str) -> Check:
+    # Without the marks for "does not answer" (*), "is powered down" (~) and the like.
+    able = state in _ABLE
+    return Check(
+        id="slurm.node",
+        node=node.name,
+        result="pass" if able else "fail",
+        value=state,
+        limit="idle or at work",
+        reason="" if able else f"{reason}; journalctl -u slurmd there, then scontrol update",
+    )
+
+
+def _gpus(node: Node, gres: str) -> Check:
+    if not node.gpus:
+        return Check(
+            id="slurm.gpus", node=node.name, result="skip", reason="the node asks for no GPU"
+        )
+    # gpu:2, gpu:nvidia_h100:2(S:0-1), several separated by commas.
+    entries = [entry.split("(")[0].split(":") for entry in gres.split(",")]
+    count = sum(int(entry[-1]) for entry in entries if entry[0] == "gpu")
+    return Check(
+        id="slurm.gpus",
+        node=node.name,
+        result="pass" if count == node.gpus else "fail",
+        value=count,
+        unit="GPUs",
+        limit=str(node.gpus),
+        reason="" if count == node.gpus else "Slurm gives out another number than was granted",
+    )
+
+
+def _steps(context: Context, idle: set[str]) -> Iterator[Check]:
+    service = context.plan.spec.services.slurm
+    for partition in service.partitions if service else ():
+        members = {
+            node.name
+            for node in context.allocation.nodes
+            if not partition.groups or node.group in partition.groups
+        }
+        if members - idle:
+            why = f"{partition.name}: at work or away: {', '.join(sorted(members - idle))}"
+            yield Check(id="slurm.step", result="skip", reason=why)
+            continue
+        done = context.head.run(_STEP, len(members), partition.name, check=False)
+        ran = set(done.stdout.split())
+        yield Check(
+            id="slurm.step",
+            result="pass" if ran == members else "fail",
+            value=len(ran),
+            unit="nodes",
+            limit=f"{len(members)} of partition {partition.name}",
+            reason="" if ran == members else done.stderr.strip()[-300:] or "not every node ran it",
+        )

@@ -1,0 +1,91 @@
+"""What the shared file system does for one node, measured with fio.
+
+Direct I/O, so that not the client's memory is measured. One node at a time: the
+floor is what a node gets while the others rest.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from gpubed.allocation import Node
+from gpubed.checks.context import Context
+from gpubed.spec import Throughput
+from gpubed.ssh import SSH
+from gpubed.units import format_rate
+from gpubed.verification import Check
+
+_SECONDS = 3
+_FILE_MIB = 256
+_FIO = (
+    "fio --name={name} --filename={file} --rw={pattern} --bs={block} --size={size}M --direct=1 "
+    "--ioengine=psync --numjobs=1 --time_based --runtime={seconds} --end_fsync=1 "
+    "--output-format=json"
+)
+
+
+def throughput(context: Context) -> Iterator[Check]:
+    """Write, read, and read at random on each node in turn; compare with what is expected."""
+    shared = context.plan.spec.storage.shared
+    if shared.expect is None or "shared_storage" not in context.roles:
+        yield Check(
+            id="storage.throughput",
+            result="skip",
+            reason="storage.shared.expect is not in the specification",
+        )
+        return
+    for node in context.allocation.nodes:
+        file = f"{shared.path}/.fio-{secrets.token_hex(4)}"
+        session = context.sessions[node.name]
+        try:
+            yield from _node(node, session, file, shared.expect)
+        finally:
+            session.run("rm -f %s", file)
+
+
+def _node(node: Node, session: SSH, file: str, expect: Throughput) -> Iterator[Check]:
+    written = _fio(session, file, "write", "1M")["write"]["bw_bytes"] * 8
+    read = _fio(session, file, "read", "1M")["read"]["bw_bytes"] * 8
+    random = _fio(session, file, "randread", "4k")["read"]["clat_ns"]["percentile"]["99.000000"]
+    yield rate("storage.write", node.name, written, expect.write)
+    yield rate("storage.read", node.name, read, expect.read)
+    yield latency(node.name, random / 1e9, expect.latency)
+
+
+def _fio(session: SSH, file: str, pattern: str, block: str) -> dict[str, Any]:
+    command = _FIO.format(
+        name=pattern, file=file, pattern=pattern, block=block, size=_FILE_MIB, seconds=_SECONDS
+    )
+    job: dict[str, Any] = json.loads(session.run(command).stdout)["jobs"][0]
+    return job
+
+
+def rate(check: str, node: str, measured_bps: float, floor_bps: int | None) -> Check:
+    """Judge a measured rate in bit/s."""
+    right = floor_bps is None or measured_bps >= floor_bps
+    return Check(
+        id=check,
+        node=node,
+        result="pass" if right else "fail",
+        value=round(measured_bps / 1e6, 1),
+        unit="Mbit/s",
+        limit=f"≥ {format_rate(floor_bps)}" if floor_bps else "none was declared",
+        reason="" if right else "the shared storage is slower than the specification expects",
+    )
+
+
+def latency(node: str, measured_s: float, ceiling_s: float | None) -> Check:
+    """Judge the 99th percentile of the time that a small read takes, in seconds."""
+    right = ceiling_s is None or measured_s <= ceiling_s
+    return Check(
+        id="storage.latency",
+        node=node,
+        result="pass" if right else "fail",
+        value=round(measured_s * 1e3, 3),
+        unit="ms",
+        limit=f"≤ {ceiling_s * 1e3:g} ms" if ceiling_s else "none was declared",
+        reason="" if right else "small reads take longer than the specification expects",
+    )

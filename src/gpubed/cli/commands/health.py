@@ -1,0 +1,65 @@
+"""gpubed health."""
+
+from typing import Annotated
+
+import typer
+
+from gpubed import health
+from gpubed.allocation import load
+from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.ui import UI
+from gpubed.errors import UsageError
+from gpubed.health import NodeHealth
+
+EXAMPLE = 'gpubed health lab --quarantine node-1 --reason "fan is loud"'
+Quarantine = Annotated[
+    str | None,
+    typer.Option(
+        "--quarantine", metavar="NODE", help="Let no job start on a node; needs a reason."
+    ),
+]
+Requalify = Annotated[
+    str | None,
+    typer.Option("--requalify", metavar="NODE", help="Use it again, if nothing is wrong any more."),
+]
+Reason = Annotated[str | None, typer.Option("--reason", help="Why, for whoever asks later.")]
+
+
+def command(
+    cluster: Cluster,
+    quarantine: Quarantine = None,
+    requalify: Requalify = None,
+    reason: Reason = None,
+    as_json: Json = False,
+) -> int:
+    """Show which nodes are well, and take a node out of use or back."""
+    if quarantine and requalify:
+        raise UsageError("--quarantine and --requalify exclude each other")
+    if quarantine and not reason:
+        raise UsageError("a quarantine needs a reason", f"gpubed health {EXAMPLE.split(' ', 2)[2]}")
+    ui, paths = UI(as_json), find(cluster)
+    granted = load(paths.allocation)
+    if quarantine:
+        health.quarantine(paths, granted, quarantine, reason or "")
+    if requalify:
+        health.requalify(paths, granted, requalify)
+    found = health.look(paths, granted.nodes)
+    ui.document("health", {"nodes": [_document(node) for node in found]})
+    ui.table(["node", "state", "since", "reason"], [_row(node) for node in found])
+    if quarantine:
+        # What was asked for is done; that the node is out of use is the point.
+        return 0
+    return 1 if any(node.state != "well" for node in found) else 0
+
+
+def _document(node: NodeHealth) -> dict[str, object]:
+    return {
+        "name": node.node,
+        "state": node.state,
+        **node.model_dump(exclude={"node", "reachable"}),
+    }
+
+
+def _row(node: NodeHealth) -> tuple[str, ...]:
+    since = node.quarantine.since if node.quarantine else ""
+    return node.node, node.state, since, node.reason

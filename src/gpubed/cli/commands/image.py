@@ -1,0 +1,34 @@
+"""gpubed image."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubed import images
+from gpubed.allocation import load as load_allocation
+from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.ui import UI
+from gpubed.plan import from_file
+
+EXAMPLE = "gpubed image lab my/horovod:1 --archive image.tar"
+
+
+def command(
+    cluster: Cluster,
+    image: Annotated[str, typer.Argument(help="Name of a container image.")],
+    archive: Annotated[
+        Path | None,
+        typer.Option(help="What `docker save` wrote; without it, the head pulls the image."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Give a container image to all nodes; it crosses the uplink once."""
+    ui, paths = UI(as_json), find(cluster)
+    granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    ui.note(f"handing {image} to {len(granted.nodes)} nodes …")
+    id_ = images.hand_out(paths, wanted, granted, image, archive)
+    nodes = [node.name for node in granted.nodes]
+    ui.document("image", {"image": image, "id": id_, "nodes": nodes})
+    ui.say(f"{image} ({id_}) is on {', '.join(nodes)}")
+    return 0

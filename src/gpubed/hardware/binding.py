@@ -1,0 +1,99 @@
+"""Which GPU, CPUs and HCA each rank of a node uses: the near ones.
+
+Ranks whose GPUs hang on the same CPUs share them evenly, so that no rank's
+threads wander over to another's, or to the far socket.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpubed.hardware.facts import GPU, HCA, Facts
+
+# From near to far, as `nvidia-smi topo -m` calls it.
+_DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What one rank of a node uses.
+
+    Attributes:
+        rank: The rank's number on its node.
+        gpu: The driver's index of its GPU.
+        cpus: Its CPUs as `0-4,40-44`; empty where the machine does not tell.
+        hca: The nearest RDMA device that carries traffic, if there is any.
+    """
+
+    rank: int
+    gpu: int
+    cpus: str
+    hca: str | None
+
+
+def bind(facts: Facts, ranks: int) -> tuple[Binding, ...]:
+    """Bind the ranks of a node; rank r takes GPU r, as Horovod's jobs do.
+
+    Args:
+        facts: What the node is made of.
+        ranks: How many ranks a job starts there.
+
+    Returns:
+        One binding per rank; nothing when no driver sees a GPU.
+    """
+    gpus = sorted((g for g in facts.gpus if g.index is not None), key=lambda g: g.index or 0)
+    if not gpus:
+        return ()
+    chosen = [gpus[rank % len(gpus)] for rank in range(ranks)]
+    neighbours = Counter(gpu.cpus for gpu in chosen)
+    placed: Counter[str | None] = Counter()
+    used: Counter[str] = Counter()
+    found = []
+    for rank, gpu in enumerate(chosen):
+        cpus = share(gpu.cpus or "", placed[gpu.cpus], neighbours[gpu.cpus])
+        placed[gpu.cpus] += 1
+        hca = _nearest(gpu, facts.hcas, used)
+        used.update([hca] if hca else [])
+        found.append(Binding(rank, gpu.index or 0, cpus, hca))
+    return tuple(found)
+
+
+def share(cpus: str, part: int, parts: int) -> str:
+    """Return one of several equal parts of a CPU list.
+
+    Every range is divided alike: `0-19,40-59` are usually cores and their second
+    threads, and so the two threads of a core stay together. A list with too few
+    CPUs is given to all as a whole.
+    """
+    ranges = [_bounds(text) for text in cpus.split(",") if text]
+    if any(last - first + 1 < parts for first, last in ranges):
+        return cpus
+    pieces = []
+    for first, last in ranges:
+        size = (last - first + 1) // parts
+        start = first + part * size
+        pieces.append(f"{start}-{start + size - 1}" if size > 1 else str(start))
+    return ",".join(pieces)
+
+
+def _bounds(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
+
+
+def _nearest(gpu: GPU, hcas: Sequence[HCA], used: Counter[str]) -> str | None:
+    def order(hca: HCA) -> tuple[int, float, int, str]:
+        rate = max((port.rate_gbps or 0 for port in hca.ports), default=0)
+        return _distance(gpu, hca), -rate, used[hca.name], hca.name
+
+    nearest = min((hca for hca in hcas if hca.active), key=order, default=None)
+    return nearest.name if nearest else None
+
+
+def _distance(gpu: GPU, hca: HCA) -> int:
+    link = gpu.links.get(hca.name)
+    if link is None:  # nvidia-smi was not asked or does not list it
+        link = "NODE" if gpu.numa_node is not None and gpu.numa_node == hca.numa_node else "SYS"
+    return _DISTANCES.index(link) if link in _DISTANCES else len(_DISTANCES)

@@ -1,0 +1,177 @@
+"""The facts of a node, as `gpubed-facts` printed them there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gpubed.allocation import Allocation
+
+
+class _Model(BaseModel):
+    # A node may tell more than this version of gpubed reads.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class GPU(_Model):
+    """A GPU on a node's PCI bus.
+
+    Attributes:
+        pci: Address, as `0000:1b:00.0`.
+        device_id: PCI device id, four hexadecimal digits.
+        generation: As NVIDIA calls it (`Hopper`); None when the id is unknown.
+        numa_node: None where the firmware does not tell.
+        cpus: The CPUs next to it, as `0-19,40-59`.
+        index: The driver's number; None when no driver sees it.
+        memory_mib: MiB of its own memory, as far as the driver told.
+        links: Distance to `GPU1` or to a NIC or HCA by name: `NV18` (NVLinks),
+            `PIX`, `PXB`, `PHB`, `NODE`, `SYS`, as nvidia-smi writes it.
+    """
+
+    pci: str
+    device_id: str
+    chip: str | None = None
+    generation: str | None = None
+    compute_capability: str | None = None
+    numa_node: int | None = None
+    cpus: str | None = None
+    index: int | None = None
+    name: str | None = None
+    uuid: str | None = None
+    memory_mib: int | None = None
+    driver: str | None = None
+    links: Mapping[str, str] = {}
+
+    @property
+    def title(self) -> str:
+        """Its name as a person knows it, or what is known before the driver."""
+        known = f"{self.generation} {self.chip}" if self.chip else f"NVIDIA {self.device_id}"
+        return self.name or known
+
+
+class Driver(_Model):
+    """The kernel module that is loaded: its version, and whether it is the open one."""
+
+    loaded: str | None = None
+    open: bool | None = None
+    nouveau: bool = False
+
+
+class Interface(_Model):
+    """A network interface; speed in Mbit/s, -1 when the driver does not tell."""
+
+    name: str
+    speed: int = -1
+    mtu: int
+    state: str
+    driver: str | None = None
+    pci: str | None = None
+    numa_node: int | None = None
+    addresses: tuple[str, ...] = ()
+
+
+class Port(_Model):
+    """A port of an RDMA device; rate in Gbit/s."""
+
+    port: int
+    state: str
+    rate_gbps: float | None = None
+    link_layer: str | None = None
+    netdevs: tuple[str, ...] = ()
+
+
+class HCA(_Model):
+    """An RDMA device (HCA)."""
+
+    name: str
+    firmware: str | None = None
+    pci: str | None = None
+    numa_node: int | None = None
+    ports: tuple[Port, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        """Whether any port carries traffic."""
+        return any(port.state == "ACTIVE" for port in self.ports)
+
+
+class Disk(_Model):
+    """A disk of the node itself; size in bytes."""
+
+    name: str
+    bytes: int
+    model: str | None = None
+    rotational: bool = False
+    nvme: bool = False
+
+
+class NumaNode(_Model):
+    """CPUs that share a memory controller, as `0-19,40-59`."""
+
+    node: int
+    cpus: str
+
+
+class Facts(_Model):
+    """What a node is made of."""
+
+    schema_: Literal["gpubed/facts/2"] = Field(alias="schema")
+    host: str
+    kernel: str
+    cpus: int
+    memory_kib: int
+    numa: tuple[NumaNode, ...] = ()
+    gpus: tuple[GPU, ...] = ()
+    nvswitches: tuple[str, ...] = ()
+    driver: Driver = Driver()
+    interfaces: tuple[Interface, ...] = ()
+    hcas: tuple[HCA, ...] = ()
+    disks: tuple[Disk, ...] = ()
+
+    @property
+    def generations(self) -> frozenset[str]:
+        """The GPU generations of the node; a GPU that the table lacks is `unknown`."""
+        return frozenset(gpu.generation or "unknown" for gpu in self.gpus)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what `status --json` shows of a node's hardware."""
+        return {
+            "cpus": self.cpus,
+            "memory_kib": self.memory_kib,
+            "gpus": [
+                {
+                    "name": gpu.title,
+                    "generation": gpu.generation,
+                    "compute_capability": gpu.compute_capability,
+                    "memory_mib": gpu.memory_mib,
+                    "numa_node": gpu.numa_node,
+                    "pci": gpu.pci,
+                }
+                for gpu in self.gpus
+            ],
+            "nvswitches": len(self.nvswitches),
+            "driver": self.driver.loaded,
+            "interfaces": [
+                {"name": nic.name, "speed_mbps": nic.speed, "numa_node": nic.numa_node}
+                for nic in self.interfaces
+            ],
+            "hcas": [hca.model_dump(mode="json") for hca in self.hcas],
+            "disks": [disk.model_dump(mode="json") for disk in self.disks],
+        }
+
+
+def load(path: Path) -> Facts | None:
+    """Read the facts that were kept of a node, or None when there are none that can be read."""
+    try:
+        return Facts.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
+
+
+def of_cluster(folder: Path, allocation: Allocation) -> dict[str, Facts]:
+    """Return the facts of each node that told any, by node name."""
+    found = {node.name: load(folder / f"{node.id}.json") for node in allocation.nodes}
+    return {name: facts for name, facts in found.items() if facts is not None}

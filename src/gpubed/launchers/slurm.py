@@ -1,0 +1,124 @@
+"""Starts a job through Slurm: it waits its turn, then has all nodes for itself.
+
+The job's script is one `gpubed-srun`, which the role slurm puts on the nodes. Its
+name in the queue is its run's name, so that it can be found and cancelled
+whenever the launcher is interrupted, even between `sbatch` and its answer.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from contextlib import suppress
+from pathlib import PurePosixPath
+
+from gpubed.allocation import Allocation
+from gpubed.errors import GpubedError
+from gpubed.launchers.base import Launch, Launcher, OnOutput
+from gpubed.paths import ClusterPaths
+from gpubed.ssh import SSH
+
+_CANCEL_TIMEOUT_S = 60
+_OUTPUT = "slurm.log"
+# Under a lock with the cancellation: a job that was cancelled first is never submitted.
+_SUBMIT = (
+    "cd %s && flock .submit sh -c '[ -e .cancelled ] || exec sbatch \"$@\"' - --parsable "
+    f"--job-name=%s --nodes=%s --exclusive --mem=0 --no-requeue --output={_OUTPUT} --wrap %s"
+)
+_CANCEL = (
+    "cd {folder} && flock .submit sh -c 'touch .cancelled; scancel --name={name}'; "
+    "while squeue --noheader --name={name} | grep -q .; do sleep 0.5; done"
+)
+# A queued job says why it waits; the output's end may arrive after the job's.
+_FOLLOW = f"""
+cd {{folder}} && touch {_OUTPUT} || exit 1
+tail --lines=+1 --follow {_OUTPUT} & tail=$!
+while state=$(squeue --noheader --jobs={{job}} --format='%T (%r)' 2>/dev/null) && [ "$state" ]; do
+  [ "$state" = "$last" ] || case $state in PENDING*) echo "slurm: job {{job}} is $state" ;; esac
+  last=$state
+  sleep 1
+done
+sleep 1
+kill $tail
+ended=$(scontrol --oneliner show job {{job}})
+case $ended in *JobState=COMPLETED*) exit 0 ;; esac
+echo "slurm: job {{job}} ended:" $(echo "$ended" | grep -Eo '(JobState|Reason|ExitCode)=[^ ]+')
+code=$(echo "$ended" | sed -E 's/.*ExitCode=([0-9]+):.*/\\1/')
+exit $((code ? code : 1))
+"""
+
+
+class SlurmLauncher(Launcher):
+    """`sbatch` on the head."""
+
+    def run(
+        self, cluster: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
+    ) -> int:
+        """Run a job to its end; see `Launcher.run`.
+
+        Raises:
+            GpubedError: The cluster has no Slurm, or Slurm refuses the job.
+        """
+        name = PurePosixPath(launch.folder).name
+        try:
+            job = _submit(cluster, allocation, launch, name)
+            on_output(f"slurm: submitted as job {job}")
+            return _follow(cluster, allocation, launch, job, on_output)
+        except BaseException:
+            with suppress(subprocess.SubprocessError):
+                cancel = _CANCEL.format(folder=shlex.quote(launch.folder), name=name)
+                subprocess.run(
+                    _ssh(cluster, allocation, cancel),
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    check=False,
+                    timeout=_CANCEL_TIMEOUT_S,
+                )
+            raise
+
+
+def _submit(cluster: ClusterPaths, allocation: Allocation, launch: Launch, name: str) -> str:
+    hosts = ",".join(f"{node.name}:{node.slots}" for node in allocation.nodes)
+    settings = [f"{key}={value}" for key, value in launch.environment.items()]
+    script = shlex.join(
+        ["exec", "env", *settings, "gpubed-srun", "--hosts", hosts, "--", *launch.command]
+    )
+    with SSH(allocation.head, cluster) as head:
+        answer = head.run(_SUBMIT, launch.folder, name, len(allocation.nodes), script, check=False)
+    if answer.exit_code == 127:
+        raise GpubedError(
+            f"cluster {cluster.name} has no Slurm", "set services.slurm in cluster.yml"
+        )
+    if answer.exit_code or not answer.stdout.strip():
+        raise GpubedError(f"Slurm refuses the job: {answer.stderr.strip()}", "sinfo on the head")
+    return answer.stdout.strip().split(";")[0]
+
+
+def _follow(
+    cluster: ClusterPaths, allocation: Allocation, launch: Launch, job: str, on_output: OnOutput
+) -> int:
+    script = _FOLLOW.format(folder=shlex.quote(launch.folder), job=job)
+    process = subprocess.Popen(
+        _ssh(cluster, allocation, script),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    try:
+        for line in process.stdout or ():
+            on_output(line.rstrip())
+        return process.wait()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _ssh(cluster: ClusterPaths, allocation: Allocation, command: str) -> list[str]:
+    return ["ssh", "-F", str(cluster.ssh_config), allocation.head.name, command]
+
+
+def create() -> SlurmLauncher:
+    """Make the launcher; the registry calls this."""
+    return SlurmLauncher()

@@ -1,0 +1,93 @@
+"""What nodes as virtual machines promise beyond the contract of all backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import docker
+import pytest
+
+from gpubed.ssh import SSH
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.parametrize("cluster", ["vm"], indirect=True, scope="module"),
+]
+
+
+@pytest.fixture
+def head(cluster: Any) -> Iterator[SSH]:
+    with SSH(cluster.allocation, cluster.paths) as ssh:
+        yield ssh
+
+
+def container(cluster: Any) -> Any:
+    return docker.from_env().containers.get(cluster.allocation.head.id)
+
+
+def test_machine_has_the_hardware_of_the_specification(head: SSH) -> None:
+    assert head.run("systemd-detect-virt --vm").stdout.strip() in ("qemu", "kvm")
+    assert head.run("systemd-detect-virt --container", check=False).stdout.strip() == "none"
+    assert head.run("nproc").stdout.strip() == "2"
+    total = head.run("awk '/^MemTotal/ { print $2 }' /proc/meminfo").stdout
+    assert 900 < int(total) / 1024 < 1024
+
+
+def test_kernel_is_its_own_and_loads_modules(head: SSH) -> None:
+    head.run("sudo modprobe rdma_rxe")
+    assert "rdma_rxe" in head.run("lsmod").stdout
+
+
+def test_packages_can_be_had(head: SSH) -> None:
+    assert head.run("getent hosts deb.debian.org", check=False).exit_code == 0
+    assert head.run("sudo apt-get update --error-on=any", timeout=180).exit_code == 0
+
+
+def test_experiment_link_has_rate_delay_and_mtu(cluster: Any, head: SSH) -> None:
+    peer = cluster.allocation.nodes[1].experiment_address
+    assert head.run("ping -q -M do -c 1 -s 1372 %s", peer, check=False).exit_code == 0
+    assert head.run("ping -q -M do -c 1 -s 1373 %s", peer, check=False).exit_code != 0
+    answer = head.run("ping -q -c 5 -i 0.2 %s", peer).stdout
+    average_ms = float(answer.rsplit("=", 1)[1].split("/")[1])
+    # 50 ms each way.
+    assert 100 <= average_ms < 150
+    assert "rate 20Mbit" in head.run("sudo tc class show dev eth1").stdout
+
+
+def test_link_changes_without_a_restart(cluster: Any, head: SSH) -> None:
+    made = cluster.node("node-0")
+    booted = head.run("cat /proc/sys/kernel/random/boot_id").stdout
+    news = {**made.inputs, "link": {**made.inputs["link"], "latency": 0.0, "loss": 0.5}}
+    driver = cluster.backend.driver("node")
+    assert driver.update(made.id, made.inputs, news) == made.result
+    shaped = head.run("sudo tc qdisc show dev eth1").stdout
+    assert "loss 50%" in shaped
+    assert "delay" not in shaped
+    assert head.run("cat /proc/sys/kernel/random/boot_id").stdout == booted
+    driver.update(made.id, news, made.inputs)
+
+
+def test_other_memory_is_a_new_start_and_keeps_the_disk(cluster: Any, head: SSH) -> None:
+    made = cluster.node("node-0")
+    head.run("sudo sh -c 'echo kept > /root/file'")
+    driver = cluster.backend.driver("node")
+    news = {**made.inputs, "memory": 768 * 2**20}
+    assert list(driver.diff(made.result, made.inputs, news).update) == ["memory"]
+    assert driver.update(made.id, made.inputs, news) == made.result
+    assert head.run("sudo cat /root/file").stdout == "kept\n"
+    assert int(head.run("awk '/^MemTotal/ { print $2 }' /proc/meminfo").stdout) < 768 * 1024
+
+
+def test_machine_that_lost_its_power_comes_back_as_it_was(cluster: Any, head: SSH) -> None:
+    made = cluster.node("node-0")
+    head.run("sudo sh -c 'echo synced > /root/file && sync'")
+    container(cluster).kill()
+    assert cluster.backend.describe(cluster.allocation)["node-0"] == "stopped"
+    found = cluster.read(made)
+    assert found == {**made.result, "running": False}
+    before = (made.id, made.result)
+    cluster.create(made)
+    assert (made.id, made.result) == before
+    assert head.run("sudo cat /root/file").stdout == "synced\n"
+    assert "rate 20Mbit" in head.run("sudo tc class show dev eth1").stdout

@@ -1,0 +1,163 @@
+"""Slurm is switched on, shared by researchers, and switched off again."""
+
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
+
+USERS = [
+    {"name": "alice"},
+    {"name": "bob"},
+    {"name": "carol"},
+    {"name": "dave", "max_cpus": 1},
+]
+WHOLE = "--nodes=3 --exclusive --output=/dev/null"
+
+
+@pytest.fixture(scope="module")
+def shared(cluster):
+    """The cluster with Slurm; as it was, afterwards."""
+    cluster.edit(lambda spec: spec["services"].update(slurm={"users": USERS}))
+    cluster.call("up")
+    yield cluster
+    if "slurm" in cluster.spec["services"]:
+        cluster.edit(lambda spec: spec["services"].pop("slurm"))
+        cluster.call("up")
+
+
+def as_user(cluster, name, command):
+    """Run a command on the head as a researcher; return all that it says."""
+    return cluster.node("head", f"sudo -u {name} sh -c 'cd /shared/home/{name} && {command}' 2>&1")
+
+
+def wait_for(cluster, command, ready, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not ready(said := cluster.node("head", command).strip()):
+        assert time.monotonic() < deadline, f"{command}: {said}"
+        time.sleep(1)
+    return said
+
+
+def usage(cluster):
+    lines = cluster.node("head", "sshare -a --noheader --parsable2 --format=user,rawusage")
+    return {user: int(used) for user, used in (row.split("|") for row in lines.splitlines())}
+
+
+def test_its_checks_pass(shared):
+    checks = shared.json("verify")["verification"]["checks"]
+    found = {(c["id"], c["result"]) for c in checks if c["id"].startswith("slurm.")}
+    assert found == {
+        ("slurm.munge", "pass"),
+        ("slurm.node", "pass"),
+        ("slurm.gpus", "skip"),
+        ("slurm.step", "pass"),
+    }
+
+
+def test_who_has_used_less_goes_first(shared):
+    as_user(shared, "alice", f'sbatch --wait {WHOLE} --wrap "sleep 20"')
+    as_user(shared, "bob", 'sbatch --wait --output=/dev/null --wrap "sleep 5"')
+    for _ in range(100):
+        used = usage(shared)
+        if used["alice"] > used["bob"] > used["carol"] == 0:
+            break
+        time.sleep(1)
+    else:
+        pytest.fail(f"Slurm does not book what was used: {used}")
+    # All nodes are taken until the three wait, the one who used most in front.
+    shared.node("head", f"cd /tmp && sbatch {WHOLE} --job-name=blocker --wrap 'sleep 300'")
+    wait_for(shared, "squeue -h --name=blocker -o %T", "RUNNING".__eq__)
+    for name in ("alice", "bob", "carol"):
+        as_user(shared, name, f'sbatch {WHOLE} --job-name=turn --wrap "sleep 2"')
+    priorities = wait_for(
+        shared, "sprio --noheader --format='%Y %u'", lambda said: len(said.splitlines()) == 3
+    )
+    by_priority = sorted((int(row.split()[0]), row.split()[1]) for row in priorities.splitlines())
+    assert [name for _, name in reversed(by_priority)] == ["carol", "bob", "alice"]
+    shared.node("head", "scancel --name=blocker")
+    wait_for(shared, "squeue -h --name=turn", "".__eq__)
+    started = shared.node(
+        "head", "sacct -aX --noheader --name=turn --format=start,user --parsable2"
+    )
+    order = [row.split("|")[1] for row in sorted(started.splitlines())]
+    assert order == ["carol", "bob", "alice"]
+
+
+def test_one_beyond_the_quota_is_refused_and_told_why(shared):
+    said = as_user(shared, "dave", "sbatch --ntasks=2 --wrap true || true")
+    assert "AssocGrpCpuLimit" in said
+    assert "violates accounting/QOS policy" in said
+
+
+def test_a_researchers_horovod_job_runs_under_srun_on_three_nodes(shared):
+    program = (
+        "import horovod.torch as hvd, os, torch; hvd.init(); "
+        "total = hvd.allreduce(torch.ones(1), op=hvd.Sum); "
+        "print(hvd.rank(), hvd.size(), os.uname().nodename, int(total))"
+    )
+    shared.node("head", "sudo -u carol tee /shared/home/carol/job.py", program)
+    as_user(
+        shared,
+        "carol",
+        "sbatch --wait --nodes=3 --ntasks-per-node=1 --output=job.out "
+        '--wrap "gpubed-srun -- python job.py" || cat job.out',
+    )
+    said = shared.node("head", "sudo cat /shared/home/carol/job.out")
+    assert sorted(said.splitlines()) == [f"{i} 3 node-{i} 3" for i in range(3)]
+
+
+def test_the_launcher_brings_the_results_back(shared):
+    result = shared.json("run", "digits", "--launcher", "slurm")
+    assert (result["status"], result["world_size"]) == ("ok", 3)
+    assert result["metrics"]["test_accuracy"] >= 0.97
+
+
+def test_ctrl_c_leaves_nothing_in_the_queue(shared):
+    process = shared.start(
+        "run", shared.name, "digits", "--launcher", "slurm", "--set", "epochs=9999"
+    )
+    try:
+        wait_for(shared, "squeue -h -o %T", "RUNNING".__eq__)
+        process.send_signal(2)
+        assert process.wait(timeout=90) == 130
+    finally:
+        process.kill()
+    assert shared.node("head", "squeue -h") == ""
+    assert "main.py" not in shared.node("node-1", "ps -e -o args")
+
+
+def test_a_node_with_another_munge_key_is_named(shared):
+    shared.node(
+        "node-1",
+        "sudo sh -c 'head -c 64 /dev/urandom >/etc/munge/munge.key && systemctl restart munge'",
+    )
+    checks = shared.json("verify", rc=1)["verification"]["checks"]
+    refused = [c for c in checks if c["id"] == "slurm.munge" and c["result"] == "fail"]
+    assert [check["node"] for check in refused] == ["node-1"]
+    assert "Invalid credential" in refused[0]["reason"]
+    shared.call("configure", "--tags", "slurm")
+    assert "STATUS:           Success" in shared.node(
+        "node-1", "munge -n | ssh node-0 unmunge | head -1"
+    )
+
+
+def test_one_who_leaves_loses_account_and_user_but_no_home(shared):
+    shared.edit(lambda spec: spec["services"]["slurm"]["users"].pop())
+    shared.call("up")
+    for node in ("head", "node-1"):
+        assert "absent" in shared.node(node, "getent passwd dave || echo absent")
+    assert "dave" not in shared.node("head", "sudo sacctmgr -nP show assoc format=user")
+    assert shared.node("head", "sudo ls -d /shared/home/dave").strip() == "/shared/home/dave"
+
+
+def test_switched_off_nothing_is_left(shared):
+    shared.edit(lambda spec: spec["services"].pop("slurm"))
+    shared.call("up")
+    for node in ("head", "node-1"):
+        left = "ls -d /etc/slurm /etc/gpubed/slurm /usr/sbin/slurmd /usr/local/bin/gpubed-srun"
+        assert shared.node(node, f"{left} 2>/dev/null || true") == ""
+        assert "absent" in shared.node(node, "getent passwd alice || echo absent")
+        daemons = "ps -e -o comm | grep -E 'slurm|munge|mariadb' || true"
+        assert shared.node(node, daemons) == ""
+    assert "nothing to change" in shared.call("up").stderr

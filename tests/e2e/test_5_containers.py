@@ -1,0 +1,86 @@
+"""A job's ranks in containers: handed out, run on all nodes, and refused where an image lacks."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from gpubed.backends.local import apt_sources
+
+pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
+
+IMAGE = "gpubed-test-rank:1"
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """An image with what the cluster's environment is built on; no registry is needed."""
+    sources = apt_sources.sources("bookworm")
+    if shutil.which("mmdebstrap") is None or not sources:
+        pytest.skip("mmdebstrap, or apt sources of Debian 12, are missing on this machine")
+    folder = tmp_path_factory.mktemp("image")
+    root, made = folder / "root.tar", folder / "image.tar"
+    packages = "--include=python3,libopenmpi3"
+    build = ["mmdebstrap", "--variant=minbase", packages, "bookworm", str(root)]
+    subprocess.run([*build, *map(str, sources)], check=True, capture_output=True)
+    subprocess.run(["docker", "import", str(root), IMAGE], check=True, capture_output=True)
+    subprocess.run(["docker", "save", IMAGE, "--output", str(made)], check=True)
+    yield made
+    subprocess.run(["docker", "rmi", IMAGE], check=False, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def cluster_with_docker(cluster):
+    before = cluster.spec
+    services = before.get("services", {})
+    cluster.write({**before, "services": {**services, "docker": {}}})
+    cluster.call("up")
+    yield cluster
+    cluster.write(before)
+    cluster.call("up")
+    assert cluster.node("head", "command -v dockerd || echo none").strip() == "none"
+
+
+@pytest.fixture(scope="module")
+def handed_out(cluster_with_docker, archive):
+    cluster_with_docker.json("image", IMAGE, "--archive", str(archive))
+    return cluster_with_docker
+
+
+def test_all_nodes_get_the_same_image(handed_out):
+    again = handed_out.json("image", IMAGE)
+    names = [node["name"] for node in handed_out.json("status")["nodes"]]
+    assert again["nodes"] == names
+    for name in names:
+        assert IMAGE in handed_out.node(name, "docker images --format '{{.Repository}}:{{.Tag}}'")
+
+
+def test_ranks_in_containers_train_as_bare_ones_do(handed_out):
+    bare = handed_out.json("run", "digits", "--set", "epochs=12")
+    contained = handed_out.json("run", "digits", "--set", "epochs=12", "--container", IMAGE)
+    assert contained["status"] == "ok"
+    assert contained["world_size"] == bare["world_size"]
+    assert contained["backend"] == bare["backend"]
+    assert contained["test_accuracy"] == pytest.approx(bare["test_accuracy"], abs=0.02)
+
+
+def test_no_container_is_left(handed_out):
+    assert handed_out.node("head", "docker ps --all --quiet").strip() == ""
+
+
+def test_a_node_without_the_image_is_named_with_what_repairs_it(handed_out):
+    handed_out.node("node-1", f"docker rmi {IMAGE}")
+    failed = handed_out.call("run", "digits", "--container", IMAGE, rc=1)
+    assert f"image {IMAGE} is not on node-1" in failed.stderr
+    assert f"gpubed image {handed_out.name} {IMAGE}" in failed.stderr
+    handed_out.call("image", IMAGE)
+    assert handed_out.json("run", "digits", "--container", IMAGE)["status"] == "ok"
+
+
+def test_a_daemon_that_is_broken_is_told_by_verify(handed_out):
+    handed_out.node("node-1", "sudo systemctl stop docker.socket docker.service")
+    found = handed_out.json("verify", rc=1)["verification"]["checks"]
+    failed = [c for c in found if c["result"] == "fail"]
+    handed_out.node("node-1", "sudo systemctl start docker.socket docker.service")
+    assert [(c["id"], c["node"]) for c in failed] == [("docker.daemon", "node-1")]
+    assert "journalctl -u docker on node-1" in failed[0]["reason"]

@@ -1,0 +1,148 @@
+"""The collector on recorded machines, and the controller's model of what it prints."""
+
+import json
+
+import pytest
+
+from gpubed.hardware import facts
+from gpubed.hardware.facts import Facts
+from support import machines
+
+GPUS = [
+    ("k80", 4, "Kepler", "3.7", "GK210", "Tesla K80", 11441),
+    ("p100", 2, "Pascal", "6.0", "GP100", "Tesla P100-PCIE-16GB", 16384),
+    ("v100-dgx1", 8, "Volta", "7.0", "GV100", "Tesla V100-SXM2-32GB", 32768),
+    ("t4", 2, "Turing", "7.5", "TU104", "Tesla T4", 15360),
+    ("a100-dgx", 8, "Ampere", "8.0", "GA100", "NVIDIA A100-SXM4-40GB", 40960),
+    ("h100-hgx", 8, "Hopper", "9.0", "GH100", "NVIDIA H100 80GB HBM3", 81559),
+]
+
+
+def read(name, folder, **options) -> Facts:
+    return Facts.model_validate(machines.facts(name, folder, **options))
+
+
+@pytest.mark.parametrize(("name", "count", "generation", "cc", "chip", "title", "mib"), GPUS)
+def test_gpus_are_identified(tmp_path, name, count, generation, cc, chip, title, mib):
+    found = read(name, tmp_path)
+    assert [gpu.index for gpu in found.gpus] == list(range(count))
+    identity = {
+        (g.generation, g.compute_capability, g.chip, g.title, g.memory_mib) for g in found.gpus
+    }
+    assert identity == {(generation, cc, chip, title, mib)}
+
+
+@pytest.mark.parametrize(("name", "count", "generation", "cc", "chip", "title", "mib"), GPUS)
+def test_gpus_are_identified_before_there_is_a_driver(
+    tmp_path, name, count, generation, cc, chip, title, mib
+):
+    found = read(name, tmp_path, driver=False)
+    assert len(found.gpus) == count
+    assert {(g.generation, g.compute_capability, g.index) for g in found.gpus} == {
+        (generation, cc, None)
+    }
+    assert {g.title for g in found.gpus} == {f"{generation} {chip}"}
+    assert found.driver.loaded is None
+
+
+@pytest.mark.parametrize(
+    ("name", "switches"), [("h100-hgx", 4), ("a100-dgx", 6), ("v100-dgx1", 0), ("none", 0)]
+)
+def test_nvswitches_are_counted(tmp_path, name, switches):
+    assert len(read(name, tmp_path, driver=False).nvswitches) == switches
+
+
+def test_other_vendors_graphics_are_no_gpus(tmp_path):
+    assert read("none", tmp_path).gpus == ()
+
+
+def test_nvlinks_and_hcas_are_told_apart_by_columns(tmp_path):
+    """An older nvidia-smi names HCAs in the head of its matrix."""
+    first = read("v100-dgx1", tmp_path).gpus[0]
+    assert first.links["GPU4"] == "NV2"
+    assert (first.links["mlx5_0"], first.links["mlx5_1"], first.links["mlx5_2"]) == (
+        "PIX",
+        "PHB",
+        "SYS",
+    )
+
+
+def test_nics_are_named_by_the_legend(tmp_path):
+    """A newer one numbers NICs and names them in its legend."""
+    assert read("h100-hgx", tmp_path).gpus[1].links["mlx5_3"] == "PXB"
+
+
+def test_escape_codes_do_no_harm(tmp_path):
+    assert read("p100", tmp_path).gpus[0].links == {"GPU1": "SYS"}
+
+
+def test_gpus_know_their_numa_node_and_cpus(tmp_path):
+    found = read("a100-dgx", tmp_path)
+    assert (found.gpus[0].numa_node, found.gpus[0].cpus) == (3, "48-63,176-191")
+    assert {node.node for node in found.numa} == {1, 3, 5, 7}
+
+
+def test_hcas_tell_firmware_state_rate_and_link_layer(tmp_path):
+    found = {hca.name: hca for hca in read("a100-dgx", tmp_path).hcas}
+    assert len(found) == 12
+    assert found["mlx5_0"].firmware == "20.35.1012"
+    assert found["mlx5_0"].ports[0].rate_gbps == 200
+    assert found["mlx5_4"].ports[0].link_layer == "Ethernet"
+    assert [name for name, hca in found.items() if not hca.active] == ["mlx5_5"]
+
+
+def test_a_gpu_that_its_driver_lost_is_still_on_the_bus(tmp_path):
+    found = read("mixed", tmp_path)
+    assert [(gpu.generation, gpu.index) for gpu in found.gpus] == [("Pascal", 0), ("Turing", None)]
+
+
+def test_an_unknown_gpu_is_called_unknown(tmp_path):
+    found = read("unknown", tmp_path)
+    assert found.generations == {"unknown"}
+    assert found.gpus[0].title == "NVIDIA fff0"
+
+
+def test_a_machine_without_sysfs_has_nothing(tmp_path):
+    found = Facts.model_validate(machines.collect(tmp_path))
+    assert (found.gpus, found.hcas, found.disks, found.numa) == ((), (), (), ())
+
+
+def test_disks_and_soft_roce_are_found(tmp_path):
+    """Neither is in the recordings: their sysfs files are written here."""
+    machines.build("none", tmp_path / "m")
+    block, verbs = tmp_path / "m/sys/block/nvme0n1", tmp_path / "m/sys/class/infiniband/rxe0"
+    for path, text in {
+        block / "size": "2097152",
+        block / "device/model": "A DISK",
+        block / "queue/rotational": "0",
+        verbs / "parent": "eth1",
+        verbs / "ports/1/state": "4: ACTIVE",
+        verbs / "ports/1/rate": "2.5 Gb/sec (1X)",
+        verbs / "ports/1/link_layer": "Ethernet",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    found = Facts.model_validate(machines.collect(tmp_path / "m"))
+    assert [(d.name, d.bytes, d.nvme) for d in found.disks] == [("nvme0n1", 2**30, True)]
+    assert found.hcas[-1].ports[0].netdevs == ("eth1",)
+
+
+def test_kept_facts_are_read_again(tmp_path):
+    path = tmp_path / "id.json"
+    path.write_text(json.dumps(machines.facts("t4", tmp_path / "m")))
+    loaded = facts.load(path)
+    assert loaded is not None
+    assert loaded.generations == {"Turing"}
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema": "gpubed/facts/1"}'])
+def test_facts_that_cannot_be_read_are_none(tmp_path, text):
+    path = tmp_path / "id.json"
+    path.write_text(text)
+    assert facts.load(path) is None
+
+
+@pytest.mark.parametrize("name", machines.NAMES)
+def test_every_recording_says_where_it_is_from(name):
+    for path in (machines.MACHINES / name).iterdir():
+        assert path.read_text().startswith("# "), path

@@ -1,0 +1,77 @@
+"""`gpubed-rank` starts a rank on its CPUs; run here for real, on this machine's."""
+
+import os
+import subprocess
+
+import pytest
+from jinja2 import Environment, StrictUndefined
+
+from gpubed.hardware.binding import Binding
+from support import machines
+
+TEMPLATES = machines.ROOT / "roles/horovod/templates"
+SAY = ["sh", "-c", 'echo "$(taskset -cp $$ | sed "s/.*: //") gpu=$GPUBED_GPU hca=$GPUBED_HCA"']
+
+
+def render(name, **variables):
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True)
+    template = environment.from_string((TEMPLATES / name).read_text())
+    return template.render(ansible_managed="managed", __horovod_bin="/nowhere", **variables)
+
+
+@pytest.fixture
+def rank(tmp_path):
+    """A function that runs a command as a local rank."""
+    (tmp_path / "horovod.env").write_text("GPUBED_NODE=node-0\n")
+    program = tmp_path / "gpubed-rank"
+    program.write_text(render("gpubed-rank.j2").replace("/etc/gpubed", str(tmp_path)))
+
+    def run(bindings, **environment):
+        if bindings is not None:
+            text = render("ranks.j2", __horovod_bindings=bindings)
+            (tmp_path / "ranks").write_text(text)
+        done = subprocess.run(
+            ["sh", program, *SAY],
+            env={"PATH": os.environ["PATH"], **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    return run
+
+
+@pytest.fixture
+def mine():
+    return sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    "variable", ["HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"]
+)
+def test_each_launchers_local_rank_is_bound(rank, mine, variable):
+    bindings = [Binding(0, 0, str(mine[0]), "mlx5_0"), Binding(1, 3, str(mine[-1]), None)]
+    assert rank(bindings, **{variable: "0"}) == f"{mine[0]} gpu=0 hca=mlx5_0"
+    assert rank(bindings, **{variable: "1"}) == f"{mine[-1]} gpu=3 hca="
+
+
+def everywhere(answer):
+    """Whether the command was left on all CPUs of this machine."""
+    done = subprocess.run(SAY, capture_output=True, text=True, check=True)
+    return answer.split()[0] == done.stdout.split()[0]
+
+
+def test_without_bindings_nothing_is_bound(rank):
+    assert everywhere(rank(None, HOROVOD_LOCAL_RANK="0"))
+
+
+def test_what_is_no_rank_is_not_bound(rank, mine):
+    assert everywhere(rank([Binding(0, 0, str(mine[0]), None)]))
+
+
+def test_cpus_that_are_not_ours_do_not_stop_a_rank(rank):
+    """A container may be held to CPUs that are not the GPU's."""
+    answer = rank([Binding(0, 0, "900-901", None)], HOROVOD_LOCAL_RANK="0")
+    assert everywhere(answer)
+    assert "gpu=0" in answer

@@ -1,0 +1,71 @@
+"""The table of GPUs against the PCI ID Repository."""
+
+import importlib.machinery
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from gpubed.hardware.table import table
+from support import machines
+
+PREFIXES = {
+    "GK": "Kepler",
+    "GM": "Maxwell",
+    "GP": "Pascal",
+    "GV": "Volta",
+    "TU": "Turing",
+    "GA": "Ampere",
+    "AD": "Ada",
+    "GH": "Hopper",
+    "GB": "Blackwell",
+}
+# Engineering samples, and names that the repository itself gives a second chip.
+UNLISTED = {"0fa5", "130b", "3340"}
+DEVICES = [
+    line.split("  ", 1)
+    for line in (Path(__file__).parent / "pci-ids-nvidia.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+
+
+@pytest.fixture(scope="module")
+def collector():
+    loader = importlib.machinery.SourceFileLoader("gpubed_facts", str(machines.COLLECTOR))
+    spec = importlib.util.spec_from_loader("gpubed_facts", loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_every_known_device_has_its_generation(collector):
+    chips = collector.table()["chips"]
+    wrong = [
+        (device, name)
+        for device, name in DEVICES
+        if device not in UNLISTED
+        and collector.chip(chips, device)["generation"] != PREFIXES[name[:2]]
+    ]
+    assert len(DEVICES) > 700
+    assert not wrong
+
+
+def test_k80_is_not_taken_for_a_k40(collector):
+    chips = collector.table()["chips"]
+    assert collector.chip(chips, "102d")["compute_capability"] == "3.7"
+    assert collector.chip(chips, "1024")["compute_capability"] == "3.5"
+
+
+def test_an_unknown_id_is_no_chip(collector):
+    assert collector.chip(collector.table()["chips"], "fff0") == collector.UNKNOWN_CHIP
+
+
+def test_every_chip_belongs_to_a_generation_that_is_described(collector):
+    named = {chip["generation"] for chip in collector.table()["chips"]}
+    assert named == set(table().generations) == set(PREFIXES.values())
+
+
+def test_ranges_are_in_order(collector):
+    for chip in collector.table()["chips"]:
+        assert int(chip["first"], 16) <= int(chip["last"], 16), json.dumps(chip)

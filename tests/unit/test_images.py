@@ -1,0 +1,35 @@
+"""Images are handed out where Docker is, and for its user."""
+
+from pathlib import Path
+
+import pytest
+
+from gpubed import images
+from gpubed.errors import UsageError
+from gpubed.paths import ClusterPaths, Project
+from support.samples import sample_allocation, sample_plan
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> ClusterPaths:
+    """The paths of a cluster that is not there."""
+    return Project(tmp_path).cluster("lab")
+
+
+@pytest.mark.parametrize(
+    ("docker", "hint"),
+    [(None, "services.docker"), ({"user_access": False}, "services.docker.user_access")],
+)
+def test_without_docker_for_the_user_it_says_what_to_set(cluster, docker, hint):
+    plan = sample_plan(services={"docker": docker})
+    with pytest.raises(UsageError) as error:
+        images.require(cluster, plan, sample_allocation(plan), "box:1")
+    assert f"set {hint} in" in error.value.hint
+
+
+def test_an_archive_that_does_not_exist_is_named(cluster, tmp_path):
+    plan = sample_plan(services={"docker": {}})
+    with pytest.raises(UsageError, match=r"no archive .*none\.tar"):
+        images.hand_out(
+            cluster, plan, sample_allocation(plan), "box:1", archive=tmp_path / "none.tar"
+        )

@@ -1,0 +1,242 @@
+"""Alert rules, gpubed's own figures, and the status page made from Prometheus' answers."""
+
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+
+from gpubed import metrics, services
+from gpubed.allocation import Lease
+from gpubed.errors import GpubedError
+from gpubed.paths import Project, assets
+from gpubed.verification import Check, Verification
+from support.samples import sample_allocation, sample_plan
+
+ROLE = assets() / "roles" / "monitoring"
+CASES = ROLE / "molecule" / "default" / "tests" / "rules_test.yml"
+RULES = [
+    rule
+    for group in yaml.safe_load((ROLE / "files" / "rules.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
+TESTS = [
+    case for test in yaml.safe_load(CASES.read_text())["tests"] for case in test["alert_rule_test"]
+]
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The modules of the page; the handler needs JupyterLab and is tested with it."""
+    sys.path.insert(0, str(ROLE / "files"))
+    try:
+        from gpubed_status import figures, page, work
+
+        yield figures, page, work
+    finally:
+        sys.path.remove(str(ROLE / "files"))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_says_how_grave_where_and_what_repairs(rule):
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    summary, repair = rule["annotations"]["summary"], rule["annotations"]["repair"]
+    assert "$labels.node" in summary or "$labels.where" in summary
+    assert repair.startswith("gpubed ") or ": gpubed " in repair
+    assert "$externalLabels.cluster" in repair
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_is_tested_on_a_fault_and_on_a_healthy_cluster(rule):
+    cases = [case for case in TESTS if case["alertname"] == rule["alert"]]
+    assert any(case["exp_alerts"] for case in cases)
+    assert any(not case["exp_alerts"] for case in cases)
+
+
+def test_promtool_agrees_with_the_cases(tmp_path):
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not on this machine; molecule runs it on a node")
+    for path in (ROLE / "files" / "rules.yml", CASES):
+        shutil.copy(path, tmp_path)
+    command = ["promtool", "test", "rules", str(tmp_path / CASES.name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def verification(*results):
+    checks = tuple(
+        Check(id="link.rate", node=f"node-{i}", result=result, reason="x")
+        for i, result in enumerate(results)
+    )
+    return Verification(
+        cluster="lab", at=datetime.fromtimestamp(NOW, UTC), node_ids=("a",), checks=checks
+    )
+
+
+def test_a_verification_becomes_figures():
+    text = metrics.text(sample_allocation(sample_plan()), verification("pass", "fail", "skip"))
+    assert text.splitlines() == [
+        "gpubed_verification_timestamp_seconds 1800000000",
+        'gpubed_verification_checks{result="pass"} 1',
+        'gpubed_verification_checks{result="fail"} 1',
+        'gpubed_verification_checks{result="skip"} 1',
+        'gpubed_verification_failed{check="link.rate",where="node-1"} 1',
+    ]
+
+
+def test_the_end_of_a_lease_becomes_a_figure():
+    until = datetime.fromtimestamp(NOW, UTC) + timedelta(hours=1)
+    allocation = sample_allocation(sample_plan()).model_copy(
+        update={"lease": Lease(granted_until=until)}
+    )
+    text = metrics.text(allocation, verification("pass"))
+    assert "gpubed_lease_end_timestamp_seconds 1800003600\n" in text
+
+
+def test_the_page_has_a_url_only_if_the_cluster_is_monitored(tmp_path):
+    plan = sample_plan()
+    allocation = sample_allocation(plan)
+    cluster = Project(tmp_path).cluster("lab")
+    with pytest.raises(GpubedError, match="is not monitored"):
+        services.token_url(cluster, plan, allocation, services.STATUS)
+    plan = sample_plan(services={"monitoring": {}})
+    names = [service["name"] for service in services.urls(plan, allocation)]
+    assert names == ["jupyterlab", "status"]
+
+
+def sample(value, **labels):
+    return {"metric": labels, "value": [NOW, str(value)]}
+
+
+def series(values, **labels):
+    return {"metric": labels, "values": [[NOW + i, str(v)] for i, v in enumerate(values)]}
+
+
+def answers(figures):
+    """Two nodes, one of them down; one GPU, slowed down."""
+    found = {name: [] for name in figures.QUERIES}
+    gpu, link = {"node": "node-1", "gpu": "0"}, {"node": "node-0", "device": "eth1"}
+    return found | {
+        "up": [sample(1, node="node-0"), sample(0, node="node-1")],
+        "cpu": [sample(0.256, node="node-0")],
+        "gpus_declared": [sample(0, node="node-0"), sample(2, node="node-1")],
+        "gpu_info": [sample(1, **gpu, model="<b>A100</b>", pci="0000:3b:00.0")],
+        "gpu_utilization": [sample(0.97, **gpu)],
+        "gpu_throttled": [sample(1, **gpu)],
+        "link_carrier": [sample(1, **link)],
+        "link_declared": [sample(200e6, **link)],
+        "verified_at": [sample(NOW - 180, node="node-0")],
+        "verified": [sample(46, result="pass"), sample(0, result="fail")],
+    }
+
+
+def rendered(page, alerts=(), **view):
+    figures, html, _ = page
+    histories = {name: [] for name in figures.HISTORIES} | {
+        "cpu": [series([0.1, 0.9, 0.3], node="node-0")]
+    }
+    roles = {"node-0": "head", "node-1": "worker"}
+    cluster = figures.view(answers(figures), histories, list(alerts), roles, NOW)
+    given = {"name": "lab", "now": NOW, "nonce": "n", "problem": "", "jobs": [], "queue": None}
+    return html.render(**given | {"cluster": cluster} | view)
+
+
+def text_of(html):
+    """Return what a reader sees, words separated by single spaces."""
+    words = []
+    parser = HTMLParser()
+    parser.handle_data = words.append
+    parser.feed(html.split("<main")[1].split("<script")[0])
+    return " ".join(" ".join(words).split())
+
+
+def test_the_page_shows_nodes_gpus_links_and_verification(page):
+    text = text_of(rendered(page))
+    assert "Nodes 1 of 2 answer" in text
+    assert "node-0 head ✓ up 26 %" in text
+    assert "node-1 ✕ down n/a" in text
+    assert "GPUs 1 of 2 present" in text
+    assert "97 %" in text
+    assert "▲ slowed down" in text
+    assert "node-0 eth1 ✓ up 200 Mbit/s" in text
+    assert "✓ 46 passed 3 min ago" in text
+    assert "No alert fires." in text
+
+
+def test_the_gravest_alert_comes_first_with_its_repair(page):
+    def alert(name, severity, state="firing"):
+        return {
+            "labels": {"alertname": name, "severity": severity},
+            "annotations": {"summary": f"{name} of node-1", "repair": f"repair {name}"},
+            "state": state,
+            "activeAt": "2027-01-15T08:00:00Z",
+        }
+
+    given = [alert("Slow", "warning"), alert("Lost", "critical"), alert("Soon", "x", "pending")]
+    text = text_of(rendered(page, given))
+    assert "Alerts ✕ 2 1 critical" in text
+    assert text.index("Lost of node-1") < text.index("Slow of node-1") < text.index("Soon of")
+    assert "Repair: repair Lost" in text
+    assert "not for long enough yet to fire: Soon of node-1" in text
+
+
+def test_what_comes_from_outside_cannot_become_html(page):
+    html = rendered(page, queue=[dict.fromkeys(page[2]._QUEUE_COLUMNS, "<script>x()</script>")])
+    assert "<b>A100" not in html
+    assert html.count("<script") == 1
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_styles_nothing_inline(page):
+    html = rendered(page)
+    assert "http" not in html.replace("http-equiv", "")
+    assert " style=" not in html
+
+
+def test_without_figures_the_page_says_so_and_still_shows_runs(page):
+    jobs = [{"job": "digits", "state": "running", "age_s": 5.0, "folder": "/shared/runs/x"}]
+    text = text_of(rendered(page, cluster=None, problem="refused", jobs=jobs))
+    assert "Prometheus on the head does not answer: refused." in text
+    assert "gpubed configure lab --tags monitoring" in text
+    assert "digits ▶ running 5 s ago" in text
+
+
+def test_runs_are_done_running_or_ended(page, tmp_path):
+    for name in ("20270101-000000-digits", "20270102-000000-digits", "notes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "20270101-000000-digits" / "metrics.json").write_text("{}")
+    newest = tmp_path / "20270102-000000-digits"
+    assert [run["state"] for run in page[2].runs(tmp_path, NOW)] == [
+        "ended without a result",
+        "done",
+    ]
+    with subprocess.Popen(["sleep", "60"], cwd=newest) as process:
+        (newest / ".pid").write_text(f"{process.pid}\n")
+        assert page[2].runs(tmp_path, NOW)[0]["state"] == "running"
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "text"),
+    [
+        ("percent", None, "n/a"),
+        ("percent", 0.256, "26 %"),
+        ("size", 4 * 2**30, "4 GiB"),
+        ("size", 252 * 2**30, "252 GiB"),
+        ("rate", 0, "0 bit/s"),
+        ("rate", 200e6, "200 Mbit/s"),
+        ("duration", 59, "59 s"),
+        ("duration", 7500, "2 h 5 min"),
+        ("duration", 90000, "1 d 1 h"),
+    ],
+)
+def test_figures_are_written_as_people_read_them(page, function, value, text):
+    assert getattr(page[1], function)(value) == text
+
+
+def test_a_chart_stays_within_its_frame(page):
+    assert page[1].points([0, 1, 0.5], 1) == "0.0,23.0 48.0,1.0 96.0,12.0"
+    assert page[1].points([0, 0]) == "0.0,23.0 96.0,23.0"

@@ -1,0 +1,66 @@
+"""Which disks role scratch takes; lsblk's trees are synthetic."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "roles/scratch/files/choose_disks.py"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    spec = importlib.util.spec_from_file_location("choose_disks", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "exclusive", lambda _disk: "")
+    monkeypatch.setattr(module, "signature", lambda _disk: "")
+    return module
+
+
+def disk(name, **changes):
+    return {"name": name, "type": "disk", "tran": "nvme", "ro": False, "size": "1T", **changes}
+
+
+ROOT = disk("/dev/nvme0n1", children=[{"name": "/dev/nvme0n1p1"}])
+
+
+def test_auto_takes_the_empty_nvme_disks(script):
+    devices = [ROOT, disk("/dev/nvme2n1"), disk("/dev/nvme1n1"), disk("/dev/sda", tran="sata")]
+    assert script.choose("auto", devices) == (["/dev/nvme1n1", "/dev/nvme2n1"], {})
+
+
+def test_auto_without_a_free_disk_takes_none(script):
+    assert script.choose("auto", [ROOT]) == ([], {})
+
+
+def test_a_mounted_disk_without_partitions_is_not_free(script, monkeypatch):
+    monkeypatch.setattr(script, "exclusive", lambda _disk: "in use")
+    assert script.choose("auto", [disk("/dev/nvme1n1")]) == ([], {})
+
+
+def test_a_disk_with_a_signature_is_not_free(script, monkeypatch):
+    monkeypatch.setattr(script, "signature", lambda _disk: "LVM2_member")
+    assert script.choose(["/dev/nvme1n1"], [disk("/dev/nvme1n1")])[1] == {
+        "/dev/nvme1n1": "LVM2_member"
+    }
+
+
+def test_each_disk_that_was_named_and_is_not_free_has_its_reason(script):
+    refused = script.choose(["/dev/nvme0n1", "/dev/sdx", "/dev/sda"], [ROOT, disk("/dev/sda")])[1]
+    assert refused == {"/dev/nvme0n1": "it has /dev/nvme0n1p1", "/dev/sdx": "not there"}
+
+
+def test_an_empty_file_is_seen_as_empty_and_a_file_system_as_one(tmp_path):
+    spec = importlib.util.spec_from_file_location("choose_disks_real", SCRIPT)
+    real = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(real)
+    blank = tmp_path / "blank"
+    blank.write_bytes(bytes(2**20))
+    assert real.signature(str(blank)) == ""
+    swap = bytearray(2**20)
+    swap[4086:4096] = b"SWAPSPACE2"
+    swap[1024:1028] = (1).to_bytes(4, "little")  # version
+    swap[1028:1032] = (255).to_bytes(4, "little")  # last page
+    (tmp_path / "swap").write_bytes(swap)
+    assert real.signature(str(tmp_path / "swap")) == "swap"
