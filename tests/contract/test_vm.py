@@ -40,7 +40,6 @@ def test_kernel_is_its_own_and_loads_modules(head: SSH) -> None:
 
 
 def test_packages_can_be_had(head: SSH) -> None:
-    assert head.run("getent hosts deb.debian.org", check=False).exit_code == 0
     assert head.run("sudo apt-get update --error-on=any", timeout=180).exit_code == 0
 
 
