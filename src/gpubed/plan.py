@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict
 
 from gpubed import located
 from gpubed.errors import UsageError
-from gpubed.spec import ClusterSpec, Machine, NodeGroup, SpecError, refusal, spec_backend
+from gpubed.sections import Machine, NodeGroup
+from gpubed.spec import ClusterSpec, SpecError, refusal, spec_backend
 from gpubed.spec import check as check_spec
 
 # Private ranges for clusters that do not name their subnets; each cluster's name

@@ -79,14 +79,14 @@ def variables(plan: ClusterPlan) -> dict[str, Any]:
     """Return the inputs of all roles that are on."""
     render = _renderer(plan)
     merged: dict[str, Any] = {}
-    for role in _active(plan):
+    for role in active(plan):
         merged |= render(meta(role).variables)
     return merged
 
 
 def secrets(plan: ClusterPlan) -> set[str]:
     """Return the names of the secrets that the active roles need."""
-    return {name for role in _active(plan) for name in meta(role).secrets}
+    return {name for role in active(plan) for name in meta(role).secrets}
 
 
 def fingerprints(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> dict[str, str]:
@@ -105,11 +105,12 @@ def fingerprints(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> 
     render = _renderer(plan)
     return {
         role: _digest([_role_digest(role), render(meta(role).variables), shared])
-        for role in _active(plan)
+        for role in active(plan)
     }
 
 
-def _active(plan: ClusterPlan) -> list[str]:
+def active(plan: ClusterPlan) -> list[str]:
+    """Return the roles that are on, in the order in which they run."""
     return [role for roles in by_phase(plan).values() for role in roles]
 
 

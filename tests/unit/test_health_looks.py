@@ -1,11 +1,11 @@
 """What a node finds wrong with itself; the GPU tools are stand-ins that print synthetic output."""
 
-import importlib.util
 import json
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
+
+from support import by_path
 
 PROGRAM = Path(__file__).parents[2] / "roles/health/files/gpubed-health"
 EXPECTED = {"gpus": 2, "experiment_address": None, "shared_path": "", "min_free_gib": 0,
@@ -14,9 +14,7 @@ EXPECTED = {"gpus": 2, "experiment_address": None, "shared_path": "", "min_free_
 
 @pytest.fixture
 def node(monkeypatch, tmp_path):
-    loader = SourceFileLoader("gpubed_health", str(PROGRAM))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
+    module = by_path.load(PROGRAM, "gpubed_health")
     expected = tmp_path / "expected.json"
     expected.write_text(json.dumps(EXPECTED))
     monkeypatch.setattr(module, "EXPECTED", expected)

@@ -1,22 +1,18 @@
 """Staging: copies are right, resumed and proved."""
 
 import hashlib
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
+
+from support import by_path
 
 JOB = Path(__file__).parents[2] / "jobs/stage"
 
 
 @pytest.fixture(scope="module")
 def staging():
-    spec = importlib.util.spec_from_file_location("stage_staging", JOB / "staging.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return by_path.load(JOB / "staging.py", "stage_staging")
 
 
 @pytest.fixture

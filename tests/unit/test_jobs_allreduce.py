@@ -1,25 +1,20 @@
 """The parts of job allreduce that need neither Horovod nor a network."""
 
-import importlib.util
 import itertools
 import socket
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+
+from support import by_path
 
 JOB = Path(__file__).parents[2] / "jobs/allreduce"
 
 
 @pytest.fixture(scope="module")
 def links():
-    # By path: jobs are no package, and several have a main.py.
-    spec = importlib.util.spec_from_file_location("allreduce_links", JOB / "links.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return by_path.load(JOB / "links.py", "allreduce_links")
 
 
 @pytest.mark.parametrize("count", range(2, 12))

@@ -1,18 +1,17 @@
 """Which disks role scratch takes; lsblk's trees are synthetic."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+
+from support import by_path
 
 SCRIPT = Path(__file__).parents[2] / "roles/scratch/files/choose_disks.py"
 
 
 @pytest.fixture
 def script(monkeypatch):
-    spec = importlib.util.spec_from_file_location("choose_disks", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = by_path.load(SCRIPT, "choose_disks")
     monkeypatch.setattr(module, "exclusive", lambda _disk: "")
     monkeypatch.setattr(module, "signature", lambda _disk: "")
     return module
@@ -52,9 +51,7 @@ def test_each_disk_that_was_named_and_is_not_free_has_its_reason(script):
 
 
 def test_an_empty_file_is_seen_as_empty_and_a_file_system_as_one(tmp_path):
-    spec = importlib.util.spec_from_file_location("choose_disks_real", SCRIPT)
-    real = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(real)
+    real = by_path.load(SCRIPT, "choose_disks_real")
     blank = tmp_path / "blank"
     blank.write_bytes(bytes(2**20))
     assert real.signature(str(blank)) == ""

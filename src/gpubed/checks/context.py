@@ -37,7 +37,7 @@ class Context:
     @property
     def roles(self) -> set[str]:
         """The names of all roles that the cluster has."""
-        return {role for step in roles.by_phase(self.plan).values() for role in step}
+        return set(roles.active(self.plan))
 
     @property
     def head(self) -> SSH:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
-from gpubed.spec import Rdma
+from gpubed.sections import Rdma
 from gpubed.ssh import SSH
 from gpubed.units import format_rate
 from gpubed.verification import Check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,3 +46,30 @@ class Launcher(ABC):
         Returns:
             The job's exit code.
         """
+
+
+def on_head(cluster: ClusterPaths, allocation: Allocation, script: str) -> list[str]:
+    """Return the command that runs a shell script on the head."""
+    return ["ssh", "-F", str(cluster.ssh_config), allocation.head.name, script]
+
+
+def follow(command: Sequence[str], on_output: OnOutput) -> int:
+    """Run a command to its end, handing on each line; returns its exit code.
+
+    An interruption ends the command here; ending what it started elsewhere is the caller's.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    try:
+        for line in process.stdout or ():
+            on_output(line.rstrip())
+        return process.wait()
+    finally:
+        process.kill()
+        process.wait()

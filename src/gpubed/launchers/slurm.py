@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from gpubed.allocation import Allocation
 from gpubed.errors import GpubedError
-from gpubed.launchers.base import Launch, Launcher, OnOutput
+from gpubed.launchers.base import Launch, Launcher, OnOutput, follow, on_head
 from gpubed.paths import ClusterPaths
 from gpubed.ssh import SSH
 
@@ -63,12 +63,13 @@ class SlurmLauncher(Launcher):
         try:
             job = _submit(cluster, allocation, launch, name)
             on_output(f"slurm: submitted as job {job}")
-            return _follow(cluster, allocation, launch, job, on_output)
+            script = _FOLLOW.format(folder=shlex.quote(launch.folder), job=job)
+            return follow(on_head(cluster, allocation, script), on_output)
         except BaseException:
             with suppress(subprocess.SubprocessError):
                 cancel = _CANCEL.format(folder=shlex.quote(launch.folder), name=name)
                 subprocess.run(
-                    _ssh(cluster, allocation, cancel),
+                    on_head(cluster, allocation, cancel),
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     check=False,
@@ -92,31 +93,6 @@ def _submit(cluster: ClusterPaths, allocation: Allocation, launch: Launch, name:
     if answer.exit_code or not answer.stdout.strip():
         raise GpubedError(f"Slurm refuses the job: {answer.stderr.strip()}", "sinfo on the head")
     return answer.stdout.strip().split(";")[0]
-
-
-def _follow(
-    cluster: ClusterPaths, allocation: Allocation, launch: Launch, job: str, on_output: OnOutput
-) -> int:
-    script = _FOLLOW.format(folder=shlex.quote(launch.folder), job=job)
-    process = subprocess.Popen(
-        _ssh(cluster, allocation, script),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    try:
-        for line in process.stdout or ():
-            on_output(line.rstrip())
-        return process.wait()
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _ssh(cluster: ClusterPaths, allocation: Allocation, command: str) -> list[str]:
-    return ["ssh", "-F", str(cluster.ssh_config), allocation.head.name, command]
 
 
 def create() -> SlurmLauncher:

@@ -11,7 +11,7 @@ import subprocess
 from contextlib import suppress
 
 from gpubed.allocation import Allocation
-from gpubed.launchers.base import Launch, Launcher, OnOutput
+from gpubed.launchers.base import Launch, Launcher, OnOutput, follow, on_head
 from gpubed.paths import ClusterPaths
 
 _KILL_TIMEOUT_S = 30
@@ -32,28 +32,15 @@ class SSHLauncher(Launcher):
         hosts = ["--hostfile", f"{launch.folder}/hostfile", "-np", str(launch.ranks)]
         words = ["env", *settings, "gpubed-horovodrun", *hosts, "--", *launch.command]
         command = shlex.join(words)
-        folder, head = shlex.quote(launch.folder), allocation.head.name
-        ssh = ["ssh", "-F", str(cluster.ssh_config), head]
-        process = subprocess.Popen(
-            [*ssh, _START.format(folder=folder, command=command)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+        folder = shlex.quote(launch.folder)
+        start = _START.format(folder=folder, command=command)
         try:
-            for line in process.stdout or ():
-                on_output(line.rstrip())
-            return process.wait()
+            return follow(on_head(cluster, allocation, start), on_output)
         except BaseException:
             with suppress(subprocess.SubprocessError):
-                kill = [*ssh, _KILL.format(folder=folder)]
+                kill = on_head(cluster, allocation, _KILL.format(folder=folder))
                 subprocess.run(kill, capture_output=True, check=False, timeout=_KILL_TIMEOUT_S)
             raise
-        finally:
-            process.kill()
-            process.wait()
 
 
 def create() -> SSHLauncher:

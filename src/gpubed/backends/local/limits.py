@@ -8,7 +8,8 @@ from pathlib import Path
 
 from gpubed.backends.base import Problem
 from gpubed.backends.local.image import RELEASES
-from gpubed.spec import ClusterSpec, ExperimentNetwork, NodeGroup
+from gpubed.sections import ExperimentNetwork, NodeGroup
+from gpubed.spec import ClusterSpec
 
 _GIB = 2**30
 _MIB = 2**20

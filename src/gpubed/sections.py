@@ -1,0 +1,212 @@
+"""The sections of `cluster.yml`: what each key means and what it may be.
+
+`spec` puts them together, reads the file and explains what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from gpubed.sharing import Slurm
+from gpubed.units import Bytes, Rate, Seconds
+
+Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
+
+
+def _usable(subnet: IPv4Network) -> IPv4Network:
+    if subnet.is_loopback or subnet.is_multicast or subnet.is_link_local or subnet.is_reserved:
+        raise ValueError(f"{subnet} is set aside for other purposes; take one of 10.0.0.0/8")
+    return subnet
+
+
+Subnet = Annotated[IPv4Network, AfterValidator(_usable)]
+Folder = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$")]
+Device = Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_-]+$")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Section(BaseModel):
+    """A part of a specification; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Machine(Section):
+    """What a node must have; on shared hosts also the most that it gets."""
+
+    cpus: float | None = Field(default=None, gt=0, le=1024, description="CPU cores")
+    memory: Bytes | None = None
+
+
+class NodeGroup(Section):
+    """Nodes of one kind, named `<name>-0`, and so on."""
+
+    name: Name = "node"
+    count: int = Field(ge=1, le=1000, description="how many nodes are wanted")
+    min: int | None = Field(default=None, ge=1, description="the fewest that will do")
+    machine: Machine = Machine()
+    gpus: int = Field(default=0, ge=0, le=16, description="GPUs per node")
+    image: str = Field(default="debian-12", description="operating system")
+
+    @model_validator(mode="after")
+    def _min_is_at_most_count(self) -> Self:
+        if self.min is not None and self.min > self.count:
+            raise ValueError(f"min is {self.min}, but only {self.count} nodes are wanted")
+        return self
+
+
+class ControlNetwork(Section):
+    """The network that carries SSH; never shaped."""
+
+    subnet: Subnet | None = Field(default=None, description="chosen by name when absent")
+
+
+class Rdma(Section):
+    """RDMA (RoCE v2) on the experiment network; what is asked for is proved, or fails."""
+
+    device: Literal["any", "hardware"] = Field(
+        default="any", description="any: Soft-RoCE where a node has no adapter"
+    )
+    dscp: int = Field(
+        default=26, ge=0, le=63, description="of RDMA packets; the upper three bits are a priority"
+    )
+    pfc: bool = Field(
+        default=False, description="adapters pause that priority; the switches must agree"
+    )
+    floor: float = Field(
+        default=0.8, gt=0, le=1, description="the share of `rate` that RDMA writes must reach"
+    )
+
+
+class ExperimentNetwork(Section):
+    """The network that jobs communicate over."""
+
+    subnet: Subnet | None = Field(default=None, description="chosen by name when absent")
+    rate: Rate
+    mtu: int = Field(default=1500, ge=1280, le=9216, description="bytes")
+    latency: Seconds = Field(default=0.0, description="one way; not on containers")
+    loss: float = Field(default=0.0, ge=0, lt=1, description="fraction; not on containers")
+    rdma: Rdma | None = Field(default=None, description="no RDMA when absent; `{}` asks for it")
+
+    @property
+    def rate_bps(self) -> int:
+        """The declared rate of each node's link, in bit/s, both ways."""
+        return self.rate
+
+
+class Networks(Section):
+    """Control network, and the experiment network where one is wanted."""
+
+    control: ControlNetwork = ControlNetwork()
+    experiment: ExperimentNetwork | None = None
+
+    @model_validator(mode="after")
+    def _do_not_overlap(self) -> Self:
+        one, other = self.control.subnet, self.experiment and self.experiment.subnet
+        if one and other and one.overlaps(other):
+            raise ValueError(f"control {one} and experiment {other} overlap")
+        return self
+
+
+class Throughput(Section):
+    """What a file system must do for one node, one node at a time."""
+
+    read: Rate | None = Field(default=None, description="sequential, 1 MiB blocks")
+    write: Rate | None = Field(default=None, description="sequential, 1 MiB blocks, synced")
+    latency: Seconds | None = Field(default=None, description="99th percentile of 4 KiB reads")
+
+
+class SharedStorage(Section):
+    """A file system that all nodes see."""
+
+    provider: Literal["volume", "nfs"] = Field(
+        default="volume", description="volume: the testbed mounts it; nfs: a node serves it"
+    )
+    path: Folder = "/shared"
+    server: Name | None = Field(default=None, description="node that serves it; else the head")
+    transport: Literal["tcp", "rdma"] = Field(default="tcp", description="what carries nfs")
+    expect: Throughput | None = Field(
+        default=None, description="what verify measures from each node with fio, and insists on"
+    )
+
+
+class Scratch(Section):
+    """Fast storage of each node's own; its content does not outlive the cluster."""
+
+    path: Folder = "/scratch"
+    devices: Literal["auto"] | tuple[Device, ...] = Field(
+        default="auto", description="disks; auto takes the unused NVMe ones, else a folder"
+    )
+
+
+class Storage(Section):
+    """Storage of the cluster."""
+
+    shared: SharedStorage = SharedStorage()
+    datasets: Folder = Field(default="/datasets", description="where all nodes read datasets")
+    scratch: Scratch | None = None
+
+
+class JupyterLab(Section):
+    """JupyterLab on the head, over TLS and with a token."""
+
+    # Runs as an ordinary user, who may not take a lower port.
+    port: int = Field(default=8888, ge=1024, le=65535)
+
+
+class Docker(Section):
+    """Docker on all nodes, for jobs in containers."""
+
+    data_root: Folder = Field(
+        default="/var/lib/docker", description="images, containers and volumes; on a local disk"
+    )
+    user_access: bool = Field(
+        default=True, description="the cluster's user may use it, and so be root on the nodes"
+    )
+    mirror: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s/]+/?$",
+        description="URL of a registry that keeps copies of images",
+    )
+
+
+class Monitoring(Section):
+    """Prometheus with alerts on the head, exporters on all nodes, and a status page."""
+
+    port: int = Field(default=9090, ge=1024, le=65535, description="on loopback of the head")
+    retention: Seconds = Field(default=1296000.0, ge=3600, description="how long figures are kept")
+
+
+class Services(Section):
+    """What runs on the cluster besides jobs."""
+
+    jupyterlab: JupyterLab | None = JupyterLab()
+    docker: Docker | None = Field(default=None, description="off unless given; {} switches it on")
+    # Off unless asked for: exporters take a little of the cores whose speed is measured.
+    monitoring: Monitoring | None = None
+    slurm: Slurm | None = None
+
+
+class Opening(Section):
+    """A port that answers from outside the cluster."""
+
+    port: Port
+    protocol: Literal["tcp", "udp"] = "tcp"
+    source: IPv4Network = IPv4Network("0.0.0.0/0")
+    comment: str = Field(default="", max_length=80, pattern=r'^[^"\n\\]*$')
+
+
+class Firewall(Section):
+    """Deny by default; SSH, the cluster's own nodes and these openings get in."""
+
+    enabled: bool = True
+    open: tuple[Opening, ...] = ()
+
+
+class Lease(Section):
+    """How long the cluster is wanted."""
+
+    duration: Seconds = Field(default=86400.0, gt=0)
