@@ -4,7 +4,6 @@ The sysfs trees have the layout of the kernel's drivers (mlx5 and rdma_rxe), wit
 made-up names; what NCCL says was recorded from 2.30.7 on a node without a GPU.
 """
 
-import importlib.util
 import json
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from gpubed import recipe as recipes
 from gpubed.checks import cuda
 from gpubed.paths import assets
+from support import by_path
 from support.samples import sample_allocation, sample_plan
 
 ADDRESSES = [
@@ -24,11 +24,7 @@ ADDRESSES = [
 
 @pytest.fixture(scope="module")
 def derive():
-    path = assets() / "roles/nccl/files/derive.py"
-    spec = importlib.util.spec_from_file_location("derive", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return by_path.load(assets() / "roles/nccl/files/derive.py", "nccl_derive")
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """The table of GPUs against the PCI ID Repository."""
 
-import importlib.machinery
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
 from gpubed.hardware.table import table
-from support import machines
+from support import by_path, machines
 
 PREFIXES = {
     "GK": "Kepler",
@@ -32,11 +30,7 @@ DEVICES = [
 
 @pytest.fixture(scope="module")
 def collector():
-    loader = importlib.machinery.SourceFileLoader("gpubed_facts", str(machines.COLLECTOR))
-    spec = importlib.util.spec_from_loader("gpubed_facts", loader)
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return by_path.load(machines.COLLECTOR, "gpubed_facts")
 
 
 def test_every_known_device_has_its_generation(collector):
