@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gpubed.errors import GpubedError
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Hop(_Model):
+    """A host on the way to nodes.
+
+    Attributes:
+        address: Where SSH answers.
+        host_keys: Public host keys (`type base64`), collected out of band.
+        identity: Private key on the controller, or one that an SSH agent holds; the
+            cluster's own key when None.
+    """
+
+    address: str
+    port: int = 22
+    user: str
+    host_keys: tuple[str, ...]
+    identity: str | None = None
 
 
 class Node(_Model):
@@ -31,6 +47,7 @@ class Node(_Model):
         host_keys: Public host keys (`type base64`), collected out of band.
         slots: Ranks that a job starts here.
         gpus: GPUs asked for.
+        via: Hosts to go through, first one first.
     """
 
     name: str
@@ -44,6 +61,14 @@ class Node(_Model):
     host_keys: tuple[str, ...]
     slots: int = 1
     gpus: int = 0
+    via: tuple[Hop, ...] = ()
+
+
+class Failure(_Model):
+    """A node that the testbed could not give, and why."""
+
+    node: str
+    reason: str
 
 
 class Network(_Model):
@@ -54,14 +79,12 @@ class Network(_Model):
     mtu: int = 1500
 
 
-class Lease(_Model):
-    """How long the testbed confirmed the nodes; None where nodes do not expire."""
-
-    granted_until: datetime | None = None
-
-
 class Allocation(_Model):
-    """All nodes and networks of a cluster, head first."""
+    """All nodes and networks of a cluster, head first.
+
+    Attributes:
+        failed: Nodes that the testbed could not give, and that the cluster does without.
+    """
 
     version: Literal[1] = 1
     cluster: str
@@ -70,7 +93,7 @@ class Allocation(_Model):
     nodes: tuple[Node, ...]
     control: Network
     experiment: Network | None = None
-    lease: Lease = Lease()
+    failed: tuple[Failure, ...] = ()
     one_host: bool = False
     """Whether all nodes share the CPUs of one machine (the local backend)."""
 
@@ -96,9 +119,14 @@ def load(path: Path) -> Allocation:
     """Read the allocation of a cluster.
 
     Raises:
-        GpubedError: There is none: the cluster is not up.
+        GpubedError: There is none, since the cluster is not up, or another version wrote it.
     """
     if not path.is_file():
         name = path.parent.name
         raise GpubedError(f"cluster {name} is not up", f"gpubed up {name}")
-    return Allocation.model_validate_json(path.read_text(encoding="utf-8"))
+    try:
+        return Allocation.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError:
+        raise GpubedError(
+            f"{path} was written by another version of gpubed", f"gpubed up {path.parent.name}"
+        ) from None

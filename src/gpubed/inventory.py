@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gpubed import files, registry, roles
-from gpubed.allocation import Allocation, Node
+from gpubed.allocation import Allocation, Hop, Node
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 
@@ -94,7 +94,7 @@ def group_vars(plan: ClusterPlan, allocation: Allocation, paths: ClusterPaths) -
 
 
 def _member(node: Node) -> dict[str, Any]:
-    return node.model_dump(mode="json", exclude={"id", "group", "user"})
+    return node.model_dump(mode="json", exclude={"id", "group", "user", "via"})
 
 
 def known_hosts(allocation: Allocation) -> str:
@@ -105,15 +105,44 @@ def known_hosts(allocation: Allocation) -> str:
         if node.port != 22:
             names = [node.name, f"[{node.control_address}]:{node.port}"]
         lines += [f"{','.join(names)} {key}\n" for key in node.host_keys]
+    for way, name in _hops(allocation).items():
+        lines += [f"{name} {key}\n" for key in way[-1].host_keys]
     return "".join(lines)
+
+
+def _hops(allocation: Allocation) -> dict[tuple[Hop, ...], str]:
+    """Return a name for each host on the way to a node, by the whole way to that host."""
+    ways = [node.via[: i + 1] for node in allocation.nodes for i in range(len(node.via))]
+    return {way: f"hop-{number}" for number, way in enumerate(dict.fromkeys(ways), 1)}
+
+
+def _jump(via: tuple[Hop, ...], hops: dict[tuple[Hop, ...], str]) -> str:
+    return f"  ProxyJump {hops[via]}\n" if via else ""
+
+
+def _identity(path: str | None, paths: ClusterPaths) -> str:
+    if path is None:
+        return f'  IdentityFile "{paths.private_key}"\n  IdentitiesOnly yes\n'
+    # An agent may hold the key, when it has a passphrase.
+    return f'  IdentityFile "{path}"\n'
 
 
 def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
     """Return an OpenSSH configuration; host keys are always checked.
 
-    Nodes answer to their name and to `head`.
+    Nodes answer to their name and to `head`, through the hosts on the way to them.
     """
-    blocks = []
+    hops = _hops(allocation)
+    blocks = [
+        f"Host {name}\n"
+        f"  HostName {way[-1].address}\n"
+        f"  HostKeyAlias {name}\n"
+        f"  Port {way[-1].port}\n"
+        f"  User {way[-1].user}\n"
+        f"{_jump(way[:-1], hops)}"
+        f"{_identity(way[-1].identity, paths)}"
+        for way, name in hops.items()
+    ]
     for node in allocation.nodes:
         names = f"{node.name} head" if node.role == "head" else node.name
         blocks.append(
@@ -122,11 +151,11 @@ def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
             f"  HostKeyAlias {node.name}\n"
             f"  Port {node.port}\n"
             f"  User {node.user}\n"
+            f"{_jump(node.via, hops)}"
+            f"{_identity(None, paths)}"
         )
     blocks.append(
         "Host *\n"
-        f'  IdentityFile "{paths.private_key}"\n'
-        "  IdentitiesOnly yes\n"
         f'  UserKnownHostsFile "{paths.known_hosts}"\n'
         "  GlobalKnownHostsFile /dev/null\n"
         "  StrictHostKeyChecking yes\n"

@@ -15,6 +15,7 @@ from typing import Any
 from gpubed import allocation as allocations
 from gpubed import audit as audits
 from gpubed import handover, progress, registry, runlock, services
+from gpubed import lease as leases
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Backend, Existing
 from gpubed.engine import LogEvent, ResourceEvent, Result
@@ -71,6 +72,8 @@ def up(
             killed.touch()
         if refresh or killed.exists():
             stack.refresh(_emit)
+        else:
+            leases.check_not_expired(cluster)
         result = stack.up(_emit)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
@@ -78,6 +81,7 @@ def up(
                 progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
             killed.unlink()
         granted = allocations.load(cluster.allocation)
+        _lease(cluster, wanted, granted)
         if changed(result):
             return result
         probe(cluster, wanted, granted, backend)
@@ -139,16 +143,13 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     wanted = from_file(cluster.spec)
     verified = Verification.last(cluster.verification)
     found = hardware.of_cluster(cluster.facts, granted)
-    until = granted.lease.granted_until
     return {
         "engine": engine,
         "nodes": [
             _node_row(node, states[node.name], found.get(node.name)) for node in granted.nodes
         ],
-        "lease": {
-            "granted_until": until and until.isoformat(),
-            "remaining_s": until and round(until.timestamp() - time.time()),
-        },
+        "failed": [failure.model_dump() for failure in granted.failed],
+        "lease": _lease(cluster, wanted, granted).document(),
         "services": services.urls(wanted, granted) if wanted.spec.configure else [],
         "verification": verified.summary() if verified else None,
     }
@@ -217,6 +218,14 @@ def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
         "gpus": node.gpus,
         "hardware": found and found.summary(),
     }
+
+
+def _lease(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> leases.Record:
+    try:
+        return leases.read(cluster, wanted, granted)
+    except GpubedError as error:
+        progress.emit("note", message=f"the lease is what was known before: {error.message}")
+        return leases.last(cluster)
 
 
 def _emit(event: ResourceEvent | LogEvent) -> None:

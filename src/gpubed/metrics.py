@@ -5,6 +5,9 @@ Prometheus reads it on the head as a text file; `role monitoring` makes the fold
 
 from __future__ import annotations
 
+from datetime import datetime
+
+from gpubed import lease
 from gpubed.allocation import Allocation
 from gpubed.paths import ClusterPaths
 from gpubed.ssh import SSH
@@ -24,11 +27,14 @@ def publish(cluster: ClusterPaths, allocation: Allocation, verification: Verific
         if head.run("test -d %s", _FOLDER, check=False).exit_code:
             return
         # In one step: nobody reads half a file.
-        head.write(f"{_FILE}.draft", text(allocation, verification))
+        end = lease.last(cluster).granted_until
+        head.write(f"{_FILE}.draft", text(allocation, verification, end))
         head.run("mv %s %s", f"{_FILE}.draft", _FILE)
 
 
-def text(allocation: Allocation, verification: Verification) -> str:
+def text(
+    allocation: Allocation, verification: Verification, lease_end: datetime | None = None
+) -> str:
     """Return the figures in Prometheus' text format; times in seconds since 1970."""
     lines = [f"gpubed_verification_timestamp_seconds {verification.at.timestamp():.0f}"]
     for result in ("pass", "fail", "skip"):
@@ -40,7 +46,6 @@ def text(allocation: Allocation, verification: Verification) -> str:
     }
     for check, where in sorted(failed):
         lines.append(f'gpubed_verification_failed{{check="{check}",where="{where}"}} 1')
-    if allocation.lease.granted_until:
-        end = allocation.lease.granted_until.timestamp()
-        lines.append(f"gpubed_lease_end_timestamp_seconds {end:.0f}")
+    if lease_end:
+        lines.append(f"gpubed_lease_end_timestamp_seconds {lease_end.timestamp():.0f}")
     return "".join(f"{line}\n" for line in lines)

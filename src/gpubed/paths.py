@@ -117,6 +117,11 @@ class ClusterPaths:
         return self.state / "allocation.json"
 
     @property
+    def lease(self) -> Path:
+        """What the testbed last said about the lease."""
+        return self.state / "lease.json"
+
+    @property
     def verification(self) -> Path:
         """The last verification."""
         return self.state / "verification.json"

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import located
+from gpubed import located, registry
 from gpubed.errors import UsageError
 from gpubed.sections import Machine, NodeGroup
 from gpubed.spec import ClusterSpec, SpecError, refusal, spec_backend
@@ -41,7 +41,12 @@ class NetworkPlan(_Model):
 
 
 class NodePlan(_Model):
-    """A node to be allocated; `slots` is how many ranks a job starts on it."""
+    """A node to be allocated.
+
+    Attributes:
+        slots: How many ranks a job starts on it.
+        on_failure: What becomes of it when it fails; None when the cluster needs it.
+    """
 
     name: str
     group: str
@@ -53,6 +58,7 @@ class NodePlan(_Model):
     gpus: int
     image: str
     slots: int
+    on_failure: Literal["replace", "leave_out"] | None = None
 
 
 class ClusterPlan(_Model):
@@ -120,6 +126,7 @@ def plan(spec: ClusterSpec) -> ClusterPlan:
     Raises:
         Unplannable: The nodes do not fit into a subnet, or the subnets overlap.
     """
+    spec = _storage_chosen(spec)
     needed = max(10 + _STRIDE * group.count + len(spec.nodes) for group in spec.nodes)
     wanted = spec.networks.experiment
     control = _subnet(spec.name, "control", spec.networks.control.subnet, _CONTROL_RANGE, needed)
@@ -148,6 +155,16 @@ def plan(spec: ClusterSpec) -> ClusterPlan:
     )
 
 
+def _storage_chosen(spec: ClusterSpec) -> ClusterSpec:
+    """Return the specification with the provider of shared storage that `auto` stands for."""
+    if spec.storage.shared.provider != "auto":
+        return spec
+    chosen = registry.backend(spec_backend(spec)).shared_storage
+    shared = spec.storage.shared.model_copy(update={"provider": chosen})
+    storage = spec.storage.model_copy(update={"shared": shared})
+    return spec.model_copy(update={"storage": storage})
+
+
 def _node(
     group: NodeGroup,
     position: int,
@@ -156,17 +173,20 @@ def _node(
     experiment: NetworkPlan | None,
 ) -> NodePlan:
     offset = 10 + _STRIDE * index + position
+    is_head = position == 0 and index == 0
+    is_spare = group.min is not None and group.min < group.count and not is_head
     return NodePlan(
         name=f"{group.name}-{index}",
         group=group.name,
         index=index,
-        role="head" if position == 0 and index == 0 else "worker",
+        role="head" if is_head else "worker",
         control_address=control.network_address + offset,
         experiment_address=experiment.subnet.network_address + offset if experiment else None,
         machine=group.machine,
         gpus=group.gpus,
         image=group.image,
         slots=max(1, group.gpus),
+        on_failure=group.on_failure if is_spare else None,
     )
 
 

@@ -21,7 +21,11 @@ from pulumi.dynamic import (
     UpdateResult,
 )
 
-_OWN = {"result", "__provider"}
+from gpubed import progress
+from gpubed.backends.base import Change, Driver, NodeFailed
+from gpubed.errors import GpubedError, is_about_the_disk, unwritable
+
+_OWN = {"result", "__provider", "on_failure"}  # what drivers do not ask about
 
 
 class Provider(ResourceProvider):
@@ -29,8 +33,12 @@ class Provider(ResourceProvider):
 
     def diff(self, id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:  # noqa: A002
         """Ask the driver which changed keys replace the resource and which update it."""
+        result = olds.get("result") or {}
         with _told():
-            change = _driver(news).diff(olds.get("result") or {}, _inputs(olds), _inputs(news))
+            change = _driver(news).diff(result, _inputs(olds), _inputs(news))
+        if "failed" in result:
+            again = news.get("on_failure") != "leave_out" or change.replace or change.update
+            change = Change(replace=["failed"] if again else [])
         # Node names and addresses are used again, so the old one must go first.
         return DiffResult(
             changes=bool(change.replace or change.update),
@@ -41,11 +49,13 @@ class Provider(ResourceProvider):
     def create(self, props: dict[str, Any]) -> CreateResult:
         """Make the resource, or adopt what an interrupted run made."""
         with _told():
-            id_, result = _driver(props).create(_inputs(props))
+            id_, result = _create(_driver(props), props)
         return CreateResult(id_, {**props, "result": result})
 
     def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
         """Look at the resource; a resource that is gone has no id."""
+        if "failed" in (props.get("result") or {}):
+            return ReadResult(id_, props)
         with _told():
             result = _driver(props).read(id_, _inputs(props))
         if result is None:
@@ -64,12 +74,25 @@ class Provider(ResourceProvider):
             _driver(props).delete(id, _inputs(props))
 
 
+def _create(driver: Driver, props: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Make the resource; a node that the cluster may do without may fail (`on_failure`)."""
+    attempts = 2 if props.get("on_failure") == "replace" else 1
+    for attempt in range(1, attempts + 1):
+        try:
+            return driver.create(_inputs(props))
+        except NodeFailed as error:
+            if not props.get("on_failure"):
+                raise
+            progress.emit("note", message=f"{props['name']} failed: {error.message}")
+            driver.delete("", _inputs(props))
+            if attempt == attempts:
+                return f"failed/{props['name']}", {"failed": error.message}
+    raise AssertionError("the last attempt returns")
+
+
 @contextmanager
 def _told() -> Iterator[None]:
     """Tell the user what failed and what repairs it: the engine passes on only a traceback."""
-    from gpubed import progress
-    from gpubed.errors import GpubedError, is_about_the_disk, unwritable
-
     try:
         yield
     except OSError as error:
@@ -129,7 +152,7 @@ class Volume(_Managed, module="gpubed", name="Volume"):
 
 
 class Node(_Managed, module="gpubed", name="Node"):
-    """A node."""
+    """A node; with `on_failure` among its inputs, one that the cluster may do without."""
 
 
 class Configuration(_Managed, module="gpubed", name="Configuration"):

@@ -96,7 +96,7 @@ def fingerprints(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> 
     into the inventory's own group_vars and host_vars.
     """
     shared = [
-        [node.model_dump(mode="json") for node in allocation.nodes],
+        [node.model_dump(mode="json", exclude={"via"}) for node in allocation.nodes],
         allocation.experiment and allocation.experiment.model_dump(mode="json"),
         registry.recipe(plan.spec.recipe),
         _files_digest(_user_variables(inventory), inventory),

@@ -46,7 +46,12 @@ class NodeGroup(Section):
 
     name: Name = "node"
     count: int = Field(ge=1, le=1000, description="how many nodes are wanted")
-    min: int | None = Field(default=None, ge=1, description="the fewest that will do")
+    min: int | None = Field(default=None, ge=1, description="the fewest that will do; else all")
+    on_failure: Literal["replace", "leave_out"] = Field(
+        default="replace",
+        description="what becomes of nodes beyond `min` that fail: asked for again at once and "
+        "at the next `up`, or left out for good",
+    )
     machine: Machine = Machine()
     gpus: int = Field(default=0, ge=0, le=16, description="GPUs per node")
     image: str = Field(default="debian-12", description="operating system")
@@ -122,8 +127,10 @@ class Throughput(Section):
 class SharedStorage(Section):
     """A file system that all nodes see."""
 
-    provider: Literal["volume", "nfs"] = Field(
-        default="volume", description="volume: the testbed mounts it; nfs: a node serves it"
+    provider: Literal["auto", "volume", "nfs"] = Field(
+        default="auto",
+        description="volume: the testbed mounts it; nfs: a node serves it; "
+        "auto: volume on the local backend, nfs elsewhere",
     )
     path: Folder = "/shared"
     server: Name | None = Field(default=None, description="node that serves it; else the head")
@@ -206,7 +213,28 @@ class Firewall(Section):
     open: tuple[Opening, ...] = ()
 
 
+class RenewalPolicy(Section):
+    """When `gpubed renew --auto` asks for more time."""
+
+    margin: Seconds = Field(default=7200.0, gt=0, description="remaining time that is too little")
+    most: Seconds = Field(
+        default=604800.0, gt=0, description="the longest that the cluster is kept, in all"
+    )
+
+
+class BeforeEnd(Section):
+    """What `gpubed renew --auto` does before a lease ends that cannot be renewed."""
+
+    margin: Seconds = Field(default=1800.0, gt=0, description="how long before the end")
+    command: str = Field(
+        default="", max_length=1000, description="run on the head first, to write a checkpoint"
+    )
+    collect: bool = Field(default=True, description="copy the results of all runs from the head")
+
+
 class Lease(Section):
     """How long the cluster is wanted."""
 
     duration: Seconds = Field(default=86400.0, gt=0)
+    renewal: RenewalPolicy = RenewalPolicy()
+    before_end: BeforeEnd = BeforeEnd()

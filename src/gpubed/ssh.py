@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Self
+from typing import Any, Self
 
 import paramiko
 
@@ -99,15 +99,16 @@ class SSH:
     Args:
         target: The node; an allocation stands for its head.
         paths: The cluster's paths, for its private key.
-        jump: A node to go through, when the testbed has only one door.
+        identity: A private key instead of the cluster's; an SSH agent may hold it.
     """
 
     def __init__(
-        self, target: Node | Allocation, paths: ClusterPaths, jump: Node | None = None
+        self, target: Node | Allocation, paths: ClusterPaths, identity: str | None = None
     ) -> None:
         self.node = target.head if isinstance(target, Allocation) else target
         self._paths = paths
-        self._jump = SSH(jump, paths) if jump else None
+        self._identity = identity
+        self._jump = _last_hop(self.node, paths)
         self._client: paramiko.SSHClient | None = None
 
     def __enter__(self) -> Self:
@@ -218,10 +219,9 @@ class SSH:
                 node.control_address,
                 node.port,
                 node.user,
-                pkey=self._private_key(),
                 sock=self._through(),
-                allow_agent=False,
                 look_for_keys=False,
+                **self._credentials(),
                 timeout=_CONNECT_S,
                 banner_timeout=_CONNECT_S,
                 auth_timeout=_CONNECT_S,
@@ -234,12 +234,15 @@ class SSH:
             transport.set_keepalive(_KEEPALIVE_S)
         return client
 
-    def _private_key(self) -> paramiko.PKey:
+    def _credentials(self) -> dict[str, Any]:
+        if self._identity:
+            return {"key_filename": str(Path(self._identity).expanduser()), "allow_agent": True}
         path = self._paths.private_key
         try:
-            return paramiko.Ed25519Key.from_private_key_file(str(path))
+            key = paramiko.Ed25519Key.from_private_key_file(str(path))
         except (OSError, paramiko.SSHException) as error:
             raise GpubedError(f"the cluster's key {path} cannot be read: {error}") from None
+        return {"pkey": key, "allow_agent": False}
 
     def _through(self) -> paramiko.Channel | None:
         if self._jump is None:
@@ -253,8 +256,13 @@ class SSH:
 
     def _unreachable(self, error: Exception) -> Unreachable:
         node, cluster = self.node, self._paths.name
+        if isinstance(error, paramiko.PasswordRequiredException):
+            return Unreachable(
+                f"the key {self._identity} for {node.name} has a passphrase",
+                f"ssh-add {self._identity}",
+            )
         if isinstance(error, paramiko.AuthenticationException):
-            why = f"does not accept the key {self._paths.private_key}"
+            why = f"does not accept the key {self._identity or self._paths.private_key}"
         else:
             why = f"does not answer SSH on {node.control_address}:{node.port}: {_words(error)}"
         return Unreachable(f"{node.name} {why}", f"gpubed status {cluster}")
@@ -297,6 +305,25 @@ def prove_host_keys(
         time.sleep(_PAUSE_S)
     if presented not in host_keys:
         raise HostKeyMismatch(f"{address}:{port} presents another host key than the node's own")
+
+
+def _last_hop(node: Node, paths: ClusterPaths) -> SSH | None:
+    """Return the connection through which a node is reached, if it is not reached at once."""
+    if not node.via:
+        return None
+    hop = node.via[-1]
+    there = Node(
+        name=hop.address,
+        id="",
+        group="",
+        role="worker",
+        control_address=hop.address,
+        port=hop.port,
+        user=hop.user,
+        host_keys=hop.host_keys,
+        via=node.via[:-1],
+    )
+    return SSH(there, paths, hop.identity)
 
 
 def _presented_key(address: str, port: int, host_keys: tuple[str, ...]) -> str:

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from gpubed import applied, inventory, roles
+from gpubed.allocation import Hop
 from gpubed.paths import Project
 from support.samples import sample_allocation, sample_plan
 
@@ -122,3 +123,28 @@ def test_what_was_applied_is_known_per_node_and_forgotten_with_it(rendered):
     assert applied.missing(cluster, granted, wanted) == {"firewall"}
     applied.prune(cluster, granted)
     assert not (cluster.applied / "gone.json").exists()
+
+
+def test_a_chain_of_hops_is_jumped_through_with_its_own_keys(rendered):
+    """OpenSSH itself says how it would go, and knows every host on the way."""
+    cluster, wanted, granted, _ = rendered
+    gate = Hop(
+        address="gate.example", port=2222, user="me", host_keys=("ssh-ed25519 G",), identity="/k"
+    )
+    inner = Hop(address="192.0.2.9", user="me", host_keys=("ssh-ed25519 INNER",))
+    nodes = [node.model_copy(update={"via": (gate, inner)}) for node in granted.nodes]
+    inventory.render(cluster, wanted, granted.model_copy(update={"nodes": tuple(nodes)}))
+
+    def shown(host):
+        command = ["ssh", "-G", "-F", str(cluster.ssh_config), host]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+
+    assert {"proxyjump hop-2", f"identityfile {cluster.private_key}"} <= set(shown("node-1"))
+    assert {"hostname 192.0.2.9", "proxyjump hop-1"} <= set(shown("hop-2"))
+    first = shown("hop-1")
+    assert {"hostname gate.example", "port 2222", "user me", "identityfile /k"} <= set(first)
+    assert not [line for line in first if line.startswith("proxyjump")]
+    known = cluster.known_hosts.read_text().splitlines()
+    assert {"hop-1 ssh-ed25519 G", "hop-2 ssh-ed25519 INNER"} <= set(known)

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from gpubed import metrics, services
-from gpubed.allocation import Lease
 from gpubed.errors import GpubedError
 from gpubed.paths import Project, assets
 from gpubed.verification import Check, Verification
@@ -90,10 +89,7 @@ def test_a_verification_becomes_figures():
 
 def test_the_end_of_a_lease_becomes_a_figure():
     until = datetime.fromtimestamp(NOW, UTC) + timedelta(hours=1)
-    allocation = sample_allocation(sample_plan()).model_copy(
-        update={"lease": Lease(granted_until=until)}
-    )
-    text = metrics.text(allocation, verification("pass"))
+    text = metrics.text(sample_allocation(sample_plan()), verification("pass"), until)
     assert "gpubed_lease_end_timestamp_seconds 1800003600\n" in text
 
 

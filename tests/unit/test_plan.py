@@ -79,3 +79,14 @@ def test_without_an_experiment_network_nodes_have_one_address():
     cluster = plan(spec(networks={}))
     assert cluster.experiment is None
     assert {node.experiment_address for node in cluster.nodes} == {None}
+
+
+def test_nodes_beyond_min_may_fail_but_the_head_may_not():
+    made = plan(
+        spec(nodes=[{"count": 3, "min": 1, "on_failure": "leave_out"}, {"name": "w", "count": 2}])
+    )
+    assert [node.on_failure for node in made.nodes] == [None, "leave_out", "leave_out", None, None]
+
+
+def test_auto_storage_is_what_the_testbed_has():
+    assert plan(spec()).spec.storage.shared.provider == "volume"

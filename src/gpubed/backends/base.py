@@ -10,9 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from gpubed.errors import GpubedError, UsageError
 
 if TYPE_CHECKING:
     import pulumi
@@ -95,6 +98,38 @@ class Existing:
         return f"{self.kind} {self.name}"
 
 
+@dataclass(frozen=True)
+class Offer:
+    """Machines of one kind that a testbed has.
+
+    Attributes:
+        name: The testbed's word for them, as `cluster.yml` names it.
+        total: How many there are; None where the testbed does not say.
+        free: How many can be had now.
+        gpus: GPUs per machine; None where the testbed does not say.
+        gpu_model: What they are; may be empty.
+        note: What else there is to know; may be empty.
+    """
+
+    name: str
+    total: int | None = None
+    free: int | None = None
+    gpus: int | None = None
+    gpu_model: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """How long the testbed confirmed the nodes; None where nodes do not expire."""
+
+    granted_until: datetime | None = None
+
+
+class NodeFailed(GpubedError):
+    """The testbed could not give a node; a cluster may do without it (`min`)."""
+
+
 class Driver(ABC):
     """Makes, changes and removes one kind of resource of a backend.
 
@@ -134,9 +169,15 @@ class Driver(ABC):
 
 
 class Backend(ABC):
-    """A testbed."""
+    """A testbed.
+
+    Attributes:
+        name: Its folder's name.
+        shared_storage: What `storage.shared.provider: auto` stands for.
+    """
 
     name: str
+    shared_storage: Literal["volume", "nfs"] = "nfs"
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Return what of the specification this testbed cannot do."""
@@ -178,3 +219,34 @@ class Backend(ABC):
     def environment(self) -> dict[str, str]:
         """Return the variables that nodes need to reach package registries (CA, proxy)."""
         return {}
+
+    def lease(self, spec: ClusterSpec, allocation: Allocation) -> Lease:
+        """Ask the testbed how long it confirmed the nodes."""
+        return Lease()
+
+    def renew(self, spec: ClusterSpec, allocation: Allocation, until: datetime) -> Lease:
+        """Ask for a longer lease.
+
+        Returns:
+            What the testbed granted, read back: it may be less than what was asked for.
+
+        Raises:
+            Refused: The testbed said no.
+        """
+        raise UsageError(f"nodes of backend {self.name} do not expire")
+
+    def resources(self, spec: ClusterSpec) -> list[Offer]:
+        """Return what machines the testbed has, and how many of them are free now."""
+        raise UsageError(f"backend {self.name} cannot tell what is free")
+
+    def fits(self, plan: ClusterPlan) -> list[str]:
+        """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
+        return []
+
+    def export(self, plan: ClusterPlan, kind: str) -> str:
+        """Return the cluster in another tool's words: `rspec`, `espec`.
+
+        Raises:
+            UsageError: The testbed has no such words.
+        """
+        raise UsageError(f"backend {self.name} has no {kind}")

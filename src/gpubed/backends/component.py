@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pulumi
+
+from gpubed.allocation import Allocation
+from gpubed.errors import Refused
+from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
 
 
 class Testbed(pulumi.ComponentResource):
-    """Groups a cluster's resources under `gpubed:<backend>:Cluster`."""
+    """Groups a cluster's resources under `gpubed:<backend>:Cluster`.
+
+    Attributes:
+        allocation: Resolves to the data of an `Allocation`; see `grant`.
+    """
+
+    allocation: pulumi.Output[dict[str, Any]]
 
     def __init__(self, backend: str, cluster: str) -> None:
         super().__init__(f"gpubed:{backend}:Cluster", cluster)
@@ -15,3 +28,78 @@ class Testbed(pulumi.ComponentResource):
     def children(self) -> pulumi.ResourceOptions:
         """Options of every resource of the component."""
         return pulumi.ResourceOptions(parent=self)
+
+    def grant(
+        self,
+        plan: ClusterPlan,
+        uuid: pulumi.Output[str],
+        nodes: Sequence[pulumi.Input[Mapping[str, Any]]],
+        *,
+        one_host: bool = False,
+    ) -> None:
+        """Set `allocation` from what became of the plan's nodes, in their order."""
+        self.allocation = pulumi.Output.all(uuid, *nodes).apply(
+            lambda known: allocation(plan, known[0], known[1:], one_host=one_host)
+        )
+        self.register_outputs({"allocation": self.allocation})
+
+
+def allocation(
+    plan: ClusterPlan, uuid: str, results: Sequence[Mapping[str, Any]], *, one_host: bool = False
+) -> dict[str, Any]:
+    """Return the data of the `Allocation` that these node results make.
+
+    Args:
+        results: Of each node of the plan, in its order: what `Node` has that the plan
+            does not know, or ``{"failed": reason}`` where the testbed could not give it.
+
+    Raises:
+        Refused: The head failed, or fewer nodes are there than a group's `min`.
+    """
+    pairs = list(zip(plan.nodes, results, strict=True))
+    failed = {node.name: str(result["failed"]) for node, result in pairs if "failed" in result}
+    _require_enough(plan, failed)
+    data = {
+        "cluster": plan.cluster,
+        "uuid": uuid,
+        "backend": plan.backend,
+        "nodes": [_node(node, result) for node, result in pairs if node.name not in failed],
+        "control": _network(plan.control),
+        "experiment": _network(plan.experiment) if plan.experiment else None,
+        "failed": [{"node": name, "reason": reason} for name, reason in failed.items()],
+        "one_host": one_host,
+    }
+    return Allocation.model_validate(data).model_dump(mode="json")
+
+
+def _require_enough(plan: ClusterPlan, failed: Mapping[str, str]) -> None:
+    head = plan.nodes[0].name
+    reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
+    if head in failed:
+        raise Refused(f"the testbed could not give the head:{reasons}")
+    for group in plan.spec.nodes:
+        left = sum(n.group == group.name and n.name not in failed for n in plan.nodes)
+        if left < (group.min or group.count):
+            raise Refused(
+                f"{left} of {group.count} nodes of group {group.name!r} are there, "
+                f"at least {group.min or group.count} are needed:{reasons}",
+                f"gpubed resources {plan.cluster}",
+            )
+
+
+def _node(node: NodePlan, result: Mapping[str, Any]) -> dict[str, Any]:
+    given = ("id", "control_address", "host_keys", "port", "user", "via")
+    return {
+        "name": node.name,
+        "group": node.group,
+        "role": node.role,
+        # Pulumi leaves out what is None.
+        "experiment_address": result.get("experiment_address"),
+        "slots": node.slots,
+        "gpus": node.gpus,
+        **{key: result[key] for key in given if key in result},
+    }
+
+
+def _network(network: NetworkPlan) -> dict[str, Any]:
+    return {"subnet": str(network.subnet), "rate_bps": network.rate_bps, "mtu": network.mtu}

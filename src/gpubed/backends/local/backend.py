@@ -19,6 +19,7 @@ class LocalBackend(Backend):
     """Nodes on this machine."""
 
     name = "local"
+    shared_storage = "volume"
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what containers cannot do."""

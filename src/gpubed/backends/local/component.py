@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pulumi
 
-from gpubed.allocation import Allocation
 from gpubed.backends.component import Testbed
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
@@ -18,13 +16,7 @@ _BACKEND = "local"
 
 
 class Cluster(Testbed):
-    """Images, networks, the shared volume and the nodes of one cluster.
-
-    Attributes:
-        allocation: Resolves to the data of an `Allocation`.
-    """
-
-    allocation: pulumi.Output[dict[str, Any]]
+    """Images, networks, the shared volume and the nodes of one cluster."""
 
     def __init__(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
@@ -40,10 +32,7 @@ class Cluster(Testbed):
             "shared", _BACKEND, {**self._owner, "purpose": "shared"}, self.children
         )
         nodes = [self._node(node, public_key) for node in plan.nodes]
-        self.allocation = pulumi.Output.all(uuid, *[node.result for node in nodes]).apply(
-            lambda known: allocation(plan, known[0], known[1:])
-        )
-        self.register_outputs({"allocation": self.allocation})
+        self.grant(plan, uuid, [node.result for node in nodes], one_host=True)
 
     def _image(self, name: str) -> Image:
         recipe = Recipe(name, self._runtime)
@@ -69,6 +58,7 @@ class Cluster(Testbed):
             "cpus": node.machine.cpus,
             "memory": node.machine.memory,
             "gpus": gpu_ids(self._plan, node),
+            "on_failure": node.on_failure,
             **self._link(node),
         }
         return Node(node.name, _BACKEND, inputs, self.children)
@@ -94,36 +84,3 @@ def gpu_ids(plan: ClusterPlan, node: NodePlan) -> list[str]:
     """Return which of this machine's GPUs a node gets; no two nodes share one."""
     first = sum(n.gpus for n in plan.nodes[: plan.nodes.index(node)])
     return [str(first + i) for i in range(node.gpus)]
-
-
-def allocation(plan: ClusterPlan, uuid: str, results: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the data of the `Allocation` that these node results make."""
-    nodes = [
-        {
-            "name": node.name,
-            "id": result["id"],
-            "group": node.group,
-            "role": node.role,
-            "control_address": result["control_address"],
-            # Pulumi leaves out what is None.
-            "experiment_address": result.get("experiment_address"),
-            "host_keys": result["host_keys"],
-            "slots": node.slots,
-            "gpus": node.gpus,
-        }
-        for node, result in zip(plan.nodes, results, strict=True)
-    ]
-    data = {
-        "cluster": plan.cluster,
-        "uuid": uuid,
-        "backend": _BACKEND,
-        "nodes": nodes,
-        "control": _network(plan.control),
-        "experiment": _network(plan.experiment) if plan.experiment else None,
-        "one_host": True,
-    }
-    return Allocation.model_validate(data).model_dump(mode="json")
-
-
-def _network(network: NetworkPlan) -> dict[str, Any]:
-    return {"subnet": str(network.subnet), "rate_bps": network.rate_bps, "mtu": network.mtu}

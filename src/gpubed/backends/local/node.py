@@ -10,7 +10,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from docker.models.containers import Container
 
 from gpubed import ssh
-from gpubed.backends.base import Change, Driver, Properties
+from gpubed.backends.base import Change, Driver, NodeFailed, Properties
 from gpubed.backends.local import daemon, image, ownership, runtime
 from gpubed.backends.local.node_inputs import UPDATABLE, NodeInputs
 from gpubed.errors import GpubedError
@@ -44,10 +44,12 @@ class NodeDriver(Driver):
             container = _make(node)
             try:
                 return str(container.id), _up(container, node)
-            except Exception:
+            except Exception as error:
                 # Nobody knows its id yet. If this fails too, the first error says more.
                 with suppress(GpubedError):
                     self.delete("", inputs)
+                if isinstance(error, GpubedError):
+                    raise NodeFailed(error.message, error.hint) from error
                 raise
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002

@@ -2,7 +2,7 @@
 
 import os
 
-from gpubed import lifecycle, stack
+from gpubed import lifecycle, registry, stack
 from gpubed.cli.options import Cluster, EngineOption, Json, find
 from gpubed.cli.ui import UI
 
@@ -21,12 +21,14 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         for step in result.steps
         if step.op in _SHOWN and step.type != "pulumi:pulumi:Stack"
     ]
+    obstacles = registry.backend(wanted.backend).fits(wanted)
     ui.document(
         "plan",
         {
             "changes": changes,
             "lease": {"duration_s": wanted.spec.lease.duration},
             "node_hours": round(wanted.node_hours, 2),
+            "obstacles": obstacles,
             "prediction": None,
         },
     )
@@ -40,4 +42,6 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         f"{len(changes)} change(s); {same} resource(s) stay as they are, nothing else is touched"
     )
     ui.say(f"{wanted.node_hours:g} node-hours over the lease")
+    for obstacle in obstacles:
+        ui.mark("fail", f"does not fit now: {obstacle}")
     return 0

@@ -1,0 +1,28 @@
+"""gpubed resources."""
+
+from dataclasses import asdict
+
+from gpubed import registry
+from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.ui import UI
+from gpubed.plan import from_file
+
+EXAMPLE = "gpubed resources vw"
+
+
+def command(cluster: Cluster, as_json: Json = False) -> int:
+    """Show what machines the cluster's testbed has, and how many of them are free now."""
+    ui = UI(as_json)
+    wanted = from_file(find(cluster).spec)
+    offers = registry.backend(wanted.backend).resources(wanted.spec)
+    ui.document("resources", {"offers": [asdict(offer) for offer in offers]})
+    rows = [
+        (o.name, _known(o.free), _known(o.total), _known(o.gpus), o.gpu_model, o.note)
+        for o in offers
+    ]
+    ui.table(("machine", "free", "total", "GPUs", "GPU", "note"), rows)
+    return 0
+
+
+def _known(count: int | None) -> str:
+    return "?" if count is None else str(count)

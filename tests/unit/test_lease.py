@@ -1,0 +1,97 @@
+"""Leases: as granted, not as asked; renewed by the policy; over is over."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpubed import lease, registry
+from gpubed.backends.base import Lease
+from gpubed.errors import GpubedError, UsageError
+from gpubed.paths import ClusterPaths, Project
+from gpubed.sections import Lease as Wanted
+from support.samples import sample_allocation, sample_plan
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterPaths:
+    monkeypatch.setattr(lease, "now", lambda: NOW)
+    made = Project(tmp_path).cluster("lab")
+    made.state.mkdir(parents=True)
+    return made
+
+
+class Stingy:
+    """Stands for a backend whose testbed grants less than what is asked for."""
+
+    def __init__(self, most: timedelta) -> None:
+        self.until, self._most = NOW + HOUR, most
+
+    def lease(self, *_: object) -> Lease:
+        return Lease(self.until)
+
+    def renew(self, _spec: object, _allocation: object, until: datetime) -> Lease:
+        self.until = min(until, NOW + self._most)
+        return Lease(self.until)
+
+
+def test_nodes_of_this_machine_do_not_expire(cluster: ClusterPaths) -> None:
+    plan = sample_plan()
+    record = lease.read(cluster, plan, sample_allocation(plan))
+    assert record.state(60) == "unlimited"
+    with pytest.raises(UsageError, match="do not expire"):
+        lease.renew(cluster, plan, sample_allocation(plan), NOW)
+    assert not cluster.lease.exists()
+
+
+def test_a_shortened_renewal_is_known_as_granted(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, testbed = sample_plan(), Stingy(3 * HOUR)
+    monkeypatch.setattr(registry, "backend", lambda _: testbed)
+    lease.read(cluster, plan, sample_allocation(plan))
+    lease.renew(cluster, plan, sample_allocation(plan), NOW + 24 * HOUR)
+    known = lease.last(cluster)
+    assert known.document()["remaining_s"] == 3 * 3600
+    assert known.requested_until == NOW + 24 * HOUR
+    assert known.since == NOW
+
+
+def record(left: timedelta, since: timedelta = timedelta()) -> lease.Record:
+    return lease.Record(granted_until=NOW + left, since=NOW - since)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("known", "until"),
+    [
+        (record(3 * HOUR), None),  # enough is left
+        (record(HOUR), NOW + 24 * HOUR),
+        (record(HOUR, since=timedelta(days=6, hours=12)), NOW + 12 * HOUR),  # the policy's most
+        (record(HOUR, since=timedelta(days=7)), None),  # no more by the policy
+        (record(-HOUR), None),  # too late
+        (lease.Record(), None),
+    ],
+)
+def test_the_policy_says_when_and_how_far(known: lease.Record, until: datetime | None) -> None:
+    assert lease.due(known, Wanted()) == until
+
+
+def test_the_end_is_prepared_once(cluster: ClusterPaths) -> None:
+    assert not lease.is_ending(record(HOUR), Wanted())
+    near = record(HOUR / 4)
+    assert lease.is_ending(near, Wanted())
+    assert not lease.is_ending(lease.ended(cluster, near), Wanted())
+
+
+def test_a_lease_that_is_over_is_refused_with_what_to_do(cluster: ClusterPaths) -> None:
+    lease.ended(cluster, record(HOUR))
+    lease.check_not_expired(cluster)
+    lease.ended(cluster, record(-HOUR))
+    with pytest.raises(GpubedError, match="--refresh"):
+        lease.check_not_expired(cluster)
