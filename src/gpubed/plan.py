@@ -71,6 +71,7 @@ class ClusterPlan(_Model):
     nodes: tuple[NodePlan, ...]
     control: NetworkPlan
     experiment: NetworkPlan | None
+    may_reboot: bool
 
     @property
     def node_hours(self) -> float:
@@ -126,8 +127,11 @@ def plan(spec: ClusterSpec) -> ClusterPlan:
     Raises:
         Unplannable: The nodes do not fit into a subnet, or the subnets overlap.
     """
-    spec = _storage_chosen(spec)
-    needed = max(10 + _STRIDE * group.count + len(spec.nodes) for group in spec.nodes)
+    testbed = registry.backend(spec_backend(spec))
+    spec = _storage_chosen(spec, testbed.shared_storage)
+    needed = 0
+    if testbed.plans_addresses:
+        needed = max(10 + _STRIDE * group.count + len(spec.nodes) for group in spec.nodes)
     wanted = spec.networks.experiment
     control = _subnet(spec.name, "control", spec.networks.control.subnet, _CONTROL_RANGE, needed)
     experiment = None
@@ -152,15 +156,15 @@ def plan(spec: ClusterSpec) -> ClusterPlan:
         nodes=nodes,
         control=NetworkPlan(subnet=control),
         experiment=experiment,
+        may_reboot=testbed.may_reboot if spec.may_reboot is None else spec.may_reboot,
     )
 
 
-def _storage_chosen(spec: ClusterSpec) -> ClusterSpec:
+def _storage_chosen(spec: ClusterSpec, auto: str) -> ClusterSpec:
     """Return the specification with the provider of shared storage that `auto` stands for."""
     if spec.storage.shared.provider != "auto":
         return spec
-    chosen = registry.backend(spec_backend(spec)).shared_storage
-    shared = spec.storage.shared.model_copy(update={"provider": chosen})
+    shared = spec.storage.shared.model_copy(update={"provider": auto})
     storage = spec.storage.model_copy(update={"shared": shared})
     return spec.model_copy(update={"storage": storage})
 

@@ -54,6 +54,11 @@ class ClusterSpec(Section):
     services: Services = Services()
     firewall: Firewall = Firewall()
     lease: Lease = Lease()
+    may_reboot: bool | None = Field(
+        default=None,
+        description="whether nodes may reboot when a driver needs it; "
+        "by default on every testbed, but not on hosts of one's own",
+    )
     configure: bool = Field(default=True, description="false leaves bare nodes")
 
     @field_validator("name")

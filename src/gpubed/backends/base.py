@@ -174,10 +174,14 @@ class Backend(ABC):
     Attributes:
         name: Its folder's name.
         shared_storage: What `storage.shared.provider: auto` stands for.
+        may_reboot: Whether nodes may reboot where the specification does not say.
+        plans_addresses: Whether nodes get the addresses of the plan.
     """
 
     name: str
     shared_storage: Literal["volume", "nfs"] = "nfs"
+    may_reboot: bool = True
+    plans_addresses: bool = True
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Return what of the specification this testbed cannot do."""

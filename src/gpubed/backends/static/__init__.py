@@ -1,0 +1,1 @@
+"""Hosts of one's own, reached by SSH."""

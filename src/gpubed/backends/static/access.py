@@ -1,0 +1,66 @@
+"""How the user reaches a host before it is part of a cluster: own key, known host keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from gpubed.allocation import Hop, Node
+from gpubed.backends.static.config import Bastion, Config, Host
+from gpubed.errors import PrerequisiteMissing
+
+
+def door(config: Config, host: Host, name: str) -> Node:
+    """Return a host as a node that the user's own key lets into.
+
+    Raises:
+        PrerequisiteMissing: Its host key, or a bastion's, is not known yet.
+    """
+    return Node(
+        name=name,
+        id="",
+        group="",
+        role="worker",
+        control_address=host.address,
+        port=host.port,
+        user=config.user,
+        host_keys=known_keys(config, host.address, host.port),
+        via=hops(config),
+    )
+
+
+def hops(config: Config) -> tuple[Hop, ...]:
+    """Return the bastions; each is logged into with a key of the user."""
+    return tuple(_hop(config, bastion) for bastion in config.bastions)
+
+
+def _hop(config: Config, bastion: Bastion) -> Hop:
+    return Hop(
+        address=bastion.address,
+        port=bastion.port,
+        user=bastion.user or config.user,
+        host_keys=known_keys(config, bastion.address, bastion.port),
+        identity=str(Path(bastion.key or config.key).expanduser()),
+    )
+
+
+def known_keys(config: Config, address: str, port: int) -> tuple[str, ...]:
+    """Return the host keys that the user trusts for an address.
+
+    Raises:
+        PrerequisiteMissing: There are none, or the file cannot be read.
+    """
+    path = Path(config.known_hosts).expanduser()
+    name = address if port == 22 else f"[{address}]:{port}"
+    try:
+        found: Any = paramiko.HostKeys(str(path)).lookup(name) or {}
+    except OSError as error:
+        raise PrerequisiteMissing(f"{path} cannot be read: {error.strerror}") from None
+    if not found:
+        raise PrerequisiteMissing(
+            f"the host key of {name} is not in {path}",
+            f"ssh -p {port} {config.user}@{address}   (once, and compare the fingerprint)",
+        )
+    return tuple(f"{kind} {key.get_base64()}" for kind, key in found.items())

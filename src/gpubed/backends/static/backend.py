@@ -1,0 +1,173 @@
+"""The static backend: hosts of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpubed.backends.base import Backend, Driver, Existing, Finding, Offer, Problem
+from gpubed.errors import GpubedError
+
+# Pulumi's and paramiko's libraries are slow to import, and most verbs need neither.
+if TYPE_CHECKING:
+    import pulumi
+
+    from gpubed.allocation import Allocation
+    from gpubed.backends.static.config import Config, Host
+    from gpubed.plan import ClusterPlan
+    from gpubed.spec import ClusterSpec
+    from gpubed.ssh import SSH
+
+T = TypeVar("T")
+_AT_ONCE = 16
+
+
+class StaticBackend(Backend):
+    """Hosts that somebody else installed; they are never rebooted or wiped unasked."""
+
+    name = "static"
+    plans_addresses = False
+    may_reboot = False
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, tuple[ClusterSpec, Host, str]] = {}
+
+    def check(self, spec: ClusterSpec) -> list[Problem]:
+        """Find groups without hosts, and hosts that cannot be on the experiment network."""
+        from gpubed.backends.static import limits
+
+        return limits.problems(spec)
+
+    def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
+        """Log in to every host and look whether it can be a node; nothing is changed."""
+        if spec is None:
+            return []
+        from gpubed.backends.static.node import look
+
+        def finding(host: Host, name: str) -> Finding:
+            id_ = f"static.{name}"
+            try:
+                found = _on(spec, host, name, look)
+            except GpubedError as error:
+                return Finding(id_, False, error.message, error.hint)
+            if not found.sudo:
+                fix = f"write `{found.user} ALL=(ALL) NOPASSWD: ALL` into /etc/sudoers.d/gpubed"
+                return Finding(id_, False, f"{name}: sudo asks for a password", fix)
+            return Finding(id_, True, f"{name} ({host.address}): {found.system}")
+
+        return _on_each(_wanted(spec), finding)
+
+    def component(
+        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+    ) -> pulumi.Output[dict[str, Any]]:
+        """Declare one node for each host."""
+        from gpubed.backends.static.component import Cluster
+
+        return Cluster(plan, uuid, public_key).allocation
+
+    def driver(self, kind: str) -> Driver:
+        """Return the driver of a node."""
+        from gpubed.backends.static.node import NodeDriver
+
+        return NodeDriver() if kind == "node" else super().driver(kind)
+
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Say of each node whether its host is still marked as such."""
+        from gpubed.backends.static.node import look
+        from gpubed.paths import Project
+        from gpubed.ssh import SSH, Unreachable
+
+        paths = Project.find().cluster(allocation.cluster)
+
+        def state(node: Any) -> str:
+            try:
+                with SSH(node, paths) as ssh:
+                    owner = look(ssh).owner
+            except Unreachable:
+                return "missing"
+            return "ready" if owner.get("id") == node.id else "missing"
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            states = pool.map(state, allocation.nodes)
+            return {n.name: s for n, s in zip(allocation.nodes, states, strict=True)}
+
+    def existing(self, cluster: str) -> list[Existing]:
+        """Return the hosts of the specification that are marked as nodes of the cluster."""
+        from gpubed.backends.static.node import look
+        from gpubed.paths import Project
+        from gpubed.spec import load
+
+        path = Project.find().cluster(cluster).spec
+        spec = load(path) if path.exists() else None
+
+        if spec is None:
+            return []
+
+        def find(host: Host, name: str) -> Existing | None:
+            owner = _on(spec, host, name, look).owner
+            if owner.get("cluster") != cluster:
+                return None
+            self._hosts[owner["id"]] = spec, host, name
+            return Existing("node", owner["node"], owner["id"], owner["uuid"])
+
+        return [thing for thing in _on_each(_all(spec), find) if thing]
+
+    def remove(self, thing: Existing) -> None:
+        """Take a cluster's key, mark and services from its host."""
+        from gpubed.backends.static.node import release
+
+        spec, host, name = self._hosts[thing.id]
+        _on(spec, host, name, lambda ssh: release(ssh, thing.uuid))
+
+    def resources(self, spec: ClusterSpec) -> list[Offer]:
+        """Return every host of the specification, and whether it is free."""
+        from gpubed.backends.static.node import look
+
+        def offer(host: Host, name: str) -> Offer:
+            try:
+                found = _on(spec, host, name, look)
+            except GpubedError as error:
+                return Offer(host.address, 1, 0, note=error.message)
+            owner = found.owner
+            note = f"node {owner['node']} of {owner['cluster']}" if owner else found.system
+            return Offer(host.address, 1, 0 if owner else 1, found.gpus, note=note)
+
+        return _on_each(_all(spec), offer)
+
+
+def _config(spec: ClusterSpec) -> Config:
+    config: Any = spec.backend
+    return config  # type: ignore[no-any-return]
+
+
+def _all(spec: ClusterSpec) -> Iterator[tuple[Host, str]]:
+    """Return every host with the name that its node has, or would have."""
+    for group, hosts in _config(spec).hosts.items():
+        yield from ((host, f"{group}-{index}") for index, host in enumerate(hosts))
+
+
+def _wanted(spec: ClusterSpec) -> list[tuple[Host, str]]:
+    names = {f"{group.name}-{index}" for group in spec.nodes for index in range(group.count)}
+    return [(host, name) for host, name in _all(spec) if name in names]
+
+
+def _on(spec: ClusterSpec, host: Host, name: str, do: Callable[[SSH], T]) -> T:
+    """Do something on a host, logged in as the user would be."""
+    from gpubed.backends.static.access import door
+    from gpubed.paths import Project
+    from gpubed.ssh import SSH
+
+    config = _config(spec)
+    with SSH(door(config, host, name), Project.find().cluster(spec.name), config.key) as ssh:
+        return do(ssh)
+
+
+def _on_each(hosts: Iterable[tuple[Host, str]], do: Callable[[Host, str], T]) -> list[T]:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(lambda pair: do(*pair), hosts))
+
+
+def create() -> StaticBackend:
+    """Make the backend; the registry calls this."""
+    return StaticBackend()

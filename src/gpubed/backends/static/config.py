@@ -1,0 +1,51 @@
+"""Options of the static backend."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpubed.backends.base import BackendConfig
+from gpubed.sections import Name, Port, Section
+
+User = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+# A name or an address; nothing that OpenSSH could read as an option.
+Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*$", max_length=253)]
+
+
+class Host(Section):
+    """A host that somebody has made already."""
+
+    address: Address = Field(description="where SSH answers: a name or an address")
+    port: Port = 22
+    experiment_address: IPv4Address | None = Field(
+        default=None, description="on the experiment network"
+    )
+
+
+class Bastion(Section):
+    """A host that others are reached through."""
+
+    address: Address
+    port: Port = 22
+    user: User | None = Field(default=None, description="else the user of the hosts")
+    key: str | None = Field(default=None, description="private key; else the key of the hosts")
+
+
+class Config(BackendConfig):
+    """Hosts of one's own."""
+
+    type: Literal["static"]
+    user: User = Field(description="login on all hosts; may use sudo without a password")
+    key: str = Field(
+        default="~/.ssh/id_ed25519", description="private key that lets in; an agent may hold it"
+    )
+    known_hosts: str = Field(
+        default="~/.ssh/known_hosts", description="host keys that are trusted already"
+    )
+    bastions: tuple[Bastion, ...] = Field(
+        default=(), max_length=4, description="hosts to go through, first one first"
+    )
+    hosts: dict[Name, tuple[Host, ...]] = Field(description="the hosts of each node group")

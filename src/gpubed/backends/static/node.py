@@ -1,0 +1,218 @@
+"""A host becomes a node: looked at first, then it learns the cluster's key and a mark."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from gpubed.backends.base import Change, Driver, NodeFailed, Properties
+from gpubed.backends.static.access import door
+from gpubed.backends.static.config import Config, Host
+from gpubed.errors import GpubedError
+from gpubed.paths import Project
+from gpubed.ssh import SSH
+
+MARK = "/etc/gpubed/owner.json"
+_FREE_GIB = 5
+# What may change without another host taking the node's place.
+_ACCESS = {"config", "gpus", "image"}
+
+# Prints one fact per line and changes nothing. `owner` is the mark of a cluster, if there is one.
+_LOOK = r"""
+. /etc/os-release
+echo "system=$PRETTY_NAME"
+echo "image=$ID-$VERSION_ID"
+echo "user=$(id -un)"
+echo "sudo=$(sudo -n true 2> /dev/null && echo yes)"
+echo "systemd=$([ -d /run/systemd/system ] && echo yes)"
+echo "python=$(command -v python3)"
+echo "free_gib=$(df --output=avail -BG / | tail -n 1 | tr -dc 0-9)"
+echo "addresses=$(hostname -I)"
+echo "own_address=$(echo $SSH_CONNECTION | cut -d ' ' -f 3)"
+count=0
+for device in /sys/bus/pci/devices/*; do
+  case "$(cat $device/vendor $device/class 2> /dev/null | tr '\n' ' ')" in
+    "0x10de 0x030"*) count=$((count + 1)) ;;
+  esac
+done
+echo "gpus=$count"
+echo "owner=$(sudo -n cat /etc/gpubed/owner.json 2> /dev/null)"
+"""
+_KEYS = "cat /etc/ssh/ssh_host_*_key.pub"
+# The key is a line of its own, so that it can be taken away again.
+_ADMIT = r"""
+set -eu
+install -d -m 700 ~/.ssh
+touch ~/.ssh/authorized_keys
+chmod 600 ~/.ssh/authorized_keys
+# A file whose last line has no end would swallow ours.
+[ -z "$(tail -c 1 ~/.ssh/authorized_keys)" ] || echo >> ~/.ssh/authorized_keys
+grep -qxF %(line)s ~/.ssh/authorized_keys || echo %(line)s >> ~/.ssh/authorized_keys
+sudo -n install -d -m 755 "$(dirname %(mark)s)"
+echo %(owner)s | sudo -n tee %(mark)s > /dev/null
+"""
+# Services of roles are stopped, so that nothing of the cluster goes on running; packages stay.
+_RELEASE = r"""
+set -eu
+for unit in $(cd /etc/systemd/system && sudo -n grep -ls gpubed -- *.service *.timer); do
+  sudo -n systemctl disable --now "$unit"
+done
+! command -v nft > /dev/null || sudo -n nft delete table inet gpubed 2> /dev/null || true
+sudo -n rm -f %(mark)s
+[ ! -f ~/.ssh/authorized_keys ] || sed -i %(pattern)s ~/.ssh/authorized_keys
+"""
+
+
+class NodeDriver(Driver):
+    """Inputs: cluster, uuid, name, host, config, image, gpus, public_key."""
+
+    def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
+        """Another host replaces the node; another way to it does not."""
+        changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)}
+        return Change(
+            replace=sorted(changed - _ACCESS),
+            update=sorted(changed & _ACCESS),
+        )
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Look at the host, then admit the cluster's key and mark the host as its node."""
+        name = inputs["name"]
+        try:
+            with _connected(inputs) as ssh:
+                found = look(ssh)
+                if wrong := problems(found, inputs):
+                    raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}")
+                owner = {
+                    "uuid": inputs["uuid"],
+                    "cluster": inputs["cluster"],
+                    "node": name,
+                    "id": found.owner.get("id") or f"{name}-{secrets.token_hex(4)}",
+                }
+                line = f"{inputs['public_key']} gpubed:{inputs['uuid']}"
+                ssh.run(
+                    "sh -c %s",
+                    _ADMIT % {k: shlex.quote(v) for k, v in _words(line, owner).items()},
+                )
+                return owner["id"], _result(ssh, owner["id"], found, inputs)
+        except NodeFailed:
+            raise
+        except GpubedError as error:
+            raise NodeFailed(error.message, error.hint) from error
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Return what `create` did, or None when the host is no longer marked as this node."""
+        with _connected(inputs) as ssh:
+            found = look(ssh)
+            if found.owner.get("id") != id or found.owner.get("uuid") != inputs["uuid"]:
+                return None
+            return _result(ssh, id, found, inputs)
+
+    def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
+        """Take another way to the same host."""
+        _, result = self.create(news)
+        return result
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Take back the cluster's key and mark, and stop its services; the host stays as it is."""
+        with _connected(inputs) as ssh:
+            if look(ssh).owner.get("uuid") == inputs["uuid"]:
+                release(ssh, inputs["uuid"])
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a host says about itself.
+
+    Attributes:
+        image: Its operating system as `cluster.yml` names it.
+        addresses: All that it has.
+        own_address: The one that we came in by.
+        owner: The mark of the cluster whose node it is; empty when it is free.
+    """
+
+    system: str
+    image: str
+    user: str
+    sudo: bool
+    systemd: bool
+    python: str
+    free_gib: int
+    addresses: tuple[str, ...]
+    own_address: str
+    gpus: int
+    owner: dict[str, str]
+
+
+def look(ssh: SSH) -> Found:
+    """Ask a host about itself; nothing on it is changed."""
+    said = ssh.run("sh -c %s", _LOOK).stdout
+    facts = dict(line.partition("=")[::2] for line in said.splitlines() if "=" in line)
+    return Found(
+        system=facts["system"],
+        image=facts["image"],
+        user=facts["user"],
+        sudo=bool(facts["sudo"]),
+        systemd=bool(facts["systemd"]),
+        python=facts["python"],
+        free_gib=int(facts["free_gib"] or 0),
+        addresses=tuple(facts["addresses"].split()),
+        own_address=facts["own_address"],
+        gpus=int(facts["gpus"]),
+        owner=json.loads(facts["owner"] or "{}"),
+    )
+
+
+def release(ssh: SSH, uuid: str) -> None:
+    """Take a cluster's key, mark and services from a host."""
+    words = {"mark": MARK, "pattern": f"/ gpubed:{uuid}$/d"}
+    ssh.run("sh -c %s", _RELEASE % {k: shlex.quote(v) for k, v in words.items()})
+
+
+def problems(found: Found, inputs: Properties) -> list[str]:
+    """Return why a host cannot be a node of the cluster."""
+    host, image, gpus = Host.model_validate(inputs["host"]), inputs["image"], inputs["gpus"]
+    experiment = host.experiment_address and str(host.experiment_address)
+    wrong = {
+        f"does not let {found.user} use sudo without a password": not found.sudo,
+        "does not run systemd": not found.systemd,
+        "has no python3": not found.python,
+        f"runs {found.image}, but cluster.yml says image: {image}": found.image != image,
+        f"has {found.free_gib} GiB free on /, {_FREE_GIB} are needed": found.free_gib < _FREE_GIB,
+        f"has {found.gpus} NVIDIA GPUs, {gpus} are asked for": found.gpus < gpus,
+        f"has no address {experiment}, only {', '.join(found.addresses)}": bool(
+            experiment and experiment not in found.addresses
+        ),
+        f"is a node of cluster {found.owner.get('cluster')}, see {MARK}": bool(
+            found.owner and found.owner["uuid"] != inputs["uuid"]
+        ),
+    }
+    return [why for why, is_so in wrong.items() if is_so]
+
+
+def _words(line: str, owner: dict[str, str]) -> dict[str, str]:
+    return {"line": line, "mark": MARK, "owner": json.dumps(owner)}
+
+
+def _connected(inputs: Properties) -> SSH:
+    config = Config.model_validate({**inputs["config"], "hosts": {}})
+    host = Host.model_validate(inputs["host"])
+    node = door(config, host, inputs["name"])
+    return SSH(node, Project.find().cluster(inputs["cluster"]), config.key)
+
+
+def _result(ssh: SSH, id_: str, found: Found, inputs: Properties) -> dict[str, Any]:
+    host, node = Host.model_validate(inputs["host"]), ssh.node
+    keys = [" ".join(line.split()[:2]) for line in ssh.run(_KEYS).stdout.splitlines()]
+    return {
+        "id": id_,
+        # As the host itself sees it: other nodes and bastions may not know its name.
+        "control_address": found.own_address,
+        "experiment_address": host.experiment_address and str(host.experiment_address),
+        "port": node.port,
+        "user": node.user,
+        "host_keys": sorted(keys),
+        "via": [hop.model_dump() for hop in node.via],
+    }
