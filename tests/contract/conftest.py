@@ -10,12 +10,13 @@ import asyncio
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
+import yaml
 
 from gpubed import plan, registry, secret, spec
 from gpubed.allocation import Allocation
@@ -23,7 +24,29 @@ from gpubed.backends.base import Backend, Existing
 from gpubed.paths import ClusterPaths, Project
 
 RATE_BPS = 100_000_000
+# Hosts of one's own, in the tests: nodes of another local cluster, behind one of them.
+GROUND: dict[str, Any] = {
+    "version": 1,
+    "name": "ground",
+    "backend": {"type": "local"},
+    "nodes": [
+        {"count": 2, "machine": {"cpus": 1, "memory": "1 GiB"}},
+        {"name": "gate", "count": 1, "machine": {"cpus": 1, "memory": "512 MiB"}},
+    ],
+    "networks": {
+        "control": {"subnet": "10.127.205.0/24"},
+        "experiment": {"subnet": "10.127.206.0/24", "rate": RATE_BPS},
+    },
+}
 SPECS: dict[str, dict[str, Any]] = {
+    "static": {
+        "version": 1,
+        "name": "contract",
+        "backend": {"type": "static", "user": "gpubed"},
+        "nodes": [{"count": 2}],
+        "networks": {"experiment": {"subnet": "10.127.206.0/24", "rate": RATE_BPS}},
+        "storage": {"shared": {"provider": "volume"}},
+    },
     "container": {
         "version": 1,
         "name": "contract",
@@ -134,6 +157,46 @@ class _Engine(pulumi.runtime.Mocks):
         raise NotImplementedError(args.token)
 
 
+@contextmanager
+def made_cluster(data: dict[str, Any], project: Project) -> Iterator[Cluster]:
+    """Make a cluster from its specification; it is gone afterwards."""
+    wanted = spec.model().model_validate(data)
+    backend = registry.backend(spec.spec_backend(wanted))
+    refused = [found for found in backend.doctor(wanted) if not found.ok]
+    if refused:
+        pytest.skip(f"{wanted.name}: {refused[0].message}")
+    paths = project.cluster(wanted.name)
+    paths.spec.parent.mkdir(parents=True, exist_ok=True)
+    paths.spec.write_text(yaml.safe_dump(data))
+    made = Cluster(backend, plan.plan(wanted), paths)
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()
+
+
+@contextmanager
+def own_hosts(project: Project) -> Iterator[dict[str, Any]]:
+    """Make hosts and what their user has: a key, known host keys; returns backend options."""
+    with made_cluster(GROUND, project) as ground:
+        *hosts, gate = ground.allocation.nodes
+        known = project.root / "known_hosts"
+        lines = [f"{n.control_address} {k}\n" for n in (*hosts, gate) for k in n.host_keys]
+        known.write_text("".join(lines))
+        yield {
+            "key": str(ground.paths.private_key),
+            "known_hosts": str(known),
+            "bastions": [{"address": gate.control_address}],
+            "hosts": {
+                "node": [
+                    {"address": n.control_address, "experiment_address": n.experiment_address}
+                    for n in hosts
+                ]
+            },
+        }
+
+
 @pytest.fixture(
     scope="module", params=[pytest.param(name, marks=pytest.mark.docker) for name in SPECS]
 )
@@ -143,20 +206,15 @@ def cluster(
     """A cluster of two nodes; gone afterwards."""
     if request.param == "vm" and os.environ.get("GPUBED_VM") != "1":
         pytest.skip("virtual machines take minutes where KVM does not work: set GPUBED_VM=1")
-    wanted = spec.model().model_validate(SPECS[request.param])
-    backend = registry.backend(spec.spec_backend(wanted))
-    refused = [found for found in backend.doctor(wanted) if not found.ok]
-    if refused:
-        pytest.skip(f"{request.param}: {refused[0].message}")
-    folder: Path = tmp_path_factory.mktemp("project")
+    project, data = Project(tmp_path_factory.mktemp("project")), SPECS[request.param]
     asyncio.set_event_loop(asyncio.new_event_loop())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUBED_CACHE", str(folder / "cache"))
-        made = Cluster(backend, plan.plan(wanted), Project(folder).cluster("contract"))
-        try:
-            made.up()
-            yield made
-        finally:
-            made.down()
-            asyncio.get_event_loop().close()
-            asyncio.set_event_loop(None)
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setenv("GPUBED_CACHE", str(project.root / "cache"))
+        patch.setenv("GPUBED_ROOT", str(project.root))
+        if request.param == "static":
+            hosts = stack.enter_context(own_hosts(project))
+            data = {**data, "backend": data["backend"] | hosts}
+        yield stack.enter_context(made_cluster(data, project))
+        stack.close()
+    asyncio.get_event_loop().close()
+    asyncio.set_event_loop(None)
