@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
+from gpubed import lease
 from gpubed.cli.ui import UI
+
+_SHORT_S = 7200
 
 
 def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
@@ -15,11 +19,24 @@ def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
     ui.table(("node", *(c.replace("_", " ") for c in columns[1:]), "hardware"), rows)
     if document["verification"]:
         verification(ui, document["verification"])
+    for failure in document["failed"]:
+        ui.mark("fail", f"{failure['node']} is left out: {failure['reason']}")
+    _lease(ui, name, document["lease"])
     for service in document["services"]:
         ui.say(f"{service['name']}: {service['url']}")
     ui.say(
         f"next: gpubed open {name} --print    gpubed run {name} digits    gpubed ssh {name} head"
     )
+
+
+def _lease(ui: UI, name: str, known: dict[str, Any]) -> None:
+    left = known["remaining_s"]
+    if left is None:
+        return
+    end = lease.local(datetime.fromisoformat(known["granted_until"]))
+    ui.say(f"lease: until {end}, {duration(max(0, left))} left")
+    if left < _SHORT_S:
+        ui.mark("fail", f"the lease ends soon: gpubed renew {name}")
 
 
 def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> None:
@@ -51,10 +68,15 @@ def _hardware(found: dict[str, Any] | None) -> str:
 
 def ago(seconds: float) -> str:
     """Write an age as people say it."""
+    return f"{duration(seconds)} ago"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration as people say it."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _measured(check: dict[str, Any]) -> str:

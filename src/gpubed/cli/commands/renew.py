@@ -1,0 +1,108 @@
+"""gpubed renew."""
+
+import time
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from gpubed import lease, leaving
+from gpubed.allocation import Allocation, load
+from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.ui import UI
+from gpubed.errors import GpubedError, Refused, UsageError
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan, from_file
+from gpubed.units import parse_seconds
+
+EXAMPLE = "gpubed renew vw --for 12h"
+_LOOK_EVERY_S = 60.0
+_ENOUGH_S = 60.0
+
+
+def command(
+    cluster: Cluster,
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="From now on; lease.duration if left out."),
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option("--until", help="The end, in local time.")
+    ] = None,
+    auto: Annotated[
+        bool,
+        typer.Option("--auto", help="Go on until the end, and renew as lease.renewal allows."),
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --auto: look once, for a cron job.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Ask the testbed for more time, and say what it granted."""
+    if for_ and until:
+        raise UsageError("--for and --until exclude each other")
+    ui, paths = UI(as_json), find(cluster)
+    wanted, granted = from_file(paths.spec), load(paths.allocation)
+    if auto:
+        return _keep(ui, paths, wanted, granted, once)
+    end = until.astimezone() if until else lease.now() + timedelta(seconds=_duration(for_, wanted))
+    record = lease.renew(paths, wanted, granted, end)
+    ui.document("renew", {"lease": record.document()})
+    return _tell(ui, record, end)
+
+
+def _duration(text: str | None, wanted: ClusterPlan) -> float:
+    if text is None:
+        return wanted.spec.lease.duration
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise UsageError(f"--for {text!r} {error}", EXAMPLE) from None
+
+
+def _tell(ui: UI, record: lease.Record, asked: datetime) -> int:
+    granted = record.granted_until
+    if granted is None:
+        ui.say("the nodes do not expire")
+        return 0
+    ui.say(f"granted until {lease.local(granted)}")
+    if (asked - granted).total_seconds() > _ENOUGH_S:
+        ui.error(f"the testbed granted less than was asked for ({lease.local(asked)})")
+        return 4
+    return 0
+
+
+def _keep(ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation, once: bool) -> int:
+    """Watch a lease to its end; a testbed that does not answer is asked again."""
+    while True:
+        try:
+            record = _look(ui, paths, wanted, granted)
+        except GpubedError as error:
+            ui.error(error.message, error.hint)
+            record = lease.last(paths)
+        state = record.state(wanted.spec.lease.renewal.margin)
+        if state == "unlimited":
+            ui.note("the nodes do not expire")
+            return 0
+        if state == "expired":
+            ui.error("the lease has ended", f"gpubed up {paths.name} --refresh")
+            return 1
+        if once:
+            ui.document("renew", {"lease": record.document()})
+            return 0
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _look(ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> lease.Record:
+    record = lease.read(paths, wanted, granted)
+    if until := lease.due(record, wanted.spec.lease):
+        try:
+            record = lease.renew(paths, wanted, granted, until)
+            _tell(ui, record, until)
+        except Refused as error:
+            ui.error(f"not renewed: {error.message}")
+    if lease.is_ending(record, wanted.spec.lease):
+        for what in leaving.prepare(paths, wanted, granted):
+            ui.note(what)
+        record = lease.ended(paths, record)
+    return record

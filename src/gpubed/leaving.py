@@ -1,0 +1,43 @@
+"""What to save before a lease ends: a checkpoint, and the results of all runs."""
+
+from __future__ import annotations
+
+from gpubed.allocation import Allocation
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan
+from gpubed.ssh import SSH
+
+_COMMAND_S = 600.0
+
+
+def prepare(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:
+    """Do what `lease.before_end` says.
+
+    Returns:
+        What was done, in words.
+
+    Raises:
+        GpubedError: The head could not be reached, or the command failed; results are
+            collected all the same.
+    """
+    wanted, done = plan.spec.lease.before_end, []
+    with SSH(allocation.head, cluster) as head:
+        try:
+            if wanted.command:
+                head.run("sh -c %s", wanted.command, timeout=_COMMAND_S)
+                done.append(f"ran `{wanted.command}` on {allocation.head.name}")
+        finally:
+            if wanted.collect:
+                runs = collect(head, cluster, plan)
+                done.append(f"collected {len(runs)} run(s) into {cluster.runs}")
+    return done
+
+
+def collect(head: SSH, cluster: ClusterPaths, plan: ClusterPlan) -> list[str]:
+    """Copy the runs whose results are not here yet; returns their names."""
+    there = f"{plan.spec.storage.shared.path}/runs"
+    names = head.run("ls -1 %s 2> /dev/null || true", there).stdout.split()
+    missing = [name for name in names if not (cluster.runs / name / "metrics.json").exists()]
+    for name in missing:
+        head.get(f"{there}/{name}", cluster.runs / name)
+    return missing

@@ -1,0 +1,104 @@
+"""`gpubed renew`: what was granted is told, and the end is prepared while there is time."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gpubed import cli, lease, leaving, registry
+from gpubed.backends.base import Lease
+from gpubed.errors import Refused
+from gpubed.paths import ClusterPaths, Project
+from support.samples import sample_allocation, sample_plan
+
+SPEC = {
+    "version": 1,
+    "backend": {"type": "local"},
+    "nodes": [{"count": 3}],
+    "networks": {"experiment": {"rate": "1 Gbit/s"}},
+}
+
+
+class Testbed:
+    """Stands for a testbed with an end and a limit; `refuses` says no to every renewal."""
+
+    __test__ = False
+
+    def __init__(self, left: timedelta, most: timedelta, refuses: bool = False) -> None:
+        self.until = datetime.now(UTC) + left
+        self.most = datetime.now(UTC) + most
+        self.refuses = refuses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(REAL, name)
+
+    def lease(self, *_: object) -> Lease:
+        return Lease(self.until)
+
+    def renew(self, _spec: object, _allocation: object, until: datetime) -> Lease:
+        if self.refuses:
+            raise Refused("the project has used up its hours")
+        self.until = min(until, self.most)
+        return Lease(self.until)
+
+
+REAL = registry.backend("local")
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterPaths:
+    made = Project(tmp_path).cluster("lab")
+    made.spec.parent.mkdir(parents=True)
+    made.spec.write_text(yaml.safe_dump(SPEC))
+    made.state.mkdir(parents=True)
+    made.allocation.write_text(sample_allocation(sample_plan()).model_dump_json())
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    return made
+
+
+def run(monkeypatch: pytest.MonkeyPatch, testbed: Testbed, *words: str) -> Any:
+    monkeypatch.setattr(registry, "backend", lambda _: testbed)
+    return CliRunner().invoke(cli.build(), ["renew", "lab", *words], standalone_mode=False)
+
+
+@pytest.mark.parametrize(("most", "code"), [(24 * HOUR, 0), (3 * HOUR, 4)])
+def test_a_shortened_renewal_is_not_a_success(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, most: timedelta, code: int
+) -> None:
+    done = run(monkeypatch, Testbed(HOUR, most), "--for", "12 h", "--json")
+    assert done.return_value == code
+    granted = json.loads(done.stdout)["lease"]["remaining_s"]
+    assert granted == pytest.approx(min(12 * HOUR, most).total_seconds(), abs=60)
+
+
+def test_auto_renews_by_the_policy(cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    testbed = Testbed(HOUR, 100 * HOUR)
+    assert run(monkeypatch, testbed, "--auto", "--once").return_value == 0
+    left = testbed.until - datetime.now(UTC)
+    assert left.total_seconds() == pytest.approx(86400, abs=60)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_an_end_that_cannot_be_moved_is_prepared_once(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    prepared: list[str] = []
+    monkeypatch.setattr(leaving, "prepare", lambda *_: prepared.append("once") or ["done"])
+    testbed = Testbed(HOUR / 4, HOUR / 4, refuses)
+    for _ in range(2):
+        run(monkeypatch, testbed, "--auto", "--once")
+    assert prepared == ["once"]
+    assert lease.last(cluster).ended_for == testbed.until
+
+
+def test_a_lease_that_is_over_ends_the_watch(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(monkeypatch, Testbed(-HOUR, HOUR), "--auto").return_value == 1
