@@ -61,7 +61,10 @@ def cluster(ground, tmp_path_factory):
             "known_hosts": str(known),
             "bastions": [{"address": gate["control_address"]}],
             "hosts": {
-                "node": [dict(zip(("address", keep[1]), (n[k] for k in keep))) for n in hosts]
+                "node": [
+                    {"address": n["control_address"], "experiment_address": n["experiment_address"]}
+                    for n in hosts
+                ]
             },
         },
         nodes=[{"name": "node", "count": 2}],
