@@ -46,11 +46,10 @@ def cluster(ground, tmp_path_factory):
     *hosts, gate = allocation["nodes"]
     root = tmp_path_factory.mktemp("own")
     known = root / "known_hosts"
-    lines = [
-        f"{n['control_address']} {key}\n" for n in allocation["nodes"] for key in n["host_keys"]
-    ]
-    known.write_text("".join(lines))
-    keep = ("control_address", "experiment_address")
+    with known.open("w") as file:
+        for node in allocation["nodes"]:
+            file.writelines(f"{node['control_address']} {key}
+" for key in node["host_keys"])
     made = Cluster(
         root,
         unique("own"),
