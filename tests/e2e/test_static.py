@@ -48,8 +48,7 @@ def cluster(ground, tmp_path_factory):
     known = root / "known_hosts"
     with known.open("w") as file:
         for node in allocation["nodes"]:
-            file.writelines(f"{node['control_address']} {key}
-" for key in node["host_keys"])
+            file.writelines(f"{node['control_address']} {key}\n" for key in node["host_keys"])
     made = Cluster(
         root,
         unique("own"),
