@@ -22,9 +22,9 @@ down: setup ## remove CLUSTER and everything that carries its id
 test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
 	@./setup.sh test
 	@$(MAKE) --no-print-directory lint
-	@$(PYTEST) tests -m "not services and not testbeds"
+	@$(PYTEST) tests --durations=15 -m "not services and not testbeds"
 
-test-services: ## Slurm, containers and monitoring, each switched on, used and off on a whole cluster
+test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
 	@./setup.sh test
 	@$(PYTEST) tests/e2e -m services
 

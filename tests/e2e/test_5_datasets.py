@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
 
 # In the cluster's own environment, since the images are made there.
 MAKE_IMAGES = """
