@@ -8,7 +8,7 @@ driver of the backend and kind that the resource names, and delegates.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pulumi
@@ -70,6 +70,8 @@ class Provider(ResourceProvider):
 
     def delete(self, id: str, props: dict[str, Any]) -> None:  # noqa: A002
         """Remove the resource; it may be gone already."""
+        if "failed" in (props.get("result") or {}):
+            return
         with _told():
             _driver(props).delete(id, _inputs(props))
 
@@ -84,7 +86,9 @@ def _create(driver: Driver, props: Mapping[str, Any]) -> tuple[str, dict[str, An
             if not props.get("on_failure"):
                 raise
             progress.emit("note", message=f"{props['name']} failed: {error.message}")
-            driver.delete("", _inputs(props))
+            # What cannot be removed now is found by its label when the cluster goes.
+            with suppress(GpubedError):
+                driver.delete("", _inputs(props))
             if attempt == attempts:
                 return f"failed/{props['name']}", {"failed": error.message}
     raise AssertionError("the last attempt returns")

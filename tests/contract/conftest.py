@@ -22,6 +22,7 @@ from gpubed import plan, registry, secret, spec
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Backend, Existing
 from gpubed.paths import ClusterPaths, Project
+from gpubed.resources import Provider
 
 RATE_BPS = 100_000_000
 # Hosts of one's own, in the tests: nodes of another local cluster, behind one of them.
@@ -112,21 +113,23 @@ class Cluster:
         self.allocation = Allocation.model_validate(resolved[0])
 
     def create(self, made: Made) -> None:
-        """Call the driver, as an engine would at the first time or after a crash."""
-        made.id, made.result = self.backend.driver(made.kind).create(made.inputs)
+        """Call the provider, as an engine would at the first time or after a crash."""
+        created = Provider().create(made.inputs)
+        made.id, made.result = created.id, created.outs["result"]
 
     def read(self, made: Made) -> dict[str, Any] | None:
         """Ask the driver what there is."""
         return self.backend.driver(made.kind).read(made.id, made.inputs)
 
     def delete(self, made: Made) -> None:
-        """Call the driver."""
-        self.backend.driver(made.kind).delete(made.id, made.inputs)
+        """Call the provider."""
+        Provider().delete(made.id, {**made.inputs, "result": made.result})
 
     def down(self) -> None:
-        """Delete everything, last made first."""
+        """Delete everything that was made, last made first."""
         for made in reversed(self.made):
-            self.delete(made)
+            if made.id:
+                self.delete(made)
 
     def existing(self) -> list[Existing]:
         """Return what the testbed has of it."""

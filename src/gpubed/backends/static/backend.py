@@ -105,7 +105,10 @@ class StaticBackend(Backend):
             return []
 
         def find(host: Host, name: str) -> Existing | None:
-            owner = _on(spec, host, name, look).owner
+            try:
+                owner = _on(spec, host, name, look).owner
+            except GpubedError:
+                return None  # removing a node from a host that is away fails by itself
             if owner.get("cluster") != cluster:
                 return None
             self._hosts[owner["id"]] = spec, host, name

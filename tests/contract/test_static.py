@@ -1,0 +1,95 @@
+"""What own hosts promise beyond the contract of all backends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.conftest import RATE_BPS, SPECS, made_cluster, own_hosts
+from gpubed.errors import Refused
+from gpubed.paths import Project
+from gpubed.ssh import SSH
+
+pytestmark = pytest.mark.docker
+
+_ABSENT = {"address": "10.127.205.250", "experiment_address": "10.127.206.250"}
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, dict[str, Any]]]:
+    """Two hosts that are there, one that is not, and a project for clusters of them."""
+    project = Project(tmp_path_factory.mktemp("project"))
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUBED_ROOT", str(project.root))
+        with own_hosts(project) as options:
+            keys = Path(options["known_hosts"])
+            keys.write_text(keys.read_text() + f"{_ABSENT['address']} ssh-ed25519 {_KEY}\n")
+            options["hosts"]["node"].append(_ABSENT)
+            yield project, options
+    asyncio.get_event_loop().close()
+    asyncio.set_event_loop(None)
+
+
+_KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ8dXbL0d0Yw0m4r0x3o8rGd7n0eC3Kz7n2QK9bq3fS9"
+
+
+def specification(options: dict[str, Any], **group: Any) -> dict[str, Any]:
+    return {
+        **SPECS["static"],
+        "name": "own",
+        "backend": {"type": "static", "user": "gpubed", **options},
+        "nodes": [{"count": 3, **group}],
+        "networks": {"experiment": {"subnet": "10.127.206.0/24", "rate": RATE_BPS}},
+    }
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpubed.ssh._CONNECT_S", 4.0)
+    # The whole cluster is refused by doctor where a host is missing; here it is to come so far.
+    monkeypatch.setattr("gpubed.backends.static.backend.StaticBackend.doctor", lambda *_: [])
+
+
+def test_the_others_go_on_without_a_host_that_is_not_there(hosts: Any) -> None:
+    project, options = hosts
+    with made_cluster(specification(options, min=2), project) as made:
+        assert [node.name for node in made.allocation.nodes] == ["node-0", "node-1"]
+        [failed] = made.allocation.failed
+        assert failed.node == "node-2"
+        assert "does not answer SSH" in failed.reason
+        assert len(made.existing()) == 2
+
+
+def test_too_few_hosts_are_refused_by_name_and_released(hosts: Any) -> None:
+    project, options = hosts
+    refused = pytest.raises(Exception, match=r"node-2 .*does not answer SSH")
+    with refused, made_cluster(specification(options), project):
+        pass
+    with made_cluster(specification(options, min=2), project) as made:
+        assert len(made.allocation.nodes) == 2, "no mark was left that would stand in the way"
+
+
+def test_a_host_of_another_cluster_is_refused(hosts: Any) -> None:
+    project, options = hosts
+    with made_cluster(specification(options, min=2), project):
+        thief = {**specification(options, min=2), "name": "thief"}
+        refused = pytest.raises(Refused, match="is a node of cluster own")
+        with refused, made_cluster(thief, project):
+            pass
+
+
+def test_only_the_hosts_own_line_is_taken_from_authorized_keys(hosts: Any) -> None:
+    project, options = hosts
+    with made_cluster(specification(options, min=2), project) as made:
+        with SSH(made.allocation, made.paths) as ssh:
+            ssh.run("printf %s >> .ssh/authorized_keys", "ssh-ed25519 AAAA somebody")
+        made.node("node-0").inputs["public_key"] += "x"
+        made.create(made.node("node-0"))
+        with SSH(made.allocation, made.paths) as ssh:
+            lines = ssh.run("cat .ssh/authorized_keys").stdout.splitlines()
+        assert "ssh-ed25519 AAAA somebody" in lines, "its line had no end, and is whole"
