@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from contract.conftest import RATE_BPS, SPECS, made_cluster, own_hosts
-from gpubed.errors import Refused
+from gpubed import registry
+from gpubed.backends.base import NodeFailed
 from gpubed.paths import Project
 from gpubed.ssh import SSH
 
@@ -48,48 +49,57 @@ def specification(options: dict[str, Any], **group: Any) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpubed.ssh._CONNECT_S", 4.0)
-    # The whole cluster is refused by doctor where a host is missing; here it is to come so far.
-    monkeypatch.setattr("gpubed.backends.static.backend.StaticBackend.doctor", lambda *_: [])
+SPARE = {"min": 2, "on_failure": "leave_out"}
 
 
-def test_the_others_go_on_without_a_host_that_is_not_there(hosts: Any) -> None:
-    project, options = hosts
-    with made_cluster(specification(options, min=2), project) as made:
-        assert [node.name for node in made.allocation.nodes] == ["node-0", "node-1"]
-        [failed] = made.allocation.failed
-        assert failed.node == "node-2"
-        assert "does not answer SSH" in failed.reason
-        assert len(made.existing()) == 2
+@pytest.fixture(autouse=True, scope="module")
+def _impatient() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpubed.ssh._ATTEMPTS", 1)
+        # The whole cluster is refused by doctor where a host is missing; here it comes so far.
+        patch.setattr("gpubed.backends.static.backend.StaticBackend.doctor", lambda *_: [])
+        yield
 
 
 def test_too_few_hosts_are_refused_by_name_and_released(hosts: Any) -> None:
     project, options = hosts
-    refused = pytest.raises(Exception, match=r"node-2 .*does not answer SSH")
+    refused = pytest.raises(NodeFailed, match=r"node-2 .*does not answer SSH")
     with refused, made_cluster(specification(options), project):
         pass
-    with made_cluster(specification(options, min=2), project) as made:
-        assert len(made.allocation.nodes) == 2, "no mark was left that would stand in the way"
+    backend = registry.backend("static")
+    assert backend.existing("own") == [], "no mark was left that would stand in the way"
 
 
-def test_a_host_of_another_cluster_is_refused(hosts: Any) -> None:
+@pytest.fixture(scope="module")
+def made(hosts: Any) -> Iterator[Any]:
+    """A cluster of three that may do without one."""
     project, options = hosts
-    with made_cluster(specification(options, min=2), project):
-        thief = {**specification(options, min=2), "name": "thief"}
-        refused = pytest.raises(Refused, match="is a node of cluster own")
-        with refused, made_cluster(thief, project):
-            pass
+    with made_cluster(specification(options, **SPARE), project) as made:
+        yield made
 
 
-def test_only_the_hosts_own_line_is_taken_from_authorized_keys(hosts: Any) -> None:
+def test_the_others_go_on_without_a_host_that_is_not_there(made: Any) -> None:
+    assert [node.name for node in made.allocation.nodes] == ["node-0", "node-1"]
+    [failed] = made.allocation.failed
+    assert failed.node == "node-2"
+    assert "does not answer SSH" in failed.reason
+    assert len(made.existing()) == 2
+
+
+def test_a_host_of_another_cluster_is_refused(made: Any, hosts: Any) -> None:
     project, options = hosts
-    with made_cluster(specification(options, min=2), project) as made:
-        with SSH(made.allocation, made.paths) as ssh:
-            ssh.run("printf %s >> .ssh/authorized_keys", "ssh-ed25519 AAAA somebody")
-        made.node("node-0").inputs["public_key"] += "x"
-        made.create(made.node("node-0"))
-        with SSH(made.allocation, made.paths) as ssh:
-            lines = ssh.run("cat .ssh/authorized_keys").stdout.splitlines()
-        assert "ssh-ed25519 AAAA somebody" in lines, "its line had no end, and is whole"
+    thief = {**specification(options, **SPARE), "name": "thief"}
+    refused = pytest.raises(NodeFailed, match="is a node of cluster own")
+    with refused, made_cluster(thief, project):
+        pass
+
+
+def test_the_users_own_keys_stay_whole(made: Any) -> None:
+    with SSH(made.allocation, made.paths) as ssh:
+        ssh.run("printf %s >> .ssh/authorized_keys", "ssh-ed25519 AAAA somebody")
+    changed = {**made.node("node-0").inputs, "public_key": "ssh-ed25519 BBBB"}
+    made.backend.driver("node").create(changed)
+    with SSH(made.allocation, made.paths) as ssh:
+        lines = ssh.run("cat .ssh/authorized_keys").stdout.splitlines()
+    assert "ssh-ed25519 AAAA somebody" in lines, "its line had no end"
+    assert f"ssh-ed25519 BBBB gpubed:{made.uuid}" in lines
