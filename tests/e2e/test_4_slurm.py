@@ -1,5 +1,6 @@
 """Slurm is switched on, shared by researchers, and switched off again."""
 
+import re
 import time
 
 import pytest
@@ -107,6 +108,29 @@ def test_a_researchers_horovod_job_runs_under_srun_on_three_nodes(shared):
     assert sorted(said.splitlines()) == [f"{i} 3 node-{i} 3" for i in range(3)]
 
 
+def test_a_researchers_own_jupyterlab_is_a_job(shared):
+    said = as_user(shared, "alice", "gpubed-jupyter --nodelist=node-1")
+    address, port = re.search(r"-L \d+:([\d.]+):(\d+) alice@node-0", said).groups()
+    token = re.search(r"token=(\w+)", said)[1]
+    certificate = re.search(r"certificate: +(\S+)", said)[1]
+
+    def answer(token):
+        ask = f"sudo -u alice curl -sS --cacert {certificate} -o /dev/null -w %{{http_code}} -K -"
+        return shared.node(
+            "head", ask, f'url = "https://{address}:{port}/api/status?token={token}"'
+        )
+
+    assert (answer(token), answer("wrong")) == ("200", "403")
+    listed = shared.node("head", "squeue -h -o '%u %j %T %N'").strip()
+    assert listed == "alice jupyter RUNNING node-1"
+    assert "alice" in shared.node("node-1", "ps -C jupyter-lab -o user=")
+    assert token not in shared.node("node-1", "ps -e -o args")
+    assert shared.node("head", f"sudo stat -c %a {certificate}").strip() == "600"
+    as_user(shared, "alice", "scancel --name=jupyter")
+    wait_for(shared, "squeue -h", "".__eq__)
+    wait_for(shared, f"sudo ls {certificate} 2>/dev/null || true", "".__eq__)
+
+
 def test_the_launcher_brings_the_results_back(shared):
     result = shared.json("run", "digits", "--launcher", "slurm")
     assert (result["status"], result["world_size"]) == ("ok", 3)
@@ -155,7 +179,7 @@ def test_switched_off_nothing_is_left(shared):
     shared.edit(lambda spec: spec["services"].pop("slurm"))
     shared.call("up")
     for node in ("head", "node-1"):
-        left = "ls -d /etc/slurm /etc/gpubed/slurm /usr/sbin/slurmd /usr/local/bin/gpubed-srun"
+        left = "ls -d /etc/slurm /etc/gpubed/slurm /usr/sbin/slurmd /usr/local/bin/gpubed-{srun,jupyter}"
         assert shared.node(node, f"{left} 2>/dev/null || true") == ""
         assert "absent" in shared.node(node, "getent passwd alice || echo absent")
         daemons = "ps -e -o comm | grep -E 'slurm|munge|mariadb' || true"
