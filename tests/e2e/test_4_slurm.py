@@ -179,7 +179,8 @@ def test_switched_off_nothing_is_left(shared):
     shared.edit(lambda spec: spec["services"].pop("slurm"))
     shared.call("up")
     for node in ("head", "node-1"):
-        left = "ls -d /etc/slurm /etc/gpubed/slurm /usr/sbin/slurmd /usr/local/bin/gpubed-{srun,jupyter}"
+        tools = "/usr/local/bin/gpubed-srun /usr/local/bin/gpubed-jupyter"
+        left = f"ls -d /etc/slurm /etc/gpubed/slurm /usr/sbin/slurmd {tools}"
         assert shared.node(node, f"{left} 2>/dev/null || true") == ""
         assert "absent" in shared.node(node, "getent passwd alice || echo absent")
         daemons = "ps -e -o comm | grep -E 'slurm|munge|mariadb' || true"
