@@ -19,8 +19,8 @@ from gpubed.errors import GpubedError, is_about_the_disk, unwritable
 _INTERRUPTED = 130
 
 
-def build() -> typer.Typer:
-    """Return the application with every verb of `commands`."""
+def build(only: str | None = None) -> typer.Typer:
+    """Return the application with every verb of `commands`, or with one of them."""
     app = typer.Typer(
         name="gpubed",
         help="Turn a testbed into a ready, verified Horovod GPU cluster.",
@@ -31,7 +31,7 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name in verbs():
+    for name in [only] if only else verbs():
         module = import_module(f"gpubed.cli.commands.{name}")
         example = f"Example:  {module.EXAMPLE}"
         if hasattr(module, "app"):
@@ -47,10 +47,16 @@ def verbs() -> list[str]:
     return sorted(p.stem for p in (Path(__file__).parent / "commands").glob("[a-z]*.py"))
 
 
+def _asked(words: list[str]) -> str | None:
+    """Return the verb, if it is the first word: the others need not be imported then."""
+    first = words[0] if words else ""
+    return first if first in verbs() else None
+
+
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
     try:
-        code = build()(standalone_mode=False)
+        code = build(_asked(sys.argv[1:]))(standalone_mode=False)
     except GpubedError as error:
         UI().error(error.message, error.hint)
         code = error.exit_code
