@@ -47,7 +47,7 @@ class Fault:
 
     Attributes:
         what: `queued` for ever, `no-image`, `halt` or `kill` or `delete` while it runs,
-            `truncate` the log's end, `lose-middle` of the log.
+            `truncate` the log's end, `lose-line`: the last but one of the log.
         after_s: How long after the start of the job.
     """
 
@@ -92,6 +92,11 @@ class Job:
         except FileNotFoundError:
             return b""
         return content if self.limit is None else self.limit(content)
+
+
+def _without_second_last(content):
+    *lines, _lost, last = content.splitlines(keepends=True)
+    return b"".join([*lines, last])
 
 
 def now():
@@ -232,10 +237,8 @@ class Service:
     def _ended(self, job, code):
         if self.fault(job, "truncate"):
             job.limit = lambda content: content[: len(content) // 2]
-        if self.fault(job, "lose-middle"):
-            job.limit = lambda content: b"".join(
-                line for n, line in enumerate(content.splitlines(True)) if n != 1
-            )
+        if self.fault(job, "lose-line"):
+            job.limit = _without_second_last
         if job.wanted == "CANCELLED":
             return self._to(job, "CANCELLED", "cancelled by the user")
         if job.wanted == "MUSTHALT":

@@ -13,6 +13,7 @@ from support.gpulab.runners import LocalRunner
 from support.gpulab.server import Server
 from support.gpulab.service import Service
 
+HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 IMAGE = "tests/horovod:1"
 # Stands for Horovod's launcher where no Horovod is: starts the ranks, tells each its number.
@@ -95,12 +96,18 @@ class Site:
     def environment(self):
         return {**os.environ, "GPUBED_ROOT": str(self.project)}
 
+    def _command(self, words):
+        """The command line itself; `run` gets the tests' own jobs, which need no Horovod."""
+        if words[0] == "run" and isinstance(self.service.runner, LocalRunner):
+            return [sys.executable, str(HERE / "driver.py"), str(HERE / "jobs"), *words]
+        return [str(BIN / "gpubed"), *words]
+
     def start(self, *words, **options):
-        command = [str(BIN / "gpubed"), *words]
+        command = self._command(words)
         return subprocess.Popen(command, env=self.environment, text=True, **options)
 
     def call(self, *words, rc=0):
-        command = [str(BIN / "gpubed"), *words]
+        command = self._command(words)
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, check=False
         )
