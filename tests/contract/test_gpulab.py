@@ -236,9 +236,8 @@ def test_what_no_worker_has_is_refused_before_it_is_submitted(up):
 
 def test_plan_says_when_the_jobs_would_have_to_wait(up):
     up.service.workers[0].free[1] = up.service.workers[1].free[1] = 3
-    assert up.json("plan", "gl")["obstacles"] == [
-        "0 of 1 job(s) would start now, the rest would wait"
-    ]
+    [said] = up.json("plan", "gl")["obstacles"]
+    assert said == "0 of 1 job(s) would start now, the rest would wait"
 
 
 def test_resources_lists_clusters_and_their_gpus(up):

@@ -271,10 +271,16 @@ def describe(job, user):
             "assignedInstanceId": f"{job.worker.name}-inst1",
             "assignedSlaveName": job.worker.name,
         }
-    owner = {"userUrn": job.owner, "projectUrn": document["owner"]["projectUrn"]}
+    name = job.owner.rsplit("+", 1)[-1]
+    owner = {
+        "userUrn": job.owner,
+        "userEmail": f"{name}@example.org",
+        "projectUrn": document["owner"]["projectUrn"],
+    }
     if job.owner != user:
         hidden = "urn:publicid:IDN+hidden+{}+hidden"
-        owner = {"userUrn": hidden.format("user"), "projectUrn": hidden.format("project")}
+        owner |= {"userUrn": hidden.format("user"), "projectUrn": hidden.format("project")}
+        owner["userEmail"] = "hidden@example.org"
         document["name"] = document["description"] = "hidden"
         document["request"]["docker"] = {"image": "hidden", "command": []}
     initial = {"initialJobUuid": job.uuid, "restartCount": 0}
@@ -319,7 +325,7 @@ def clusters(service):
                 "haveAccess": True,
                 "allowedProjects": [],
                 "storagePathsAvailable": ["/project_ghent", "/project_scratch"],
-                "storageAliasesAvailable": [],
+                "storageAliasesAvailable": {},
                 "deploymentEnvironment": "production",
             }
         )
@@ -359,5 +365,5 @@ def slave(worker):
         "dockerDiskUsedPercent": 10,
         "activeJobUuids": [],
         "storagePathsAvailable": ["/project_ghent", "/project_scratch"],
-        "storagePathsAvailableProjectLimited": [],
+        "storagePathsAvailableProjectLimited": {},
     }

@@ -1,5 +1,6 @@
 """One rank; rank 0 writes the metrics."""
 
+# ruff: noqa: T201
 import argparse
 import json
 import os
