@@ -13,6 +13,7 @@ import io
 import json
 import re
 import tarfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,5 +126,5 @@ def _extract(content: bytes, target: Path) -> None:
                 if room < 0:
                     raise Damaged(f"its results hold more than {LIMIT} bytes")
                 archive.extract(member, target, filter="data")
-    except tarfile.TarError as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise Damaged(f"its results cannot be unpacked: {error}") from error

@@ -5,10 +5,16 @@ Only what is used is read, and the service may add to it; what is used must be r
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+
+def _as_written(value: object) -> object:
+    """The service writes `MUSTHALT`; its own library also reads `Must Halt`."""
+    return value.upper().replace(" ", "") if isinstance(value, str) else value
+
 
 State = Literal[
     "ONHOLD",
@@ -46,7 +52,7 @@ class Scheduling(_Model):
 class Status(_Model):
     """The state of a job."""
 
-    status: State
+    status: Annotated[State, BeforeValidator(_as_written)]
     scheduling: Scheduling | None = None
 
 
