@@ -6,6 +6,7 @@ gpubed runs as a user runs it. In place of Horovod's launcher a script starts th
 
 import json
 import re
+import shutil
 import signal
 import time
 
@@ -24,9 +25,18 @@ def site(tmp_path):
         yield made
 
 
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
+    """What `up` leaves behind; it does not depend on the server."""
+    with Site(tmp_path_factory.mktemp("first")) as made:
+        made.call("up", "gl")
+        shutil.rmtree(made.project / "inventories")
+        return made.project
+
+
 @pytest.fixture
-def up(site):
-    site.call("up", "gl")
+def up(site, state):
+    shutil.copytree(state, site.project, dirs_exist_ok=True)
     return site
 
 

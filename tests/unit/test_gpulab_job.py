@@ -78,7 +78,10 @@ def test_a_job_says_all_that_gpulab_must_know(document):
             },
             "docker": {
                 "image": "horovod/horovod:0.28.1",
-                "environment": {"GPUBED_RUN_DIR": "/shared/runs/1"},
+                "environment": {
+                    "GPUBED_RUN_DIR": "/shared/runs/1",
+                    "HOROVOD_GLOO_TIMEOUT_SECONDS": "180",
+                },
                 "storage": [
                     {"hostPath": "/project_ghent", "containerPath": "/shared"},
                     {"hostPath": "tmpfs", "containerPath": "/dev/shm", "sizeGb": 3},
@@ -92,8 +95,9 @@ def test_a_job_says_all_that_gpulab_must_know(document):
         },
     }
     command = json.loads(settings)["command"]
-    assert command[:6] == ["horovodrun", "--gloo", "-np", "10", "-H", "localhost:10"]
-    assert command[6:] == ["python", "main.py", "--seed", "3"]
+    assert command[:2] == ["horovodrun", "--gloo"]
+    assert command[4:8] == ["-np", "10", "-H", "localhost:10"]
+    assert command[8:] == ["python", "main.py", "--seed", "3"]
 
 
 def test_the_server_of_the_tests_accepts_it(document):

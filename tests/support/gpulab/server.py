@@ -44,7 +44,7 @@ class Server:
 
     def __init__(self, service, authority, certificate, projects=("myproj",), users=None):
         self.service, self.projects, self.users = service, projects, users
-        self.stumbles, self.requests = [], []
+        self.stumbles, self.requests, self.connections = [], [], 0
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         context.load_verify_locations(authority.path)
@@ -81,6 +81,7 @@ class _HTTP(ThreadingHTTPServer):
 
     def get_request(self):
         plain, address = super().get_request()
+        self.gpulab.connections += 1
         # Shaken in the handler's thread, so that no client keeps others waiting.
         return (
             self.context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False),

@@ -19,7 +19,7 @@ IMAGE = "tests/horovod:1"
 # Stands for Horovod's launcher where no Horovod is: starts the ranks, tells each its number.
 LAUNCHER = """#!/bin/sh
 while [ "$1" ]; do
-  case $1 in -np) np=$2; shift 2;; -H) shift 2;; --gloo) shift;; *) break;; esac
+  case $1 in -np) np=$2; shift 2;; -H|--start-timeout) shift 2;; --gloo) shift;; *) break;; esac
 done
 rank=0; pids=
 trap 'kill $pids' TERM

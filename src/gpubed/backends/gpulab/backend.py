@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gpubed.plan import ClusterPlan
 
 _EXPIRES_SOON_D = 14
+_FAIR_USE = 10
+_CLOCK_S = 60.0
 _SHORTEST_S, _LONGEST_S = 60, 14 * 86400
 _APART = (
     "each node is a job of its own here, in one container on one worker, and no cluster of "
@@ -177,7 +179,7 @@ def _service(client: Client, spec: ClusterSpec) -> list[Finding]:
     options = request.config(spec)
     try:
         version = client.version()
-        client.jobs()
+        running = sum(not job.ended for job in client.jobs())
         clusters, workers = client.clusters(), client.workers()
     except GpubedError as error:
         return [Finding("gpulab.service", False, error.message, error.hint)]
@@ -191,6 +193,12 @@ def _service(client: Client, spec: ClusterSpec) -> list[Finding]:
         Finding(
             "gpulab.project", True, f"{client.login.project_urn(options.project)}, as submitted"
         ),
+        _clock(client.clock_error_s),
+        Finding(
+            "gpulab.quota",
+            True,
+            f"{running} job(s) of yours have not ended; fair use allows {_FAIR_USE} at a time",
+        ),
         Finding(
             "gpulab.resources",
             not reasons,
@@ -198,6 +206,13 @@ def _service(client: Client, spec: ClusterSpec) -> list[Finding]:
             f"gpubed resources {spec.name}",
         ),
     ]
+
+
+def _clock(error_s: float | None) -> Finding:
+    if error_s is None:
+        return Finding("gpulab.clock", True, "the service does not tell its time")
+    said = f"{abs(error_s):.0f} s {'ahead of' if error_s > 0 else 'behind'} the service's"
+    return Finding("gpulab.clock", abs(error_s) <= _CLOCK_S, said, "timedatectl set-ntp true")
 
 
 def _client(cluster: str) -> Client:

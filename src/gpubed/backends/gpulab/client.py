@@ -10,7 +10,9 @@ import http.client
 import ssl
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -45,11 +47,11 @@ class NoSuchJob(GpubedError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: HTTP status, body and its range if it is a part."""
+    """What came back; `cut` says that the body went on."""
 
     status: int
     body: bytes
-    content_range: str
+    cut: bool
 
 
 class Client:
@@ -69,8 +71,9 @@ class Client:
         parts = urlsplit(config.master)
         self._host, self._port = parts.hostname or "", parts.port or 443
         self._path = parts.path + _PREFIX
-        self.timeout_s = _TIMEOUT_S
-        self.backoff_s = _BACKOFF_S
+        self._kept: http.client.HTTPSConnection | None = None
+        self.clock_error_s: float | None = None
+        """How far this machine's clock is ahead of the service's; None before an answer."""
 
     def version(self) -> str:
         """Return which client the service thinks is the newest."""
@@ -124,6 +127,8 @@ class Client:
         _expect_done(answer, "the log")
         if answer.status == HTTPStatus.PARTIAL_CONTENT:
             return answer.body
+        if answer.cut and offset >= len(answer.body):
+            raise GpubedError(f"the log of job {id_} is too long to read: {_too_long()}")
         return answer.body[offset:]
 
     def events(self, id_: str) -> list[Event]:
@@ -140,7 +145,10 @@ class Client:
 
     def _read(self, path: str) -> bytes:
         answer = self._again("GET", path)
-        _expect_done(answer, path.partition("?")[0])
+        what = path.partition("?")[0]
+        _expect_done(answer, what)
+        if answer.cut:
+            raise GpubedError(f"GPULab answers more to {what} than it should: {_too_long()}")
         return answer.body
 
     def _again(
@@ -160,7 +168,7 @@ class Client:
             except Unanswered:
                 if not left:
                     raise
-            time.sleep(self.backoff_s * 2 ** (_TRIES - 1 - left))
+            time.sleep(_BACKOFF_S * 2 ** (_TRIES - 1 - left))
         raise AssertionError("unreachable")
 
     def _once(
@@ -171,14 +179,14 @@ class Client:
         kind: str = "text/plain",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        connection = http.client.HTTPSConnection(
-            self._host, self._port, timeout=self.timeout_s, context=self._context
-        )
+        # What must not be asked twice never meets a connection that the service has closed.
+        connection = self._connection(fresh=method == "POST")
         sent = {"Content-Type": kind} if body is not None else {}
         try:
             connection.request(method, self._path + path, body, {**sent, **(headers or {})})
             answer = connection.getresponse()
-            content = answer.read(_LONGEST_ANSWER + 1)
+            content = answer.read(_LONGEST_ANSWER)
+            cut = not answer.isclosed()
         except ssl.SSLError as error:
             raise self._tls(error) from error
         except (OSError, http.client.HTTPException) as error:
@@ -186,13 +194,32 @@ class Client:
                 f"GPULab at {self._host} does not answer: {error or type(error).__name__}",
                 "see whether the network or the service is down, then repeat the command",
             ) from error
+        else:
+            if not cut:
+                self._kept = connection
         finally:
-            connection.close()
-        if len(content) > _LONGEST_ANSWER:
-            raise GpubedError(f"GPULab answers more than {_LONGEST_ANSWER >> 20} MiB to {path}")
+            if self._kept is not connection:
+                connection.close()
+        self._note_clock(answer.getheader("Date"))
         if answer.status in _STUMBLES:
             raise Unanswered(f"GPULab answers {answer.status} {answer.reason}: {_said(content)}")
-        return Answer(answer.status, content, answer.getheader("Content-Range") or "")
+        return Answer(answer.status, content, cut)
+
+    def _connection(self, *, fresh: bool) -> http.client.HTTPSConnection:
+        """Return a connection that nobody uses: greeting with certificates takes its time."""
+        kept, self._kept = self._kept, None
+        if kept is not None and not fresh:
+            return kept
+        if kept is not None:
+            kept.close()
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=_TIMEOUT_S, context=self._context
+        )
+
+    def _note_clock(self, date: str | None) -> None:
+        with suppress(TypeError, ValueError):
+            there = parsedate_to_datetime(date or "")
+            self.clock_error_s = time.time() - there.timestamp()
 
     def _tls(self, error: ssl.SSLError) -> GpubedError:
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -224,6 +251,10 @@ def _expect_done(answer: Answer, what: str) -> None:
             f"GPULab redirects {what} to a login page", "backend.master must be the URL of the API"
         )
     raise Refused(f"GPULab refuses {what} ({answer.status}): {said}")
+
+
+def _too_long() -> str:
+    return f"over {_LONGEST_ANSWER} bytes"
 
 
 def _said(body: bytes) -> str:

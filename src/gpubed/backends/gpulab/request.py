@@ -27,6 +27,8 @@ from gpubed.sections import Machine
 from gpubed.spec import ClusterSpec
 
 _GB = 10**9
+# Ranks of a busy worker take their time to import torch; Horovod's own 30 s are few.
+_START_S = "180"
 _LABEL = "gpubed.cluster={uuid} gpubed.name={name}"
 
 
@@ -103,7 +105,8 @@ def render(
         UsageError: GPULab would not take it; the message names the key.
     """
     spec, slots = plan.spec, str(node.slots)
-    local = ["horovodrun", "--gloo", "-np", slots, "-H", f"localhost:{slots}", *command]
+    local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", slots]
+    local += ["-H", f"localhost:{slots}", *command]
     settings = {
         "folder": environment["GPUBED_RUN_DIR"],
         "command": local,
@@ -122,7 +125,7 @@ def render(
                 docker=Docker(
                     image=config(spec).image,
                     command=words,
-                    environment=dict(environment),
+                    environment={**environment, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
                     storage=_storage(spec, node),
                 ),
                 scheduling=Scheduling(max_duration=_duration(spec.lease.duration)),
