@@ -115,13 +115,13 @@ def test_a_large_file_stays_on_the_project_storage_and_is_named(up):
     ],
 )
 def test_a_job_that_did_not_end_well_fails_the_run(up, what, says):
-    up.service.faults.append(Fault("quick", what, 0.5))
+    up.service.faults.append(Fault("quick", what))
     long = ("--set", "sleep=30") if what in ("halt", "kill", "delete") else ()
     large = ("--set", "large=20000")
     done = up.call(*QUICK, *long, *large, rc=1)
     assert says in done.stderr
     if what in ("halt", "kill"):
-        assert "| rank" in done.stderr, "the last lines of the log are told"
+        assert "\n  | " in done.stderr, "the last lines of the log are told"
 
 
 def test_a_job_that_waits_longer_than_its_user_is_cancelled(up):
@@ -137,8 +137,7 @@ def test_a_job_that_waits_longer_than_its_user_is_cancelled(up):
 def test_an_interruption_cancels_the_jobs(up):
     up.write("gl", count=3, gpus=2)
     process = up.start(*QUICK, "--set", "sleep=60")
-    wait_for(lambda: states(up) == ["RUNNING"] * 3)
-    time.sleep(0.5)
+    wait_for(lambda: sum(job.content().count(b"rank") for job in up.service.jobs.values()) == 6)
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert states(up) == ["CANCELLED"] * 3
