@@ -117,6 +117,7 @@ class JobResult:
         metrics: Of the run; the means over the trials that did not fail if there are several.
         trials: The single runs where the testbed ran several; else empty.
         statistics: Each metric over the trials that did not fail.
+        left_out: Why trials beyond the `min` of their group failed, by name.
     """
 
     job: str
@@ -125,6 +126,7 @@ class JobResult:
     metrics: dict[str, Any] = field(default_factory=dict)
     trials: list[JobResult] = field(default_factory=list)
     statistics: dict[str, Summary] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -204,11 +206,7 @@ def run(
     run = _Run(cluster, plan, allocation, name, job, run_id, cluster.runs / run_id)
     started = time.monotonic()
     if isinstance(chosen, JobService):
-        if container:
-            raise UsageError(
-                f"{plan.backend} runs jobs in the image of backend.image", "leave --container out"
-            )
-        result = run.by_service(chosen, settings, on_output)
+        result = run.by_service(chosen, settings, container, on_output)
     else:
         result = run.over_ssh(chosen, _words(name, job, settings), container, on_output)
     result.seconds = time.monotonic() - started
@@ -280,24 +278,28 @@ class _Run:
         return result
 
     def by_service(
-        self, service: JobService, settings: Mapping[str, str], on_output: Callable[[str], None]
+        self,
+        service: JobService,
+        settings: Mapping[str, str],
+        container: str | None,
+        on_output: Callable[[str], None],
     ) -> JobResult:
         """Hand it to the testbed: each node of the plan is a world of its own."""
         several = len(self.plan.nodes) > 1
+        worlds = [
+            World(
+                label=f"trial {number}" if several else "",
+                here=self.here / f"trial-{number}" if several else self.here,
+                command=_words(self.name, self.job, _seeded(self.job, settings, number)),
+                ranks=node.slots,
+            )
+            for number, node in enumerate(self.plan.nodes)
+        ]
+        source, image = registry.job_folder(self.name), container or self.job.container
+        task = Task(self.name, source, self.run_id, self.here, worlds, image)
         with self._kept(on_output) as keep:
-            worlds = [
-                World(
-                    label=f"trial {number}" if several else "",
-                    here=self.here / f"trial-{number}" if several else self.here,
-                    command=_words(self.name, self.job, _seeded(self.job, settings, number)),
-                    ranks=node.slots,
-                )
-                for number, node in enumerate(self.plan.nodes)
-            ]
             for world in worlds:
                 world.here.mkdir(exist_ok=True)
-            source = registry.job_folder(self.name)
-            task = Task(self.name, source, self.run_id, self.here, worlds)
             reasons = service.run(self.cluster, self.plan, self.allocation, task, keep)
         trials = [
             self._world_result(world, reason) for world, reason in zip(worlds, reasons, strict=True)
@@ -316,8 +318,15 @@ class _Run:
         whole = JobResult(self.name, str(self.here), trials[0].world_size, trials=trials)
         whole.statistics = summarize([trial.metrics for trial in done])
         whole.metrics = {name: summary.mean for name, summary in whole.statistics.items()}
-        for number, trial in enumerate(trials):
-            whole.failures += [f"trial {number}: {reason}" for reason in trial.failures]
+        failed = {
+            f"trial {number}": "; ".join(trial.failures)
+            for number, trial in enumerate(trials)
+            if trial.failures
+        }
+        if len(done) < sum(group.min or group.count for group in self.plan.spec.nodes):
+            whole.failures = [f"{name}: {reason}" for name, reason in failed.items()]
+        else:
+            whole.left_out = failed
         return whole
 
 

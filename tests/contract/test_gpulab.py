@@ -80,6 +80,18 @@ def test_trials_that_fail_are_named_and_the_others_count(up):
     assert "| rank 0: something is wrong" in done.stderr
 
 
+def test_trials_beyond_the_least_number_may_fail(up):
+    spec = up.spec(count=4, gpus=1)
+    spec["nodes"][0]["min"] = 3
+    up.write("gl", spec)
+    result = up.json(*QUICK, "--set", "fail=3")
+    assert (result["status"], result["statistics"]["value"]["n"]) == ("ok", 3)
+    assert "exit code 3" in result["left_out"]["trial 2"]
+    spec["nodes"][0]["min"] = 4
+    up.write("gl", spec)
+    assert up.json(*QUICK, "--set", "fail=3", rc=1)["failures"][0].startswith("trial 2: job ")
+
+
 def test_no_more_jobs_at_a_time_than_fair_use_allows(up):
     up.write("gl", count=4, gpus=1, parallel=2)
     most = []
@@ -182,6 +194,24 @@ def test_a_service_that_stumbles_is_asked_again(up, stumble):
     assert up.json(*QUICK)["status"] == "ok"
 
 
+@pytest.mark.parametrize("what", ["drop", "500 oops", "504 gone", "late"])
+def test_each_question_may_fail_twice_and_nothing_is_lost_or_made_twice(up, what):
+    up.write("gl", count=3, gpus=1)
+    for question in (
+        "GET clusters",
+        "GET slaves",
+        "GET jobs/[^/]+$",
+        "GET jobs/.*/log",
+        "GET .*bug",
+    ):
+        up.server.stumbles.append(Stumble(question, what, times=2))
+    result = up.json(*QUICK, "--set", "fail=2", rc=1)
+    assert [trial["status"] for trial in result["trials"]] == ["ok", "failed", "ok"]
+    assert "exited with status" in result["failures"][0]
+    assert states(up) == ["FAILED", "FINISHED", "FINISHED"]
+    assert all(stumble.times == 0 for stumble in up.server.stumbles)
+
+
 def test_a_job_whose_submission_got_no_answer_is_found_not_made_twice(up):
     up.server.stumbles.append(Stumble("POST jobs", "late"))
     assert up.json(*QUICK)["status"] == "ok"
@@ -270,6 +300,17 @@ def test_what_needs_nodes_says_that_there_are_none(up, verb):
 def test_open_prints_the_testbeds_own_notebooks(up):
     up.write("gl", jupyterhub="https://hub.example.org/")
     assert up.call("open", "gl", "--print").stdout == "https://hub.example.org/\n"
+
+
+def test_another_image_than_the_usual_one_may_be_named(up):
+    done = up.call(*QUICK, "--container", "else/where:2", rc=1)
+    assert "image else/where:2 could not be pulled" in done.stderr
+    assert "image: String should match" in up.call(*QUICK, "--container", "No/Such", rc=2).stderr
+
+
+def test_an_argument_that_the_job_has_not_leaves_nothing_behind(up):
+    assert "has no argument 'epoch'" in up.call(*QUICK, "--set", "epoch=1", rc=2).stderr
+    assert not (up.project / ".gpubed" / "gl" / "runs").exists()
 
 
 @pytest.mark.parametrize("launcher", ["ssh", "slurm"])

@@ -197,6 +197,10 @@ def test_one_world_over_several_jobs_is_refused_with_the_reason_and_both_ways_ou
         ({"lease": {"duration": "30 d"}}, "after two weeks"),
         ({"nodes": [{"count": 1}]}, "must be told cpus and memory"),
         (
+            {"nodes": [{"name": "a", "count": 1}, {"name": "b", "count": 1, "gpus": 2}]},
+            "trials of different sizes have no mean",
+        ),
+        (
             {"nodes": [{"count": 1, "machine": {"cpus": 1.5, "memory": "4 GB"}}]},
             "gives whole CPUs",
         ),

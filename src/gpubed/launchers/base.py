@@ -56,7 +56,7 @@ class World:
 
     Attributes:
         label: What to call it to the user; empty when it is the only one.
-        here: Where its results go on the controller; the folder exists.
+        here: Where its results go on the controller; the folder exists when it runs.
         command: What each rank runs.
         ranks: World size.
     """
@@ -77,6 +77,7 @@ class Task:
         run_id: Unique in the cluster.
         here: The run's folder on the controller.
         worlds: As many as the plan has nodes.
+        image: The container image to run in, instead of the testbed's usual one.
     """
 
     job: str
@@ -84,6 +85,7 @@ class Task:
     run_id: str
     here: Path
     worlds: Sequence[World]
+    image: str | None = None
 
 
 class JobService(ABC):

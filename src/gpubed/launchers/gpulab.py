@@ -145,6 +145,7 @@ def _prepare(client: Client, plan: ClusterPlan, allocation: Allocation, task: Ta
                 "GPUBED_TRIAL": str(number),
             },
             mark=mark,
+            image=task.image,
         )
         made.append(_Job(world, definition, Parcel(mark), folder))
     return made

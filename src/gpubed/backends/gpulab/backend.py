@@ -134,6 +134,14 @@ def _nodes(spec: ClusterSpec) -> list[Problem]:
             )
         )
     for position, group in enumerate(spec.nodes):
+        if group.gpus != spec.nodes[0].gpus:
+            found.append(
+                Problem(
+                    ("nodes", position, "gpus"),
+                    "trials of different sizes have no mean",
+                    f"{spec.nodes[0].gpus}, as in the first group",
+                )
+            )
         try:
             request.amounts(group.machine)
         except ValueError as error:

@@ -92,6 +92,7 @@ def render(
     command: Sequence[str],
     environment: Mapping[str, str],
     mark: str,
+    image: str | None = None,
 ) -> NewJob:
     """Return the job that runs a command on each of a node's slots.
 
@@ -100,6 +101,7 @@ def render(
         command: What each rank runs, in the run's folder (`GPUBED_RUN_DIR`).
         source: The folder of `jobs/` that travels in it.
         mark: What its lines with results begin with.
+        image: Instead of the one of the specification.
 
     Raises:
         UsageError: GPULab would not take it; the message names the key.
@@ -123,7 +125,7 @@ def render(
             request=Request(
                 resources=resources(plan, node),
                 docker=Docker(
-                    image=config(spec).image,
+                    image=image or config(spec).image,
                     command=words,
                     environment={**environment, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
                     storage=_storage(spec, node),

@@ -41,7 +41,9 @@ def command(
     for node in left_out:
         ui.mark("skip", f"{node.node} is left out: {node.reason}")
     result = jobs.run(paths, wanted, usable, job, given, ui.note, container, launcher)
-    reasons = {node.node: node.reason for node in left_out}
+    for name, reason in result.left_out.items():
+        ui.mark("skip", f"{name} is left out: {reason}")
+    reasons = {node.node: node.reason for node in left_out} | result.left_out
     ui.document("run", {**result.document(), "left_out": reasons})
     ui.say(f"{job}: {result.status}, {_size(result)}")
     for name, value in (result.statistics or result.metrics).items():
