@@ -157,6 +157,7 @@ def test_an_interruption_cancels_the_jobs(up):
 
 
 def test_down_cancels_what_a_killed_run_left(up):
+    up.service.faults.append(Fault("quick", "linger"))
     process = up.start(*QUICK, "--set", "sleep=60")
     wait_for(lambda: states(up) == ["RUNNING"])
     process.kill()
@@ -164,8 +165,9 @@ def test_down_cancels_what_a_killed_run_left(up):
     [row] = up.json("status", "gl")["jobs"]
     assert row["state"] == "RUNNING"
     assert up.json("audit", "gl")["unrecorded"] == [], "a running job is nobody's leftover"
-    removed = up.json("down", "gl", "-y")["removed"]
-    assert [name for name in removed if name.startswith("job gpubed-gl-")]
+    down = up.json("down", "gl", "-y")
+    assert down["survivors"] == []
+    assert len([name for name in down["removed"] if name.startswith("job gpubed-gl-")]) == 1
     assert states(up) == ["CANCELLED"]
     [record] = up.project.glob(".gpubed/gl/runs/*/jobs.json")
     assert [one["id"] for one in json.loads(record.read_text())] == list(up.service.jobs)

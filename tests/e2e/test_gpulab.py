@@ -7,6 +7,7 @@ so torch computes on the CPU; how many GPUs a worker has is what the server says
 
 import json
 import subprocess
+import time
 
 import pytest
 
@@ -103,11 +104,14 @@ def test_ten_jobs_with_one_gpu_each_are_ten_trials(site):
 def test_cancelled_training_stops_in_its_container(site):
     write(site, count=1, gpus=2)
     process = site.start("run", "gl", "digits", "--set", "epochs=100000")
-    job = None
-    while job is None or job.status != "RUNNING":
-        job = list(site.service.jobs.values())[-1] if len(site.service.jobs) > 11 else None
+    while len(site.service.jobs) < 12:
+        time.sleep(0.1)
         assert process.poll() is None
-    site.call("down", "gl", "-y")
-    assert process.wait(60) == 1
+    *_, job = site.service.jobs.values()
+    while job.status != "RUNNING":
+        time.sleep(0.1)
+        assert process.poll() is None
+    assert site.json("down", "gl", "-y")["survivors"] == []
+    assert process.wait(120) == 1
     assert job.status == "CANCELLED"
     assert docker_call("ps", "-q", "--filter", f"name=gpulab-{job.uuid}") == ""

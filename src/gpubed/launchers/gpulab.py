@@ -340,9 +340,7 @@ class _Run:
 
     def _is_over(self, job: _Job) -> bool:
         try:
-            return self._client.job(job.id).ended
-        except NoSuchJob:
-            return True
+            return self._client.is_over(job.id)
         except GpubedError:
             return False
 

@@ -47,7 +47,7 @@ class Fault:
 
     Attributes:
         what: `queued` for ever, `no-image`, `halt` or `kill` or `delete` while it runs,
-            `truncate`, `lose-line`: the log is not whole, see `LACKS`.
+            `linger` when it is stopped, `truncate`, `lose-line`: the log is not whole, see `LACKS`.
         after_lines: What happens while it runs happens after so many lines of its log.
     """
 
@@ -94,6 +94,7 @@ class Job:
         return content if self.limit is None else self.limit(content)
 
 
+LINGERS_S = 2
 # What a log lacks: its end, or one line of those that gpubed's jobs print about themselves.
 LACKS = {
     "truncate": lambda content: content[:500],
@@ -275,4 +276,5 @@ class Service:
             self._to(job, "HALTING", "SIGUSR1 was sent")
             job.process.signal(signal.SIGUSR1)
         else:
+            time.sleep(LINGERS_S if self.fault(job, "linger") else 0)
             job.process.stop()

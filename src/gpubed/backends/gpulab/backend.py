@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _EXPIRES_SOON_D = 14
 _FAIR_USE = 10
+_CANCEL_S, _POLL_S = 60.0, 0.5
 _CLOCK_S = 60.0
 _SHORTEST_S, _LONGEST_S = 60, 14 * 86400
 _APART = (
@@ -83,9 +85,13 @@ class GpulabBackend(JobTestbed):
         return found
 
     def remove(self, thing: Existing) -> None:
-        """Cancel a job that `existing` found."""
-        if isinstance(thing, Running):
-            _client(thing.cluster).cancel(thing.id)
+        """Cancel a job that `existing` found, and wait until it has ended."""
+        if not isinstance(thing, Running):
+            return
+        client, until = _client(thing.cluster), time.monotonic() + _CANCEL_S
+        client.cancel(thing.id)
+        while not client.is_over(thing.id) and time.monotonic() < until:
+            time.sleep(_POLL_S)
 
     def links(self, spec: ClusterSpec) -> dict[str, str]:
         """Return where notebooks are: in GPULab's own JupyterHub, behind its own login."""

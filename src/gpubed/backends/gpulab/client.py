@@ -118,6 +118,13 @@ class Client:
         if answer.status >= HTTPStatus.BAD_REQUEST and not self.job(id_).ended:
             _expect_done(answer, f"to cancel job {id_}")
 
+    def is_over(self, id_: str) -> bool:
+        """Say whether a job has ended, or is gone."""
+        try:
+            return self.job(id_).ended
+        except NoSuchJob:
+            return True
+
     def log(self, id_: str, offset: int) -> bytes:
         """Return what a job printed from a byte on; empty when there is nothing new."""
         path = f"jobs/{quote(id_)}/log"
