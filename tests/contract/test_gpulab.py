@@ -220,6 +220,19 @@ def test_a_job_whose_submission_got_no_answer_is_found_not_made_twice(up):
     assert states(up) == ["FINISHED"]
 
 
+def test_a_job_that_may_exist_is_told_and_can_still_be_cancelled(up):
+    up.server.stumbles += [
+        Stumble("POST jobs", "late"),
+        Stumble("GET jobs$", "503 down", times=10_000),
+    ]
+    done = up.call(*QUICK, "--set", "sleep=60", rc=1)
+    assert "nobody knows whether job gpubed-gl-" in done.stderr
+    assert "gpubed down gl cancels it" in done.stderr
+    up.server.stumbles.clear()
+    up.call("down", "gl", "-y")
+    assert states(up) == ["CANCELLED"]
+
+
 def test_a_submission_that_never_arrived_fails_and_is_not_repeated(up):
     up.server.stumbles.append(Stumble("POST jobs", "502 bad gateway"))
     done = up.call(*QUICK, rc=1)
@@ -294,9 +307,15 @@ def test_an_unchanged_up_plans_nothing_and_down_leaves_nothing(up):
     assert not (up.project / ".gpubed" / "gl").exists()
 
 
-@pytest.mark.parametrize("verb", ["verify", "configure", "health", "ssh"])
+@pytest.mark.parametrize("verb", ["verify", "configure", "health", "ssh", "image"])
 def test_what_needs_nodes_says_that_there_are_none(up, verb):
-    assert "has no nodes: gpulab runs jobs only" in up.call(verb, "gl", rc=1).stderr
+    words = ("an/image",) if verb == "image" else ()
+    assert "has no nodes: gpulab runs jobs only" in up.call(verb, "gl", *words, rc=1).stderr
+
+
+def test_a_service_that_keeps_its_workers_to_itself_runs_jobs_all_the_same(up):
+    up.server.stumbles.append(Stumble("GET slaves", "403 for administrators", times=10))
+    assert up.json(*QUICK)["status"] == "ok"
 
 
 def test_open_prints_the_testbeds_own_notebooks(up):

@@ -112,7 +112,10 @@ class GpulabLauncher(JobService):
 
 def _refuse_impossible(client: Client, plan: ClusterPlan) -> None:
     """A job that no worker can run would wait for ever, without a word."""
-    clusters, workers = client.clusters(), client.workers()
+    try:
+        clusters, workers = client.clusters(), client.workers()
+    except (Refused, NoSuchJob):  # a service may keep its workers to itself
+        return
     storage = request.config(plan.spec).storage
     for node in plan.nodes:
         if reason := offers.never(request.resources(plan, node), storage, clusters, workers):
@@ -207,9 +210,16 @@ class _Run:
 
     def _find(self, job: _Job, error: Unanswered) -> str:
         self._say(job.say(f"{error.message}; looking whether the job is there"))
-        if found := self._known_as(job):
-            return found
-        raise error
+        try:
+            found = self._known_as(job)
+        except Unanswered:
+            raise Unanswered(
+                f"{error.message}; nobody knows whether job {job.definition.name} exists",
+                f"gpubed status {self._cluster}; gpubed down {self._cluster} cancels it",
+            ) from error
+        if not found:
+            raise error
+        return found
 
     def _known_as(self, job: _Job) -> str:
         ids = [one.uuid for one in self._client.jobs() if one.name == job.definition.name]
