@@ -22,7 +22,7 @@ from typing import Any
 from gpubed.backends.gpulab.definition import LONGEST_WORD
 from gpubed.errors import GpubedError, UsageError
 
-LIMIT = 2**20
+LIMIT = 2**19
 """Bytes of results that come back through the log; before packing."""
 _LEFT_OUT = {"README.md", "__pycache__"}
 _SUFFIXES_LEFT_OUT = {".ipynb", ".pyc"}

@@ -106,43 +106,45 @@ def render(
     Raises:
         UsageError: GPULab would not take it; the message names the key.
     """
-    spec, slots = plan.spec, str(node.slots)
-    local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", slots]
-    local += ["-H", f"localhost:{slots}", *command]
-    settings = {
-        "folder": environment["GPUBED_RUN_DIR"],
-        "command": local,
-        "mark": mark,
-        "limit": parcel.LIMIT // 2,
-    }
-    program = (paths.assets() / "templates/gpulab/container.py").read_text(encoding="utf-8")
-    bundle = parcel.pack(source, {"hostfile": f"localhost slots={slots}\n"})
-    words = ("python3", "-u", "-c", program, json.dumps(settings), bundle)
+    spec = plan.spec
     try:
+        docker = Docker(
+            image=image or config(spec).image,
+            command=_words(node.slots, command, environment["GPUBED_RUN_DIR"], mark, source),
+            environment={**environment, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
+            storage=_storage(spec),
+        )
+        scheduling = Scheduling(max_duration=f"{math.ceil(spec.lease.duration / 60)} minutes")
         return NewJob(
             name=name,
             description=labels,
-            request=Request(
-                resources=resources(plan, node),
-                docker=Docker(
-                    image=image or config(spec).image,
-                    command=words,
-                    environment={**environment, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
-                    storage=_storage(spec, node),
-                ),
-                scheduling=Scheduling(max_duration=_duration(spec.lease.duration)),
-            ),
+            request=Request(resources=resources(plan, node), docker=docker, scheduling=scheduling),
             owner=Owner(project_urn=project_urn),
             deployment_environment=config(spec).environment,
         )
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()
-        )
-        raise UsageError(f"GPULab would not take the job: {problems}") from error
+        found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise UsageError(f"GPULab would not take the job: {'; '.join(found)}") from error
 
 
-def _storage(spec: ClusterSpec, node: NodePlan) -> tuple[Mount, ...]:
+def _words(
+    slots: int, command: Sequence[str], folder: str, mark: str, source: Path
+) -> tuple[str, ...]:
+    """Return the container's command: unpack the job there, start its ranks, hand back."""
+    hosts = f"localhost:{slots}"
+    local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", str(slots), "-H", hosts]
+    settings = {
+        "folder": folder,
+        "command": [*local, *command],
+        "mark": mark,
+        "limit": parcel.LIMIT,
+    }
+    program = (paths.assets() / "templates/gpulab/container.py").read_text(encoding="utf-8")
+    bundle = parcel.pack(source, {"hostfile": f"localhost slots={slots}\n"})
+    return ("python3", "-u", "-c", program, json.dumps(settings), bundle)
+
+
+def _storage(spec: ClusterSpec) -> tuple[Mount, ...]:
     options, mounts = config(spec), []
     if options.storage:
         mounts.append(Mount(host_path=options.storage, container_path=spec.storage.shared.path))
@@ -150,7 +152,3 @@ def _storage(spec: ClusterSpec, node: NodePlan) -> tuple[Mount, ...]:
         mounts.append(Mount(host_path="/project_scratch", container_path=spec.storage.scratch.path))
     size = math.ceil(options.shm / _GB)
     return (*mounts, Mount(host_path="tmpfs", container_path="/dev/shm", size_gb=size))  # noqa: S108
-
-
-def _duration(seconds: float) -> str:
-    return f"{math.ceil(seconds / 60)} minutes"
