@@ -99,8 +99,25 @@ class Allocation(_Model):
 
     @property
     def head(self) -> Node:
-        """The node where environments are built, services run and jobs start."""
+        """The node where environments are built, services run and jobs start.
+
+        Raises:
+            GpubedError: There are no nodes: the testbed runs jobs only.
+        """
+        self.require_nodes()
         return self.nodes[0]
+
+    def require_nodes(self) -> None:
+        """Refuse what needs nodes.
+
+        Raises:
+            GpubedError: There are none: the testbed runs jobs only.
+        """
+        if not self.nodes:
+            raise GpubedError(
+                f"cluster {self.cluster} has no nodes: {self.backend} runs jobs only",
+                f"gpubed run {self.cluster} digits",
+            )
 
     def node(self, name: str) -> Node:
         """Return a node by name; `head` names the head.
@@ -108,6 +125,7 @@ class Allocation(_Model):
         Raises:
             GpubedError: There is no such node.
         """
+        self.require_nodes()
         for node in self.nodes:
             if name in (node.name, node.role) and (name != "worker"):
                 return node

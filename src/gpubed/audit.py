@@ -77,7 +77,7 @@ def audit(stack: Stack) -> Audit:
         uuid=uuid,
         recorded=[r for r, is_there in zip(recorded, there, strict=True) if is_there],
         missing=[r for r, is_there in zip(recorded, there, strict=True) if not is_there],
-        unrecorded=[e for e in found if e.uuid == uuid and e.id not in known],
+        unrecorded=[e for e in found if e.uuid == uuid and e.id not in known and not e.transient],
         others=[e for e in found if e.uuid != uuid],
         interrupted=[
             f"{op['type']} {op['resource']['urn'].rsplit('::', 1)[-1]}"
@@ -101,14 +101,19 @@ def owner(stack: Stack) -> tuple[str | None, Backend | None]:
     return uuid, backend
 
 
-def remove_unrecorded(stack: Stack) -> list[str]:
-    """Remove what exists under the cluster's id and is not in its state; return the names."""
+def remove_unrecorded(stack: Stack, *, transient: bool = False) -> list[str]:
+    """Remove what exists under the cluster's id and is not in its state; return the names.
+
+    Args:
+        transient: Whether that includes what would end by itself: running jobs.
+    """
     uuid, backend = owner(stack)
     if backend is None or uuid is None:
         return []
     known = {r.id for r in _recorded(stack.export().get("deployment", {}).get("resources", []))}
     found = backend.existing(stack.cluster.name)
-    return remove(backend, [e for e in found if e.uuid == uuid and e.id not in known])
+    left = [e for e in found if e.uuid == uuid and e.id not in known]
+    return remove(backend, [e for e in left if transient or not e.transient])
 
 
 def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:

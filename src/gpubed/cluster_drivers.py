@@ -13,9 +13,9 @@ from typing import Any
 
 import pulumi
 
-from gpubed import applied, handover, inventory, roles, secret
+from gpubed import applied, handover, inventory, registry, roles, secret
 from gpubed.allocation import Allocation
-from gpubed.backends.base import Change, Driver, Properties
+from gpubed.backends.base import Change, Driver, JobTestbed, Properties
 from gpubed.paths import ClusterPaths, Project
 from gpubed.plan import ClusterPlan, from_file
 from gpubed.resources import Configuration, Identity
@@ -31,14 +31,18 @@ def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -
     """Declare the configuration of an allocation."""
     folder = Project.find().cluster(cluster.cluster).inventory
 
+    # A testbed that runs jobs lends nothing to configure.
+    lends = not isinstance(registry.backend(cluster.backend), JobTestbed)
+    configured = cluster.spec.configure and lends
+
     def wanted(data: dict[str, Any]) -> dict[str, str]:
         return roles.fingerprints(cluster, Allocation.model_validate(data), folder)
 
     inputs = {
         "cluster": cluster.cluster,
-        "configure": cluster.spec.configure,
+        "configure": configured,
         "allocation": allocation,
-        "fingerprints": allocation.apply(wanted) if cluster.spec.configure else {},
+        "fingerprints": allocation.apply(wanted) if configured else {},
     }
     return Configuration("configuration", "gpubed", inputs)
 

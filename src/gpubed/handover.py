@@ -25,7 +25,7 @@ def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
     for node in allocation.nodes:
         with SSH(node, cluster) as ssh:
             ssh.wait_ready()
-    if not plan.spec.configure:
+    if not plan.spec.configure or not allocation.nodes:
         return
     wanted = roles.fingerprints(plan, allocation, cluster.inventory)
     stale = applied.missing(cluster, allocation, wanted)
@@ -44,7 +44,7 @@ def render(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
     Returns:
         The files that changed, relative to the project.
     """
-    for name in roles.secrets(plan):
+    for name in roles.secrets(plan) if allocation.nodes else ():
         secret.ensure_token(cluster.secrets / name)
     changed = inventory.render(cluster, plan, allocation)
     applied.prune(cluster, allocation)
@@ -58,7 +58,9 @@ def verify_cluster(
 
     Raises:
         VerificationFailed: At least one check failed.
+        GpubedError: The testbed lends no nodes.
     """
+    allocation.require_nodes()
     emit("phase", phase="checks", status="started")
     result = verify.verify(cluster, plan, allocation)
     result.save(cluster.verification)

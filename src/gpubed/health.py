@@ -73,7 +73,7 @@ def usable(
     Raises:
         GpubedError: The head is not well: nothing can start without it.
     """
-    if "health" not in roles.active(plan):
+    if not allocation.nodes or "health" not in roles.active(plan):
         return allocation, []
     left_out = [found for found in look(cluster, allocation.nodes) if found.state != "well"]
     names = {found.node for found in left_out}

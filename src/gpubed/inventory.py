@@ -39,6 +39,8 @@ def is_rendered(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
 
 
 def _texts(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[Path, str]:
+    if not allocation.nodes:
+        return {paths.allocation: allocation.model_dump_json(indent=2) + "\n"}
     variables = group_vars(plan, allocation, paths)
     mark = _MARK.format(paths.name)
     return {

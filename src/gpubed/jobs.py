@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,11 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed import images, registry
 from gpubed.allocation import Allocation
+from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
-from gpubed.launchers.base import Launch
+from gpubed.launchers.base import JobService, Launch, Launcher, Task, World
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.ssh import SSH
+from gpubed.trials import Summary, summarize
 
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
 
@@ -107,12 +110,23 @@ class Job(_Model):
 
 @dataclass
 class JobResult:
-    """What a run gave; `failures` says why `status` is not `ok`."""
+    """What a run gave; `failures` says why `status` is not `ok`.
+
+    Attributes:
+        world_size: Ranks of the run; of each of its trials if there are several.
+        metrics: Of the run; the means over the trials that did not fail if there are several.
+        trials: The single runs where the testbed ran several; else empty.
+        statistics: Each metric over the trials that did not fail.
+        left_out: Why trials beyond the `min` of their group failed, by name.
+    """
 
     job: str
     run_dir: str
     world_size: int
     metrics: dict[str, Any] = field(default_factory=dict)
+    trials: list[JobResult] = field(default_factory=list)
+    statistics: dict[str, Summary] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -133,6 +147,11 @@ class JobResult:
             "failures": self.failures,
             "metrics": self.metrics,
         }
+        if self.trials:
+            own["trials"] = [trial.document() for trial in self.trials]
+            own["statistics"] = {
+                name: summary.document() for name, summary in self.statistics.items()
+            }
         return {**self.metrics, **own}
 
 
@@ -182,31 +201,143 @@ def run(
         GpubedError: A node could not be reached, or lacks the image.
     """
     job = load(name)
-    words = _words(name, job, settings)
-    image = container or job.container
-    if image:
-        images.require(cluster, plan, allocation, image)
-        words = [_IN_CONTAINER, image, *words]
-    chosen = registry.launcher(launcher or job.launcher)
-    ranks = sum(node.slots for node in allocation.nodes)
+    chosen = _launcher(plan, job, launcher)
     run_id = time.strftime(f"%Y%m%d-%H%M%S-{name}")
-    here = cluster.runs / run_id
-    here.mkdir(parents=True)
+    run = _Run(cluster, plan, allocation, name, job, run_id, cluster.runs / run_id)
     started = time.monotonic()
-    with SSH(allocation.head, cluster) as head, (here / "output.log").open("w") as log:
-
-        def keep(line: str) -> None:
-            log.write(line + "\n")
-            on_output(line)
-
-        launch = _prepare(head, plan, name, run_id, ranks, words)
-        _describe(head, launch.folder, allocation)
-        code = chosen.run(cluster, allocation, launch, keep)
-        head.get(launch.folder, here)
-    result = JobResult(name, str(here), ranks, seconds=time.monotonic() - started)
+    if isinstance(chosen, JobService):
+        result = run.by_service(chosen, settings, container, on_output)
+    else:
+        result = run.over_ssh(chosen, _words(name, job, settings), container, on_output)
+    result.seconds = time.monotonic() - started
     result.units = {metric: described.unit for metric, described in job.metrics.items()}
-    _judge(result, job, here, code)
     return result
+
+
+def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | JobService:
+    backend = registry.backend(plan.backend)
+    own = backend.launcher if isinstance(backend, JobTestbed) else None
+    name = wanted or own or job.launcher
+    chosen = registry.launcher(name)
+    if own and name != own:
+        raise UsageError(
+            f"launcher {name} starts jobs on nodes, and {plan.backend} has none",
+            f"--launcher {own}",
+        )
+    if not own and isinstance(chosen, JobService):
+        raise UsageError(f"launcher {name} needs a testbed that runs jobs", "--launcher ssh")
+    return chosen
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of a job; `here` is its folder on the controller."""
+
+    cluster: ClusterPaths
+    plan: ClusterPlan
+    allocation: Allocation
+    name: str
+    job: Job
+    run_id: str
+    here: Path
+
+    @contextmanager
+    def _kept(self, on_output: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+        self.here.mkdir(parents=True)
+        with (self.here / "output.log").open("w") as log:
+
+            def keep(line: str) -> None:
+                log.write(line + "\n")
+                on_output(line)
+
+            yield keep
+
+    def over_ssh(
+        self,
+        launcher: Launcher,
+        words: list[str],
+        container: str | None,
+        on_output: Callable[[str], None],
+    ) -> JobResult:
+        """Run it on all nodes, from the head."""
+        image = container or self.job.container
+        if image:
+            images.require(self.cluster, self.plan, self.allocation, image)
+            words = [_IN_CONTAINER, image, *words]
+        ranks = sum(node.slots for node in self.allocation.nodes)
+        with self._kept(on_output) as keep, SSH(self.allocation.head, self.cluster) as head:
+            launch = _prepare(head, self.plan, self.name, self.run_id, ranks, words)
+            _describe(head, launch.folder, self.allocation)
+            code = launcher.run(self.cluster, self.allocation, launch, keep)
+            head.get(launch.folder, self.here)
+        result = JobResult(self.name, str(self.here), ranks)
+        if code:
+            log = self.here / "output.log"
+            result.failures.append(f"the job ended with exit code {code}; see {log}")
+        _judge(result, self.job)
+        return result
+
+    def by_service(
+        self,
+        service: JobService,
+        settings: Mapping[str, str],
+        container: str | None,
+        on_output: Callable[[str], None],
+    ) -> JobResult:
+        """Hand it to the testbed: each node of the plan is a world of its own."""
+        several = len(self.plan.nodes) > 1
+        worlds = [
+            World(
+                label=f"trial {number}" if several else "",
+                here=self.here / f"trial-{number}" if several else self.here,
+                command=_words(self.name, self.job, _seeded(self.job, settings, number)),
+                ranks=node.slots,
+            )
+            for number, node in enumerate(self.plan.nodes)
+        ]
+        source, image = registry.job_folder(self.name), container or self.job.container
+        task = Task(self.name, source, self.run_id, self.here, worlds, image)
+        with self._kept(on_output) as keep:
+            for world in worlds:
+                world.here.mkdir(exist_ok=True)
+            reasons = service.run(self.cluster, self.plan, self.allocation, task, keep)
+        trials = [
+            self._world_result(world, reason) for world, reason in zip(worlds, reasons, strict=True)
+        ]
+        return self._together(trials) if several else trials[0]
+
+    def _world_result(self, world: World, reason: str) -> JobResult:
+        result = JobResult(self.name, str(world.here), world.ranks)
+        if reason:
+            result.failures.append(reason)
+        _judge(result, self.job)
+        return result
+
+    def _together(self, trials: list[JobResult]) -> JobResult:
+        done = [trial for trial in trials if not trial.failures]
+        whole = JobResult(self.name, str(self.here), trials[0].world_size, trials=trials)
+        whole.statistics = summarize([trial.metrics for trial in done])
+        whole.metrics = {name: summary.mean for name, summary in whole.statistics.items()}
+        failed = {
+            f"trial {number}": "; ".join(trial.failures)
+            for number, trial in enumerate(trials)
+            if trial.failures
+        }
+        if len(done) < sum(group.min or group.count for group in self.plan.spec.nodes):
+            whole.failures = [f"{name}: {reason}" for name, reason in failed.items()]
+        else:
+            whole.left_out = failed
+        return whole
+
+
+def _seeded(job: Job, settings: Mapping[str, str], trial: int) -> dict[str, str]:
+    """Give each trial a seed of its own, counted from the one that was asked for."""
+    given = dict(settings)
+    if "seed" in job.arguments:
+        first = given.get("seed", job.arguments["seed"].default)
+        with suppress(TypeError, ValueError):
+            given["seed"] = str(int(first) + trial)  # type: ignore[arg-type]  # null has no seeds
+    return given
 
 
 def _words(name: str, job: Job, settings: Mapping[str, str]) -> list[str]:
@@ -244,13 +375,18 @@ def _describe(head: SSH, folder: str, allocation: Allocation) -> None:
     head.write(f"{folder}/hostfile", slots)
 
 
-def _judge(result: JobResult, job: Job, here: Path, code: int) -> None:
-    if code:
-        result.failures.append(f"the job ended with exit code {code}; see {here / 'output.log'}")
+def _judge(result: JobResult, job: Job) -> None:
+    """Read the metrics and say what is wrong with them; a run that failed may have none."""
+    here = Path(result.run_dir)
     path = here / "metrics.json"
     if not path.is_file():
-        result.failures.append(f"the job wrote no metrics.json; see {here / 'output.log'}")
+        if not result.failures:
+            result.failures.append(f"the job wrote no metrics.json; see {here / 'output.log'}")
         return
-    result.metrics = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        result.metrics = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        result.failures.append(f"{path} is no JSON object: {error}")
+        return
     broken = (condition.broken_by(result.metrics, result.world_size) for condition in job.sanity)
     result.failures += [reason for reason in broken if reason]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from gpubed import audit as audits
 from gpubed import handover, progress, registry, runlock, services
 from gpubed import lease as leases
 from gpubed.allocation import Allocation, Node
-from gpubed.backends.base import Backend, Existing
+from gpubed.backends.base import Backend, Existing, JobTestbed
 from gpubed.engine import LogEvent, ResourceEvent, Result
 from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.hardware import facts as hardware
@@ -85,7 +85,7 @@ def up(
         if changed(result):
             return result
         probe(cluster, wanted, granted, backend)
-        if verify and wanted.spec.configure:
+        if verify and wanted.spec.configure and granted.nodes:
             handover.verify_cluster(cluster, wanted, granted)
     return result
 
@@ -151,6 +151,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
         "failed": [failure.model_dump() for failure in granted.failed],
         "lease": _lease(cluster, wanted, granted).document(),
         "services": services.urls(wanted, granted) if wanted.spec.configure else [],
+        **_jobs(backend, wanted, granted),
         "verification": verified.summary() if verified else None,
     }
 
@@ -170,7 +171,7 @@ def down(cluster: ClusterPaths, engine: EngineName) -> Removal:
             return [thing for thing in found if thing.uuid == uuid]
 
         # What is not in the state may hold on to what is.
-        removed = audits.remove_unrecorded(stack)
+        removed = audits.remove_unrecorded(stack, transient=True)
         result = stack.destroy(_emit)
         removed += [
             f"{e.type.rsplit(':', 1)[-1]} {e.name}" for e in result.steps if e.op == "delete"
@@ -205,6 +206,12 @@ def _require(backend: Backend, wanted: ClusterPlan) -> None:
         first = missing[0]
         rest = "".join(f"\n  {finding.message}" for finding in missing[1:])
         raise PrerequisiteMissing(first.message + rest, first.fix)
+
+
+def _jobs(backend: Backend, wanted: ClusterPlan, granted: Allocation) -> dict[str, Any]:
+    if not isinstance(backend, JobTestbed):
+        return {}
+    return {"jobs": [asdict(job) for job in backend.jobs(wanted.spec, granted.uuid)]}
 
 
 def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:

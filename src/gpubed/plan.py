@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from gpubed import located, registry
+from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
 from gpubed.sections import Machine, NodeGroup
 from gpubed.spec import ClusterSpec, SpecError, refusal, spec_backend
@@ -75,7 +76,9 @@ class ClusterPlan(_Model):
 
     @property
     def node_hours(self) -> float:
-        """Node-hours of the whole lease."""
+        """Node-hours of the whole lease; none where the testbed lends no nodes."""
+        if isinstance(registry.backend(self.backend), JobTestbed):
+            return 0.0
         return len(self.nodes) * self.spec.lease.duration / 3600
 
 

@@ -18,7 +18,7 @@ from gpubed.errors import UsageError
 
 if TYPE_CHECKING:
     from gpubed.backends.base import Backend, BackendConfig
-    from gpubed.launchers.base import Launcher
+    from gpubed.launchers.base import JobService, Launcher
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -51,7 +51,7 @@ def launcher_names() -> tuple[str, ...]:
 
 
 @cache
-def launcher(name: str) -> Launcher:
+def launcher(name: str) -> Launcher | JobService:
     """Return the launcher of that name.
 
     Raises:
@@ -61,7 +61,7 @@ def launcher(name: str) -> Launcher:
         raise UsageError(
             f"there is no launcher {name!r}", f"launchers: {', '.join(launcher_names())}"
         )
-    made: Launcher = import_module(f"gpubed.launchers.{name}").create()
+    made: Launcher | JobService = import_module(f"gpubed.launchers.{name}").create()
     return made
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import ssl
 
+from gpubed import registry
 from gpubed.allocation import Allocation
+from gpubed.backends.base import JobTestbed
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
@@ -18,6 +20,9 @@ _TIMEOUT = 10.0
 
 def urls(plan: ClusterPlan, allocation: Allocation) -> list[dict[str, str]]:
     """Return name and URL of each service, without any token."""
+    backend = registry.backend(plan.backend)
+    if isinstance(backend, JobTestbed):
+        return [{"name": name, "url": url} for name, url in backend.links(plan.spec).items()]
     lab = plan.spec.services.jupyterlab
     if lab is None:
         return []
@@ -33,12 +38,18 @@ def token_url(
 ) -> str:
     """Return the URL of JupyterLab, or of the status page behind its door, with the token.
 
+    On a testbed that runs jobs only it is that of the testbed's own notebooks, without one.
+
     Raises:
         GpubedError: The cluster does not have it.
     """
+    if not allocation.nodes and name != STATUS:
+        # The testbed's own, with a login of its own.
+        return urls(plan, allocation)[0]["url"]
     for service in urls(plan, allocation):
         if service["name"] == name:
             return f"{service['url']}?token={_token(cluster)}"
+    allocation.require_nodes()
     if name == STATUS and plan.spec.services.jupyterlab:
         raise GpubedError(
             f"cluster {cluster.name} is not monitored",
@@ -55,7 +66,7 @@ def probe(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> N
     Raises:
         GpubedError: A service does not answer.
     """
-    if plan.spec.services.jupyterlab:
+    if allocation.nodes and plan.spec.services.jupyterlab:
         status = jupyterlab_status(cluster, plan, allocation, _token(cluster))
         if status != http.HTTPStatus.OK:
             raise GpubedError(f"JupyterLab answers {status}", f"gpubed configure {cluster.name}")

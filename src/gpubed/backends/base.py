@@ -87,12 +87,14 @@ class Existing:
         name: Its name there.
         id: Its id there, which is also its id in the state.
         uuid: The cluster it belongs to: names may be used twice, ids not.
+        transient: It ends by itself and no state knows of it: a running job.
     """
 
     kind: str
     name: str
     id: str
     uuid: str
+    transient: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -254,3 +256,38 @@ class Backend(ABC):
             UsageError: The testbed has no such words.
         """
         raise UsageError(f"backend {self.name} has no {kind}")
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job as its testbed has it.
+
+    Attributes:
+        id: The testbed's id.
+        name: Its name there.
+        state: The testbed's word for what it does.
+        reason: Why, for example why it waits; may be empty.
+    """
+
+    id: str
+    name: str
+    state: str
+    reason: str = ""
+
+
+class JobTestbed(Backend):
+    """A testbed that runs jobs and lends no nodes: its allocations have none.
+
+    Attributes:
+        launcher: The launcher that hands jobs to it; the only one that can.
+    """
+
+    launcher: str
+
+    @abstractmethod
+    def links(self, spec: ClusterSpec) -> dict[str, str]:
+        """Return the URLs of services that the testbed itself has, by name."""
+
+    @abstractmethod
+    def jobs(self, spec: ClusterSpec, uuid: str) -> list[JobState]:
+        """Return the cluster's jobs that the testbed still knows."""

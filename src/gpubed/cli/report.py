@@ -15,6 +15,9 @@ _SHORT_S = 7200
 def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
     """Show nodes, services, verification and the commands that come next."""
     columns = ("name", "state", "role", "control_address", "experiment_address")
+    if "jobs" in document:
+        _jobs_only(ui, name, document)
+        return
     rows = [[*(row[c] for c in columns), _hardware(row["hardware"])] for row in document["nodes"]]
     ui.table(("node", *(c.replace("_", " ") for c in columns[1:]), "hardware"), rows)
     if document["verification"]:
@@ -37,6 +40,18 @@ def _lease(ui: UI, name: str, known: dict[str, Any]) -> None:
     ui.say(f"lease: until {end}, {duration(max(0, left))} left")
     if left < _SHORT_S:
         ui.mark("fail", f"the lease ends soon: gpubed renew {name}")
+
+
+def _jobs_only(ui: UI, name: str, document: dict[str, Any]) -> None:
+    """Show what a testbed that lends no nodes has of a cluster."""
+    if document["jobs"]:
+        rows = [(job["name"], job["id"], job["state"], job["reason"]) for job in document["jobs"]]
+        ui.table(("job", "id", "state", "reason"), rows)
+    else:
+        ui.say("no nodes, and no jobs yet")
+    for service in document["services"]:
+        ui.say(f"{service['name']}: {service['url']}")
+    ui.say(f"next: gpubed run {name} digits    gpubed resources {name}    gpubed open {name}")
 
 
 def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> None:

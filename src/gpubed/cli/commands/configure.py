@@ -26,6 +26,7 @@ def command(
     """Apply the roles to the nodes again, changed or not."""
     ui, paths = UI(as_json), find(cluster)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    granted.require_nodes()
     display = Display(ui)
     chosen = [tag for tag in tags.split(",") if tag]
     with (

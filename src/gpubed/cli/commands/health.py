@@ -39,6 +39,7 @@ def command(
         raise UsageError("a quarantine needs a reason", f"gpubed health {EXAMPLE.split(' ', 2)[2]}")
     ui, paths = UI(as_json), find(cluster)
     granted = load(paths.allocation)
+    granted.require_nodes()
     if quarantine:
         health.quarantine(paths, granted, quarantine, reason or "")
     if requalify:

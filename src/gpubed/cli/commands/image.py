@@ -26,6 +26,7 @@ def command(
     """Give a container image to all nodes; it crosses the uplink once."""
     ui, paths = UI(as_json), find(cluster)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    granted.require_nodes()
     ui.note(f"handing {image} to {len(granted.nodes)} nodes …")
     id_ = images.hand_out(paths, wanted, granted, image, archive)
     nodes = [node.name for node in granted.nodes]

@@ -35,5 +35,6 @@ def command(
         again = f"gpubed open {cluster}{' --status' if status else ''} --print"
         ui.error("there is no browser on this machine", again)
         return 3
-    ui.note(f"the certificate is the cluster's own: {paths.state / 'jupyterlab.crt'}")
+    if granted.nodes:
+        ui.note(f"the certificate is the cluster's own: {paths.state / 'jupyterlab.crt'}")
     return 0

@@ -9,6 +9,7 @@ from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.plan import from_file
+from gpubed.trials import Summary
 
 EXAMPLE = "gpubed run lab digits --set epochs=20"
 
@@ -26,7 +27,9 @@ def command(
     ] = None,
     launcher: Annotated[
         str | None,
-        typer.Option(help="ssh: at once; slurm: in the queue. The job's own if left out."),
+        typer.Option(
+            help="ssh: at once; slurm: in the queue; gpulab: there. What fits if left out."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -38,14 +41,23 @@ def command(
     for node in left_out:
         ui.mark("skip", f"{node.node} is left out: {node.reason}")
     result = jobs.run(paths, wanted, usable, job, given, ui.note, container, launcher)
-    reasons = {node.node: node.reason for node in left_out}
+    for name, reason in result.left_out.items():
+        ui.mark("skip", f"{name} is left out: {reason}")
+    reasons = {node.node: node.reason for node in left_out} | result.left_out
     ui.document("run", {**result.document(), "left_out": reasons})
-    ui.say(f"{job}: {result.status}, world size {result.world_size}")
-    for name, value in result.metrics.items():
-        if isinstance(value, int | float | str):
+    ui.say(f"{job}: {result.status}, {_size(result)}")
+    for name, value in (result.statistics or result.metrics).items():
+        if isinstance(value, int | float | str | Summary):
             unit = result.units.get(name, "")
             ui.say(f"  {name} = {value} {unit}".rstrip())
     ui.say(f"results: {result.run_dir}")
     for reason in result.failures:
         ui.error(reason)
     return 0 if result.status == "ok" else 1
+
+
+def _size(result: jobs.JobResult) -> str:
+    if not result.trials:
+        return f"world size {result.world_size}"
+    done = sum(trial.status == "ok" for trial in result.trials)
+    return f"{done} of {len(result.trials)} trials of world size {result.world_size} each"

@@ -1,0 +1,1 @@
+"""GPULab: a testbed that runs jobs in containers and lends no nodes."""

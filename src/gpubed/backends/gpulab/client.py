@@ -1,0 +1,281 @@
+"""GPULab's REST API v4.0: JSON over TLS with a client certificate.
+
+Reading is repeated when the service stumbles; submitting never is, since the job
+may exist although no answer came (`Unanswered`).
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+from uuid import UUID
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpubed.backends.gpulab import login
+from gpubed.backends.gpulab.config import Config
+from gpubed.backends.gpulab.definition import NewJob
+from gpubed.backends.gpulab.remote import Cluster, Event, Jobs, RemoteJob, Worker
+from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
+
+_PREFIX = "gpulab/v4.0/"
+_TIMEOUT_S = 20.0
+_TRIES = 5
+_BACKOFF_S = 0.25
+_STUMBLES = {500, 502, 503, 504}
+# A job list or log part that is larger is not read: it would only fill the memory.
+_LONGEST_ANSWER = 64 * 2**20
+_PAGE = 500
+T = TypeVar("T")
+
+
+class Unanswered(GpubedError):
+    """The service did not answer, or stumbled; what was asked for may have happened."""
+
+
+class NoSuchJob(GpubedError):
+    """The service does not know the job (any more)."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back; `cut` says that the body went on."""
+
+    status: int
+    body: bytes
+    cut: bool
+
+
+class Client:
+    """Talks to one service as one user.
+
+    Args:
+        config: Where, and with which certificate.
+
+    Raises:
+        PrerequisiteMissing: The certificate cannot be used.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.login = login.read(config)
+        self._config = config
+        self._context = login.context(config)
+        parts = urlsplit(config.master)
+        self._host, self._port = parts.hostname or "", parts.port or 443
+        self._path = parts.path + _PREFIX
+        self._kept: http.client.HTTPSConnection | None = None
+        self.clock_error_s: float | None = None
+        """How far this machine's clock is ahead of the service's; None before an answer."""
+
+    def version(self) -> str:
+        """Return which client the service thinks is the newest."""
+        answer = _parsed(TypeAdapter(dict[str, Any]), self._read("version"), "its version")
+        return str(answer.get("latest_client_version", "unknown"))
+
+    def submit(self, job: NewJob) -> str:
+        """Submit a job; returns its id.
+
+        Raises:
+            Refused: The service does not want it; the message says why.
+            Unanswered: Nobody knows whether the job exists now.
+        """
+        answer = self._once("POST", "jobs", job.document(), "application/json")
+        _expect_done(answer, "the job")
+        text = answer.body.decode("ascii", "replace").strip().strip('"')
+        try:
+            return str(UUID(text))
+        except ValueError:
+            raise Unanswered(f"GPULab answered {text[:80]!r} instead of a job's id") from None
+
+    def job(self, id_: str) -> RemoteJob:
+        """Return a job as it is now.
+
+        Raises:
+            NoSuchJob: There is none.
+        """
+        return _parsed(TypeAdapter(RemoteJob), self._read(f"jobs/{quote(id_)}"), "a job")
+
+    def jobs(self) -> list[RemoteJob]:
+        """Return the user's jobs that the service lists."""
+        query = urlencode({"user_urn": self.login.urn, "page_size": _PAGE})
+        return list(_parsed(TypeAdapter(Jobs), self._read(f"jobs?{query}"), "jobs").items)
+
+    def cancel(self, id_: str) -> None:
+        """Ask for the end of a job; one that has ended, or is gone, is no error."""
+        path = f"jobs/{quote(id_)}/state/status"
+        try:
+            answer = self._again("PUT", path, b"CANCELLED")
+        except NoSuchJob:
+            return
+        if answer.status >= HTTPStatus.BAD_REQUEST and not self.job(id_).ended:
+            _expect_done(answer, f"to cancel job {id_}")
+
+    def is_over(self, id_: str) -> bool:
+        """Say whether a job has ended, or is gone."""
+        try:
+            return self.job(id_).ended
+        except NoSuchJob:
+            return True
+
+    def log(self, id_: str, offset: int) -> bytes:
+        """Return what a job printed from a byte on; empty when there is nothing new."""
+        path = f"jobs/{quote(id_)}/log"
+        answer = self._again("GET", path, headers={"Range": f"bytes={offset}-"})
+        if answer.status in (HTTPStatus.NO_CONTENT, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
+            return b""
+        _expect_done(answer, "the log")
+        if answer.status == HTTPStatus.PARTIAL_CONTENT:
+            return answer.body
+        if answer.cut and offset >= len(answer.body):
+            raise GpubedError(f"the log of job {id_} is too long to read: {_too_long()}")
+        return answer.body[offset:]
+
+    def events(self, id_: str) -> list[Event]:
+        """Return a job's history, oldest first."""
+        return _parsed(TypeAdapter(list[Event]), self._read(f"jobs/{quote(id_)}/debug"), "events")
+
+    def clusters(self) -> list[Cluster]:
+        """Return the service's clusters."""
+        return _parsed(TypeAdapter(list[Cluster]), self._read("clusters"), "clusters")
+
+    def workers(self) -> list[Worker]:
+        """Return the machines of all clusters."""
+        return _parsed(TypeAdapter(list[Worker]), self._read("slaves"), "workers")
+
+    def _read(self, path: str) -> bytes:
+        answer = self._again("GET", path)
+        what = path.partition("?")[0]
+        _expect_done(answer, what)
+        if answer.cut:
+            raise GpubedError(f"GPULab answers more to {what} than it should: {_too_long()}")
+        return answer.body
+
+    def _again(
+        self,
+        method: Literal["GET", "PUT"],
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Ask up to five times: what is asked here may be asked twice."""
+        for left in reversed(range(_TRIES)):
+            try:
+                answer = self._once(method, path, body, "text/plain", headers)
+                if answer.status == HTTPStatus.NOT_FOUND:
+                    raise NoSuchJob(f"GPULab has no {path.partition('?')[0]}")
+                return answer
+            except Unanswered:
+                if not left:
+                    raise
+            time.sleep(_BACKOFF_S * 2 ** (_TRIES - 1 - left))
+        raise AssertionError("unreachable")
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        kind: str = "text/plain",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        # What must not be asked twice never meets a connection that the service has closed.
+        connection = self._connection(fresh=method == "POST")
+        sent = {"Content-Type": kind} if body is not None else {}
+        try:
+            connection.request(method, self._path + path, body, {**sent, **(headers or {})})
+            answer = connection.getresponse()
+            content = answer.read(_LONGEST_ANSWER)
+            cut = not answer.isclosed()
+        except ssl.SSLError as error:
+            raise self._tls(error) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Unanswered(
+                f"GPULab at {self._host} does not answer: {error or type(error).__name__}",
+                "see whether the network or the service is down, then repeat the command",
+            ) from error
+        else:
+            if not cut:
+                self._kept = connection
+        finally:
+            if self._kept is not connection:
+                connection.close()
+        self._note_clock(answer.getheader("Date"))
+        if answer.status in _STUMBLES:
+            raise Unanswered(f"GPULab answers {answer.status} {answer.reason}: {_said(content)}")
+        return Answer(answer.status, content, cut)
+
+    def _connection(self, *, fresh: bool) -> http.client.HTTPSConnection:
+        """Return a connection that nobody uses: greeting with certificates takes its time."""
+        kept, self._kept = self._kept, None
+        if kept is not None and not fresh:
+            return kept
+        if kept is not None:
+            kept.close()
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=_TIMEOUT_S, context=self._context
+        )
+
+    def _note_clock(self, date: str | None) -> None:
+        with suppress(TypeError, ValueError):
+            there = parsedate_to_datetime(date or "")
+            self.clock_error_s = time.time() - there.timestamp()
+
+    def _tls(self, error: ssl.SSLError) -> GpubedError:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return PrerequisiteMissing(
+                f"{self._host} is not who it should be: {error.verify_message}",
+                "set backend.ca_bundle to the authority of the service",
+            )
+        said = str(error.reason or error).replace("_", " ").lower()
+        if "alert" not in said:
+            return Unanswered(f"the connection to GPULab at {self._host} broke: {said}")
+        # With TLS 1.3 a server turns a certificate away after the handshake.
+        return Refused(
+            f"GPULab refuses the certificate {self._config.certificate}: {said}",
+            "fetch a new certificate from the account portal",
+        )
+
+
+def _expect_done(answer: Answer, what: str) -> None:
+    if answer.status < HTTPStatus.MULTIPLE_CHOICES:
+        return
+    said = _said(answer.body)
+    if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        raise Refused(
+            f"GPULab forbids {what}: {said}",
+            "backend.project must be one of your projects, and your account approved",
+        )
+    if answer.status < HTTPStatus.BAD_REQUEST:
+        raise Refused(
+            f"GPULab redirects {what} to a login page", "backend.master must be the URL of the API"
+        )
+    raise Refused(f"GPULab refuses {what} ({answer.status}): {said}")
+
+
+def _too_long() -> str:
+    return f"over {_LONGEST_ANSWER} bytes"
+
+
+def _said(body: bytes) -> str:
+    text = " ".join(body[:2000].decode("utf-8", "replace").split())
+    return text[:300] or "it gives no reason"
+
+
+def _parsed(adapter: TypeAdapter[T], body: bytes, what: str) -> T:
+    try:
+        return adapter.validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise GpubedError(
+            f"GPULab tells {what} in a way that is not its API v4.0: {where}: {first['msg']}",
+            "backend.master must be the URL of the API",
+        ) from error

@@ -1,0 +1,35 @@
+"""What GPULab's clusters are to Pulumi: an allocation without nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulumi
+
+from gpubed.allocation import Allocation, Network
+from gpubed.backends.component import Testbed
+from gpubed.plan import ClusterPlan
+
+_BACKEND = "gpulab"
+
+
+class Cluster(Testbed):
+    """Nothing is made before a job runs; the identity is what jobs are found by."""
+
+    def __init__(self, plan: ClusterPlan, uuid: pulumi.Output[str]) -> None:
+        super().__init__(_BACKEND, plan.cluster)
+        self.allocation: pulumi.Output[dict[str, Any]] = uuid.apply(
+            lambda known: allocation(plan, known)
+        )
+        self.register_outputs({"allocation": self.allocation})
+
+
+def allocation(plan: ClusterPlan, uuid: str) -> dict[str, Any]:
+    """Return the data of an `Allocation` without nodes."""
+    return Allocation(
+        cluster=plan.cluster,
+        uuid=uuid,
+        backend=_BACKEND,
+        nodes=(),
+        control=Network(subnet=str(plan.control.subnet)),
+    ).model_dump(mode="json")

@@ -1,0 +1,58 @@
+"""Options of the GPULab backend."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpubed.backends.base import BackendConfig
+from gpubed.backends.gpulab.definition import ImageName
+from gpubed.units import Bytes, Seconds
+
+
+class Config(BackendConfig):
+    """Jobs in containers; each node of the specification is one job, on one worker."""
+
+    type: Literal["gpulab"]
+    master: str = Field(
+        default="https://gpulab.ilabt.imec.be/api/",
+        pattern=r"^https://[^/\s?#@]+/([^\s?#]+/)?$",
+        description="URL of the API, ends in `/`",
+    )
+    certificate: str = Field(
+        min_length=1, description="login PEM file: certificate and private key"
+    )
+    password_file: str | None = Field(
+        default=None, description="file with the key's password, when it has one"
+    )
+    ca_bundle: str | None = Field(
+        default=None, description="authorities that vouch for the server; else the system's"
+    )
+    project: str = Field(pattern=r"^[A-Za-z0-9_.-]+$", description="who the jobs are for")
+    image: ImageName = Field(
+        description="container image with python3, horovodrun and what jobs import"
+    )
+    jobs: Literal["one", "trials"] = Field(
+        default="one", description="trials: each node is a job and a Horovod world of its own"
+    )
+    cluster: int | None = Field(default=None, ge=0, description="GPULab's cluster id")
+    gpu_model: tuple[Annotated[str, Field(min_length=2)], ...] = Field(
+        default=(), description="parts of GPU names, any of which will do"
+    )
+    storage: str | None = Field(
+        default="/project_ghent",
+        pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$",
+        description="project storage, mounted at `storage.shared.path`",
+    )
+    shm: Bytes = Field(
+        default=2 * 2**30, description="memory for `/dev/shm` (NCCL, data loaders), on top"
+    )
+    parallel: int = Field(default=10, ge=1, le=20, description="jobs at a time; fair use allows 10")
+    patience: Seconds | None = Field(
+        default=None, description="a job that waits longer for its worker is cancelled"
+    )
+    environment: Literal["production", "staging"] = "production"
+    jupyterhub: str = Field(
+        default="https://jupyterhub.ilabt.imec.be/",
+        pattern=r"^https://\S+$",
+        description="what `gpubed open` opens",
+    )

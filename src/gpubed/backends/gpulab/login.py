@@ -1,0 +1,120 @@
+"""The login PEM of a GPULab account: one file with certificate and private key."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+
+from gpubed.backends.gpulab.config import Config
+from gpubed.errors import PrerequisiteMissing
+
+_FIX = "fetch your certificate from the account portal, then set backend.certificate"
+_USER_URN = "urn:publicid:IDN+"
+# Accounts of the former portal; the service turns them away.
+_FORMER = "urn:publicid:IDN+wall2.ilabt.iminds.be+user+"
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who a certificate is for.
+
+    Attributes:
+        urn: `urn:publicid:IDN+<authority>+user+<name>`.
+        expires: Until when the certificate holds.
+    """
+
+    urn: str
+    expires: datetime
+
+    def project_urn(self, project: str) -> str:
+        """Return the URN of a project of the user's authority."""
+        authority = self.urn.removeprefix(_USER_URN).split("+")[0]
+        return f"{_USER_URN}{authority}+project+{project}"
+
+
+def read(config: Config) -> Login:
+    """Read who the certificate is for.
+
+    Raises:
+        PrerequisiteMissing: It is missing, unreadable, expired, or of the former portal.
+    """
+    path = Path(config.certificate).expanduser()
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise PrerequisiteMissing(f"{path} cannot be read: {error.strerror}", _FIX) from error
+    except ValueError as error:
+        raise PrerequisiteMissing(f"{path} holds no PEM certificate", _FIX) from error
+    login = Login(_user(certificate, path), certificate.not_valid_after_utc)
+    now = datetime.now(UTC)
+    if login.expires <= now:
+        raise PrerequisiteMissing(f"{path} expired on {login.expires:%Y-%m-%d %H:%M} UTC", _FIX)
+    if certificate.not_valid_before_utc > now:
+        since = certificate.not_valid_before_utc
+        raise PrerequisiteMissing(
+            f"{path} holds only from {since:%Y-%m-%d %H:%M} UTC on", "set this machine's clock"
+        )
+    if login.urn.startswith(_FORMER):
+        raise PrerequisiteMissing(
+            f"{login.urn} is an account of the former portal, which GPULab refuses", _FIX
+        )
+    return login
+
+
+def context(config: Config) -> ssl.SSLContext:
+    """Return a TLS context that shows the certificate and checks the server.
+
+    Raises:
+        PrerequisiteMissing: Key, password or authorities cannot be used.
+    """
+    try:
+        made = ssl.create_default_context(
+            cafile=str(Path(config.ca_bundle).expanduser()) if config.ca_bundle else None
+        )
+    except (OSError, ssl.SSLError) as error:
+        raise PrerequisiteMissing(
+            f"{config.ca_bundle} cannot be read: {error.strerror or error}", "set backend.ca_bundle"
+        ) from error
+    path = Path(config.certificate).expanduser()
+    try:
+        # A function, since OpenSSL would otherwise ask on the terminal.
+        made.load_cert_chain(path, password=lambda: _password(config))
+    except ssl.SSLError as error:
+        raise PrerequisiteMissing(
+            f"the private key in {path} is missing, is another certificate's, "
+            "or its password is wrong",
+            "the file needs both the certificate and its key; see backend.password_file",
+        ) from error
+    return made
+
+
+def _password(config: Config) -> bytes:
+    if config.password_file is None:
+        raise PrerequisiteMissing(
+            f"the private key in {config.certificate} has a password",
+            "put the password into a file of mode 0600 and set backend.password_file",
+        )
+    path = Path(config.password_file).expanduser()
+    try:
+        if path.stat().st_mode & 0o077:
+            raise PrerequisiteMissing(f"{path} can be read by others", f"chmod 600 {path}")
+        return path.read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise PrerequisiteMissing(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _user(certificate: x509.Certificate, path: Path) -> str:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        uris = []
+    else:
+        uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+    for uri in uris:
+        if uri.startswith(_USER_URN) and "+user+" in uri:
+            return uri
+    raise PrerequisiteMissing(f"{path} names no user of a testbed portal", _FIX)

@@ -1,0 +1,128 @@
+"""What GPULab has, what is free, and whether a job can ever run there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubed.backends.base import Offer
+from gpubed.backends.gpulab.definition import Resources
+from gpubed.backends.gpulab.remote import Cluster, Gpu, Worker
+
+
+def offers(clusters: Sequence[Cluster], workers: Sequence[Worker]) -> list[Offer]:
+    """Return one offer per cluster; `total` and `free` count workers."""
+    return [_offer(cluster, workers) for cluster in sorted(clusters, key=lambda c: c.cluster_id)]
+
+
+def _offer(cluster: Cluster, workers: Sequence[Worker]) -> Offer:
+    own = [worker for worker in workers if worker.cluster_id == cluster.cluster_id]
+    idle = [w for w in own if _offered(w) and w.gpu.available == w.gpu.system_total]
+    notes = [f"{cluster.gpu.available} of {cluster.gpu.system_total} GPUs free"]
+    if cluster.comment:
+        notes.append(cluster.comment)
+    if cluster.have_access is False:
+        notes.append("no access")
+    return Offer(
+        name=str(cluster.cluster_id),
+        total=len(own) or cluster.slave_count,
+        free=len(idle),
+        gpus=max((worker.gpu.system_total for worker in own), default=None),
+        gpu_model=", ".join(dict.fromkeys(gpu.name for gpu in cluster.gpu_model)),
+        note="; ".join(notes),
+    )
+
+
+def never(
+    wanted: Resources, storage: str | None, clusters: Sequence[Cluster], workers: Sequence[Worker]
+) -> str:
+    """Return why a job would wait for ever; empty when some worker could run it.
+
+    A job gets all of its resources on one worker, or waits.
+    """
+    if wanted.cluster_id is not None:
+        [*named] = [c for c in clusters if c.cluster_id == wanted.cluster_id]
+        if not named:
+            known = ", ".join(str(c.cluster_id) for c in clusters)
+            return f"there is no cluster {wanted.cluster_id}; there are: {known}"
+        if named[0].have_access is False:
+            return f"your project may not use cluster {wanted.cluster_id}"
+    mine = _candidates(wanted, clusters, workers)
+    where = f"cluster {wanted.cluster_id}" if wanted.cluster_id is not None else "GPULab"
+    if not mine:
+        return f"no worker of {where} has a GPU like {' or '.join(wanted.gpu_model)}"
+    if lacking := _storage_lacks(storage, {w.cluster_id for w in mine}, clusters):
+        return lacking
+    large = [w for w in mine if w.gpu.system_total >= wanted.gpus]
+    if not large:
+        most = max(w.gpu.system_total for w in mine)
+        return (
+            f"a job's GPUs are all on one worker, and no worker of {where} has "
+            f"{wanted.gpus} of them (the largest has {most})"
+        )
+    if not any(_has(w, wanted) for w in large):
+        return (
+            f"no worker of {where} has {wanted.cpus} CPUs and {wanted.cpu_memory_gb} GB "
+            f"besides {wanted.gpus} GPUs"
+            + (f" and CUDA {wanted.min_cuda_version}" if wanted.min_cuda_version else "")
+        )
+    return ""
+
+
+def now(
+    wanted: Resources, jobs: int, clusters: Sequence[Cluster], workers: Sequence[Worker]
+) -> str:
+    """Return why the jobs would have to wait now; empty when they would start at once."""
+    room = 0
+    for worker in _candidates(wanted, clusters, workers):
+        if _offered(worker) and _has(worker, wanted):
+            room += min(
+                worker.gpu.available // wanted.gpus if wanted.gpus else jobs,
+                worker.cpu.available // wanted.cpus,
+                worker.cpu_memory_mb.available // (1000 * wanted.cpu_memory_gb),
+            )
+    return "" if room >= jobs else f"{room} of {jobs} job(s) would start now, the rest would wait"
+
+
+def _candidates(
+    wanted: Resources, clusters: Sequence[Cluster], workers: Sequence[Worker]
+) -> list[Worker]:
+    usable = {c.cluster_id for c in clusters if c.have_access is not False}
+    if wanted.cluster_id is not None:
+        usable &= {wanted.cluster_id}
+    return [w for w in workers if w.cluster_id in usable and _matches(w.gpu_model, wanted)]
+
+
+def _matches(models: Sequence[Gpu], wanted: Resources) -> bool:
+    """A part of a GPU's name is enough, whatever its case; any one of several."""
+    if not wanted.gpu_model or not wanted.gpus:
+        return True
+    return any(part.lower() in gpu.name.lower() for part in wanted.gpu_model for gpu in models)
+
+
+def _has(worker: Worker, wanted: Resources) -> bool:
+    return (
+        worker.gpu.system_total >= wanted.gpus
+        and worker.cpu.system_total >= wanted.cpus
+        and worker.cpu_memory_mb.system_total >= 1000 * wanted.cpu_memory_gb
+        and (
+            wanted.min_cuda_version is None
+            or worker.cuda_version_major is None
+            or worker.cuda_version_major >= wanted.min_cuda_version
+        )
+    )
+
+
+def _offered(worker: Worker) -> bool:
+    return worker.accepting_jobs and not worker.shutting_down
+
+
+def _storage_lacks(storage: str | None, ids: set[int], clusters: Sequence[Cluster]) -> str:
+    paths = [c.storage_paths_available for c in clusters if c.cluster_id in ids]
+    if storage is None or any(known is None or _mountable(storage, known) for known in paths):
+        return ""
+    listed = sorted({path for known in paths for path in known or ()})
+    return f"storage {storage} is not on those clusters; there is: {', '.join(listed) or 'none'}"
+
+
+def _mountable(storage: str, known: Sequence[str]) -> bool:
+    return any(f"{storage}/".startswith(path.rstrip("/") + "/") for path in known)

@@ -1,0 +1,130 @@
+"""How a job's files get into its container, and how results get out.
+
+In: a tar archive as a word of the container's command. Out: marked lines of the
+job's log, the one channel that the service gives everybody, with a checksum; larger
+files stay on the project storage. See `templates/gpulab/container.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+import tarfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpubed.backends.gpulab.definition import LONGEST_WORD
+from gpubed.errors import GpubedError, UsageError
+
+LIMIT = 2**19
+"""Bytes of results that come back through the log; before packing."""
+_LEFT_OUT = {"README.md", "__pycache__"}
+_SUFFIXES_LEFT_OUT = {".ipynb", ".pyc"}
+
+
+def pack(folder: Path, extra: Mapping[str, str]) -> str:
+    """Return a job's folder and some files more as one word.
+
+    Raises:
+        UsageError: It is too long for a command.
+    """
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path in sorted(folder.rglob("*")):
+            inside = path.relative_to(folder)
+            left_out = _LEFT_OUT & set(inside.parts) or path.suffix in _SUFFIXES_LEFT_OUT
+            if path.is_file() and not left_out:
+                archive.add(path, str(inside), filter=_anonymous)
+        for name, text in extra.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    word = base64.b64encode(packed.getvalue()).decode("ascii")
+    if len(word) > LONGEST_WORD:
+        raise UsageError(
+            f"job {folder.name} is too large to travel in a GPULab job: {len(word)} bytes packed, "
+            f"at most {LONGEST_WORD}",
+            "put its data on the project storage and leave only code in the folder",
+        )
+    return word
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+class Damaged(GpubedError):
+    """The log does not hold the whole parcel."""
+
+
+@dataclass
+class Parcel:
+    """Collects a run's results from the lines of its log.
+
+    Args:
+        mark: What the run's own marked lines begin with; nobody can guess it.
+    """
+
+    mark: str
+    _parts: dict[int, str] = field(default_factory=dict)
+    _total: int = 0
+
+    def __post_init__(self) -> None:
+        self._line = re.compile(rf"{re.escape(self.mark)}:(\d+)/(\d+):([A-Za-z0-9+/=]*)\s*$")
+
+    def takes(self, line: str) -> bool:
+        """Keep a line if it is part of the parcel; the rest is the job's own."""
+        found = self._line.search(line)
+        if found is None:
+            return False
+        self._parts[int(found[1])] = found[3]
+        self._total = int(found[2])
+        return True
+
+    @property
+    def whole(self) -> bool:
+        """Whether no part is missing."""
+        return bool(self._total) and set(self._parts) == set(range(1, self._total + 1))
+
+    def unpack(self, target: Path) -> dict[str, Any]:
+        """Write the files; returns `exit_code` and, as `left`, what was too large.
+
+        Raises:
+            Damaged: A part is missing or not as it was sent.
+        """
+        if not self.whole:
+            raise Damaged(
+                f"its log was cut: {len(self._parts)} of {self._total or 'all'} lines "
+                "with results arrived"
+            )
+        *parts, last = (self._parts[number] for number in range(1, self._total + 1))
+        try:
+            content = base64.b64decode("".join(parts), validate=True)
+            facts: dict[str, Any] = json.loads(base64.b64decode(last, validate=True))
+        except ValueError as error:
+            raise Damaged(f"the results in its log are damaged: {error}") from error
+        if hashlib.sha256(content).hexdigest() != facts["sha256"]:
+            raise Damaged("the results in its log are not what was sent: another checksum")
+        _extract(content, target)
+        return facts
+
+
+def _extract(content: bytes, target: Path) -> None:
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
+            room = LIMIT
+            for member in archive:
+                room -= member.size
+                if room < 0:
+                    raise Damaged(f"its results hold more than {LIMIT} bytes")
+                archive.extract(member, target, filter="data")
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise Damaged(f"its results cannot be unpacked: {error}") from error

@@ -1,0 +1,154 @@
+"""From the specification to the job that GPULab is asked to run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gpubed import paths, recipe
+from gpubed.backends.gpulab import parcel
+from gpubed.backends.gpulab.config import Config
+from gpubed.backends.gpulab.definition import (
+    Docker,
+    Mount,
+    NewJob,
+    Owner,
+    Request,
+    Resources,
+    Scheduling,
+)
+from gpubed.errors import UsageError
+from gpubed.plan import ClusterPlan, NodePlan
+from gpubed.sections import Machine
+from gpubed.spec import ClusterSpec
+
+_GB = 10**9
+# Ranks of a busy worker take their time to import torch; Horovod's own 30 s are few.
+_START_S = "180"
+_LABEL = "gpubed.cluster={uuid} gpubed.name={name}"
+
+
+def config(spec: ClusterSpec) -> Config:
+    """Return the options of the specification's backend."""
+    if not isinstance(spec.backend, Config):
+        raise TypeError(f"{spec.name} does not run on GPULab")
+    return spec.backend
+
+
+def label(cluster: str, uuid: str) -> str:
+    """Return what the description of each of a cluster's jobs holds."""
+    return _LABEL.format(uuid=uuid, name=cluster)
+
+
+def folder(spec: ClusterSpec, run_id: str) -> str:
+    """Return the run's folder in the container; on project storage if that is mounted."""
+    root = spec.storage.shared.path if config(spec).storage else "/tmp/gpubed"  # noqa: S108
+    return f"{root}/runs/{run_id}"
+
+
+def resources(plan: ClusterPlan, node: NodePlan) -> Resources:
+    """Return what one job needs; the recipe says which CUDA its worker must have.
+
+    Raises:
+        ValueError: CPUs or memory are not given in the whole numbers that GPULab takes.
+    """
+    options, cuda = config(plan.spec), recipe.load(plan.spec.recipe).cuda
+    cpus, memory = amounts(node.machine)
+    return Resources(
+        cpus=cpus,
+        gpus=node.gpus,
+        cpu_memory_gb=memory,
+        gpu_model=options.gpu_model,
+        min_cuda_version=int(cuda.split(".")[0]) if cuda and node.gpus else None,
+        cluster_id=options.cluster,
+    )
+
+
+def amounts(machine: Machine) -> tuple[int, int]:
+    """Return CPUs and memory (GB, rounded up) as GPULab takes them.
+
+    Raises:
+        ValueError: One is missing, or the CPUs are not whole.
+    """
+    if machine.cpus is None or machine.memory is None:
+        raise ValueError("GPULab must be told cpus and memory")
+    if machine.cpus != int(machine.cpus):
+        raise ValueError(f"cpus is {machine.cpus:g}, but GPULab gives whole CPUs")
+    return int(machine.cpus), math.ceil(machine.memory / _GB)
+
+
+def render(
+    plan: ClusterPlan,
+    node: NodePlan,
+    *,
+    name: str,
+    labels: str,
+    project_urn: str,
+    source: Path,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    mark: str,
+    image: str | None = None,
+) -> NewJob:
+    """Return the job that runs a command on each of a node's slots.
+
+    Args:
+        name: Unique, so that the job can be found by it.
+        command: What each rank runs, in the run's folder (`GPUBED_RUN_DIR`).
+        source: The folder of `jobs/` that travels in it.
+        mark: What its lines with results begin with.
+        image: Instead of the one of the specification.
+
+    Raises:
+        UsageError: GPULab would not take it; the message names the key.
+    """
+    spec = plan.spec
+    try:
+        docker = Docker(
+            image=image or config(spec).image,
+            command=_words(node.slots, command, environment["GPUBED_RUN_DIR"], mark, source),
+            environment={**environment, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
+            storage=_storage(spec),
+        )
+        scheduling = Scheduling(max_duration=f"{math.ceil(spec.lease.duration / 60)} minutes")
+        return NewJob(
+            name=name,
+            description=labels,
+            request=Request(resources=resources(plan, node), docker=docker, scheduling=scheduling),
+            owner=Owner(project_urn=project_urn),
+            deployment_environment=config(spec).environment,
+        )
+    except ValidationError as error:
+        found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise UsageError(f"GPULab would not take the job: {'; '.join(found)}") from error
+
+
+def _words(
+    slots: int, command: Sequence[str], folder: str, mark: str, source: Path
+) -> tuple[str, ...]:
+    """Return the container's command: unpack the job there, start its ranks, hand back."""
+    hosts = f"localhost:{slots}"
+    local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", str(slots), "-H", hosts]
+    settings = {
+        "folder": folder,
+        "command": [*local, *command],
+        "mark": mark,
+        "limit": parcel.LIMIT,
+    }
+    program = (paths.assets() / "templates/gpulab/container.py").read_text(encoding="utf-8")
+    bundle = parcel.pack(source, {"hostfile": f"localhost slots={slots}\n"})
+    return ("python3", "-u", "-c", program, json.dumps(settings), bundle)
+
+
+def _storage(spec: ClusterSpec) -> tuple[Mount, ...]:
+    options, mounts = config(spec), []
+    if options.storage:
+        mounts.append(Mount(host_path=options.storage, container_path=spec.storage.shared.path))
+    if spec.storage.scratch:
+        mounts.append(Mount(host_path="/project_scratch", container_path=spec.storage.scratch.path))
+    size = math.ceil(options.shm / _GB)
+    return (*mounts, Mount(host_path="tmpfs", container_path="/dev/shm", size_gb=size))  # noqa: S108

@@ -1,0 +1,53 @@
+"""Figures of several runs of the same job, put together."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One metric over the trials that reported it, in the metric's unit.
+
+    Attributes:
+        sd: Sample standard deviation (n - 1); None for a single trial.
+        n: How many trials reported it.
+    """
+
+    mean: float
+    sd: float | None
+    min: float
+    max: float
+    n: int
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        spread = "" if self.sd is None else f" ± {self.sd:.2g}"
+        return f"{self.mean:.6g}{spread} ({self.min:.6g} … {self.max:.6g}, n = {self.n})"
+
+
+def summarize(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Summary]:
+    """Summarize every metric that is a number, in the order of its first appearance."""
+    names = dict.fromkeys(name for one in metrics for name in one)
+    found = {name: [one[name] for one in metrics if _is_number(one.get(name))] for name in names}
+    return {name: _summary(values) for name, values in found.items() if values}
+
+
+def _summary(values: Sequence[float]) -> Summary:
+    return Summary(
+        mean=statistics.fmean(values),
+        sd=statistics.stdev(values) if len(values) > 1 else None,
+        min=min(values),
+        max=max(values),
+        n=len(values),
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,58 @@
+"""Every command of docs/how-to/gpulab.md, in its order, against the test server."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.gpulab.site import Site
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "gpulab.md").read_text()
+SMALLER = "--set batch=8 --set learning_rate=0.01"
+BLOCK = re.compile(r"```(yaml|console)\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture
+def site(tmp_path):
+    with Site(tmp_path) as made:
+        yield made
+
+
+def merged(spec, change):
+    return {**spec, **change, "backend": {**spec["backend"], **change.get("backend", {})}}
+
+
+def test_every_command_of_the_page_does_what_it_says(site):
+    path = site.project / "inventories" / "gl" / "cluster.yml"
+    path.unlink()
+    done = []
+    for kind, text in BLOCK.findall(PAGE):
+        if kind == "yaml":
+            site.write("gl", merged(yaml.safe_load(path.read_text()), yaml.safe_load(text)))
+            continue
+        for line in text.splitlines():
+            words = line.removeprefix("$ gpubed ").split()
+            done.append((line, site.call(*words).stdout))
+            if words[0] == "init":
+                # The user edits the template; only what is of this test's site differs.
+                template, own = yaml.safe_load(path.read_text()), site.spec()
+                assert set(own["backend"]) <= {"ca_bundle", "master", *template["backend"]}
+                template["backend"] |= own["backend"]
+                site.write("gl", {**template, "storage": own["storage"]})
+    said = dict(done)
+    assert "1 node(s)" in said["$ gpubed check gl"]
+    assert "FAIL" not in said["$ gpubed doctor gl"]
+    assert "Tesla V100" in said["$ gpubed resources gl"]
+    assert "digits: ok, world size 10" in said[f"$ gpubed run gl digits {SMALLER}"]
+    assert "FINISHED" in said["$ gpubed status gl"]
+    trials = said["$ gpubed run gl digits --set seed=7"]
+    assert "digits: ok, 10 of 10 trials of world size 1 each" in trials
+    assert "value = 115 ± 30 (70 … 160, n = 10)" in trials
+    assert '"statistics"' in said["$ gpubed run gl digits --json"]
+    assert len(done) == 12
+
+
+def test_the_templates_specification_is_right(site):
+    site.call("init", "fresh", "--backend", "gpulab")
+    site.call("check", "fresh")

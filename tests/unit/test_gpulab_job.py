@@ -1,0 +1,224 @@
+"""From specification to GPULab job: what is sent, and what is refused before."""
+
+import json
+import os
+
+import pytest
+from pydantic import ValidationError
+
+from gpubed import spec
+from gpubed.backends.gpulab import request
+from gpubed.backends.gpulab.definition import NewJob
+from gpubed.errors import UsageError
+from gpubed.plan import plan
+from support.gpulab import schema
+
+DOCUMENT = {
+    "version": 1,
+    "name": "gl",
+    "backend": {
+        "type": "gpulab",
+        "certificate": "/login.pem",
+        "project": "myproj",
+        "image": "horovod/horovod:0.28.1",
+        "cluster": 6,
+        "gpu_model": ["V100"],
+    },
+    "nodes": [{"name": "job", "count": 1, "gpus": 10, "machine": {"cpus": 20, "memory": "64 GiB"}}],
+    "recipe": "cuda12",
+    "lease": {"duration": "90 min"},
+}
+
+
+def made(**changes):
+    return plan(spec.model().model_validate({**DOCUMENT, **changes}))
+
+
+def rendered(cluster, folder):
+    return request.render(
+        cluster,
+        cluster.nodes[0],
+        name="gpubed-gl-1",
+        labels=request.label("gl", "6f0c"),
+        project_urn="urn:publicid:IDN+ilabt.imec.be+project+myproj",
+        source=folder,
+        command=["python", "main.py", "--seed", "3"],
+        environment={"GPUBED_RUN_DIR": "/shared/runs/1"},
+        mark="gpubed-00",
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "main.py").write_text("print()")
+    return tmp_path
+
+
+@pytest.fixture
+def document(folder):
+    return json.loads(rendered(made(), folder).document())
+
+
+def test_a_job_says_all_that_gpulab_must_know(document):
+    docker = document["request"]["docker"]
+    *_, settings, _bundle = docker.pop("command")
+    assert document == {
+        "name": "gpubed-gl-1",
+        "description": "gpubed.cluster=6f0c gpubed.name=gl",
+        "owner": {"projectUrn": "urn:publicid:IDN+ilabt.imec.be+project+myproj"},
+        "deploymentEnvironment": "production",
+        "request": {
+            "resources": {
+                "cpus": 20,
+                "gpus": 10,
+                "cpuMemoryGb": 69,
+                "gpuModel": ["V100"],
+                "minCudaVersion": 12,
+                "clusterId": 6,
+            },
+            "docker": {
+                "image": "horovod/horovod:0.28.1",
+                "environment": {
+                    "GPUBED_RUN_DIR": "/shared/runs/1",
+                    "HOROVOD_GLOO_TIMEOUT_SECONDS": "180",
+                },
+                "storage": [
+                    {"hostPath": "/project_ghent", "containerPath": "/shared"},
+                    {"hostPath": "tmpfs", "containerPath": "/dev/shm", "sizeGb": 3},
+                ],
+            },
+            "scheduling": {
+                "interactive": False,
+                "restartable": False,
+                "maxDuration": "90 minutes",
+            },
+        },
+    }
+    command = json.loads(settings)["command"]
+    assert command[:2] == ["horovodrun", "--gloo"]
+    assert command[4:8] == ["-np", "10", "-H", "localhost:10"]
+    assert command[8:] == ["python", "main.py", "--seed", "3"]
+
+
+def test_the_server_of_the_tests_accepts_it(document):
+    assert schema.problems(document) == []
+
+
+def test_without_gpus_no_cuda_is_asked_for(folder):
+    nodes = [{**DOCUMENT["nodes"][0], "gpus": 0}]
+    resources = request.resources(made(nodes=nodes), made(nodes=nodes).nodes[0])
+    assert (resources.gpus, resources.min_cuda_version) == (0, None)
+
+
+def test_scratch_is_the_workers_own_disk(folder):
+    cluster = made(storage={"scratch": {"path": "/fast"}})
+    mounts = rendered(cluster, folder).request.docker.storage
+    assert ("/project_scratch", "/fast") in [(m.host_path, m.container_path) for m in mounts]
+
+
+def test_a_job_that_is_too_large_for_a_command_is_refused(folder):
+    (folder / "data.bin").write_bytes(os.urandom(200_000))
+    with pytest.raises(UsageError, match="too large to travel") as caught:
+        rendered(made(), folder)
+    assert "project storage" in caught.value.hint
+
+
+def set_at(document, path, value):
+    *above, last = path.split(".")
+    for key in above:
+        document = document[key]
+    document[last] = value
+
+
+WRONG = [
+    ("name", ""),
+    ("killIdle", True),
+    ("owner.projectUrn", "myproj"),
+    ("deploymentEnvironment", "test"),
+    ("request.resources.cpus", 0),
+    ("request.resources.cpus", 2.5),
+    ("request.resources.gpus", -1),
+    ("request.resources.cpuMemoryGb", 1.5),
+    ("request.resources.gpuModel", ["V"]),
+    ("request.resources.clusterId", [1, 4]),
+    ("request.docker.image", "Horovod/horovod"),
+    ("request.docker.image", "horovod@sha256:0123"),
+    ("request.docker.network", "host"),
+    ("request.docker.environment", {"1A": "x"}),
+    ("request.docker.environment", {"A": 1.5}),
+    ("request.docker.storage", [{"hostPath": "tmpfs", "containerPath": "/dev/shm"}]),
+    ("request.scheduling.maxDuration", "1d"),
+    ("request.scheduling.restartable", "yes"),
+    ("request.gang", 2),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), WRONG, ids=[f"{p}={v}" for p, v in WRONG])
+def test_what_gpulab_refuses_is_refused_here_and_by_the_tests_server(document, path, value):
+    NewJob.model_validate_json(json.dumps(document))
+    set_at(document, path, value)
+    with pytest.raises(ValidationError):
+        NewJob.model_validate_json(json.dumps(document))
+    assert schema.problems(document)
+
+
+@pytest.fixture
+def check(tmp_path):
+    def check(text, **backend):
+        path = tmp_path / "gl" / "cluster.yml"
+        path.parent.mkdir(exist_ok=True)
+        document = {**{k: v for k, v in DOCUMENT.items() if k != "name"}, **text}
+        document["backend"] = {**DOCUMENT["backend"], **backend}
+        path.write_text(json.dumps(document, indent=1))
+        return [f"{e.path}: {e.message} ({e.allowed})" for e in spec.check(path)[1]]
+
+    return check
+
+
+def test_a_right_specification_has_no_errors(check):
+    assert check({}) == []
+
+
+def test_one_world_over_several_jobs_is_refused_with_the_reason_and_both_ways_out(check):
+    [error] = check({"nodes": [{**DOCUMENT["nodes"][0], "count": 5, "gpus": 2}]})
+    assert "no cluster of GPULab lets jobs reach each other" in error
+    assert "one node with gpus: 10" in error
+    assert "backend.jobs: trials for 5 worlds" in error
+    assert check({"nodes": [{**DOCUMENT["nodes"][0], "count": 5, "gpus": 2}]}, jobs="trials") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ({"networks": {"experiment": {"rate": "1 Gbit/s"}}}, "no network between GPULab's jobs"),
+        ({"services": {"slurm": {}}}, "services.slurm: GPULab has no nodes"),
+        ({"services": {"docker": {}}}, "services.docker: GPULab has no nodes"),
+        ({"services": {"monitoring": {}}}, "services.monitoring: GPULab has no nodes"),
+        ({"lease": {"duration": "30 d"}}, "after two weeks"),
+        ({"nodes": [{"count": 1}]}, "must be told cpus and memory"),
+        (
+            {"nodes": [{"name": "a", "count": 1}, {"name": "b", "count": 1, "gpus": 2}]},
+            "trials of different sizes have no mean",
+        ),
+        (
+            {"nodes": [{"count": 1, "machine": {"cpus": 1.5, "memory": "4 GB"}}]},
+            "gives whole CPUs",
+        ),
+    ],
+)
+def test_what_jobs_in_containers_cannot_do_is_refused(check, text, says):
+    assert any(says in error for error in check(text))
+
+
+@pytest.mark.parametrize(
+    ("backend", "path"),
+    [
+        ({"master": "http://gpulab.example.org/api/"}, "backend.master"),
+        ({"master": "https://user:secret@gpulab.example.org/api/"}, "backend.master"),
+        ({"image": "user:secret@registry/horovod"}, "backend.image"),
+        ({"killIdle": True}, "backend.killIdle"),
+        ({"parallel": 50}, "backend.parallel"),
+    ],
+)
+def test_a_wrong_option_is_named(check, backend, path):
+    assert [error for error in check({}, **backend) if error.startswith(path)]

@@ -1,0 +1,209 @@
+"""Parcels of results, figures of trials, and what GPULab's workers can run."""
+
+import base64
+import hashlib
+import io
+import json
+import tarfile
+
+import pytest
+
+from gpubed import jobs
+from gpubed.backends.gpulab import offers
+from gpubed.backends.gpulab.definition import Resources
+from gpubed.backends.gpulab.parcel import LIMIT, Damaged, Parcel
+from gpubed.backends.gpulab.remote import Cluster, RemoteJob, Worker
+from gpubed.trials import summarize
+
+MARK = "gpubed-0123"
+
+
+def archive(files, kind=tarfile.REGTYPE, target=""):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as made:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.type, member.linkname = len(content), kind, target
+            made.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def lines(content, checksum=None):
+    text = base64.b64encode(content).decode()
+    sha256 = checksum or hashlib.sha256(content).hexdigest()
+    facts = {"exit_code": 0, "left": [], "sha256": sha256}
+    parts = [text[:20], text[20:], base64.b64encode(json.dumps(facts).encode()).decode()]
+    return [f"{MARK}:{n}/{len(parts)}:{part}" for n, part in enumerate(parts, start=1)]
+
+
+def filled(some):
+    parcel = Parcel(MARK)
+    assert all(parcel.takes(line) for line in some)
+    return parcel
+
+
+GOOD = archive({"metrics.json": b"{}", "sub/file": b"x"})
+
+
+def test_a_parcel_gives_its_files_back(tmp_path):
+    facts = filled(lines(GOOD)).unpack(tmp_path)
+    assert facts["exit_code"] == 0
+    assert (tmp_path / "metrics.json").read_text() == "{}"
+    assert (tmp_path / "sub" / "file").read_text() == "x"
+
+
+def test_lines_may_come_in_any_order_behind_a_prefix_and_twice(tmp_path):
+    mixed = [f"2026-11-21T10:00:00Z {line}" for line in reversed(lines(GOOD))]
+    filled([*mixed, mixed[0]]).unpack(tmp_path)
+
+
+def test_lines_with_another_mark_are_the_jobs_own():
+    parcel = Parcel(MARK)
+    for line in ("", "loss 0.1", "gpubed-9999:1/1:QUJD", f"{MARK}: 3 of 4"):
+        assert not parcel.takes(line)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_missing_line_is_noticed(tmp_path, missing):
+    some = lines(GOOD)
+    del some[missing]
+    with pytest.raises(Damaged, match="2 of 3 lines"):
+        filled(some).unpack(tmp_path)
+
+
+def test_no_line_at_all_is_noticed(tmp_path):
+    with pytest.raises(Damaged, match="0 of all lines"):
+        Parcel(MARK).unpack(tmp_path)
+
+
+def test_another_checksum_is_noticed(tmp_path):
+    with pytest.raises(Damaged, match="checksum"):
+        filled(lines(GOOD, "0" * 64)).unpack(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        archive({"../escaped": b"x"}),
+        archive({"link": b""}, tarfile.SYMTYPE, "/etc/passwd"),
+        archive({"device": b""}, tarfile.CHRTYPE),
+        archive({"large": bytes(LIMIT + 1)}),
+        b"no archive",
+        GOOD[:40],
+    ],
+    ids=["above", "link", "device", "bomb", "nonsense", "cut"],
+)
+def test_a_hostile_parcel_writes_nothing_outside(tmp_path, content):
+    inside = tmp_path / "run"
+    inside.mkdir()
+    with pytest.raises(Damaged):
+        filled(lines(content)).unpack(inside)
+    assert list(tmp_path.iterdir()) == [inside]
+    assert list(inside.iterdir()) == []
+
+
+def test_a_summary_has_mean_sd_and_bounds():
+    found = summarize([{"a": 1, "b": 2.0, "c": "x"}, {"a": 3, "b": None, "d": True}])
+    assert (found["a"].mean, found["a"].min, found["a"].max, found["a"].n) == (2, 1, 3, 2)
+    assert found["a"].sd == pytest.approx(2**0.5)
+    assert (found["b"].sd, found["b"].n) == (None, 1)
+    assert set(found) == {"a", "b"}
+
+
+def test_no_trials_have_no_summary():
+    assert summarize([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "trial", "seed"), [({}, 0, "1"), ({}, 3, "4"), ({"seed": "7"}, 2, "9")]
+)
+def test_each_trial_has_a_seed_of_its_own(given, trial, seed):
+    assert jobs._seeded(jobs.load("digits"), given, trial)["seed"] == seed
+
+
+def test_a_seed_that_is_no_number_is_left_alone():
+    assert jobs._seeded(jobs.load("digits"), {"seed": "x"}, 2) == {"seed": "x"}
+
+
+def amount(total, free=None):
+    free = total if free is None else free
+    return {"systemTotal": total, "acquired": total, "used": total - free, "available": free}
+
+
+def worker(cluster=6, gpus=8, free=None, **more):
+    return Worker.model_validate(
+        {
+            "name": "w",
+            "clusterId": cluster,
+            "gpuModel": [{"vendor": "NVIDIA", "name": "Tesla V100-SXM3-32GB"}],
+            "gpu": amount(gpus, free),
+            "cpu": amount(48),
+            "cpuMemoryMb": amount(256_000),
+            "cudaVersionMajor": 12,
+            **more,
+        }
+    )
+
+
+def cluster(id_=6, **more):
+    return Cluster.model_validate({"clusterId": id_, "haveAccess": True, **more})
+
+
+def wanted(**changes):
+    given = {"cpus": 4, "gpus": 8, "cpu_memory_gb": 16, "gpu_model": ("v100",), **changes}
+    return Resources(**given)
+
+
+def never(ask, storage=None, clusters=None, workers=None):
+    return offers.never(ask, storage, clusters or [cluster()], workers or [worker()])
+
+
+def test_what_a_worker_has_can_run():
+    assert never(wanted(min_cuda_version=12, cluster_id=6), "/project_ghent") == ""
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (wanted(gpus=10), "has 10 of them (the largest has 8)"),
+        (wanted(cluster_id=9), "no cluster 9; there are: 6"),
+        (wanted(gpu_model=("A100", "H100")), "a GPU like A100 or H100"),
+        (wanted(cpus=64), "64 CPUs and 16 GB besides 8 GPUs"),
+        (wanted(cpu_memory_gb=512), "4 CPUs and 512 GB"),
+        (wanted(min_cuda_version=13), "and CUDA 13"),
+    ],
+)
+def test_what_no_worker_has_can_never_run(ask, says):
+    assert says in never(ask)
+
+
+def test_gpus_of_two_workers_do_not_add_up():
+    assert "the largest has 8" in never(wanted(gpus=16), workers=[worker(), worker()])
+
+
+def test_a_cluster_without_access_or_storage_is_no_use():
+    closed = [cluster(haveAccess=False)]
+    assert "may not use cluster 6" in never(wanted(cluster_id=6), clusters=closed)
+    antwerp = [cluster(storagePathsAvailable=["/project_antwerp"])]
+    assert "there is: /project_antwerp" in never(wanted(), "/project_ghent", antwerp)
+    assert never(wanted(), "/project_antwerp/me", antwerp) == ""
+    assert never(wanted(), None, antwerp) == ""
+
+
+def test_a_worker_that_takes_no_jobs_is_not_free_now_but_will_be():
+    idle = [worker(acceptingJobs=False)]
+    assert never(wanted(), workers=idle) == ""
+    assert offers.now(wanted(), 1, [cluster()], idle).startswith("0 of 1")
+    assert offers.offers([cluster()], idle)[0].free == 0
+
+
+def test_how_many_jobs_would_start_now():
+    busy = [worker(free=5), worker(free=2)]
+    assert offers.now(wanted(gpus=2), 3, [cluster()], busy) == ""
+    assert offers.now(wanted(gpus=2), 4, [cluster()], busy).startswith("3 of 4")
+
+
+@pytest.mark.parametrize("written", ["MUSTHALT", "Must Halt"])
+def test_a_state_is_read_however_it_is_written(written):
+    told = {"uuid": "0" * 36, "name": "x", "state": {"status": written}}
+    assert RemoteJob.model_validate(told).status == "MUSTHALT"
