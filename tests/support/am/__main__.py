@@ -1,0 +1,36 @@
+"""Runs the site by hand: `python -m tests.support.am --port 12369 --dir /tmp/am`."""
+
+import argparse
+import json
+import signal
+import threading
+from pathlib import Path
+
+from . import AmServer, Ghosts, Site
+
+
+def _arguments():
+    parser = argparse.ArgumentParser(prog="python -m tests.support.am", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=12369)
+    parser.add_argument("--dir", type=Path, required=True, help="certificates and keys go here")
+    parser.add_argument("--user", default="alice")
+    parser.add_argument("--passphrase", default="open sesame")
+    parser.add_argument("--boot", type=float, default=5, help="seconds that a sliver takes")
+    return parser.parse_args()
+
+
+def main():
+    """Serves until it is interrupted."""
+    wanted, site = _arguments(), Site()
+    nodes = Ghosts(site.authority, wanted.boot)
+    with AmServer(wanted.dir, nodes=nodes, site=site, host=wanted.host, port=wanted.port) as server:
+        server.user(wanted.user, passphrase=wanted.passphrase or None)
+        print(json.dumps(server.write_facts(), indent=2), flush=True)
+        done = threading.Event()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, lambda *_: done.set())
+        done.wait()
+
+
+main()
