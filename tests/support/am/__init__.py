@@ -15,10 +15,10 @@ By hand: `python -m tests.support.am --port 12369 --dir /tmp/am`.
 
 from . import faults
 from .inventory import HardwareType
-from .ledger import Limits
 from .nodes import Ghosts
 from .server import PROJECT, AmServer, Login, Record
 from .site import Site
+from .slices import Limits
 
 __all__ = [
     "PROJECT",

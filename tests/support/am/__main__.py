@@ -3,6 +3,7 @@
 import argparse
 import json
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def main():
     nodes = Ghosts(site.authority, wanted.boot)
     with AmServer(wanted.dir, nodes=nodes, site=site, host=wanted.host, port=wanted.port) as server:
         server.user(wanted.user, passphrase=wanted.passphrase or None)
-        print(json.dumps(server.write_facts(), indent=2), flush=True)
+        sys.stdout.write(json.dumps(server.write_facts(), indent=2) + "\n")
+        sys.stdout.flush()
         done = threading.Event()
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, lambda *_: done.set())

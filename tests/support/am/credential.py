@@ -101,7 +101,7 @@ class Verifier:
         """
         if not credentials:
             raise answers.malformed("You did not supply any credentials!")
-        first = [self._check(text, user) for text in credentials][0]
+        first, *_ = [self._check(text, user) for text in credentials]
         if privileges and not first.allows(*privileges):
             raise answers.Refusal(answers.FORBIDDEN, "Insufficient privilege")
         return first

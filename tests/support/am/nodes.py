@@ -48,6 +48,7 @@ class Nodes(ABC):
     def remove(self, slice_, slivers):
         """Removes nodes, and what only they used; what is gone already is no error."""
 
+    @abstractmethod
     def close(self):
         """Removes everything."""
 
@@ -92,3 +93,7 @@ class Ghosts(Nodes):
     def remove(self, slice_, slivers):
         """Forgets."""
         self.running -= {sliver.urn for sliver in slivers}
+
+    def close(self):
+        """Forgets."""
+        self.running.clear()

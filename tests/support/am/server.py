@@ -12,10 +12,11 @@ from .credential import Verifier
 from .faults import Faults
 from .federation import MemberAuthority, SliceAuthority
 from .inventory import HARDWARE, Inventory
-from .ledger import Ledger, Limits
+from .ledger import Ledger
 from .nodes import Ghosts
 from .protogeni import SliceAuthority as ProtoGeniAuthority
 from .site import Site
+from .slices import Limits
 
 PROJECT = "testproj"
 

@@ -116,11 +116,11 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format, *args):  # noqa: A002
         """Says nothing."""
 
-    def do_GET(self):  # noqa: N802
+    def do_GET(self):
         """Answers a browser as the real server does: this is no page."""
         self._send(405, b"", "text/plain")
 
-    def do_POST(self):  # noqa: N802
+    def do_POST(self):
         """Serves a call."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         place = _PATH.fullmatch(self.path)
