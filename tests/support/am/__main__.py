@@ -17,14 +17,22 @@ def _arguments():
     parser.add_argument("--dir", type=Path, required=True, help="certificates and keys go here")
     parser.add_argument("--user", default="alice")
     parser.add_argument("--passphrase", default="open sesame")
+    parser.add_argument("--containers", action="store_true", help="slivers are real nodes")
+    parser.add_argument("--share", default=Site.share, help="where nodes have the project's share")
     parser.add_argument("--boot", type=float, default=5, help="seconds that a sliver takes")
     return parser.parse_args()
 
 
 def main():
     """Serves until it is interrupted."""
-    wanted, site = _arguments(), Site()
+    wanted = _arguments()
+    site = Site(share=wanted.share)
     nodes = Ghosts(site.authority, wanted.boot)
+    if wanted.containers:
+        # Docker's library is not needed otherwise.
+        from .machines import Machines
+
+        nodes = Machines(site)
     with AmServer(wanted.dir, nodes=nodes, site=site, host=wanted.host, port=wanted.port) as server:
         server.user(wanted.user, passphrase=wanted.passphrase or None)
         sys.stdout.write(json.dumps(server.write_facts(), indent=2) + "\n")

@@ -13,14 +13,14 @@ class Site:
         authority: Of the aggregate.
         accounts: Of the slice and member authority.
         images: Names of the disk images, `project:NAME`; the first is the default.
-        share: Where the project's shared folder is on every node; `{project}` in it is
-            the project's name. None: there is none.
+        share: Where the project's shared folder is on every real node; `{project}` in it
+            is the project's name.
     """
 
     authority: str = "wall2.ilabt.example"
     accounts: str = "ilabt.example"
     images: tuple[str, ...] = ("emulab-ops:DEBIAN12-64-STD", "emulab-ops:UBUNTU20-64-STD")
-    share: str | None = "/shared"
+    share: str = "/proj/{project}"
 
     @property
     def manager(self):
