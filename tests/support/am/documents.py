@@ -16,6 +16,10 @@ EMPTY_MANIFEST = (
     f'<rspec xmlns="{RSPEC}" xmlns:xsi="{_XSI}" type="manifest" '
     f'xsi:schemaLocation="{RSPEC} {RSPEC}/manifest.xsd ">'
 )
+_FILLER = (
+    '<node component_id="urn:publicid:IDN+wall2.ilabt.example+node+n999-01" exclusive="true">'
+    '<hardware_type name="filler"/><available now="false"/></node>'
+)
 _STATES = (
     ("geni_notready", (("geni_start", "geni_configuring"),), ()),
     ("geni_configuring", (), (("geni_success", "geni_ready"), ("geni_failure", "geni_failed"))),
@@ -32,17 +36,15 @@ def advertisement(site, machines, images, only_free=False, padding=0):
         machines: All of them.
         images: URNs of disk images.
         only_free: Leave out what somebody has.
-        padding: Bytes of location text to blow it up with.
+        padding: Bytes of nodes to blow it up with, which nobody can have.
     """
     root = _root("advertisement", "ad.xsd")
     for machine in machines:
         if not only_free or machine.is_free:
             root.append(_offer(site, machine, images))
-    if padding:
-        note = etree.SubElement(root, f"{{{EMULAB}}}note")
-        note.text = "x" * padding
     root.append(_opstate(site))
-    return _text(root)
+    # Of nodes and not of one long text, which libxml2 refuses by itself.
+    return _text(root).replace("</rspec>", f"{_FILLER * (padding // len(_FILLER))}</rspec>")
 
 
 def _root(kind, schema):

@@ -7,6 +7,7 @@ and one aggregate (what Provision made of it). All slivers of a slice expire tog
 import itertools
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -269,12 +270,14 @@ class Ledger:
             self._pool.submit(self._run, slice_, action, sliver)
 
     def _run(self, slice_, action, sliver):
-        state, error = "geni_ready", ""
+        state, error = "geni_failed", "internal error"
         try:
             self._do(slice_, action, sliver)
-            state = "geni_notready" if action == "geni_stop" else state
+            state, error = "geni_notready" if action == "geni_stop" else "geni_ready", ""
         except NodeBroken as broken:
-            state, error = "geni_failed", str(broken)
+            error = str(broken)
+        except Exception:
+            traceback.print_exc()
         finally:
             with self.lock:
                 sliver.operational, sliver.error = state, error
@@ -302,7 +305,13 @@ class Ledger:
 
     def _finish_removal(self, slice_):
         time.sleep(self._limits.delete)
-        self._remove(slice_, slice_.all_slivers())
+        try:
+            self._remove(slice_, slice_.all_slivers())
+        except Exception:
+            # It stays, and may be deleted again.
+            traceback.print_exc()
+            slice_.busy = False
+            return
         with self.lock:
             del self.slices[slice_.urn]
 

@@ -107,6 +107,7 @@ def context(server, roots, folder):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 120
+    disable_nagle_algorithm = True
 
     def setup(self):
         self.request.settimeout(self.timeout)

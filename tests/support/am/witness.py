@@ -75,6 +75,10 @@ class _Transport(xmlrpc.client.SafeTransport):
         super().__init__(use_builtin_types=True, context=context)
         self._timeout = timeout
 
+    def request(self, host, handler, request_body, verbose=False):
+        # The library's own repeats a call whose connection broke, which may have had an effect.
+        return self.single_request(host, handler, request_body, verbose)
+
     def make_connection(self, host):
         connection = super().make_connection(host)
         connection.timeout = self._timeout
