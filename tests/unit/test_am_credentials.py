@@ -13,14 +13,15 @@ from support.am.answers import Refusal
 from support.am.witness import RSPEC_VERSION, Witness
 
 USER = "urn:publicid:IDN+ilabt.example+user+alice"
+SA = "urn:publicid:IDN+ilabt.example+authority+sa"
 SLICE = "urn:publicid:IDN+ilabt.example:p+slice+exp1"
 
 
 @pytest.fixture(scope="module")
 def authority():
     """A root, an authority that signs, a user and a slice."""
-    root, key = pki.root("root"), rsa.generate_private_key(65537, 2048)
-    made = {"root": root, "sa": pki.issue(root, "sa", authority=True, key=key)}
+    root, key = pki.root("ilabt.example"), rsa.generate_private_key(65537, 2048)
+    made = {"root": root, "sa": pki.issue(root, "sa", urn=SA, authority=True, key=key)}
     return made | {
         "user": pki.issue(root, "alice", urn=USER, key=key),
         "slice": pki.issue(root, "exp1", urn=SLICE, key=key),
@@ -91,7 +92,7 @@ def test_a_credential_ends(authority, verifier):
 
 
 def test_a_stranger_s_signature_is_worth_nothing(authority, verifier):
-    stranger = pki.issue(pki.root("root"), "sa", authority=True)
+    stranger = pki.issue(pki.root("ilabt.example"), "sa", urn=SA, authority=True)
     text = issued(authority | {"sa": stranger})
     assert refusal(verifier, text) == (3, "Cannot find root certificate for credential signer")
 

@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from .urn import make
+
 _PEM = serialization.Encoding.PEM
 _DAY = dt.timedelta(days=1)
 
@@ -51,22 +53,20 @@ class Identity:
         return public.decode()
 
 
-def root(name):
-    """Makes a certificate authority."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    return Identity(_builder(name, key, name, 3650, True).sign(key, hashes.SHA256()), key)
+def root(authority):
+    """Makes the root of an authority; its name is in the certificate, as GCF wants it."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), f"{authority} root"
+    builder = _builder(name, key, name, 3650, True).add_extension(
+        _names(make(authority, "authority", "root")), critical=False
+    )
+    return Identity(builder.sign(key, hashes.SHA256()), key)
 
 
 def issue(issuer, name, *, urn=None, email=None, hosts=(), days=365.0, authority=False, key=None):
     """Makes a certificate that `issuer` signs; negative `days`: it has expired that long ago."""
     key = key or rsa.generate_private_key(65537, 2048)
     builder = _builder(name, key, _common_name(issuer), days, authority)
-    names = [x509.UniformResourceIdentifier(urn)] if urn else []
-    names += [x509.UniformResourceIdentifier(f"urn:uuid:{uuid.uuid4()}")] if urn else []
-    names += [x509.RFC822Name(email)] if email else []
-    names += [_host(host) for host in hosts]
-    if names:
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    builder = builder.add_extension(_names(urn, email, hosts), critical=False)
     builder = builder.add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.key.public_key()), False
     )
@@ -109,6 +109,13 @@ def _builder(name, key, issuer_name, days, authority):
         .add_extension(x509.BasicConstraints(authority, None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
+
+
+def _names(urn=None, email=None, hosts=()):
+    uris = [urn, f"urn:uuid:{uuid.uuid4()}"] if urn else []
+    names = [x509.UniformResourceIdentifier(uri) for uri in uris]
+    names += [x509.RFC822Name(email)] if email else []
+    return x509.SubjectAlternativeName([*names, *(_host(host) for host in hosts)])
 
 
 def _name(text):

@@ -82,8 +82,8 @@ class AmServer:
         self.clock, self.faults, self.inventory = Clock(speed), Faults(), Inventory(hardware)
         self.nodes = nodes or Ghosts(self.site.authority)
         self.users: dict[str, Login] = {}
-        self._site_root = pki.root(f"{self.site.authority} root")
-        self._accounts_root = pki.root(f"{self.site.accounts} root")
+        self._site_root = pki.root(self.site.authority)
+        self._accounts_root = pki.root(self.site.accounts)
         authority = f"urn:publicid:IDN+{self.site.accounts}+authority+sa"
         signer = pki.issue(self._accounts_root, "sa", urn=authority, authority=True)
         verifier = Verifier([self._accounts_root.certificate], self.clock)
@@ -165,7 +165,7 @@ class AmServer:
             foreign: The certificate is from an authority that the server does not know.
             keys: Further public keys that she has registered.
         """
-        root = pki.root("somebody else") if foreign else self._accounts_root
+        root = pki.root("elsewhere.example") if foreign else self._accounts_root
         user_urn, email = self.site.user(name), f"{name}@{self.site.accounts}"
         identity = pki.issue(root, name, urn=user_urn, email=email, days=days)
         self.accounts.users[user_urn] = User(
