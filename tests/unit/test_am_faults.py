@@ -88,13 +88,10 @@ def test_the_nth_call_is_busy_refused_or_expired(server, alice):
     server.faults.on("am/Status", faults.refused("no more quota"), nth=3)
     server.faults.on("*", faults.expired(), nth=4)
     seen = [alice.am.Status([made], credential, {}) for _ in range(5)]
-    assert [(answer.code, answer.output) for answer in seen] == [
-        (0, ""),
-        (14, "resource is busy; try again later"),
-        (7, "no more quota"),
-        (3, "Credential has expired"),
-        (0, ""),
-    ]
+    assert [answer.code for answer in seen] == [0, 14, 7, 1, 0]
+    assert seen[1].output == "resource is busy; try again later"
+    assert seen[2].output == "no more quota"
+    assert "expired at" in seen[3].output
 
 
 def test_a_renewal_is_granted_shorter_than_asked(server, alice):

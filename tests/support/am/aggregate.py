@@ -156,12 +156,12 @@ class Aggregate:
             return 0
         if action not in _ACTIONS:
             raise answers.Refusal(answers.REFUSED, "Invalid operational action")
+        if not slice_.slivers:
+            raise answers.Refusal(answers.BADARGS, "No slice or aggregate here")
         by_urn = {sliver.urn: sliver for sliver in slice_.slivers.values()}
         chosen = [*by_urn] if urns[0] == slice_.urn else urns
-        if unknown := [name for name in chosen if name not in by_urn]:
-            raise answers.Refusal(answers.SEARCHFAILED, f"Nothing here by that name: {unknown[0]}")
-        if not chosen:
-            raise answers.Refusal(answers.SEARCHFAILED, "There are no slivers to act on")
+        if any(name not in by_urn for name in chosen):
+            raise answers.Refusal(answers.SEARCHFAILED, "Nothing here by that name")
         action = "geni_reload" if action == "pg_reload" else action
         self._ledger.perform(slice_, action, [by_urn[name] for name in chosen])
         return 0
@@ -172,11 +172,11 @@ class Aggregate:
             raise answers.malformed("Empty URN List")
         credential = self._check(caller, credentials, _WRITE)
         slice_ = self._ledger.find(credential.target)
+        if slice_ is None:
+            raise answers.Refusal(answers.BADARGS, "No such slice here")
         if credential.target != urns[0]:
             text = "Credential does not match the URN"
             raise answers.Refusal(answers.FORBIDDEN, text)
-        if slice_ is None:
-            raise answers.Refusal(answers.SEARCHFAILED, "No such slice here")
         try:
             until = clock.parse(expiration)
         except (TypeError, ValueError):

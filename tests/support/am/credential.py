@@ -1,6 +1,6 @@
 """Credentials, geni_sfa version 3: what they say, issuing them, and checking them.
 
-The order of the checks is Emulab's: signature, owner, names, chain, expiry, privilege.
+The order of the checks is Emulab's: expiry and signature, names, owner, chain, privilege.
 """
 
 import secrets
@@ -110,6 +110,9 @@ class Verifier:
         if not isinstance(text, str):
             raise answers.malformed("credential is not a string")
         found, signer = self._signed(text)
+        expires = _time(found)
+        if expires < self._clock.now():
+            raise answers.malformed(f"invalid credential (expired at {clock.stamp(expires)})")
         owner, target = _text(found, "owner_urn"), _text(found, "target_urn")
         if not owner or not target:
             raise answers.malformed("Malformed credentials; missing URNs")
@@ -119,9 +122,6 @@ class Verifier:
             raise answers.Refusal(
                 answers.FORBIDDEN, "Cannot find root certificate for credential signer"
             )
-        expires = _time(found)
-        if expires < self._clock.now():
-            raise answers.Refusal(answers.FORBIDDEN, "Credential has expired")
         names = frozenset(e.text or "" for e in found.findall("privileges/privilege/name"))
         return Credential(owner, target, expires, names)
 

@@ -95,7 +95,8 @@ def refused(text, code=answers.REFUSED):
 
 def expired():
     """Returns: the credential is said to have expired."""
-    return refused("Credential has expired", answers.FORBIDDEN)
+    end = clock.stamp(clock.Clock().now())
+    return Fault(refusal=answers.malformed(f"invalid credential (expired at {end})"))
 
 
 def shortened(seconds):

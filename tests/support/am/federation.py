@@ -8,6 +8,10 @@ _SLICE_FIELDS = (
     "SLICE_EXPIRATION",
     "SLICE_DESCRIPTION",
 )
+_SLIVER_FIELDS = tuple(
+    f"SLIVER_INFO_{name}"
+    for name in ("SLICE_URN", "URN", "AGGREGATE_URN", "CREATOR_URN", "EXPIRATION", "CREATION")
+)
 
 
 class _Authority:
@@ -48,6 +52,7 @@ class SliceAuthority(_Authority):
         "create": 3,
         "lookup": 3,
         "update": 4,
+        "delete": 4,
         "get_credentials": 3,
         "modify_membership": 4,
         "lookup_members": 4,
@@ -56,10 +61,10 @@ class SliceAuthority(_Authority):
 
     def create(self, caller, kind, credentials, options):
         """Registers a slice."""
-        if kind == "SLIVER_INFO":
-            return options.get("fields", {})
-        _only(kind, "SLICE")
         self._check(caller, credentials)
+        if kind == "SLIVER_INFO":
+            return self._accounts.note_sliver(_fields(options))
+        _only(kind, "SLICE")
         fields = _fields(options, _SLICE_FIELDS)
         if "SLICE_PROJECT_URN" not in fields or "SLICE_NAME" not in fields:
             raise answers.malformed("SLICE_NAME and SLICE_PROJECT_URN are needed")
@@ -79,26 +84,37 @@ class SliceAuthority(_Authority):
         self._check(caller, credentials)
         if kind == "PROJECT":
             return self._projects(caller)
+        if kind == "SLIVER_INFO":
+            return _matching(self._accounts.sliver_notes, options.get("match", {}))
         _only(kind, "SLICE")
         match, wanted = options.get("match", {}), options.get("filter")
-        found = {}
-        for entry in self._accounts.slices.values():
-            shown = self._shown(entry)
-            if caller.urn in entry.members and all(
-                shown.get(key) in (value if isinstance(value, list) else [value])
-                for key, value in {"SLICE_EXPIRED": False, **match}.items()
-            ):
-                found[entry.urn] = {k: v for k, v in shown.items() if not wanted or k in wanted}
-        return found
+        mine = [s for s in self._accounts.slices.values() if caller.urn in s.members]
+        shown = {entry.urn: self._shown(entry) for entry in mine}
+        return {
+            name: {key: value for key, value in entry.items() if not wanted or key in wanted}
+            for name, entry in _matching(shown, {"SLICE_EXPIRED": False, **match}).items()
+        }
 
     def update(self, caller, kind, slice_urn, credentials, options):
-        """Changes the end or the description of a slice."""
+        """Changes the end or the description of a slice, or a note about a sliver."""
+        if kind == "SLIVER_INFO":
+            self._check(caller, credentials)
+            self._accounts.note_sliver({**_fields(options), "SLIVER_INFO_URN": slice_urn})
+            return 0
         _only(kind, "SLICE")
         found = self._of(caller, credentials, slice_urn)
         fields = _fields(options, ("SLICE_EXPIRATION", "SLICE_DESCRIPTION"))
         if "SLICE_EXPIRATION" in fields:
             self._accounts.renew(found, _time(fields["SLICE_EXPIRATION"]))
         found.description = fields.get("SLICE_DESCRIPTION", found.description)
+        return 0
+
+    def delete(self, caller, kind, name, credentials, options):
+        """Forgets a note about a sliver; slices cannot be deleted."""
+        del options
+        _only(kind, "SLIVER_INFO")
+        self._check(caller, credentials)
+        self._accounts.sliver_notes.pop(name, None)
         return 0
 
     def get_credentials(self, caller, slice_urn, credentials, options):
@@ -200,14 +216,7 @@ class MemberAuthority(_Authority):
             return self._keys(self._accounts.user(match.get("KEY_MEMBER")))
         _only(kind, "MEMBER")
         shown = {user.urn: _member(user) for user in self._accounts.users.values()}
-        return {
-            name: entry
-            for name, entry in shown.items()
-            if all(
-                entry.get(key) in (value if isinstance(value, list) else [value])
-                for key, value in match.items()
-            )
-        }
+        return _matching(shown, match)
 
     def _keys(self, user):
         return {
@@ -242,7 +251,19 @@ def _only(kind, known):
         raise answers.Refusal(answers.NOT_IMPLEMENTED, f"Not implemented for {kind}")
 
 
-def _fields(options, allowed):
+def _matching(entries, match):
+    """Returns the entries with all the values; of a list of values one is enough."""
+    return {
+        name: entry
+        for name, entry in entries.items()
+        if all(
+            entry.get(key) in (value if isinstance(value, list) else [value])
+            for key, value in match.items()
+        )
+    }
+
+
+def _fields(options, allowed=_SLIVER_FIELDS):
     fields = options.get("fields")
     if not isinstance(fields, dict):
         raise answers.malformed("no fields")

@@ -17,8 +17,13 @@ from . import answers, urn
 from .nodes import NodeBroken
 from .slices import Place, Slice, Sliver, Ticket
 
+_STAGES = {
+    "geni_start": (("new", "stopped"), "stopped"),
+    "geni_stop": (("started",), "started"),
+    "geni_restart": (("started",), "started"),
+    "geni_reload": (("started", "stopped"), "started or stopped"),
+}
 MONITOR = "start/restart in progress; try again later"
-LOCKED = "slice is busy; try again later"
 
 
 class Ledger:
@@ -42,13 +47,13 @@ class Ledger:
         return self.slices.get(slice_urn)
 
     @contextmanager
-    def held(self, slice_):
+    def held(self, slice_, what="resource"):
         """Holds a slice for one call; refuses while another one has it, or nodes start."""
         with self.lock:
             if slice_.shut_down:
                 raise answers.Refusal(answers.FORBIDDEN, "Slice has been shutdown")
             if slice_.busy:
-                raise answers.busy(LOCKED)
+                raise answers.busy(f"{what} is busy; try again later")
             if slice_.starting:
                 raise answers.busy(MONITOR)
             slice_.busy = True
@@ -85,11 +90,13 @@ class Ledger:
             slice_ = self.find(slice_urn) or Slice(
                 slice_urn, min(expires, self._after(self._limits.sliver))
             )
-            with self.held(slice_):
+            with self.held(slice_, "slice"):
                 before = slice_.ticket.request if slice_.ticket else slice_.request
                 if before is not None and not replace:
                     request = before.joined(request)
                 self._check(request)
+                if request.expires:
+                    self._end(slice_, request.expires, expires)
                 self._promise(slice_, request)
                 self.slices[slice_urn] = slice_
         return slice_
@@ -106,6 +113,7 @@ class Ledger:
             if ticket is None:
                 raise answers.Refusal(answers.REFUSED, "No allocated slivers exist")
             slice_.users = users or slice_.users
+            slice_.expires = ticket.request.expires or slice_.expires
             dropped = [s for name, s in slice_.slivers.items() if name not in ticket.slivers]
             self._remove(slice_, dropped)
             with self.lock:
@@ -120,22 +128,17 @@ class Ledger:
                 )
 
     def perform(self, slice_, action, slivers):
-        """Starts, stops, restarts or reloads slivers in the background."""
-        stages = {s.stage for s in slivers}
+        """Starts, stops, restarts or reloads slivers in the background.
+
+        A whole slice may be mixed, and the action is for those that it fits; of slivers
+        that are named each must be as the action wants it.
+        """
+        fitting, text = _STAGES[action]
         with self.held(slice_):
-            if action == "geni_start":
-                chosen = [s for s in slivers if s.stage in ("new", "stopped")]
-                if not chosen:
-                    raise answers.Refusal(answers.REFUSED, "Sliver is not stopped (yet)")
-            elif action in ("geni_stop", "geni_restart"):
-                chosen = [s for s in slivers if s.stage == "started"]
-                if not chosen:
-                    raise answers.Refusal(answers.REFUSED, "Sliver is not started (yet)")
-            else:
-                chosen = slivers
-                if "new" in stages:
-                    text = "Sliver is not started or stopped (yet)"
-                    raise answers.Refusal(answers.REFUSED, text)
+            chosen = [s for s in slivers if s.stage in fitting]
+            whole = len(slivers) == len(slice_.slivers) and action != "geni_reload"
+            if not chosen or (len(chosen) < len(slivers) and not whole):
+                raise answers.Refusal(answers.REFUSED, f"Sliver is not {text} (yet)")
             self._launch(slice_, action, chosen)
 
     def set_users(self, slice_, users):
@@ -152,35 +155,31 @@ class Ledger:
             slice_: The slice.
             until: Wanted.
             credential_ends: It cannot outlive the slice, which the credential stands for.
-            alap: Cut what is too long instead of refusing it.
+            alap: Cut what is longer than anybody gets, instead of refusing it.
         """
-        now, limits = self._clock.now(), self._limits
         with self.lock:
             if slice_.shut_down:
-                raise answers.Refusal(answers.FORBIDDEN, "Slice has been shutdown")
+                raise answers.Refusal(answers.ERROR, "Slice has been shutdown")
             if slice_.busy:
-                raise answers.busy(LOCKED)
-            latest = now + timedelta(seconds=limits.maximum)
-            if alap:
-                until = min(until, credential_ends, latest)
-            if until == slice_.expires:
-                return
-            for wrong, text in (
-                (until < now, "expiration is in the past; no time travel allowed"),
-                (
-                    until < now + timedelta(seconds=limits.minimum),
-                    "such a short life for a sliver?",
-                ),
-                (until > credential_ends, "expiration is greater then slice expiration"),
-                (
-                    until > latest,
-                    "expiration increment is greater then the maximum number "
-                    f"({limits.maximum // 60:.0f}) of minutes",
-                ),
-            ):
-                if wrong:
-                    raise answers.Refusal(answers.REFUSED, text)
-            slice_.expires = until
+                raise answers.busy("slice is busy; try again later")
+            slice_.expires = self._end(slice_, until, credential_ends, alap)
+
+    def _end(self, slice_, until, credential_ends, alap=False):
+        """Returns the end that a slice gets; the order of the refusals is Emulab's."""
+        now = self._clock.now()
+        latest = now + timedelta(seconds=self._limits.maximum)
+        if until == slice_.expires:
+            return until
+        if until < now + timedelta(seconds=self._limits.minimum):
+            raise answers.Refusal(answers.REFUSED, "such a short life for a sliver?")
+        if until > credential_ends:
+            text = "expiration is greater then slice expiration"
+            raise answers.Refusal(answers.REFUSED, text)
+        if until > latest and not alap:
+            minutes = f"({self._limits.maximum // 60:.0f})"
+            text = f"expiration increment is greater then the maximum number {minutes} of minutes"
+            raise answers.Refusal(answers.REFUSED, text)
+        return min(until, latest)
 
     def delete(self, slice_, blocking):
         """Removes a slice in the background, or before it returns."""
@@ -193,12 +192,12 @@ class Ledger:
             done.result()
 
     def shut_down(self, slice_):
-        """Stops a slice for good; its nodes stay with it until it expires."""
-        with self.lock:
+        """Removes what a slice has, and lets nobody make anything for it until it expires."""
+        with self.held(slice_):
             slice_.shut_down = True
-        for sliver in slice_.slivers.values():
-            self._nodes.stop(sliver)
-            sliver.stage, sliver.operational = "stopped", "geni_notready"
+            self._remove(slice_, slice_.all_slivers())
+            with self.lock:
+                slice_.slivers, slice_.ticket, slice_.request = {}, None, None
 
     def _after(self, seconds):
         return self._clock.now() + timedelta(seconds=seconds)

@@ -7,15 +7,17 @@ that services are known by their plain names (A9.1 of the facts).
 import copy
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from ipaddress import IPv4Interface
 
 from lxml import etree
 
-from . import answers, inventory, urn, xml
+from . import answers, clock, inventory, urn, xml
 
 RSPEC = "http://www.geni.net/resources/rspec/3"
 EMULAB = "http://www.protogeni.net/resources/rspec/ext/emulab/1"
 _TYPES = ("raw-pc", "default-vm", "emulab-xen", "emulab-openvz", "docker-container")
+_CHARACTERS = re.compile(r"[\x20-\x7e\n\r\t]+")
 _SHELLS = ("sh", "csh", "/bin/sh", "/bin/csh")
 _IMAGE = re.compile(r"urn:publicid:IDN\+[^+]+\+image\+[^+]+?(:|//)[^+:]+(:\d+)?")
 _VM_LINK_BPS = 100_000_000
@@ -71,6 +73,8 @@ class Request:
     root: etree._Element
     nodes: dict[str, Node]
     links: dict[str, Link]
+    expires: datetime | None = None
+    """When the slice shall end here, if the request says so."""
 
     def joined(self, other):
         """Returns this and another request as one; raises Refusal unless they are disjoint."""
@@ -78,7 +82,8 @@ class Request:
             raise answers.Refusal(answers.ERROR, "New rspec is not disjoint from sliver")
         root = copy.deepcopy(self.root)
         root.extend(copy.deepcopy(list(other.root)))
-        return Request(root, {**self.nodes, **other.nodes}, {**self.links, **other.links})
+        nodes, links = {**self.nodes, **other.nodes}, {**self.links, **other.links}
+        return Request(root, nodes, links, other.expires or self.expires)
 
     def ids(self):
         """Returns the names of all nodes, interfaces and links."""
@@ -101,14 +106,7 @@ def read(text, manager):
     Raises:
         Refusal: It is not one, or cannot be met here.
     """
-    if not isinstance(text, str):
-        raise answers.malformed("rspec is not a string")
-    try:
-        root = xml.parse(text)
-    except xml.Unparsable as error:
-        raise answers.Refusal(answers.BADARGS, f"Malformed rspec: {error}") from None
-    if root.tag != tag("rspec") or root.get("type") != "request":
-        raise _bad("Malformed rspec: not a request of GENI version 3")
+    root = _root(text)
     nodes = {}
     for element in root.findall(tag("node")):
         node = _node(element)
@@ -125,7 +123,29 @@ def read(text, manager):
         managers = [e.get("name") for e in element.findall(tag("component_manager"))]
         if not managers or manager in managers:
             links[link.client_id] = link
-    return Request(root, nodes, links)
+    return Request(root, nodes, links, _expires(root))
+
+
+def _root(text):
+    if not isinstance(text, str):
+        raise answers.malformed("rspec is not a string")
+    if not _CHARACTERS.fullmatch(text):
+        raise answers.malformed("Bad characters in rspec")
+    try:
+        root = xml.parse(text)
+    except xml.Unparsable:
+        raise answers.Refusal(answers.ERROR, "rspec is not well formed") from None
+    if root.tag != tag("rspec") or root.get("type") != "request":
+        raise _bad("Malformed rspec: not a request of GENI version 3")
+    return root
+
+
+def _expires(root):
+    text = root.get("expires")
+    try:
+        return clock.parse(text) if text else None
+    except ValueError:
+        raise answers.Refusal(answers.ERROR, f"{text}: Invalid Datetime Format") from None
 
 
 def _node(element):
