@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from lxml import etree
 
-from support.am import AmServer, Ghosts, Limits, clock, faults
+from support.am import AmServer, Ghosts, Limits, Site, clock, faults
 from support.am.request import tag
 from support.am.witness import RSPEC_VERSION, Witness, rspec
 
@@ -452,6 +452,20 @@ def test_notes_about_slivers_are_kept(alice):
     assert found == {name: {**fields, **change["fields"]}}
     alice.sa.delete("SLIVER_INFO", name, mine, {})
     assert alice.sa.lookup("SLIVER_INFO", mine, {"match": {}}).value == {}
+
+
+def test_answers_may_be_the_standard_s_instead_of_emulab_s(tmp_path):
+    site = Site(emulab=False)
+    with AmServer(tmp_path, site=site, nodes=Ghosts(site.authority, boot_seconds=0)) as made:
+        alice = Witness(made, made.user("alice", passphrase=None))
+        assert alice.am.GetVersion().value["geni_single_allocation"] == 1
+        urn, credential = alice.slice()
+        alice.am.Allocate(urn, credential, rspec("w1"), {})
+        alice.am.Provision([urn], credential, RSPEC_VERSION)
+        assert [s["geni_client_id"] for s in start(alice, urn, credential).value] == ["w1"]
+        wrong = alice.am._proxy.PerformOperationalAction([urn], credential, "dance", {})
+        assert wrong["code"] == {"geni_code": 7, "am_type": "gcf"}
+        assert wrong["value"] == ""
 
 
 def test_a_call_is_recorded_with_its_outcome(server, alice):

@@ -19,6 +19,7 @@ def _arguments():
     parser.add_argument("--passphrase", default="open sesame")
     parser.add_argument("--containers", action="store_true", help="slivers are real nodes")
     parser.add_argument("--share", default=Site.share, help="where nodes have the project's share")
+    parser.add_argument("--standard", action="store_true", help="answers not as Emulab's")
     parser.add_argument("--boot", type=float, default=5, help="seconds that a sliver takes")
     return parser.parse_args()
 
@@ -26,7 +27,7 @@ def _arguments():
 def main():
     """Serves until it is interrupted."""
     wanted = _arguments()
-    site = Site(share=wanted.share)
+    site = Site(share=wanted.share, emulab=not wanted.standard)
     nodes = Ghosts(site.authority, wanted.boot)
     if wanted.containers:
         # Docker's library is not needed otherwise.

@@ -37,6 +37,7 @@ class Aggregate:
     def __init__(self, site, ledger, inventory, verifier, faults, url):
         self._site, self._ledger, self._inventory = site, ledger, inventory
         self._verifier, self._faults, self._url = verifier, faults, url
+        self.answer = answers.struct if site.emulab else answers.standard
 
     def get_version(self, caller, options=None):
         """Returns what the server speaks."""
@@ -62,7 +63,7 @@ class Aggregate:
             "geni_api_versions": {str(n): f"{self._url}/{n}.0" for n in (1, 2, 3)},
             "geni_request_rspec_versions": _with_schema(formats, "request"),
             "geni_ad_rspec_versions": _with_schema(formats, "ad"),
-            "geni_single_allocation": "1",
+            "geni_single_allocation": "1" if self._site.emulab else 1,
             "geni_allocate": "geni_disjoint",
             "geni_credential_types": [
                 {"geni_type": "geni_sfa", "geni_version": version} for version in ("2", "3")
@@ -146,25 +147,8 @@ class Aggregate:
 
     def perform_operational_action(self, caller, urns, credentials, action, options):
         """Starts, stops and so on; Emulab returns nothing of use."""
-        slice_ = self._slice(caller, credentials, _WRITE)
-        if not urns:
-            raise answers.malformed("Empty URN List")
-        if action == "geni_update_users":
-            if "geni_users" not in options:
-                raise answers.malformed("No keys provided!")
-            self._ledger.set_users(slice_, _keys(options["geni_users"]))
-            return 0
-        if action not in _ACTIONS:
-            raise answers.Refusal(answers.REFUSED, "Invalid operational action")
-        if not slice_.slivers:
-            raise answers.Refusal(answers.BADARGS, "No slice or aggregate here")
-        by_urn = {sliver.urn: sliver for sliver in slice_.slivers.values()}
-        chosen = [*by_urn] if urns[0] == slice_.urn else urns
-        if any(name not in by_urn for name in chosen):
-            raise answers.Refusal(answers.SEARCHFAILED, "Nothing here by that name")
-        action = "geni_reload" if action == "pg_reload" else action
-        self._ledger.perform(slice_, action, [by_urn[name] for name in chosen])
-        return 0
+        slice_ = self._act(caller, urns, credentials, action, options)
+        return 0 if self._site.emulab else self._states(slice_)
 
     def renew(self, caller, urns, credentials, expiration, options):
         """Moves the end."""
@@ -212,6 +196,27 @@ class Aggregate:
         self._only_slice(slice_, [slice_urn])
         self._ledger.shut_down(slice_)
         return True
+
+    def _act(self, caller, urns, credentials, action, options):
+        slice_ = self._slice(caller, credentials, _WRITE)
+        if not urns:
+            raise answers.malformed("Empty URN List")
+        if action == "geni_update_users":
+            if "geni_users" not in options:
+                raise answers.malformed("No keys provided!")
+            self._ledger.set_users(slice_, _keys(options["geni_users"]))
+            return slice_
+        if action not in _ACTIONS:
+            raise answers.Refusal(answers.REFUSED, "Invalid operational action")
+        if not slice_.slivers:
+            raise answers.Refusal(answers.BADARGS, "No slice or aggregate here")
+        by_urn = {sliver.urn: sliver for sliver in slice_.slivers.values()}
+        chosen = [*by_urn] if urns[0] == slice_.urn else urns
+        if any(name not in by_urn for name in chosen):
+            raise answers.Refusal(answers.SEARCHFAILED, "Nothing here by that name")
+        action = "geni_reload" if action == "pg_reload" else action
+        self._ledger.perform(slice_, action, [by_urn[name] for name in chosen])
+        return slice_
 
     def _check(self, caller, credentials, privileges=()):
         texts = self._verifier.structs(credentials)

@@ -36,8 +36,15 @@ def busy(text="resource is busy; try again later"):
     return Refusal(BUSY, text)
 
 
+def standard(code=SUCCESS, value="", output=""):
+    """Returns an answer of the AM API as GCF gives it: on errors with its own code alone."""
+    geni = code if code in _STANDARD else ERROR
+    codes = {"geni_code": geni, "am_type": "gcf", **({} if code else {"am_code": 0})}
+    return {"code": codes, "value": "" if code else value, "output": output}
+
+
 def struct(code=SUCCESS, value=0, output=""):
-    """Returns an answer of the AM API: code is a struct; a value is 0 on errors."""
+    """Returns an answer of the AM API as Emulab gives it: with am_code; 0 instead of nothing."""
     geni = code if code in _STANDARD else ERROR
     codes = {"geni_code": geni, "am_type": "protogeni", "am_code": code}
     if code:

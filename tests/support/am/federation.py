@@ -18,6 +18,7 @@ class _Authority:
     """What both have in common."""
 
     services: tuple[str, ...] = ()
+    answer = staticmethod(answers.plain)
 
     def __init__(self, site, accounts, verifier, url):
         self._site, self._accounts, self._verifier, self._url = site, accounts, verifier, url

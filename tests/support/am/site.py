@@ -15,12 +15,16 @@ class Site:
         images: Names of the disk images, `project:NAME`; the first is the default.
         share: Where the project's shared folder is on every real node; `{project}` in it
             is the project's name.
+        emulab: Whether answers are as Emulab's, or (False) as the standard has them: a list
+            from PerformOperationalAction, a number in geni_single_allocation, errors
+            without am_code.
     """
 
     authority: str = "wall2.ilabt.example"
     accounts: str = "ilabt.example"
     images: tuple[str, ...] = ("emulab-ops:DEBIAN12-64-STD", "emulab-ops:UBUNTU20-64-STD")
     share: str = "/proj/{project}"
+    emulab: bool = True
 
     @property
     def manager(self):

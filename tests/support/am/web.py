@@ -187,7 +187,7 @@ def _serve(interface, method, arguments, caller):
     known = {"GetVersion"} if interface.name == "am" and caller.version != "3.0" else None
     if method not in (known or interface.methods):
         raise answers.Fault(_SERVER, f"Unknown method {method}")
-    make = answers.struct if interface.name == "am" else answers.plain
+    make = interface.answer
     arguments, fault = list(arguments), caller.fault
     try:
         if fault.refusal:
