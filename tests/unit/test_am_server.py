@@ -96,6 +96,8 @@ def test_the_manifest_says_where_to_log_in_and_what_is_on_the_link(alice):
     made, credential = alice.up("exp1", rspec("w1", "w2"))
     root = etree.fromstring(alice.am.Describe([made], credential, {}).value["geni_rspec"].encode())
     assert (root.get("type"), len(root.findall(tag("node")))) == ("manifest", 2)
+    assert etree.QName(root.keys()[-1]).localname == "schemaLocation"
+    assert root.values()[-1].endswith("/manifest.xsd")
     node = root.find(tag("node"))
     login = node.find(f"{tag('services')}/{tag('login')}")
     assert (login.get("username"), login.get("port")) == ("alice", "22")

@@ -9,6 +9,7 @@ from .request import EMULAB, RSPEC, tag
 
 _OPSTATE = "http://www.geni.net/resources/rspec/ext/opstate/1"
 _XSI = "http://www.w3.org/2001/XMLSchema-instance"
+_SCHEMA = f"{{{_XSI}}}schemaLocation"
 _NAMES = {None: RSPEC, "emulab": EMULAB, "xsi": _XSI}
 # Emulab's code never closes this element; a client that parses before it looks at
 # geni_slivers finds out.
@@ -50,7 +51,7 @@ def advertisement(site, machines, images, only_free=False, padding=0):
 def _root(kind, schema):
     root = etree.Element(tag("rspec"), nsmap=_NAMES)
     root.set("type", kind)
-    root.set(f"{{{_XSI}}}schemaLocation", f"{RSPEC} {RSPEC}/{schema}")
+    root.set(_SCHEMA, f"{RSPEC} {RSPEC}/{schema}")
     return root
 
 
@@ -112,6 +113,8 @@ def manifest(site, request, slivers, expires, links, users=(), hidden=()):
     root = copy.deepcopy(request.root)
     root.set("type", "manifest")
     root.set("expires", clock.stamp(expires))
+    schema = root.get(_SCHEMA, f"{RSPEC} {RSPEC}/request.xsd")
+    root.set(_SCHEMA, schema.replace("/request.xsd", "/manifest.xsd"))
     for node in root.findall(tag("node")):
         if node.get("client_id") in hidden:
             root.remove(node)
