@@ -8,7 +8,7 @@ import pytest
 from lxml import etree
 
 from gpubed import registry
-from gpubed.backends.local import daemon
+from gpubed.backends.local import daemon, environment
 from support.am import AmServer, Limits, Site
 from support.am.machines import Machines
 from support.am.request import tag
@@ -127,6 +127,12 @@ def test_what_the_request_wants_to_be_run_is_run_as_the_user(cluster):
     wait = "for i in $(seq 50); do [ -s /var/tmp/startup-1.status ] && break; sleep 0.1; done; "
     assert run(cluster, "w1", f"{wait}cat /var/tmp/startup-1.*") == (0, "0\nalice")
     assert run(cluster, "w1", "stat -c %U /var/tmp/as-root") == (0, "root")
+
+
+def test_downloads_find_the_way_out_of_this_machine(cluster):
+    _, found = run(cluster, "w1", "sudo env")
+    for name, value in environment.environment().items():
+        assert f"{name}={value}" in found.splitlines()
 
 
 def test_a_node_that_is_restarted_is_the_same_one(cluster):

@@ -34,13 +34,13 @@ def main():
         from .machines import Machines
 
         nodes = Machines(site)
+    done = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: done.set())
     with AmServer(wanted.dir, nodes=nodes, site=site, host=wanted.host, port=wanted.port) as server:
         server.user(wanted.user, passphrase=wanted.passphrase or None)
         sys.stdout.write(json.dumps(server.write_facts(), indent=2) + "\n")
         sys.stdout.flush()
-        done = threading.Event()
-        for name in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(name, lambda *_: done.set())
         done.wait()
 
 

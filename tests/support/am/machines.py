@@ -13,7 +13,7 @@ from ipaddress import IPv4Network
 from docker.errors import NotFound
 from docker.types import IPAMConfig, IPAMPool
 
-from gpubed.backends.local import daemon, image, ownership, runtime
+from gpubed.backends.local import daemon, environment, image, ownership, runtime
 from gpubed.backends.local.network import NetworkDriver
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.ownership import Owner
@@ -66,6 +66,7 @@ class Machines(Nodes):
             with daemon.errors(f"start {sliver.request.client_id}"):
                 inputs = self._node_inputs(slice_, sliver)
                 NodeDriver().create(inputs)
+                self._note_way_out(sliver)
                 self.set_users(slice_, sliver)
                 self._note_mac(sliver, inputs)
                 self._start_services(slice_, sliver)
@@ -209,6 +210,12 @@ class Machines(Nodes):
             return daemon.client().containers.get(Owner.of(inputs).name(inputs["name"]))
         except NotFound:
             return None
+
+    def _note_way_out(self, sliver):
+        """Writes into the node what a site's images know: how downloads get out of here."""
+        variables = environment.environment().items()
+        text = "".join(f'{name}="{value}"\n' for name, value in variables)
+        runtime.put(self._container(sliver), runtime.File("etc/environment", text.encode()))
 
     def _note_mac(self, sliver, inputs):
         if "experiment" in inputs:
