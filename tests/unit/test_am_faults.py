@@ -67,8 +67,8 @@ def test_an_error_of_http_comes_before_or_after_the_effect(server, alice, after,
 
 def test_a_late_answer_is_a_time_out_of_the_client(server, alice):
     made, credential = alice.slice()
-    server.faults.on("Allocate", faults.slow(0.5))
-    hasty = Witness(server, alice.login, timeout=0.2)
+    server.faults.on("Allocate", faults.slow(3))
+    hasty = Witness(server, alice.login, timeout=1.5)
     with pytest.raises(TimeoutError):
         hasty.am.Allocate(made, credential, rspec("w1"), {})
     assert len(server.slivers()) == 1

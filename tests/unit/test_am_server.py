@@ -1,6 +1,7 @@
 """The GENI site for tests: what may follow what, and who may do it."""
 
 import base64
+import threading
 import time
 import zlib
 from datetime import timedelta
@@ -43,7 +44,20 @@ def alice(server):
     return Witness(server, server.users["alice"])
 
 
-def until(condition, seconds=5):
+@pytest.fixture
+def gate(server, monkeypatch):
+    """Nodes start and go only while it is open; it opens at the end."""
+    opened = threading.Event()
+    for name in ("start", "remove"):
+        act = getattr(server.nodes, name)
+        monkeypatch.setattr(
+            server.nodes, name, lambda *things, act=act: opened.wait(30) and act(*things)
+        )
+    yield opened
+    opened.set()
+
+
+def until(condition, seconds=30):
     """Waits for what happens in the background."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -69,7 +83,7 @@ def in_hours(server, hours):
     return clock.stamp(server.clock.now() + timedelta(hours=hours))
 
 
-def test_a_slice_goes_all_the_way_and_leaves_nothing(server, alice):
+def test_a_slice_goes_all_the_way_and_leaves_nothing(server, alice, gate):
     made, credential = alice.slice()
     allocated = alice.am.Allocate(made, credential, rspec("w1", "w2"), {})
     assert [s["geni_allocation_status"] for s in allocated.value["geni_slivers"]] == [
@@ -81,11 +95,15 @@ def test_a_slice_goes_all_the_way_and_leaves_nothing(server, alice):
     assert {s["geni_operational_status"] for s in given.value["geni_slivers"]} == {"geni_notready"}
     assert start(alice, made, credential).value == 0  # Emulab returns nothing of use
     assert set(states(alice, made, credential).values()) == {"geni_configuring"}
+    gate.set()
     ready(alice, made, credential)
     assert len(server.slivers()) == 2
+    gate.clear()
     deleted = alice.am.Delete([made], credential, {})
     assert [s["geni_allocation_status"] for s in deleted.value] == ["geni_unallocated"] * 2
     assert len(server.slivers()) == 2  # the answer comes first
+    assert alice.am.Delete([made], credential, {}).code == 14
+    gate.set()
     until(lambda: alice.am.Status([made], credential, {}).code == 12)
     assert server.slivers() == []
     assert server.nodes.running == set()
@@ -269,8 +287,7 @@ def test_only_the_whole_slice_can_be_asked_about(alice):
         assert (answer.code, answer.output) == (7, "Must pass only slice URN")
 
 
-def test_actions_depend_on_what_the_nodes_do(server, alice):
-    server.faults.node("w1", slow=0.3)
+def test_actions_depend_on_what_the_nodes_do(server, alice, gate):
     made, credential = alice.up("exp1", rspec("w1"))
 
     def act(action):
@@ -280,6 +297,7 @@ def test_actions_depend_on_what_the_nodes_do(server, alice):
     assert act("geni_start") == (14, "start/restart in progress; try again later")
     assert alice.am.Delete([made], credential, {}).code == 14
     assert alice.am.Allocate(made, credential, rspec("w9"), {}).code == 14
+    gate.set()
     ready(alice, made, credential)
     assert act("geni_start") == (7, "Sliver is not stopped (yet)")
     assert act("geni_dance") == (7, "Invalid operational action")

@@ -315,6 +315,7 @@ class Ledger:
             del self.slices[slice_.urn]
 
     def _remove(self, slice_, slivers):
-        self._nodes.remove(slice_, [s for s in slivers if s.is_provisioned])
+        if given := [s for s in slivers if s.is_provisioned]:
+            self._nodes.remove(slice_, given)
         for sliver in slivers:
             self._inventory.release(sliver.machine)
