@@ -216,7 +216,7 @@ class Machines(Nodes):
         variables, container = environment.environment(), self._container(sliver)
         text = "".join(f'{name}="{value}"\n' for name, value in variables.items())
         runtime.put(container, runtime.File("etc/environment", text.encode()))
-        keep = f'Defaults env_keep += "{" ".join(variables)}"\n'
+        keep = "".join(f"Defaults env_keep += {name}\n" for name in variables)
         runtime.put(container, runtime.File("etc/sudoers.d/way-out", keep.encode(), 0o440))
 
     def _note_mac(self, sliver, inputs):
