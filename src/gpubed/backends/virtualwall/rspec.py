@@ -60,7 +60,9 @@ def with_command(text: str, command: str) -> str:
     root = documents.parse(text, "the request")
     for node in documents.children(root, "node"):
         services = etree.Element(f"{{{CORE}}}services")
-        services.append(_core("execute", shell="sh", command=command))
+        execute = etree.SubElement(services, f"{{{CORE}}}execute")
+        execute.set("shell", "sh")
+        execute.set("command", command)
         after = documents.children(node, "hardware_type") or documents.children(node, "sliver_type")
         after[-1].addnext(services)
     check(root)
