@@ -5,8 +5,8 @@ The server keeps its own record of what is allocated: that decides, not the clie
 
 from __future__ import annotations
 
-import contextlib
 import random
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -128,34 +128,37 @@ class _Killed(BaseException):
     """Stands for SIGKILL: nothing of ours handles it."""
 
 
-def _calls_of_a_life(server, wall, driver):
-    before = len(server.calls)
+def _killed_at(monkeypatch, number, *, answered):
+    """Kill the run at its n-th call: before it is sent, or once it was answered."""
+    genuine, count = transport.Endpoint.call, 0
+
+    def call(self, *args: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == number and not answered:
+            raise _Killed
+        value = genuine(self, *args, **options)
+        if count == number:
+            raise _Killed
+        return value
+
+    monkeypatch.setattr(transport.Endpoint, "call", call)
+
+
+CHANGING = {"create", "Allocate", "Provision", "Renew", "PerformOperationalAction", "Delete"}
+
+
+def test_a_run_killed_between_any_two_calls_converges(server, wall, driver, monkeypatch):
+    """Killed once a call was answered but not noted; and before each that changes things."""
     driver.delete(up(wall, driver), wall.inputs)
-    return len(server.calls) - before
-
-
-@pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
-def test_a_run_killed_between_any_two_calls_converges(server, wall, driver, monkeypatch, answered):
-    """Killed before a call is sent, and after it was answered but before that was noted."""
-    genuine = transport.Endpoint.call
-    calls = _calls_of_a_life(server, wall, driver)
-    for last in range(1, calls + 1):
-        count = 0
-
-        def call(self, *args: Any, **options: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == last and not answered:  # noqa: B023  # used before the next round
-                raise _Killed
-            value = genuine(self, *args, **options)
-            if count == last:  # noqa: B023
-                raise _Killed
-            return value
-
-        monkeypatch.setattr(transport.Endpoint, "call", call)
-        with contextlib.suppress(_Killed):
-            driver.delete(up(wall, driver), wall.inputs)
-        monkeypatch.setattr(transport.Endpoint, "call", genuine)
+    life = [call.method for call in server.calls]
+    places = [(number, True) for number in range(1, len(life) + 1)]
+    places += [(n, False) for n, method in enumerate(life, 1) if method in CHANGING]
+    for number, answered in places:
+        with monkeypatch.context() as patch:
+            _killed_at(patch, number, answered=answered)
+            with suppress(_Killed):
+                driver.delete(up(wall, driver), wall.inputs)
         id_ = up(wall, driver)
         assert len(set(map(str, server.slivers()))) == len(server.slivers())
         driver.delete(id_, wall.inputs)
@@ -216,7 +219,7 @@ def test_machines_that_are_not_there_are_refused_with_the_mappers_words(server, 
     assert registry.backend("virtualwall").fits(wall.plan) == [
         "5 machines of type pcgen07-gpu1080 are wanted, 3 are free"
     ]
-    with pytest.raises(Refused, match="not enough nodes.*pcgen07-gpu1080"):
+    with pytest.raises(Refused, match=r"not enough nodes.*pcgen07-gpu1080"):
         driver.create(wall.inputs)
     assert server.slivers() == []
 
@@ -272,7 +275,7 @@ def test_a_refused_renewal_says_so_and_until_when_the_lease_is(server, wall, dri
     there = connect(wall.plan.spec.backend)
     before = leases.granted(there, id_)
     server.faults.on("Renew", faults.refused("pre-reserved", code=7), nth=1, times=1)
-    with pytest.raises(Refused, match="stays as it was.*pre-reserved"):
+    with pytest.raises(Refused, match=r"stays as it was.*pre-reserved"):
         leases.renew(there, id_, before + timedelta(hours=5))
     assert leases.granted(there, id_) == before
 

@@ -54,6 +54,8 @@ def inflate(text: str, what: str) -> str:
         data = unpacker.decompress(b64decode(text, validate=False), LIMIT + 1)
         if len(data) > LIMIT:
             raise Malformed(f"{what} is larger than {LIMIT >> 20} MiB")
+        if not unpacker.eof:
+            raise Malformed(f"{what} cannot be decompressed: it is cut off")
         return data.decode()
     except (Base64Error, zlib.error):
         raise Malformed(f"{what} cannot be decompressed") from None
