@@ -66,6 +66,18 @@ def host_keys(bastion: Bastion) -> tuple[str, ...]:
     return tuple(f"{kind} {key.get_base64()}" for kind, key in found.items())
 
 
+def keep_identity(config: Config, login: Login, cluster: ClusterPaths) -> None:
+    """Check that there will be a way to nodes, and keep its key where OpenSSH can read it.
+
+    Raises:
+        PrerequisiteMissing: The bastion's host key is not known.
+    """
+    if config.bastion:
+        host_keys(config.bastion)
+        if not login.encrypted:
+            logins.write_key(config, _copy(cluster))
+
+
 def _identity(config: Config, login: Login, cluster: ClusterPaths) -> Path:
     """Return the key for the bastion.
 
@@ -73,6 +85,10 @@ def _identity(config: Config, login: Login, cluster: ClusterPaths) -> Path:
     """
     if login.encrypted:
         return login.path
-    target = cluster.secrets / "virtualwall-login"
-    logins.write_key(config, target)
-    return target
+    if not _copy(cluster).exists():
+        logins.write_key(config, _copy(cluster))
+    return _copy(cluster)
+
+
+def _copy(cluster: ClusterPaths) -> Path:
+    return cluster.secrets / "virtualwall-login"

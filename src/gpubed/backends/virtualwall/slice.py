@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpubed.backends.base import Change, Driver, Properties
+from gpubed.backends.virtualwall import bastion, login
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
@@ -31,6 +32,7 @@ class SliceDriver(Driver):
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Hold the slice until its nodes are ready; adopt what an interrupted run began."""
         reservation = _reservation(inputs)
+        _keep_way(inputs)
         try:
             results = reservation.judge(reservation.hold())
             reservation.require_enough(results)
@@ -50,6 +52,7 @@ class SliceDriver(Driver):
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Look at the slice with the new way to reach it."""
+        _keep_way(news)
         result = self.read(id, news)
         if result is None:
             raise GpubedError(
@@ -76,6 +79,13 @@ def _reservation(inputs: Properties) -> Reservation:
     wanted = SliceInputs.model_validate(inputs)
     cluster = Project.find().cluster(wanted.cluster)
     return Reservation(wanted, connect(wanted.testbed), cluster)
+
+
+def _keep_way(inputs: Properties) -> None:
+    """Find out before the first node is asked for whether there will be a way to it."""
+    wanted = SliceInputs.model_validate(inputs)
+    cluster = Project.find().cluster(wanted.cluster)
+    bastion.keep_identity(wanted.testbed, login.load(wanted.testbed), cluster)
 
 
 def _place(inputs: Properties) -> tuple[Any, Any]:

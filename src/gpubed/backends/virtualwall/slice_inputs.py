@@ -58,7 +58,12 @@ class SliceInputs(_Model):
     @property
     def digest(self) -> str:
         """A hash of what was asked for."""
-        return hashlib.sha256(self.request.encode()).hexdigest()[:16]
+        return digest(self.request)
+
+
+def digest(request: str) -> str:
+    """Hash a request, so that slivers show what they were asked for with."""
+    return hashlib.sha256(request.encode()).hexdigest()[:16]
 
 
 def description(cluster: str, uuid: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from gpubed.backends.base import Offer
-from gpubed.backends.virtualwall import advertisement
+from gpubed.backends.virtualwall import advertisement, journal, rspec
 from gpubed.backends.virtualwall.advertisement import Machine
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.patience import Patience
+from gpubed.backends.virtualwall.slice_inputs import digest
+from gpubed.paths import Project
 from gpubed.plan import ClusterPlan
 from gpubed.spec import ClusterSpec
 
@@ -24,9 +26,15 @@ def offers(spec: ClusterSpec) -> list[Offer]:
 
 
 def shortages(plan: ClusterPlan) -> list[str]:
-    """Return why a plan cannot be had now: the fewest nodes that will do are counted."""
+    """Return why a plan cannot be had now: the fewest nodes that will do are counted.
+
+    What the cluster holds already is not asked for again.
+    """
     config = plan.spec.backend
     assert isinstance(config, Config)  # noqa: S101
+    held = journal.load(Project.find().cluster(plan.cluster))
+    if held and held.slivers and held.request == digest(rspec.request(plan)):
+        return []
     machines = _machines(config)
     free = Counter(type_ for machine in machines if machine.free for type_ in machine.types)
     known = {type_ for machine in machines for type_ in machine.types}
