@@ -137,7 +137,9 @@ def test_the_bastions_host_key_is_never_learnt_on_first_use(tmp_path, monkeypatc
     assert bastion.host_keys(Bastion(host_keys=("ssh-rsa X",))) == ("ssh-rsa X",)
 
 
-def test_a_plain_key_is_kept_for_openssh_and_an_encrypted_one_is_left_to_an_agent(tmp_path):
+def test_a_plain_key_is_kept_for_openssh_and_an_encrypted_one_is_left_to_an_agent(
+    tmp_path, monkeypatch
+):
     cluster = Project(tmp_path).cluster("vw")
     plain = config(pem(tmp_path / "l.pem"), bastion={"host_keys": ["ssh-rsa X"]})
     bastion.keep_identity(plain, login.load(plain), cluster)
@@ -152,7 +154,9 @@ def test_a_plain_key_is_kept_for_openssh_and_an_encrypted_one_is_left_to_an_agen
         bastion={"host_keys": ["ssh-rsa X"]},
         passphrase_file=str(tmp_path / "pass"),
     )
-    bastion.keep_identity(locked, login.load(locked), cluster)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    with pytest.raises(PrerequisiteMissing, match="not held by an SSH agent"):
+        bastion.keep_identity(locked, login.load(locked), cluster)
     [hop] = bastion.way(locked, login.load(locked), cluster)
     assert hop.identity == str(tmp_path / "m.pem")
     assert not kept.exists()

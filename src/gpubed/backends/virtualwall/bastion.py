@@ -70,12 +70,30 @@ def keep_identity(config: Config, login: Login, cluster: ClusterPaths) -> None:
     """Check that there will be a way to nodes, and keep its key where OpenSSH can read it.
 
     Raises:
-        PrerequisiteMissing: The bastion's host key is not known.
+        PrerequisiteMissing: The bastion's host key is not known, or the login's key cannot be used.
     """
     if config.bastion:
         host_keys(config.bastion)
+        require_key(login)
         if not login.encrypted:
             logins.write_key(config, _copy(cluster))
+
+
+def require_key(login: Login) -> None:
+    """Check that a key with a passphrase is held by an SSH agent.
+
+    Raises:
+        PrerequisiteMissing: It is not.
+    """
+    if not login.encrypted:
+        return
+    wanted = login.public_key.split()[1]
+    if wanted not in {key.get_base64() for key in paramiko.Agent().get_keys()}:
+        raise PrerequisiteMissing(
+            f"the bastion needs the key of {login.path}, which has a passphrase "
+            "and is not held by an SSH agent",
+            f"ssh-add {login.path}",
+        )
 
 
 def _identity(config: Config, login: Login, cluster: ClusterPaths) -> Path:

@@ -109,6 +109,7 @@ def _bastion(config: Config, login: Login) -> Iterator[Finding]:
 
     def meet() -> str:
         bastion.host_keys(there)
+        bastion.require_key(login)
         try:
             socket.create_connection((there.host, there.port), _CONNECT_S).close()
         except OSError as error:
@@ -116,8 +117,7 @@ def _bastion(config: Config, login: Login) -> Iterator[Finding]:
                 f"the bastion {there.host}:{there.port} does not answer: {error}",
                 "a firewall on the way out may forbid SSH",
             ) from None
-        agent = f"; the key is encrypted: ssh-add {login.path}" if login.encrypted else ""
-        return f"{bastion.user(there, login)}@{there.host}{agent}"
+        return f"{bastion.user(there, login)}@{there.host}"
 
     yield _tried("virtualwall.bastion", meet)
 
