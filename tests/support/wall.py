@@ -30,7 +30,7 @@ def backend(server: Any, user: Any, **changes: Any) -> dict[str, Any]:
         "login": str(user.pem),
         "ca": str(server.bundle),
         "poll": 0.05,
-        "patience": 8,
+        "patience": 60,
         "hardware": {"node": {"type": "pcgen05"}},
     }
     if user.passphrase:

@@ -31,6 +31,7 @@ _STARTABLE = {"geni_notready", "geni_pending_allocation", ""}
 _TICKETS = 3  # an allocation lasts ten minutes; losing it twice is not for lack of time
 _NEARLY = timedelta(minutes=1)
 _REFUSED = 7
+_REFUSALS = 5  # of a start, until they are believed
 _RELEASE_AGAIN = 20  # looks after which an unfinished release is asked for once more
 _SHORT_OF = re.compile(r"(?:nodes|machines) of type (\S+)")
 
@@ -61,7 +62,7 @@ class Reservation:
         self.was_ready = False
         self._credentials: list[Credential] = []
         self._until = datetime.now(UTC) + timedelta(seconds=wanted.duration)
-        self._tickets = 0
+        self._tickets = self._refusals = 0
         self._started = self._extended = self._looked = False
         known = journal.load(cluster)
         if known is None or known.slice_urn != self.urn:
@@ -125,7 +126,8 @@ class Reservation:
         """Boot a failed node once more, and wait for what comes of it."""
         patience = self._quick()
         self._renew_credentials(patience)
-        patience.insist(lambda: self._act([sliver], "geni_restart"))
+        restart = self._there.aggregate.act
+        patience.insist(lambda: restart([sliver], self._credentials, "geni_restart"))
         patience = Patience.of(self._there.config)
         while not patience.is_over:
             patience.look()
@@ -261,8 +263,8 @@ class Reservation:
             self._provision()
         elif found.expires < self._until - _NEARLY and not self._extended:
             self._extend()
-        elif not self._started and any(s.operational in _STARTABLE for s in found.slivers):
-            self._start()
+        elif not self._started and _is_startable(found):
+            return self._start()
         else:
             return False
         return True
@@ -335,20 +337,20 @@ class Reservation:
             self._save(calling=None)
             progress.emit("note", message=f"the lease is shorter than wanted: {error.message}")
 
-    def _start(self) -> None:
-        with self._calling("PerformOperationalAction geni_start"):
-            self._act([self.urn], "geni_start")
-        self._started = True
-
-    def _act(self, urns: list[str], action: str) -> None:
+    def _start(self) -> bool:
         try:
-            self._there.aggregate.act(urns, self._credentials, action)
+            with self._calling("PerformOperationalAction geni_start"):
+                self._there.aggregate.act([self.urn], self._credentials, "geni_start")
         except Busy:
             raise
         except Answered as error:
-            # "not stopped (yet)": an earlier call has been carried out. Status decides.
-            if error.code not in (_REFUSED, None):
+            # "not stopped (yet)": an earlier call was carried out, and the next looks show it.
+            self._refusals += 1
+            if error.code not in (_REFUSED, None) or self._refusals == _REFUSALS:
                 raise
+            return False
+        self._started = True
+        return True
 
     def _delete_until_gone(self, patience: Patience) -> None:
         looks = 0
@@ -397,6 +399,11 @@ def _there(found: Description | None) -> Description:
 
 def _is_over(found: Slice) -> bool:
     return found.expired or found.expires <= datetime.now(UTC)
+
+
+def _is_startable(found: Description) -> bool:
+    states = {sliver.operational for sliver in found.slivers}
+    return bool(states & _STARTABLE) and "geni_configuring" not in states
 
 
 def _is_final(sliver: Sliver) -> bool:
