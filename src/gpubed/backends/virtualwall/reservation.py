@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from gpubed import progress
-from gpubed.backends.virtualwall import journal, manifest, proof, rspec
+from gpubed.backends.virtualwall import journal, manifest, proof, rspec, verdict
 from gpubed.backends.virtualwall.aggregate import Description, Sliver
 from gpubed.backends.virtualwall.authority import Credential, Slice
 from gpubed.backends.virtualwall.connection import Connection
@@ -22,6 +22,7 @@ from gpubed.backends.virtualwall.faults import Answered, Busy, NoResources, NotT
 from gpubed.backends.virtualwall.journal import Journal
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, owner
+from gpubed.backends.virtualwall.verdict import Results
 from gpubed.errors import GpubedError, Refused
 from gpubed.paths import ClusterPaths
 
@@ -136,55 +137,10 @@ class Reservation:
             if state in (None, *_FINAL):
                 return
 
-    def judge(self, found: Description) -> dict[str, dict[str, object]]:
-        """Return what became of each node, as `granted` of its resource.
-
-        Raises:
-            Malformed: The manifest cannot be read.
-        """
+    def judge(self, found: Description) -> Results:
+        """Return what became of each node; see `verdict`."""
         user = self._there.login.user.name
-        granted, reasons = manifest.read(found.manifest, self.wanted.nodes, user)
-        states = {s.urn: s for s in found.slivers} | {
-            s.client_id: s for s in found.slivers if s.client_id
-        }
-        results: dict[str, dict[str, object]] = {}
-        for name in self.wanted.nodes:
-            node = granted.get(name)
-            sliver = states.get(node.sliver if node else name) or states.get(name)
-            reason = self.journal.left_out.get(name) or _failure(sliver) or reasons.get(name)
-            if reason or node is None:
-                urn = sliver.urn if sliver else ""
-                results[name] = {"failed": reason or "the testbed lost it", "sliver": urn}
-                continue
-            results[name] = {
-                "sliver": node.sliver,
-                "host": node.host,
-                "port": node.port,
-                "user": node.user,
-                "ipv4": node.ipv4,
-                "machine": node.machine,
-                "interfaces": [vars(interface) for interface in node.interfaces],
-            }
-        return results
-
-    def require_enough(self, results: dict[str, dict[str, object]]) -> None:
-        """Check that the head and the fewest nodes that will do are there.
-
-        Raises:
-            Refused: They are not; names each node that failed, with the testbed's reason.
-        """
-        failed = {name: str(r["failed"]) for name, r in results.items() if "failed" in r}
-        reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
-        if self.wanted.head in failed:
-            raise Refused(f"the testbed could not give the head:{reasons}")
-        for name, group in self.wanted.groups.items():
-            left = sum(node not in failed for node in group.nodes)
-            if left < group.min:
-                raise Refused(
-                    f"{left} of {len(group.nodes)} nodes of group {name!r} are there, "
-                    f"at least {group.min} are needed:{reasons}",
-                    f"gpubed resources {self.wanted.cluster}",
-                )
+        return verdict.judge(found, self.wanted.nodes, self.journal.left_out, user)
 
     # The slice itself.
 
@@ -408,11 +364,3 @@ def _is_startable(found: Description) -> bool:
 
 def _is_final(sliver: Sliver) -> bool:
     return sliver.allocation != _ALLOCATED and sliver.operational in _FINAL
-
-
-def _failure(sliver: Sliver | None) -> str | None:
-    if sliver is None or sliver.operational == "geni_ready":
-        return None
-    if sliver.operational == "geni_failed":
-        return sliver.error or "the testbed says geni_failed"
-    return f"not ready in time ({sliver.operational or sliver.allocation})"

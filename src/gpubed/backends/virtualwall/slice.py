@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpubed.backends.base import Change, Driver, Properties
-from gpubed.backends.virtualwall import bastion, login
+from gpubed.backends.virtualwall import bastion, login, verdict
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
@@ -35,7 +35,7 @@ class SliceDriver(Driver):
         _keep_way(inputs)
         try:
             results = reservation.judge(reservation.hold())
-            reservation.require_enough(results)
+            verdict.require_enough(reservation.wanted, results)
         except GpubedError as error:
             if not reservation.was_ready:
                 self._give_back(reservation, error)
