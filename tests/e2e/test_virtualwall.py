@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gpubed.backends.local import environment
-from support.am import AmServer, Site
+from support.am import AmServer, Site, faults, machines
 from support.am.machines import Machines
 from support.cluster import BIN, Cluster
 from support.wall import backend
@@ -27,7 +27,12 @@ SHARE = "/proj/testproj"
 def site(docker, tmp_path_factory):
     site = Site()
     nodes = Machines(site, control="10.127.213.0/24", cpus=2.0, memory=6 << 30)
-    with AmServer(tmp_path_factory.mktemp("am"), site=site, nodes=nodes) as server:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        AmServer(tmp_path_factory.mktemp("am"), site=site, nodes=nodes) as server,
+    ):
+        # The machine's package cache, which its nodes share, belongs to the local backend's user.
+        patch.setattr(machines, "_FIRST_UID", 1000)
         server.nodes = nodes
         yield server
         left = _labelled(nodes.uuid, "ps", "-a")
@@ -98,15 +103,27 @@ def test_nodes_proved_their_host_keys(wall):
         assert wall.node(name, "cat /var/tmp/gpubed-host-keys.mac")
 
 
+def test_what_the_how_to_page_says_before_up_works_after_it_too(wall):
+    assert all(finding["ok"] for finding in wall.json("doctor")["findings"])
+    wall.call("check")
+    offers = {offer["name"]: offer for offer in wall.json("resources")["offers"]}
+    assert (offers["pcgen05"]["free"], offers["pcgen05"]["total"]) == (6, 8)
+    assert offers["pcgen07-gpu1080"]["gpus"] == 1
+
+
 def test_training_runs_on_all_nodes(wall):
     document = wall.json("run", "digits")
     assert document["world_size"] == 2
     assert document["metrics"]["test_accuracy"] > 0.9
 
 
-def test_a_renewal_is_told_as_it_was_granted(wall):
-    before = wall.json("status")["lease"]
-    assert before["granted_until"]
+def test_a_renewal_is_told_as_it_was_granted(site, wall):
+    before = wall.json("status")["lease"]["remaining_s"]
+    assert wall.json("renew", "--for", "30h")["lease"]["remaining_s"] > before + 4 * 3600
+    site.faults.on("Renew", faults.shortened(7200), nth=1, times=1)
+    granted = wall.json("renew", "--for", "40h", rc=4)["lease"]
+    assert granted["remaining_s"] < 38.1 * 3600
+    assert granted["granted_until"] == wall.json("status")["lease"]["granted_until"]
 
 
 def test_exports_stand_alone(wall, tmp_path):
@@ -119,6 +136,9 @@ def test_exports_stand_alone(wall, tmp_path):
         ["ssh", "-F", str(config), "head", "hostname"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "node-0"
+    assert 'type="request"' in wall.call("export", "rspec").stdout
+    hosts = yaml.safe_load(wall.call("export", "inventory").stdout)["all"]["hosts"]
+    assert sorted(hosts) == ["node-0", "node-1"]
 
 
 def test_down_leaves_nothing(site, wall):

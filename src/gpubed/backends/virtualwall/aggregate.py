@@ -74,6 +74,11 @@ class Aggregate:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
+    @property
+    def clock_ahead_s(self) -> float | None:
+        """By how much the aggregate's clock is ahead of ours, where it says."""
+        return self._endpoint.clock_ahead_s
+
     def version(self) -> Version:
         """Ask who answers and where version 3 is.
 

@@ -18,6 +18,7 @@ from gpubed.spec import ClusterSpec
 
 _SOON = timedelta(days=14)
 _CONNECT_S = 10.0
+_CLOCK_S = 120.0
 
 
 def findings(spec: ClusterSpec | None) -> list[Finding]:
@@ -79,8 +80,16 @@ def _testbed(config: Config) -> Iterator[Finding]:
     if not there:
         return
     connection = there[0]
+    yield _clock(connection.aggregate.clock_ahead_s or 0.0)
     yield _tried("virtualwall.members", lambda: _member(connection))
     yield _tried("virtualwall.project", lambda: _project(connection))
+
+
+def _clock(ahead_s: float) -> Finding:
+    """Certificates and credentials are valid by the clock; leases end by the testbed's."""
+    message = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the testbed's clock"
+    fix = "set this machine's clock: timedatectl set-ntp true"
+    return Finding("virtualwall.clock", abs(ahead_s) <= _CLOCK_S, message, fix)
 
 
 def _member(there: Connection) -> str:

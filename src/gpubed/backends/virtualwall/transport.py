@@ -12,6 +12,8 @@ import socket
 import ssl
 import time
 import xmlrpc.client
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 from xml.parsers import expat
@@ -39,10 +41,15 @@ class Endpoint:
         url: Where.
         context: TLS with our certificate.
         what: The server in words, for errors.
+
+    Attributes:
+        clock_ahead_s: By how much its clock was ahead of ours when it last answered; None
+            when it did not say.
     """
 
     def __init__(self, url: str, context: ssl.SSLContext, what: str) -> None:
         self.url, self.what = url, what
+        self.clock_ahead_s: float | None = None
         self._context = context
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 443
@@ -83,6 +90,7 @@ class Endpoint:
             headers = {"Content-Type": "text/xml", "User-Agent": "gpubed"}
             connection.request("POST", self._path, body, headers)
             response = connection.getresponse()
+            self.clock_ahead_s = _ahead(response.getheader("Date"))
             return response.status, _read(response, connection.sock, deadline)
         finally:
             connection.close()
@@ -122,6 +130,13 @@ def _read(response: http.client.HTTPResponse, sock: socket.socket | None, deadli
     if response.length:
         raise http.client.IncompleteRead(bytes(data[:0]), response.length)
     return bytes(data)
+
+
+def _ahead(date: str | None) -> float | None:
+    try:
+        return (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds() if date else None
+    except (ValueError, TypeError):  # no date at all, or one without a timezone
+        return None
 
 
 def _http_fault(what: str, status: int) -> Exception:
