@@ -313,6 +313,8 @@ def test_a_server_that_no_bundle_vouches_for_is_never_told_anything(server, wall
     with pytest.raises(PrerequisiteMissing, match="cannot be trusted"):
         driver.create(wall.inputs)
     assert server.calls == []
+    [obstacle] = registry.backend("virtualwall").fits(wall.plan)
+    assert "cannot be trusted" in obstacle
 
 
 def test_the_oldest_form_of_a_login_works_too(server, tmp_path, driver, monkeypatch):

@@ -11,6 +11,7 @@ from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.slice_inputs import digest
+from gpubed.errors import GpubedError
 from gpubed.paths import Project
 from gpubed.plan import ClusterPlan
 from gpubed.spec import ClusterSpec
@@ -28,14 +29,22 @@ def offers(spec: ClusterSpec) -> list[Offer]:
 def shortages(plan: ClusterPlan) -> list[str]:
     """Return why a plan cannot be had now: the fewest nodes that will do are counted.
 
-    What the cluster holds already is not asked for again.
+    What the cluster holds already is not asked for again. A testbed that cannot be asked is
+    a reason too.
     """
     config = plan.spec.backend
     assert isinstance(config, Config)  # noqa: S101
     held = journal.load(Project.find().cluster(plan.cluster))
     if held and held.slivers and held.request == digest(rspec.request(plan)):
         return []
-    machines = _machines(config)
+    try:
+        machines = _machines(config)
+    except GpubedError as error:
+        return [error.message]
+    return _compared(plan, config, machines)
+
+
+def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> list[str]:
     free = Counter(type_ for machine in machines if machine.free for type_ in machine.types)
     known = {type_ for machine in machines for type_ in machine.types}
     is_free = {machine.id: machine.free for machine in machines}
