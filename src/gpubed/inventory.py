@@ -45,11 +45,16 @@ def _texts(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> di
     mark = _MARK.format(paths.name)
     return {
         paths.allocation: allocation.model_dump_json(indent=2) + "\n",
-        paths.inventory / "hosts.yml": mark + _yaml(hosts(allocation)),
+        paths.inventory / "hosts.yml": mark + text(allocation),
         paths.inventory / "group_vars" / "all" / "gpubed.yml": mark + _yaml(variables),
         paths.known_hosts: known_hosts(allocation),
         paths.ssh_config: mark + ssh_config(allocation, paths),
     }
+
+
+def text(allocation: Allocation) -> str:
+    """Return the inventory as YAML."""
+    return _yaml(hosts(allocation))
 
 
 def hosts(allocation: Allocation) -> dict[str, Any]:

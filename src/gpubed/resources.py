@@ -151,6 +151,10 @@ class Network(_Managed, module="gpubed", name="Network"):
     """A network between nodes."""
 
 
+class Slice(_Managed, module="gpubed", name="Slice"):
+    """Nodes and links that a testbed grants and takes back as one."""
+
+
 class Volume(_Managed, module="gpubed", name="Volume"):
     """Storage that nodes share."""
 

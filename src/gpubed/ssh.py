@@ -307,6 +307,27 @@ def prove_host_keys(
         raise HostKeyMismatch(f"{address}:{port} presents another host key than the node's own")
 
 
+def presented_key(node: Node, paths: ClusterPaths, timeout: float = 30.0) -> str:
+    """Return the host key with which a node answers, through its hops; it proves nothing yet.
+
+    Raises:
+        Unreachable: Nothing answers within `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    with SSH(node, paths) as ssh:
+        while True:
+            try:
+                channel = ssh._through() or socket.create_connection(
+                    (node.control_address, node.port), _CONNECT_S
+                )
+                return _greet(channel, None)
+            except _CONNECTION_ERRORS as error:
+                ssh.close()
+                if time.monotonic() > deadline:
+                    raise ssh._unreachable(error) from None
+            time.sleep(_PAUSE_S)
+
+
 def _last_hop(node: Node, paths: ClusterPaths) -> SSH | None:
     """Return the connection through which a node is reached, if it is not reached at once."""
     if not node.via:
@@ -327,12 +348,18 @@ def _last_hop(node: Node, paths: ClusterPaths) -> SSH | None:
 
 
 def _presented_key(address: str, port: int, host_keys: tuple[str, ...]) -> str:
-    with socket.create_connection((address, port), _CONNECT_S) as connection:
+    # A server has several keys; ask for the kinds that we can compare.
+    return _greet(socket.create_connection((address, port), _CONNECT_S), _kinds(host_keys))
+
+
+def _greet(connection: socket.socket | paramiko.Channel, kinds: set[str] | None) -> str:
+    """Return the host key of whoever is at the other end, and close the connection."""
+    with connection:
         transport = paramiko.Transport(connection)
         try:
-            # A server has several keys; ask for the kinds that we can compare.
-            options = transport.get_security_options()
-            options.key_types = [t for t in options.key_types if t in _kinds(host_keys)]
+            if kinds is not None:
+                options = transport.get_security_options()
+                options.key_types = [t for t in options.key_types if t in kinds]
             transport.start_client(timeout=_CONNECT_S)
             key = transport.get_remote_server_key()
         finally:

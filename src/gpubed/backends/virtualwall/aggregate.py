@@ -1,0 +1,199 @@
+"""The aggregate manager: GENI AM API v3, as Emulab and GCF speak it.
+
+They differ in what they put into `value` (a list, 0, or an empty string), in codes, and
+in what they refuse with a fault; what is needed is in every dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpubed.backends.virtualwall import documents, faults, times
+from gpubed.backends.virtualwall.authority import Credential
+from gpubed.backends.virtualwall.faults import Malformed, NotThere
+from gpubed.backends.virtualwall.transport import Endpoint
+
+_RSPEC = {"geni_rspec_version": {"type": "GENI", "version": "3"}}
+_API = 3
+_QUICK_S, _LONG_S = 60.0, 600.0  # the mapper works while Allocate waits
+
+
+@dataclass(frozen=True)
+class Sliver:
+    """A part of a slice: a node, or what a link is made of.
+
+    Attributes:
+        urn: Its name at the aggregate.
+        allocation: geni_allocated, geni_provisioned or geni_unallocated.
+        operational: geni_ready, geni_failed and so on; empty where the aggregate says nothing.
+        expires: Until when it is granted.
+        error: The aggregate's words when it failed.
+        client_id: The node's name in the request, where the aggregate says it.
+    """
+
+    urn: str
+    allocation: str
+    operational: str
+    expires: datetime
+    error: str = ""
+    client_id: str = ""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an aggregate has of a slice."""
+
+    manifest: str
+    slivers: tuple[Sliver, ...]
+
+    @property
+    def expires(self) -> datetime:
+        """When the first sliver expires."""
+        return min(sliver.expires for sliver in self.slivers)
+
+
+@dataclass(frozen=True)
+class Version:
+    """What an aggregate says of itself."""
+
+    urn: str
+    url: str
+    dialect: str
+
+
+class Aggregate:
+    """An aggregate manager.
+
+    Args:
+        endpoint: At the URL for version 3.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    @property
+    def clock_ahead_s(self) -> float | None:
+        """By how much the aggregate's clock is ahead of ours, where it says."""
+        return self._endpoint.clock_ahead_s
+
+    def version(self) -> Version:
+        """Ask who answers and where version 3 is.
+
+        Raises:
+            Malformed: It does not speak version 3.
+        """
+        value = self._ask("GetVersion", {})
+        if not isinstance(value, dict):
+            raise Malformed("the aggregate does not tell its version")
+        urls = value.get("geni_api_versions") or {}
+        url = urls.get(str(_API), "") if isinstance(urls, dict) else ""
+        if not url and value.get("geni_api") == _API:
+            url = self._endpoint.url
+        if not isinstance(url, str) or not url.startswith("https://"):
+            raise Malformed("the aggregate offers no AM API version 3")
+        dialect = str(value.get("geni_am_type") or value.get("interface") or "")
+        return Version(str(value.get("urn") or ""), url, dialect)
+
+    def advertisement(self, credentials: Sequence[Credential], *, available: bool) -> str:
+        """Return the advertisement RSpec: all machines, or the free ones."""
+        options = {**_RSPEC, "geni_available": available, "geni_compressed": True}
+        value = self._ask("ListResources", list(credentials), options, timeout=_LONG_S)
+        if isinstance(value, bytes):
+            value = value.decode("ascii", errors="replace")
+        if not isinstance(value, str):
+            raise Malformed("the advertisement is no text")
+        # An aggregate may ignore the wish for compression.
+        if value.lstrip().startswith("<"):
+            return value
+        return documents.inflate(value, "the advertisement")
+
+    def describe(self, slice_urn: str, credentials: Sequence[Credential]) -> Description | None:
+        """Return the slice's slivers and manifest; None when it has none here."""
+        try:
+            value = self._ask("Describe", [slice_urn], list(credentials), dict(_RSPEC))
+        except NotThere:
+            return None
+        described = _description(value, "Describe")
+        return described if described.slivers else None
+
+    def allocate(
+        self, slice_urn: str, credentials: Sequence[Credential], request: str, until: datetime
+    ) -> Description:
+        """Reserve what a request asks for, for ten minutes. Not to be repeated unasked."""
+        options = {"geni_end_time": times.write(until)}
+        value = self._ask(
+            "Allocate", slice_urn, list(credentials), request, options, timeout=_LONG_S
+        )
+        return _description(value, "Allocate")
+
+    def provision(
+        self,
+        slice_urn: str,
+        credentials: Sequence[Credential],
+        user: str,
+        keys: Sequence[str],
+        until: datetime,
+        *,
+        best_effort: bool,
+    ) -> Description:
+        """Load what was reserved; the user may log in with these keys."""
+        options = {
+            **_RSPEC,
+            "geni_users": [{"urn": user, "keys": list(keys)}],
+            "geni_end_time": times.write(until),
+            "geni_best_effort": best_effort,
+        }
+        value = self._ask("Provision", [slice_urn], list(credentials), options, timeout=_LONG_S)
+        return _description(value, "Provision")
+
+    def act(self, urns: Sequence[str], credentials: Sequence[Credential], action: str) -> None:
+        """Start or restart nodes; it goes on after the call has ended."""
+        # What comes back differs too much to be of use: ask for the status.
+        self._ask("PerformOperationalAction", list(urns), list(credentials), action, {})
+
+    def renew(self, slice_urn: str, credentials: Sequence[Credential], until: datetime) -> None:
+        """Ask for more time, or as much of it as can be had; `describe` tells the result."""
+        options = {"geni_extend_alap": True}
+        self._ask("Renew", [slice_urn], list(credentials), times.write(until), options)
+
+    def delete(self, slice_urn: str, credentials: Sequence[Credential]) -> None:
+        """Give everything back; goes on after the call has ended."""
+        self._ask("Delete", [slice_urn], list(credentials), {}, timeout=_LONG_S)
+
+    def _ask(self, method: str, *args: Any, timeout: float = _QUICK_S) -> Any:
+        what = f"{self._endpoint.what} ({method})"
+        reply = self._endpoint.call(method, *args, timeout=timeout)
+        if not isinstance(reply, dict) or not isinstance(reply.get("code"), dict):
+            raise Malformed(f"{what} answered without a code")
+        geni, own = reply["code"].get("geni_code"), reply["code"].get("am_code")
+        if not isinstance(geni, int):
+            raise Malformed(f"{what} answered without a code")
+        if geni:
+            # Emulab tells what is above 17 in am_code alone.
+            code = own if geni == 2 and isinstance(own, int) and own > 17 else geni
+            log = str(reply["code"].get("protogeni_error_url") or "")
+            raise faults.answered(what, code, str(reply.get("output") or ""), log)
+        return reply.get("value")
+
+
+def _description(value: Any, method: str) -> Description:
+    if not isinstance(value, dict) or not isinstance(value.get("geni_slivers"), list):
+        raise Malformed(f"the aggregate's answer to {method} lists no slivers")
+    slivers = tuple(_sliver(item, method) for item in value["geni_slivers"])
+    return Description(str(value.get("geni_rspec") or ""), slivers)
+
+
+def _sliver(item: Any, method: str) -> Sliver:
+    if not isinstance(item, dict) or not isinstance(item.get("geni_sliver_urn"), str):
+        raise Malformed(f"the aggregate's answer to {method} lists a sliver without a name")
+    return Sliver(
+        urn=item["geni_sliver_urn"],
+        allocation=str(item.get("geni_allocation_status") or ""),
+        operational=str(item.get("geni_operational_status") or ""),
+        expires=times.parse(item.get("geni_expires")),
+        error=faults.clean(item.get("geni_error")),
+        client_id=str(item.get("geni_client_id") or ""),
+    )

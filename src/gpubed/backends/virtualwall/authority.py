@@ -1,0 +1,138 @@
+"""Slice and member authority: who may do what, and the slice that nodes belong to.
+
+Common Federation API v2. Replies are ``{code: int, value, output}``; credentials are
+handed on byte for byte, since they are signed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpubed.backends.virtualwall import faults, times
+from gpubed.backends.virtualwall.faults import Answered, Malformed, NotThere
+from gpubed.backends.virtualwall.transport import Endpoint
+from gpubed.backends.virtualwall.urn import Urn
+
+Credential = dict[str, str]
+_FIELDS = ("SLICE_URN", "SLICE_EXPIRATION", "SLICE_EXPIRED", "SLICE_DESCRIPTION")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice as its authority knows it."""
+
+    urn: str
+    expires: datetime
+    expired: bool
+    description: str
+
+
+class Authority:
+    """The authority of our account.
+
+    Args:
+        slices: Slice authority (SA).
+        members: Member authority (MA).
+        user: Our URN.
+    """
+
+    def __init__(self, slices: Endpoint, members: Endpoint, user: Urn) -> None:
+        self._slices, self._members, self._user = slices, members, user
+        self._own: list[Credential] | None = None
+
+    def version(self) -> dict[str, Any]:
+        """Return what the slice authority says of itself."""
+        return _mapping(self._ask(self._slices, "get_version"), "get_version")
+
+    def credentials(self) -> list[Credential]:
+        """Return our own credentials, from the member authority; asked for once."""
+        if self._own is None:
+            value = self._ask(self._members, "get_credentials", str(self._user), [], {})
+            self._own = _credentials(value)
+        return self._own
+
+    def find(self, urn: str) -> Slice | None:
+        """Return a slice; None when there is none."""
+        return self._lookup({"SLICE_URN": urn}).get(urn)
+
+    def of_project(self, project: Urn) -> list[Slice]:
+        """Return the slices of a project that have not expired."""
+        found = self._lookup({"SLICE_PROJECT_URN": str(project), "SLICE_EXPIRED": False})
+        return [slice_ for slice_ in found.values() if not slice_.expired]
+
+    def create(self, name: str, project: Urn, until: datetime, description: str) -> None:
+        """Make a slice. Not to be repeated unasked: `find` tells whether it was made."""
+        fields = {
+            "SLICE_NAME": name,
+            "SLICE_PROJECT_URN": str(project),
+            "SLICE_EXPIRATION": times.write(until),
+            "SLICE_DESCRIPTION": description,
+        }
+        self._ask(self._slices, "create", "SLICE", self.credentials(), {"fields": fields})
+
+    def slice_credentials(self, urn: str) -> list[Credential]:
+        """Return the credentials for a slice; they hold its expiry, so ask after renewing."""
+        value = self._ask(self._slices, "get_credentials", urn, self.credentials(), {})
+        return _credentials(value)
+
+    def renew(self, urn: str, until: datetime) -> None:
+        """Move the end of a slice; the same end twice is no error."""
+        fields = {"fields": {"SLICE_EXPIRATION": times.write(until)}}
+        self._ask(self._slices, "update", "SLICE", urn, self.slice_credentials(urn), fields)
+
+    def _lookup(self, match: dict[str, Any]) -> dict[str, Slice]:
+        options = {"match": match, "filter": list(_FIELDS)}
+        try:
+            value = self._ask(self._slices, "lookup", "SLICE", self.credentials(), options)
+        except NotThere:
+            return {}
+        found = _mapping(value or {}, "lookup")
+        return {urn: _slice(urn, _mapping(fields, "lookup")) for urn, fields in found.items()}
+
+    def _ask(self, endpoint: Endpoint, method: str, *args: Any) -> Any:
+        what = f"{endpoint.what} ({method})"
+        reply = _mapping(endpoint.call(method, *args), method)
+        code = reply.get("code")
+        # Some authorities wrap the number as aggregates do.
+        code = code.get("geni_code") if isinstance(code, dict) else code
+        if not isinstance(code, int):
+            raise Malformed(f"{what} answered without a code")
+        if code:
+            raise _explained(faults.answered(what, code, str(reply.get("output") or "")))
+        return reply.get("value")
+
+
+def _explained(error: Answered) -> Answered:
+    if "project" in error.message.lower() and error.hint is None:
+        error.hint = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
+    return error
+
+
+def _mapping(value: Any, method: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Malformed(f"the authority's answer to {method} is no structure")
+    return value
+
+
+def _credentials(value: Any) -> list[Credential]:
+    found = [
+        {key: str(item[key]) for key in ("geni_type", "geni_version", "geni_value")}
+        for item in (value if isinstance(value, list) else [])
+        if isinstance(item, dict)
+        and isinstance(item.get("geni_value"), str)
+        and {"geni_type", "geni_version"} <= item.keys()
+    ]
+    if not found:
+        raise Malformed("the authority answered without credentials")
+    return found
+
+
+def _slice(urn: str, fields: dict[str, Any]) -> Slice:
+    return Slice(
+        urn=urn,
+        expires=times.parse(fields.get("SLICE_EXPIRATION")),
+        expired=bool(fields.get("SLICE_EXPIRED", False)),
+        description=str(fields.get("SLICE_DESCRIPTION") or ""),
+    )

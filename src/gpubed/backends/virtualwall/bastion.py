@@ -1,0 +1,112 @@
+"""The way to nodes for those who have no IPv6."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import paramiko
+
+from gpubed.allocation import Hop
+from gpubed.backends.virtualwall import login as logins
+from gpubed.backends.virtualwall.config import Bastion, Config
+from gpubed.backends.virtualwall.login import Login
+from gpubed.errors import PrerequisiteMissing
+from gpubed.paths import ClusterPaths
+
+# Accounts of this authority are named `fff…` at the bastion; older ones are not.
+_PREFIXED, _PREFIX = "ilabt.imec.be", "fff"
+KNOWN_HOSTS = Path("~/.ssh/known_hosts")
+
+
+def way(config: Config, login: Login, cluster: ClusterPaths) -> tuple[Hop, ...]:
+    """Return the hops to nodes; none without a bastion.
+
+    Raises:
+        PrerequisiteMissing: The bastion's host key is not known.
+    """
+    if config.bastion is None:
+        return ()
+    return (
+        Hop(
+            address=config.bastion.host,
+            port=config.bastion.port,
+            user=user(config.bastion, login),
+            host_keys=host_keys(config.bastion),
+            identity=str(_identity(config, login, cluster)),
+        ),
+    )
+
+
+def user(bastion: Bastion, login: Login) -> str:
+    """Return our name at the bastion."""
+    prefix = _PREFIX if login.user.domain == _PREFIXED else ""
+    return bastion.user or prefix + login.user.name
+
+
+def host_keys(bastion: Bastion) -> tuple[str, ...]:
+    """Return the bastion's host keys, from the specification or the user's known_hosts.
+
+    Raises:
+        PrerequisiteMissing: There are none.
+    """
+    if bastion.host_keys:
+        return bastion.host_keys
+    name = bastion.host if bastion.port == 22 else f"[{bastion.host}]:{bastion.port}"
+    known, file = paramiko.HostKeys(), KNOWN_HOSTS.expanduser()
+    if file.is_file():
+        known.load(str(file))
+    found: Mapping[str, paramiko.PKey] = known.lookup(name) or {}
+    if not found:
+        raise PrerequisiteMissing(
+            f"the host key of the bastion {bastion.host} is not known",
+            f"ssh -p {bastion.port} {bastion.host} true, and compare the fingerprint with the "
+            "testbed's page; or write it into backend.bastion.host_keys",
+        )
+    return tuple(f"{kind} {key.get_base64()}" for kind, key in found.items())
+
+
+def keep_identity(config: Config, login: Login, cluster: ClusterPaths) -> None:
+    """Check that there will be a way to nodes, and keep its key where OpenSSH can read it.
+
+    Raises:
+        PrerequisiteMissing: The bastion's host key is not known, or the login's key cannot be used.
+    """
+    if config.bastion:
+        host_keys(config.bastion)
+        require_key(login)
+        if not login.encrypted:
+            logins.write_key(config, _copy(cluster))
+
+
+def require_key(login: Login) -> None:
+    """Check that a key with a passphrase is held by an SSH agent.
+
+    Raises:
+        PrerequisiteMissing: It is not.
+    """
+    if not login.encrypted:
+        return
+    wanted = login.public_key.split()[1]
+    if wanted not in {key.get_base64() for key in paramiko.Agent().get_keys()}:
+        raise PrerequisiteMissing(
+            f"the bastion needs the key of {login.path}, which has a passphrase "
+            "and is not held by an SSH agent",
+            f"ssh-add {login.path}",
+        )
+
+
+def _identity(config: Config, login: Login, cluster: ClusterPaths) -> Path:
+    """Return the key for the bastion.
+
+    A key with a passphrase is left to an SSH agent: no copy without one is made.
+    """
+    if login.encrypted:
+        return login.path
+    if not _copy(cluster).exists():
+        logins.write_key(config, _copy(cluster))
+    return _copy(cluster)
+
+
+def _copy(cluster: ClusterPaths) -> Path:
+    return cluster.secrets / "virtualwall-login"

@@ -1,0 +1,110 @@
+"""What the testbed has of a cluster."""
+
+from __future__ import annotations
+
+from gpubed.allocation import Allocation
+from gpubed.backends.base import Existing
+from gpubed.backends.virtualwall import journal, urn
+from gpubed.backends.virtualwall.aggregate import Description
+from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.connection import Connection, config_of, connect
+from gpubed.backends.virtualwall.patience import Patience
+from gpubed.backends.virtualwall.reservation import Reservation
+from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs, owner
+from gpubed.errors import GpubedError
+from gpubed.paths import ClusterPaths, Project
+
+_LOOK_S = 120.0
+
+
+def describe(allocation: Allocation) -> dict[str, str]:
+    """Return the state of each node: ready, stopped (not ready) or missing."""
+    there, slice_urn = slice_of(allocation)
+    found = _look(there, slice_urn)
+    states = {s.urn: s.operational for s in found.slivers} if found else {}
+    return {
+        node.name: _state(states[node.id]) if node.id in states else "missing"
+        for node in allocation.nodes
+    }
+
+
+def slice_of(allocation: Allocation) -> tuple[Connection, str]:
+    """Return the way to the testbed and the name of a cluster's slice there."""
+    there = connect(_config(Project.find().cluster(allocation.cluster)))
+    return there, there.slice_urn(urn.slice_name(allocation.cluster, allocation.uuid))
+
+
+def existing(cluster: str) -> list[Existing]:
+    """Return every slice of the project that holds nodes under a cluster's name.
+
+    An empty slice is nothing: authorities do not remove slices, they let them expire.
+    """
+    paths = Project.find().cluster(cluster)
+    there = connect(_config(paths))
+    patience = _patience(there)
+    found = {}
+    for slice_ in patience.insist(lambda: there.authority.of_project(there.project)):
+        owned_by = owner(slice_.description)
+        if owned_by and owned_by[0] == cluster:
+            found[slice_.urn] = owned_by[1]
+    # The journal knows a slice whose description the authority did not keep.
+    if known := journal.load(paths):
+        found.setdefault(known.slice_urn, known.uuid)
+    return [
+        Existing("slice", urn.parse(slice_urn, "slice").name, slice_urn, uuid)
+        for slice_urn, uuid in found.items()
+        if _look(there, slice_urn) is not None
+    ]
+
+
+def remove(thing: Existing) -> None:
+    """Give back what a slice holds."""
+    cluster = Project.find().cluster(_cluster_of(thing))
+    config = _config(cluster)
+    wanted = SliceInputs(
+        cluster=cluster.name,
+        uuid=thing.uuid,
+        testbed=config,
+        request="",
+        public_key="",
+        duration=0,
+        groups={"": Group(nodes=(), min=0)},
+        head="",
+    )
+    Reservation(wanted, connect(config), cluster).release()
+
+
+def _cluster_of(thing: Existing) -> str:
+    for name in Project.find().clusters():
+        if urn.slice_name(name, thing.uuid) == thing.name:
+            return name
+    raise GpubedError(f"no cluster of this project is called as slice {thing.name} says")
+
+
+def _config(cluster: ClusterPaths) -> Config:
+    """Return how to reach the testbed: as the specification says, else as the journal does."""
+    known = journal.load(cluster)
+    config = config_of(cluster) or (known.testbed if known else None)
+    if config is None:
+        raise GpubedError(
+            f"nothing tells how to reach the testbed of {cluster.name}",
+            f"restore {cluster.spec}",
+        )
+    return config
+
+
+def _look(there: Connection, slice_urn: str) -> Description | None:
+    patience = _patience(there)
+    found = patience.insist(lambda: there.authority.find(slice_urn))
+    if found is None or found.expired:
+        return None
+    credentials = patience.insist(lambda: there.authority.slice_credentials(slice_urn))
+    return patience.insist(lambda: there.aggregate.describe(slice_urn, credentials))
+
+
+def _patience(there: Connection) -> Patience:
+    return Patience.of(there.config, min(_LOOK_S, there.config.patience))
+
+
+def _state(operational: str) -> str:
+    return "ready" if operational == "geni_ready" else "stopped"

@@ -1,0 +1,74 @@
+"""The virtualwall backend's resources as Pulumi sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulumi
+
+from gpubed.backends.component import Testbed
+from gpubed.backends.virtualwall import rspec
+from gpubed.backends.virtualwall.config import Config
+from gpubed.plan import ClusterPlan, NodePlan
+from gpubed.resources import Node, Slice
+
+_BACKEND = "virtualwall"
+
+
+class Cluster(Testbed):
+    """One slice with all nodes and links, and each of its nodes made ready."""
+
+    def __init__(
+        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+    ) -> None:
+        super().__init__(_BACKEND, plan.cluster)
+        self._plan, self._uuid = plan, uuid
+        self._testbed = plan.spec.backend.model_dump(mode="json", exclude_none=True)
+        inputs = {
+            "cluster": plan.cluster,
+            "uuid": uuid,
+            "testbed": self._testbed,
+            "request": rspec.request(plan),
+            "public_key": public_key,
+            "duration": plan.spec.lease.duration,
+            "groups": groups(plan),
+            "head": plan.nodes[0].name,
+        }
+        self._slice = Slice("slice", _BACKEND, inputs, self.children)
+        self.grant(plan, uuid, [self._node(node).result for node in plan.nodes])
+
+    def _node(self, node: NodePlan) -> Node:
+        inputs = {
+            "cluster": self._plan.cluster,
+            "uuid": self._uuid,
+            "name": node.name,
+            "testbed": self._testbed,
+            "granted": self._slice.result["nodes"][node.name],
+            "mtu": self._plan.experiment.mtu if self._plan.experiment else None,
+            "shared": self._shared(node),
+            "on_failure": node.on_failure,
+        }
+        return Node(node.name, _BACKEND, inputs, self.children)
+
+    def _shared(self, node: NodePlan) -> dict[str, Any] | None:
+        storage, config = self._plan.spec.storage.shared, self._plan.spec.backend
+        assert isinstance(config, Config)  # noqa: S101
+        if storage.provider != "volume" or config.shared_folder is None:
+            return None
+        folder = pulumi.Output.concat(config.shared_folder.rstrip("/"), "/gpubed-", self._uuid)
+        return {"folder": folder, "path": storage.path, "removes": node.role == "head"}
+
+
+def groups(plan: ClusterPlan) -> dict[str, dict[str, Any]]:
+    """Return the node groups as a slice's inputs name them."""
+    config = plan.spec.backend
+    assert isinstance(config, Config)  # noqa: S101
+    found = {}
+    for group in plan.spec.nodes:
+        wanted = config.hardware.get(group.name)
+        found[group.name] = {
+            "nodes": [node.name for node in plan.nodes if node.group == group.name],
+            "min": group.min or group.count,
+            "type": (wanted.type if wanted else None) or "",
+        }
+    return found

@@ -1,0 +1,94 @@
+"""Options of the virtualwall backend."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpubed.backends.base import BackendConfig
+from gpubed.units import Seconds
+
+Url = Annotated[str, Field(pattern=r"^https://[^\s/@]+(/[^\s@]*)?$")]
+Urn = Annotated[str, Field(pattern=r"^urn:publicid:IDN\+[^\s+]+\+[a-z]+\+[^\s]+$")]
+File = Annotated[str, Field(pattern=r"^(~/|/).+$", description="an absolute path, or one below ~")]
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?$")]
+
+
+class Aggregate(BackendConfig):
+    """The testbed's aggregate manager (AM). URL and URN need not name the same domain."""
+
+    url: Url = Field(description="any version's URL: GetVersion tells the one of version 3")
+    urn: Urn = Field(description="for example urn:publicid:IDN+wall2.ilabt.iminds.be+authority+cm")
+
+
+class Authority(BackendConfig):
+    """Where the account comes from: slice and member authority, Federation API v2."""
+
+    slices: Url = Field(description="slice authority (SA), ends in /geni-sa/2")
+    members: Url = Field(description="member authority (MA), ends in /geni-ma/2")
+
+
+class Bastion(BackendConfig):
+    """The door to nodes for those who have no IPv6."""
+
+    host: HostName = "bastion.ilabt.imec.be"
+    port: int = Field(default=22, ge=1, le=65535)
+    user: str | None = Field(
+        default=None,
+        pattern=r"^[a-z_][a-z0-9_.-]*$",
+        description="`fff` and the login's name when absent",
+    )
+    host_keys: tuple[str, ...] = Field(
+        default=(), description="`type base64`; taken from ~/.ssh/known_hosts when absent"
+    )
+
+
+class Hardware(BackendConfig):
+    """Which machines the nodes of a group are."""
+
+    type: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]+$",
+        description="hardware type; `gpubed resources` lists them",
+    )
+    machines: tuple[Urn, ...] = Field(
+        default=(), description="component ids, one per node of the group"
+    )
+    sliver: Literal["raw-pc", "emulab-xen"] = Field(
+        default="raw-pc", description="a whole machine, or a virtual one"
+    )
+
+
+class Config(BackendConfig):
+    """Nodes of a Fed4FIRE testbed."""
+
+    type: Literal["virtualwall"]
+    aggregate: Aggregate
+    authority: Authority
+    project: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    login: File = Field(description="login PEM: certificate and key, the key may be encrypted")
+    passphrase_file: File | None = Field(default=None, description="of the login's key")
+    ca: File | None = Field(
+        default=None, description="certificates that servers must chain to; else the system's"
+    )
+    bastion: Bastion | None = None
+    hardware: dict[str, Hardware] = Field(default={}, description="by node group")
+    images: dict[str, str] = Field(
+        default={}, description="URN of the disk image for each `image` of a node group"
+    )
+    gpus: dict[str, int] = Field(
+        default={}, description="GPUs of hardware types whose names do not tell"
+    )
+    public_address: Literal["none", "head", "all"] = Field(
+        default="none", description="which nodes ask for a public IPv4 address"
+    )
+    shared_folder: str | None = Field(
+        default=None,
+        pattern=r"^/[A-Za-z0-9._/-]+$",
+        description="folder that all nodes mount, for storage.shared.provider: volume",
+    )
+    host_keys: Literal["proved", "first_use"] = Field(
+        default="proved", description="first_use trusts whoever answers first"
+    )
+    nat: bool = Field(default=True, description="give nodes IPv4 through the testbed's NAT")
+    poll: Seconds = Field(default=15.0, ge=0.05, description="between two looks at booting nodes")
+    patience: Seconds = Field(default=2700.0, ge=1, description="for nodes that boot, and for busy")

@@ -1,0 +1,66 @@
+"""Everything that talks to one testbed for one user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpubed import spec as specs
+from gpubed.backends.virtualwall import login as logins
+from gpubed.backends.virtualwall.aggregate import Aggregate
+from gpubed.backends.virtualwall.authority import Authority
+from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.login import Login
+from gpubed.backends.virtualwall.patience import Patience
+from gpubed.backends.virtualwall.transport import Endpoint
+from gpubed.backends.virtualwall.urn import Urn
+from gpubed.paths import ClusterPaths
+
+_DISCOVERY_S = 120.0
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A user at a testbed."""
+
+    config: Config
+    login: Login
+    authority: Authority
+    aggregate: Aggregate
+
+    @property
+    def project(self) -> Urn:
+        """The project that slices belong to."""
+        return Urn(self.login.user.domain, "project", self.config.project)
+
+    def slice_urn(self, name: str) -> str:
+        """Return the URN of one of the project's slices."""
+        return str(Urn(f"{self.login.user.domain}:{self.config.project}", "slice", name))
+
+
+def connect(config: Config) -> Connection:
+    """Read the login, ask the aggregate where its version 3 is, and meet the authorities.
+
+    Raises:
+        LoginRefused: The login cannot be used.
+        Unanswered: Nobody answers.
+    """
+    login = logins.load(config)
+    context = logins.context(config)
+    asked = Aggregate(Endpoint(config.aggregate.url, context, "the aggregate"))
+    version = Patience.of(config, min(_DISCOVERY_S, config.patience)).insist(asked.version)
+    return Connection(
+        config=config,
+        login=login,
+        authority=Authority(
+            Endpoint(config.authority.slices, context, "the slice authority"),
+            Endpoint(config.authority.members, context, "the member authority"),
+            login.user,
+        ),
+        aggregate=Aggregate(Endpoint(version.url, context, "the aggregate")),
+    )
+
+
+def config_of(cluster: ClusterPaths) -> Config | None:
+    """Return the options in a cluster's specification; None when it names another backend."""
+    wanted, _ = specs.check(cluster.spec)
+    return wanted.backend if wanted and isinstance(wanted.backend, Config) else None

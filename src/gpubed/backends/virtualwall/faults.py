@@ -1,0 +1,114 @@
+"""What a testbed may answer instead of what was asked: one class per kind of fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
+
+# AM API v3, and Emulab's own above 17. Emulab puts those into am_code alone, with geni_code 2.
+_NAMES = {
+    1: "bad arguments",
+    2: "error",
+    3: "forbidden",
+    4: "bad version",
+    5: "server error",
+    6: "too big",
+    7: "refused",
+    8: "timed out",
+    9: "database error",
+    10: "RPC error",
+    11: "unavailable",
+    12: "not found",
+    13: "unsupported",
+    14: "busy",
+    15: "expired",
+    16: "in progress",
+    17: "already exists",
+    19: "out of range",
+    24: "no VLAN available",
+    25: "not enough bandwidth",
+    26: "not enough nodes",
+    27: "not enough memory",
+    28: "impossible topology",
+    100: "not implemented",
+    101: "stitching failed",
+    503: "server unavailable",
+}
+_NO_RESOURCES = {6, 24, 25, 26, 27, 28}
+_BUSY = {14, 503}
+_NOT_THERE = {12}
+_LONGEST = 1500
+
+
+class Unanswered(GpubedError):
+    """No answer, or none that is of use: nobody knows whether the call was carried out."""
+
+
+class UntrustedServer(PrerequisiteMissing):
+    """The server's certificate does not chain to a trusted one, or names another host."""
+
+
+class LoginRefused(PrerequisiteMissing):
+    """The login certificate cannot be used: unreadable, expired, or not accepted."""
+
+
+class Malformed(GpubedError):
+    """The testbed answered something that its protocol does not know."""
+
+
+class Answered(Refused):
+    """The testbed said no.
+
+    Args:
+        message: What was asked and what the testbed said.
+        hint: What to do.
+        code: The AM's code; None for an XML-RPC fault.
+    """
+
+    def __init__(self, message: str, hint: str | None = None, code: int | None = None) -> None:
+        super().__init__(message, hint)
+        self.code = code
+
+
+class Busy(Answered):
+    """The slice or the server is busy; the call was not carried out."""
+
+
+class NotThere(Answered):
+    """There is no such slice here."""
+
+
+class NoResources(Answered):
+    """The testbed does not have, now or ever, what was asked for."""
+
+
+def answered(what: str, code: int, output: str, log_url: str = "") -> Answered:
+    """Return the error for a code that is not 0."""
+    kind: type[Answered] = Answered
+    if code in _BUSY:
+        kind = Busy
+    elif code in _NOT_THERE:
+        kind = NotThere
+    elif code in _NO_RESOURCES:
+        kind = NoResources
+    name = _NAMES.get(code, f"code {code}")
+    said = clean(output)
+    message = f"{what}: {name}" + (f": {said}" if said else "")
+    return kind(message, _hint(kind, log_url), code)
+
+
+def clean(text: Any) -> str:
+    """Return a testbed's words fit for a terminal, on few lines and of a bearable length."""
+    lines = [line.strip() for line in str(text or "").splitlines() if line.strip()]
+    printable = "\n".join("".join(c for c in line if c.isprintable()) for line in lines)
+    return printable if len(printable) <= _LONGEST else printable[:_LONGEST] + "…"
+
+
+def _hint(kind: type[Answered], log_url: str) -> str | None:
+    hint = {
+        NoResources: "gpubed resources CLUSTER lists what is free",
+        Busy: "try again in a few minutes",
+    }.get(kind)
+    log = f"the testbed's log: {clean(log_url)}" if log_url else None
+    return "; ".join(part for part in (hint, log) if part) or None

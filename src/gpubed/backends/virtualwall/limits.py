@@ -1,0 +1,56 @@
+"""What of a specification this testbed cannot do, known without asking it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpubed.backends.base import Problem
+from gpubed.backends.virtualwall.config import Config
+from gpubed.spec import ClusterSpec
+
+
+def problems(spec: ClusterSpec) -> list[Problem]:
+    """Return everything that is refused."""
+    config = spec.backend
+    assert isinstance(config, Config)  # noqa: S101
+    return [*_hardware(spec, config), *_images(spec, config), *_storage(spec, config)]
+
+
+def _hardware(spec: ClusterSpec, config: Config) -> Iterator[Problem]:
+    counts = {group.name: group.count for group in spec.nodes}
+    for name, wanted in config.hardware.items():
+        path = ("backend", "hardware", name)
+        if name not in counts:
+            known = ", ".join(counts)
+            yield Problem(path, f"there is no node group {name!r}", f"there are: {known}")
+        elif wanted.machines and len(wanted.machines) != counts[name]:
+            yield Problem(
+                (*path, "machines"),
+                f"names {len(wanted.machines)} machines for {counts[name]} nodes",
+                "one per node",
+            )
+        if wanted.sliver == "emulab-xen" and any(g.gpus for g in spec.nodes if g.name == name):
+            yield Problem((*path, "sliver"), "a virtual machine has no GPU", "allowed: raw-pc")
+
+
+def _images(spec: ClusterSpec, config: Config) -> Iterator[Problem]:
+    wanted = {group.image for group in spec.nodes}
+    for name, image in config.images.items():
+        path = ("backend", "images", name)
+        if name not in wanted:
+            yield Problem(path, f"no node group has the image {name!r}", "remove it")
+        elif "+image+" not in image and not image.startswith(("http://", "https://")):
+            yield Problem(
+                path,
+                f"{image!r} is no disk image",
+                "urn:publicid:IDN+<testbed>+image+<project>:<NAME>",
+            )
+
+
+def _storage(spec: ClusterSpec, config: Config) -> Iterator[Problem]:
+    if spec.storage.shared.provider == "volume" and config.shared_folder is None:
+        yield Problem(
+            ("storage", "shared", "provider"),
+            "the testbed mounts no folder of that name by itself",
+            "nfs, or name a folder in backend.shared_folder",
+        )

@@ -1,0 +1,187 @@
+"""The login PEM: who we are to a testbed.
+
+One file holds the user's certificate and its RSA key, which may be encrypted. The
+certificate's subjectAltName names the user. Nothing of the key leaves this module
+except through TLS and, for SSH to a bastion, as a file of the cluster's secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from gpubed import secret
+from gpubed.backends.virtualwall import urn
+from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.faults import LoginRefused
+from gpubed.backends.virtualwall.urn import Urn
+from gpubed.errors import PrerequisiteMissing
+
+PASSPHRASE_VARIABLE = "GPUBED_LOGIN_PASSPHRASE_FILE"  # noqa: S105
+_LARGEST = 2**20
+_BLOCK = r"-----BEGIN {0}-----.+?-----END {0}-----\n?"
+_CERTIFICATE = re.compile(_BLOCK.format("CERTIFICATE").encode(), re.DOTALL)
+_KEY = re.compile(_BLOCK.format("(?:RSA |EC |ENCRYPTED )?PRIVATE KEY").encode(), re.DOTALL)
+_RENEW = "download a new login certificate from the account portal"
+
+
+@dataclass(frozen=True)
+class Login:
+    """A user of the federation.
+
+    Attributes:
+        path: The PEM file.
+        user: The user's URN; its name is the login on nodes.
+        expires: Until when the certificate is good.
+        public_key: Of the login's key, in OpenSSH form.
+        encrypted: Whether the key in the file is.
+    """
+
+    path: Path
+    user: Urn
+    expires: datetime
+    public_key: str
+    encrypted: bool
+
+
+def load(config: Config) -> Login:
+    """Read the login.
+
+    Raises:
+        LoginRefused: It cannot be read or used, or it has expired.
+    """
+    path, data = _read(config)
+    certificate, key = _parts(path, data)
+    expires, now = certificate.not_valid_after_utc, datetime.now(UTC)
+    if expires <= now:
+        raise LoginRefused(f"the login certificate {path} expired on {expires:%Y-%m-%d}", _RENEW)
+    if certificate.not_valid_before_utc > now:
+        raise LoginRefused(
+            f"the login certificate {path} is not valid yet", "compare this machine's clock: date"
+        )
+    private = _private_key(config, path, key)
+    public = private.public_key()
+    spki = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if public.public_bytes(*spki) != certificate.public_key().public_bytes(*spki):
+        raise LoginRefused(f"the key in {path} does not belong to its certificate", _RENEW)
+    text = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    return Login(path, _user(path, certificate), expires, text, _is_encrypted(key))
+
+
+def context(config: Config) -> ssl.SSLContext:
+    """Return the TLS context: our certificate, and the servers that we believe.
+
+    Raises:
+        LoginRefused: The login cannot be used.
+        PrerequisiteMissing: The CA bundle cannot be read.
+    """
+    path, _ = _read(config)
+    made = server_context(config)
+    passphrase = _passphrase(config) or b""
+    try:
+        # Without a password, OpenSSL would ask for one on the terminal.
+        made.load_cert_chain(path, password=lambda: passphrase)
+    except (OSError, ValueError) as error:
+        raise LoginRefused(f"the login {path} cannot be used: {error}", _RENEW) from None
+    return made
+
+
+def server_context(config: Config) -> ssl.SSLContext:
+    """Return a TLS context that knows which servers we believe, and nothing of ourselves."""
+    bundle = Path(config.ca).expanduser() if config.ca else None
+    try:
+        return ssl.create_default_context(cafile=bundle)
+    except (OSError, ssl.SSLError) as error:
+        why = error.strerror if isinstance(error, FileNotFoundError) else error
+        raise PrerequisiteMissing(
+            f"the CA bundle {bundle} cannot be read: {why}", "correct backend.ca in cluster.yml"
+        ) from None
+
+
+def write_key(config: Config, target: Path) -> None:
+    """Write the login's key without its encryption, for OpenSSH, among a cluster's secrets."""
+    path, data = _read(config)
+    private = _private_key(config, path, _parts(path, data)[1])
+    secret.write(
+        target,
+        private.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()),
+    )
+
+
+def _read(config: Config) -> tuple[Path, bytes]:
+    path = Path(config.login).expanduser()
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise LoginRefused(f"{path} is too large for a login PEM", _RENEW)
+        return path, path.read_bytes()
+    except OSError as error:
+        raise LoginRefused(
+            f"the login {path} cannot be read: {error.strerror}",
+            "download it from the account portal, or correct backend.login in cluster.yml",
+        ) from None
+
+
+def _parts(path: Path, data: bytes) -> tuple[x509.Certificate, bytes]:
+    certificate, key = _CERTIFICATE.search(data), _KEY.search(data)
+    if certificate is None or key is None:
+        lacks = "certificate" if certificate is None else "private key"
+        raise LoginRefused(f"the login {path} holds no {lacks}", _RENEW)
+    try:
+        return x509.load_pem_x509_certificate(certificate[0]), key[0]
+    except ValueError as error:
+        raise LoginRefused(f"the certificate in {path} cannot be read: {error}", _RENEW) from None
+
+
+def _is_encrypted(key: bytes) -> bool:
+    return b"ENCRYPTED" in key
+
+
+def _private_key(config: Config, path: Path, key: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    passphrase = _passphrase(config) if _is_encrypted(key) else None
+    if _is_encrypted(key) and passphrase is None:
+        raise LoginRefused(
+            f"the key in {path} is encrypted",
+            f"put its passphrase into a file (mode 0600) and name that in backend.passphrase_file "
+            f"or {PASSPHRASE_VARIABLE}",
+        )
+    try:
+        return load_pem_private_key(key, passphrase)
+    except (ValueError, TypeError):
+        why = "the passphrase is wrong" if passphrase else "its format is unknown"
+        raise LoginRefused(f"the key in {path} cannot be read: {why}") from None
+
+
+def _passphrase(config: Config) -> bytes | None:
+    named = os.environ.get(PASSPHRASE_VARIABLE) or config.passphrase_file
+    if not named:
+        return None
+    path = Path(named).expanduser()
+    try:
+        return path.read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise LoginRefused(f"the passphrase file {path} cannot be read: {error.strerror}") from None
+
+
+def _user(path: Path, certificate: x509.Certificate) -> Urn:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        found = names.get_values_for_type(x509.UniformResourceIdentifier)
+    except (x509.ExtensionNotFound, ValueError):
+        found = []
+    for text in found:
+        if text.startswith("urn:publicid:"):
+            return urn.parse(text, "user")
+    raise LoginRefused(f"the certificate in {path} names no user of the federation", _RENEW)

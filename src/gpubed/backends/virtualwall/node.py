@@ -1,0 +1,285 @@
+"""Nodes: from what the slice was granted to a host that lets us in, proved and prepared."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from gpubed import ssh as ssh_
+from gpubed.allocation import Hop, Node
+from gpubed.backends.base import Change, Driver, NodeFailed, Properties
+from gpubed.backends.virtualwall import acquaintance, bastion, proof
+from gpubed.backends.virtualwall import login as logins
+from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.connection import connect
+from gpubed.backends.virtualwall.prepare import prepare
+from gpubed.backends.virtualwall.reservation import Reservation
+from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs
+from gpubed.errors import GpubedError
+from gpubed.paths import ClusterPaths, Project
+from gpubed.ssh import SSH, CommandFailed, Unreachable
+
+_SSH_S = 120.0
+_PROOF_S = 120.0  # startup commands run some time after SSH answers
+_LOOK_S = 2.0
+_REMOVE_S = 600.0
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class End(_Model):
+    """An end of a link, as the manifest has it."""
+
+    mac: str
+    address: str
+    prefix: int
+
+
+class Given(_Model):
+    """What became of the node in its slice; see `Reservation.judge`."""
+
+    sliver: str = ""
+    failed: str | None = None
+    host: str = ""
+    port: int = 22
+    user: str = ""
+    ipv4: str = ""
+    interfaces: tuple[End, ...] = ()
+
+
+class Shared(_Model):
+    """A folder that the testbed mounts on all nodes, and where they see it.
+
+    Attributes:
+        removes: Whether this node removes it in the end.
+    """
+
+    folder: str
+    path: str
+    removes: bool = False
+
+
+class NodeInputs(_Model):
+    """All inputs; `granted` is the node's entry in its slice's result."""
+
+    cluster: str
+    uuid: str
+    name: str
+    testbed: Config
+    granted: Given
+    mtu: int | None = None
+    shared: Shared | None = None
+
+
+@dataclass(frozen=True)
+class _Door:
+    """Where a node answers, as whom, and through whom."""
+
+    address: str
+    port: int
+    user: str
+    via: tuple[Hop, ...]
+
+    def node(self, name: str, host_keys: tuple[str, ...]) -> Node:
+        return Node(
+            name=name,
+            id="",
+            group="",
+            role="worker",
+            control_address=self.address,
+            port=self.port,
+            user=self.user,
+            host_keys=host_keys,
+            via=self.via,
+        )
+
+
+class NodeDriver(Driver):
+    """Inputs: see `NodeInputs`. Another sliver is another node; the rest is prepared anew."""
+
+    def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
+        """Compare what matters on the node: its sliver, and what it is prepared with."""
+        if olds["granted"].get("sliver") != news["granted"].get("sliver"):
+            return Change(replace=["granted"])
+        keys = ("granted", "testbed", "mtu", "shared")
+        return Change(update=[key for key in keys if olds.get(key) != news.get(key)])
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Get in, prove the host keys, prepare.
+
+        Raises:
+            NodeFailed: The testbed could not give the node, or it does not let us in.
+        """
+        node = NodeInputs.model_validate(inputs)
+        cluster = Project.find().cluster(node.cluster)
+        given = _given(node, cluster)
+        try:
+            result = _met(node, given, cluster)
+            with SSH(_node(node.name, result), cluster) as ssh:
+                ssh.wait_ready(_SSH_S)
+                prepare(ssh, _settings(node, given))
+        except (Unreachable, CommandFailed) as error:
+            raise NodeFailed(error.message, error.hint) from None
+        acquaintance.save(cluster, node.name, result)
+        return given.sliver, result
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Look whether the testbed still grants the node; it need not answer."""
+        node = NodeInputs.model_validate(inputs)
+        cluster = Project.find().cluster(node.cluster)
+        given = _granted_now(node, cluster)
+        if given.failed or given.sliver != id:
+            return None
+        known = acquaintance.load(cluster, node.name)
+        return known if known and known["id"] == id else _met(node, given, cluster)
+
+    def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
+        """Prepare the node with the new settings."""
+        return self.create(news)[1]
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Remove what the cluster keeps on the testbed's storage; the node goes with its slice."""
+        node = NodeInputs.model_validate(inputs)
+        cluster = Project.find().cluster(node.cluster)
+        known = acquaintance.load(cluster, node.name)
+        if known and node.shared and node.shared.removes:
+            # A node that is dead already cannot do it, and must not keep the slice.
+            with suppress(GpubedError), SSH(_node(node.name, known), cluster) as ssh:
+                ssh.run("sudo -n umount -l %s", node.shared.path, check=False)
+                ssh.run(
+                    "sudo -n rm -rf --one-file-system %s", node.shared.folder, timeout=_REMOVE_S
+                )
+        acquaintance.forget(cluster, node.name)
+
+
+def _given(node: NodeInputs, cluster: ClusterPaths) -> Given:
+    """Return what was granted; a node that failed to boot is booted once more."""
+    given = node.granted
+    if given.failed is None:
+        return given
+    if not given.sliver:
+        raise NodeFailed(given.failed)
+    try:
+        _reservation(node, cluster).restart(given.sliver)
+        again = _granted_now(node, cluster)
+    except GpubedError as error:
+        raise NodeFailed(f"{given.failed}; booting it again failed: {error.message}") from None
+    if again.failed:
+        raise NodeFailed(again.failed)
+    return again
+
+
+def _granted_now(node: NodeInputs, cluster: ClusterPaths) -> Given:
+    reservation = _reservation(node, cluster)
+    found = reservation.look()
+    return Given.model_validate(reservation.judge(found)[node.name]) if found else Given()
+
+
+def _reservation(node: NodeInputs, cluster: ClusterPaths) -> Reservation:
+    """Return the node's slice, as far as the node is concerned."""
+    wanted = SliceInputs(
+        cluster=node.cluster,
+        uuid=node.uuid,
+        testbed=node.testbed,
+        request="",
+        public_key="",
+        duration=0,
+        groups={"": Group(nodes=(node.name,), min=1)},
+        head=node.name,
+    )
+    return Reservation(wanted, connect(node.testbed), cluster, keeps=False)
+
+
+def _met(node: NodeInputs, given: Given, cluster: ClusterPaths) -> dict[str, Any]:
+    """Return where the node answers, and with which host keys."""
+    door = _door(node, given, cluster)
+    return {
+        "id": given.sliver,
+        "control_address": door.address,
+        "experiment_address": given.interfaces[0].address if given.interfaces else None,
+        "port": door.port,
+        "user": door.user,
+        "host_keys": list(_host_keys(node, door, cluster)),
+        "via": [hop.model_dump(mode="json") for hop in door.via],
+    }
+
+
+def _node(name: str, result: dict[str, Any]) -> Node:
+    return Node.model_validate({"name": name, "group": "", "role": "worker", **result})
+
+
+def _door(node: NodeInputs, given: Given, cluster: ClusterPaths) -> _Door:
+    """Choose the control address: private IPv4 behind a bastion, else what the name stands for.
+
+    Roles need an address, not a name; names of nodes stand for IPv6 addresses.
+    """
+    via = bastion.way(node.testbed, logins.load(node.testbed), cluster)
+    if via:
+        return _Door(given.ipv4 or given.host, given.port, given.user, via)
+    try:
+        found = socket.getaddrinfo(given.host, given.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise Unreachable(
+            f"{node.name}: the testbed's name {given.host} stands for no address: {error}"
+        ) from None
+    addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+    return _Door(_answering(node, given, addresses), given.port, given.user, ())
+
+
+def _answering(node: NodeInputs, given: Given, addresses: list[str]) -> str:
+    deadline = time.monotonic() + _SSH_S
+    while True:
+        for address in addresses:
+            try:
+                socket.create_connection((address, given.port), 10).close()
+            except OSError:
+                continue
+            return address
+        if time.monotonic() > deadline:
+            raise Unreachable(
+                f"{node.name} does not answer SSH on {', '.join(addresses)} port {given.port}",
+                "without IPv6, name the testbed's bastion in backend.bastion",
+            )
+        time.sleep(_LOOK_S)
+
+
+def _host_keys(node: NodeInputs, door: _Door, cluster: ClusterPaths) -> tuple[str, ...]:
+    """Return the node's host keys: proved by a token that only the node has, or first seen."""
+    presented = ssh_.presented_key(door.node(node.name, ()), cluster, _SSH_S)
+    if node.testbed.host_keys == "first_use":
+        return (presented,)
+    deadline = time.monotonic() + _PROOF_S
+    with SSH(door.node(node.name, (presented,)), cluster) as ssh:
+        ssh.wait_ready(_SSH_S)
+        while True:
+            shown = ssh.run(proof.SHOW, check=False)
+            keys = proof.proved(shown.stdout, proof.token(cluster)) if not shown.exit_code else None
+            if keys is not None and presented in keys:
+                return keys
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    f"{node.name} answers, but does not prove that it is the node that was granted",
+                    "if its image runs no startup commands: backend.host_keys: first_use",
+                )
+            time.sleep(_LOOK_S)
+
+
+def _settings(node: NodeInputs, given: Given) -> dict[str, str]:
+    end = given.interfaces[0] if given.interfaces else None
+    settings = {"USER_NAME": given.user, "NAT": "yes" if node.testbed.nat else ""}
+    if end:
+        settings |= {
+            "EXPERIMENT_MAC": end.mac,
+            "EXPERIMENT_ADDRESS": f"{end.address}/{end.prefix}",
+            "EXPERIMENT_MTU": str(node.mtu or ""),
+        }
+    if node.shared:
+        settings |= {"SHARED_SOURCE": node.shared.folder, "SHARED_PATH": node.shared.path}
+    return settings

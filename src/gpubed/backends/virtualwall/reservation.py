@@ -1,0 +1,366 @@
+"""A slice's life at the testbed: from nothing to nodes that are ready, and back.
+
+`hold` looks what there is and does the next thing, until there is nothing left to do.
+So a lost answer, a busy testbed and a run that was killed anywhere all come to the same:
+look again, and go on from there. Each call that changes something is written down
+before and after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from gpubed import progress
+from gpubed.backends.virtualwall import journal, manifest, proof, rspec, verdict
+from gpubed.backends.virtualwall.aggregate import Description, Sliver
+from gpubed.backends.virtualwall.authority import Credential, Slice
+from gpubed.backends.virtualwall.connection import Connection
+from gpubed.backends.virtualwall.faults import Answered, Busy, NoResources, NotThere, Unanswered
+from gpubed.backends.virtualwall.journal import Journal
+from gpubed.backends.virtualwall.patience import Patience
+from gpubed.backends.virtualwall.slice_inputs import SliceInputs, owner
+from gpubed.backends.virtualwall.verdict import Results
+from gpubed.errors import GpubedError, Refused
+from gpubed.paths import ClusterPaths
+
+_ALLOCATED = "geni_allocated"
+_FINAL = {"geni_ready", "geni_failed"}
+_STARTABLE = {"geni_notready", "geni_pending_allocation", ""}
+_TICKETS = 3  # an allocation lasts ten minutes; losing it twice is not for lack of time
+_NEARLY = timedelta(minutes=1)
+_REFUSED = 7
+_REFUSALS = 5  # of a start, until they are believed
+_RELEASE_AGAIN = 20  # looks after which an unfinished release is asked for once more
+_SHORT_OF = re.compile(r"(?:nodes|machines) of type (\S+)")
+
+
+class Reservation:
+    """One cluster's slice.
+
+    Args:
+        wanted: What it shall be.
+        connection: To the testbed.
+        cluster: Where its journal is.
+        keeps: Whether what is seen is written down; only one at a time may.
+
+    Attributes:
+        was_ready: Whether all nodes were found ready at the first look.
+    """
+
+    def __init__(
+        self,
+        wanted: SliceInputs,
+        connection: Connection,
+        cluster: ClusterPaths,
+        *,
+        keeps: bool = True,
+    ) -> None:
+        self.wanted, self._there, self._cluster, self._keeps = wanted, connection, cluster, keeps
+        self.urn = connection.slice_urn(wanted.name)
+        self.was_ready = False
+        self._credentials: list[Credential] = []
+        self._until = datetime.now(UTC) + timedelta(seconds=wanted.duration)
+        self._tickets = self._refusals = 0
+        self._started = self._extended = self._looked = False
+        known = journal.load(cluster)
+        if known is None or known.slice_urn != self.urn:
+            known = Journal(uuid=wanted.uuid, slice_urn=self.urn, testbed=wanted.testbed)
+        self.journal = known.model_copy(update={"testbed": wanted.testbed})
+
+    def hold(self) -> Description:
+        """Bring the slice to where each of its nodes is ready or has failed.
+
+        Returns:
+            What it is then; nodes may still be booting when patience ends.
+
+        Raises:
+            NoResources: The testbed does not have what is wanted, nor the least that will do.
+            Refused: The testbed said no.
+            Unanswered: It did not answer for as long as patience lasts.
+        """
+        patience = Patience.of(self._there.config)
+        self._enter(patience)
+        last: Description | None = None
+        while True:
+            try:
+                last = self._look()
+                if self._is_done(last):
+                    return _there(last)
+                if not self._advance(last):
+                    if patience.is_over:
+                        return _there(last)
+                    patience.look()
+            except (Busy, Unanswered):
+                if patience.is_over:
+                    raise
+                patience.back_off()
+
+    def look(self) -> Description | None:
+        """Return what the testbed has of the slice; None when there is nothing."""
+        patience = self._quick()
+        found = patience.insist(lambda: self._there.authority.find(self.urn))
+        if found is None or _is_over(found):
+            return None
+        self._renew_credentials(patience)
+        return patience.insist(self._look)
+
+    def release(self, total: float | None = None) -> None:
+        """Give everything back, and wait until it is gone.
+
+        Args:
+            total: Seconds to try; else as long as patience lasts.
+
+        Raises:
+            GpubedError: It is still there.
+        """
+        patience = Patience.of(self._there.config, total)
+        found = patience.insist(lambda: self._there.authority.find(self.urn))
+        if found is not None and not _is_over(found):
+            self._renew_credentials(patience)
+            self._delete_until_gone(patience)
+        journal.forget(self._cluster)
+
+    def restart(self, sliver: str) -> None:
+        """Boot a failed node once more, and wait for what comes of it."""
+        patience = self._quick()
+        self._renew_credentials(patience)
+        restart = self._there.aggregate.act
+        patience.insist(lambda: restart([sliver], self._credentials, "geni_restart"))
+        patience = Patience.of(self._there.config)
+        while not patience.is_over:
+            patience.look()
+            found = patience.insist(self._look)
+            state = {s.urn: s.operational for s in found.slivers}.get(sliver) if found else None
+            if state in (None, *_FINAL):
+                return
+
+    def judge(self, found: Description) -> Results:
+        """Return what became of each node; see `verdict`."""
+        user = self._there.login.user.name
+        return verdict.judge(found, self.wanted.nodes, self.journal.left_out, user)
+
+    # The slice itself.
+
+    def _enter(self, patience: Patience) -> None:
+        """Be in a slice that is ours and lasts long enough."""
+        authority = self._there.authority
+        self._save(calling="create slice")
+        while (found := patience.insist(lambda: authority.find(self.urn))) is None or _is_over(
+            found
+        ):
+            try:
+                authority.create(
+                    self.wanted.name, self._there.project, self._until, self.wanted.description
+                )
+            except (Busy, Unanswered):
+                if patience.is_over:
+                    raise
+                patience.back_off()
+        self._check_owner(found)
+        if found.expires < self._until - _NEARLY:
+            self._lengthen_slice(patience)
+        self._save(calling=None)
+        self._renew_credentials(patience)
+
+    def _check_owner(self, found: Slice) -> None:
+        owned_by = owner(found.description)
+        if owned_by and owned_by[1] != self.wanted.uuid:
+            who = f"{owned_by[0]} ({owned_by[1]})"
+            raise Refused(f"slice {self.wanted.name} belongs to another cluster, {who}")
+
+    def _lengthen_slice(self, patience: Patience) -> None:
+        try:
+            patience.insist(lambda: self._there.authority.renew(self.urn, self._until))
+        except Busy:
+            raise
+        except Answered as error:
+            progress.emit("note", message=f"the slice keeps its end: {error.message}")
+
+    def _renew_credentials(self, patience: Patience) -> None:
+        authority = self._there.authority
+        self._credentials = patience.insist(lambda: authority.slice_credentials(self.urn))
+
+    # One step.
+
+    def _look(self) -> Description | None:
+        found = self._there.aggregate.describe(self.urn, self._credentials)
+        if found:
+            self._save(slivers=journal.recorded(found.slivers), granted_until=found.expires)
+        if not self._looked:
+            self._looked = True
+            self.was_ready = found is not None and self._is_done(found) and self._is_ours(found)
+        return found
+
+    def _is_done(self, found: Description | None) -> bool:
+        return (
+            found is not None
+            and self._is_ours(found)
+            and all(_is_final(sliver) for sliver in found.slivers)
+        )
+
+    def _is_ours(self, found: Description) -> bool:
+        """Say whether slivers were asked for with our request: another run may have had another."""
+        if self.journal.request:
+            return self.journal.request == self.wanted.digest
+        granted, reasons = manifest.read(found.manifest, self.wanted.nodes, "")
+        return not any("does not list" in reason for reason in reasons.values()) or bool(granted)
+
+    def _advance(self, found: Description | None) -> bool:
+        """Do the next thing; False when only waiting is left."""
+        if found is None:
+            self._allocate()
+        elif not self._is_ours(found):
+            self._delete_until_gone(self._quick())
+            self._save(request="", left_out={}, slivers=())
+        elif any(sliver.allocation == _ALLOCATED for sliver in found.slivers):
+            self._provision()
+        elif found.expires < self._until - _NEARLY and not self._extended:
+            self._extend()
+        elif not self._started and _is_startable(found):
+            return self._start()
+        else:
+            return False
+        return True
+
+    def _allocate(self) -> None:
+        if self._tickets == _TICKETS:
+            raise Refused("the testbed loses what it has allocated", "try again later")
+        self._tickets += 1
+        self._started = self._extended = False
+        self._save(request=self.wanted.digest)
+        text = rspec.without(self.wanted.request, self.journal.left_out)
+        if self._there.config.host_keys == "proved":
+            text = rspec.with_command(text, proof.command(self._cluster))
+        try:
+            with self._calling("Allocate"):
+                found = self._there.aggregate.allocate(
+                    self.urn, self._credentials, text, self._until
+                )
+        except NoResources as error:
+            self._save(calling=None)
+            self._tickets -= 1
+            self._leave_out_one(error)
+            return
+        self._save(slivers=journal.recorded(found.slivers))
+
+    def _leave_out_one(self, error: NoResources) -> None:
+        """Ask for one node less, where fewer will do; the testbed says of which kind."""
+        short = _SHORT_OF.search(error.message)
+        groups = list(self.wanted.groups.values())
+        named = [g for g in groups if short and g.type == short[1]]
+        for group in named or groups:
+            left = [name for name in group.nodes if name not in self.journal.left_out]
+            if len(left) > group.min and left[-1] != self.wanted.head:
+                left_out = {**self.journal.left_out, left[-1]: error.message}
+                self._save(left_out=left_out)
+                progress.emit("note", message=f"going on without {left[-1]}: {error.message}")
+                return
+        raise error
+
+    def _provision(self) -> None:
+        login = self._there.login
+        try:
+            with self._calling("Provision"):
+                found = self._there.aggregate.provision(
+                    self.urn,
+                    self._credentials,
+                    str(login.user),
+                    [login.public_key, self.wanted.public_key],
+                    self._until,
+                    best_effort=self.wanted.has_spares,
+                )
+        except Answered as error:
+            # The ticket may have run out since it was last seen: look, and ask for another.
+            if error.code != _REFUSED or self._tickets == _TICKETS:
+                raise
+            self._tickets += 1
+            return
+        self._save(slivers=journal.recorded(found.slivers))
+
+    def _extend(self) -> None:
+        """Ask for the whole lease: what is granted at first is a few hours."""
+        self._extended = True
+        try:
+            with self._calling("Renew"):
+                self._there.aggregate.renew(self.urn, self._credentials, self._until)
+        except (Busy, Unanswered):
+            self._extended = False
+            raise
+        except Answered as error:
+            self._save(calling=None)
+            progress.emit("note", message=f"the lease is shorter than wanted: {error.message}")
+
+    def _start(self) -> bool:
+        try:
+            with self._calling("PerformOperationalAction geni_start"):
+                self._there.aggregate.act([self.urn], self._credentials, "geni_start")
+        except Busy:
+            raise
+        except Answered as error:
+            # "not stopped (yet)": an earlier call was carried out, and the next looks show it.
+            self._refusals += 1
+            if error.code not in (_REFUSED, None) or self._refusals == _REFUSALS:
+                raise
+            return False
+        self._started = True
+        return True
+
+    def _delete_until_gone(self, patience: Patience) -> None:
+        looks = 0
+        while True:
+            try:
+                if self._look() is None:
+                    return
+                if looks % _RELEASE_AGAIN == 0:
+                    with self._calling("Delete"):
+                        self._there.aggregate.delete(self.urn, self._credentials)
+                looks += 1
+            except NotThere:
+                return
+            except (Busy, Unanswered):
+                if patience.is_over:
+                    raise
+            if patience.is_over:
+                raise GpubedError(
+                    f"the testbed has not given up slice {self.wanted.name} yet",
+                    f"gpubed down {self.wanted.cluster}",
+                )
+            patience.look()
+
+    # The record.
+
+    def _save(self, **changes: object) -> None:
+        self.journal = self.journal.model_copy(update=changes)
+        if self._keeps:
+            journal.save(self._cluster, self.journal)
+
+    @contextmanager
+    def _calling(self, method: str) -> Iterator[None]:
+        self._save(calling=method)
+        yield
+        self._save(calling=None)
+
+    def _quick(self) -> Patience:
+        return Patience.of(self._there.config, min(300.0, self._there.config.patience))
+
+
+def _there(found: Description | None) -> Description:
+    if found is None:
+        raise GpubedError("the testbed has lost the slice while its nodes booted")
+    return found
+
+
+def _is_over(found: Slice) -> bool:
+    return found.expired or found.expires <= datetime.now(UTC)
+
+
+def _is_startable(found: Description) -> bool:
+    states = {sliver.operational for sliver in found.slivers}
+    return bool(states & _STARTABLE) and "geni_configuring" not in states
+
+
+def _is_final(sliver: Sliver) -> bool:
+    return sliver.allocation != _ALLOCATED and sliver.operational in _FINAL

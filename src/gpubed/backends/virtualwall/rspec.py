@@ -1,0 +1,261 @@
+"""The request: what is asked for, as GENI RSpec v3.
+
+A pure function of the plan. Core elements carry no prefix: Emulab recognises some of
+them by their written name. Before it is sent, a request is checked against a grammar of
+our own (`request.rng`) and for what a grammar cannot say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lxml import etree
+
+from gpubed.backends.virtualwall import documents
+from gpubed.backends.virtualwall.config import Config
+from gpubed.errors import GpubedError
+from gpubed.plan import ClusterPlan, NodePlan
+
+CORE = "http://www.geni.net/resources/rspec/3"
+EMULAB = "http://www.protogeni.net/resources/rspec/ext/emulab/1"
+JFED = "http://jfed.iminds.be/rspec/ext/jfed/1"
+LAN = "experiment"
+_GRAMMAR = Path(__file__).with_name("request.rng")
+_SCHEMA_LOCATION = "{http://www.w3.org/2001/XMLSchema-instance}schemaLocation"
+
+
+class InvalidRequest(GpubedError):
+    """A request that no testbed would take; a bug, or a specification that `check` let by."""
+
+
+def request(plan: ClusterPlan) -> str:
+    """Return the request for a plan.
+
+    Raises:
+        InvalidRequest: It is not as the grammar says.
+    """
+    config = _config(plan)
+    root = etree.Element(
+        f"{{{CORE}}}rspec",
+        {"type": "request", "generated_by": "gpubed"},
+        nsmap={None: CORE, "emulab": EMULAB, "jfed": JFED},
+    )
+    root.set(_SCHEMA_LOCATION, f"{CORE} {CORE}/request.xsd")
+    for node in plan.nodes:
+        root.append(_node(plan, config, node))
+    if plan.experiment and len(plan.nodes) > 1:
+        root.append(_lan(plan, config))
+    root.extend(_pool(plan, config))
+    check(root)
+    return _text(root)
+
+
+def with_command(text: str, command: str) -> str:
+    """Return a request whose nodes each run a command when they boot."""
+    root = documents.parse(text, "the request")
+    for node in documents.children(root, "node"):
+        services = etree.Element(f"{{{CORE}}}services")
+        execute = etree.SubElement(services, f"{{{CORE}}}execute")
+        execute.set("shell", "sh")
+        execute.set("command", command)
+        after = documents.children(node, "hardware_type") or documents.children(node, "sliver_type")
+        after[-1].addnext(services)
+    check(root)
+    return _text(root)
+
+
+def without(text: str, names: Iterable[str]) -> str:
+    """Return a request that leaves some nodes out, and their ends of links."""
+    root, gone = documents.parse(text, "the request"), set(names)
+    ends = {f"{name}:{LAN}" for name in gone}
+    for node in documents.children(root, "node"):
+        if node.get("client_id") in gone:
+            root.remove(node)
+    for link in documents.children(root, "link"):
+        for end in documents.children(link, "interface_ref"):
+            if end.get("client_id") in ends:
+                link.remove(end)
+        for shape in documents.children(link, "property"):
+            if {shape.get("source_id"), shape.get("dest_id")} & ends:
+                link.remove(shape)
+        if len(documents.children(link, "interface_ref")) < 2:
+            root.remove(link)
+    check(root)
+    return _text(root)
+
+
+def check(root: Any) -> None:
+    """Check a request: grammar, names used once, links whose ends exist.
+
+    Raises:
+        InvalidRequest: It is wrong; the first error is named.
+    """
+    # What was built in memory has no lines; what is checked must be what is sent.
+    root = etree.fromstring(etree.tostring(root))
+    if not _grammar().validate(root):
+        error = _grammar().error_log[0]
+        raise InvalidRequest(f"the request is not as the grammar says: {error.message}")
+    names = [
+        str(element.get("client_id")).lower()
+        for element in root.iter(f"{{{CORE}}}node", f"{{{CORE}}}interface", f"{{{CORE}}}link")
+    ]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidRequest(f"the request names two things {name!r}")
+    ends = {i.get("client_id") for i in root.iter(f"{{{CORE}}}interface")}
+    for link in documents.children(root, "link"):
+        members = {ref.get("client_id") for ref in documents.children(link, "interface_ref")}
+        if not members <= ends:
+            raise InvalidRequest(f"link {link.get('client_id')} ends at {sorted(members - ends)}")
+        _check_shapes(link, members)
+
+
+def _check_shapes(link: Any, members: set[str]) -> None:
+    known = members | ({link.get("client_id")} if len(members) > 2 else set())
+    for shape in documents.children(link, "property"):
+        for end in (shape.get("source_id"), shape.get("dest_id")):
+            if end not in known:
+                raise InvalidRequest(f"link {link.get('client_id')} shapes the unknown end {end}")
+
+
+@cache
+def _grammar() -> Any:
+    return etree.RelaxNG(etree.parse(_GRAMMAR))
+
+
+def _config(plan: ClusterPlan) -> Config:
+    config = plan.spec.backend
+    assert isinstance(config, Config)  # noqa: S101  # the backend is asked for its own plans only
+    return config
+
+
+def _node(plan: ClusterPlan, config: Config, node: NodePlan) -> Any:
+    wanted = config.hardware.get(node.group)
+    sliver = wanted.sliver if wanted else "raw-pc"
+    element = _core(
+        "node",
+        client_id=node.name,
+        exclusive="true" if sliver == "raw-pc" else "false",
+        component_manager_id=config.aggregate.urn,
+    )
+    if wanted and wanted.machines:
+        element.set("component_id", wanted.machines[node.index])
+    kind = etree.SubElement(element, f"{{{CORE}}}sliver_type", name=sliver)
+    if sliver == "emulab-xen":
+        kind.append(_xen(node))
+    if image := config.images.get(node.image):
+        kind.append(_core("disk_image", name=image))
+    if wanted and wanted.type:
+        element.append(_core("hardware_type", name=wanted.type))
+    if plan.experiment:
+        element.append(_interface(plan, node))
+    if sliver == "emulab-xen" and _is_public(config, node):
+        element.append(_emulab("routable_control_ip"))
+    if node.on_failure:
+        # Else one node that does not boot would keep the whole slice from being ready.
+        element.append(_emulab("failure_action", action="nonfatal"))
+    for group in (f"group_{node.group.replace('-', '_')}", node.role.replace("worker", "workers")):
+        element.append(etree.Element(f"{{{JFED}}}ansible_group", name=group))
+    return element
+
+
+def _xen(node: NodePlan) -> Any:
+    # Emulab takes whole numbers only: cores, MiB of memory.
+    values = {}
+    if node.machine.cpus:
+        values["cores"] = str(math.ceil(node.machine.cpus))
+    if node.machine.memory:
+        values["ram"] = str(math.ceil(node.machine.memory / 2**20))
+    return _emulab("xen", **values)
+
+
+def _interface(plan: ClusterPlan, node: NodePlan) -> Any:
+    assert plan.experiment  # noqa: S101
+    interface = _core("interface", client_id=f"{node.name}:{LAN}")
+    etree.SubElement(
+        interface,
+        f"{{{CORE}}}ip",
+        address=str(node.experiment_address),
+        netmask=str(plan.experiment.subnet.netmask),
+        type="ipv4",
+    )
+    return interface
+
+
+def _lan(plan: ClusterPlan, config: Config) -> Any:
+    link = _core("link", client_id=LAN)
+    link.append(_core("component_manager", name=config.aggregate.urn))
+    ends = [f"{node.name}:{LAN}" for node in plan.nodes]
+    link.extend(_core("interface_ref", client_id=end) for end in ends)
+    link.extend(_shapes(plan, ends))
+    link.append(_core("link_type", name="lan"))
+    return link
+
+
+def _shapes(plan: ClusterPlan, ends: list[str]) -> list[Any]:
+    """Return what shapes each end.
+
+    A link of two ends takes one property each way. On a LAN, what counts is from an
+    end to the LAN, and holds both ways: a packet crosses two ends, so each gets half of
+    the latency, and of the loss what makes the whole of it twice.
+    """
+    wanted = plan.spec.networks.experiment
+    assert wanted  # noqa: S101
+    is_lan = len(ends) > 2
+    latency_ms = wanted.latency * 1000 / (2 if is_lan else 1)
+    loss = 1 - math.sqrt(1 - wanted.loss) if is_lan else wanted.loss
+    shape = {"capacity": str(wanted.rate_bps // 1000)}
+    if latency_ms:
+        shape["latency"] = f"{latency_ms:.3f}".rstrip("0").rstrip(".")
+    if loss:
+        shape["packet_loss"] = f"{loss:.6f}".rstrip("0")
+    ways = [(end, LAN) for end in ends] if is_lan else [tuple(ends), tuple(reversed(ends))]
+    return [_core("property", source_id=source, dest_id=dest, **shape) for source, dest in ways]
+
+
+def _is_public(config: Config, node: NodePlan) -> bool:
+    return config.public_address == "all" or (
+        config.public_address == "head" and node.role == "head"
+    )
+
+
+def _pool(plan: ClusterPlan, config: Config) -> list[Any]:
+    """Return the pool of public addresses for whole machines; virtual ones have their own."""
+    count = sum(
+        _is_public(config, node)
+        and not ((wanted := config.hardware.get(node.group)) and wanted.sliver == "emulab-xen")
+        for node in plan.nodes
+    )
+    if not count:
+        return []
+    manager = config.aggregate.urn
+    return [
+        _emulab(
+            "routable_pool",
+            client_id="public",
+            component_manager_id=manager,
+            count=str(count),
+            type="any",
+        )
+    ]
+
+
+def _core(name: str, /, **attributes: str) -> Any:
+    return etree.Element(f"{{{CORE}}}{name}", attributes, nsmap={None: CORE})
+
+
+def _emulab(name: str, /, **attributes: str) -> Any:
+    return etree.Element(f"{{{EMULAB}}}{name}", attributes, nsmap={"emulab": EMULAB})
+
+
+def _text(root: Any) -> str:
+    root = deepcopy(root)
+    etree.cleanup_namespaces(root, keep_ns_prefixes=["emulab", "jfed"])
+    etree.indent(root)
+    text: bytes = etree.tostring(root, xml_declaration=True, encoding="UTF-8")
+    return text.decode() + "\n"

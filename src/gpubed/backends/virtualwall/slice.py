@@ -1,0 +1,93 @@
+"""The slice: all nodes and links of a cluster, which the testbed grants as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpubed.backends.base import Change, Driver, Properties
+from gpubed.backends.virtualwall import bastion, login, verdict
+from gpubed.backends.virtualwall.connection import connect
+from gpubed.backends.virtualwall.reservation import Reservation
+from gpubed.backends.virtualwall.slice_inputs import SliceInputs
+from gpubed.errors import GpubedError
+from gpubed.paths import Project
+
+# An end is moved by `gpubed renew`; how the testbed is reached may change under a slice.
+_UNSEEN = frozenset({"duration"})
+_IN_PLACE = frozenset({"testbed", "groups"})
+_GIVING_BACK_S = 300.0
+
+
+class SliceDriver(Driver):
+    """Inputs: see `SliceInputs`. Emulab grants and takes back a slice as a whole."""
+
+    def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
+        """Replace for another request, key or place; the rest is only remembered."""
+        changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)} - _UNSEEN
+        replace = changed - _IN_PLACE
+        if "testbed" in changed and _place(olds) != _place(news):
+            replace |= {"testbed"}
+        return Change(replace=sorted(replace), update=sorted(changed - replace))
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Hold the slice until its nodes are ready; adopt what an interrupted run began."""
+        reservation = _reservation(inputs)
+        _keep_way(inputs)
+        try:
+            results = reservation.judge(reservation.hold())
+            verdict.require_enough(reservation.wanted, results)
+        except GpubedError as error:
+            if not reservation.was_ready:
+                self._give_back(reservation, error)
+            raise
+        return reservation.urn, {"slice": reservation.urn, "nodes": results}
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Look at the slice; one that has expired is gone."""
+        reservation = _reservation(inputs)
+        found = reservation.look()
+        if found is None:
+            return None
+        return {"slice": reservation.urn, "nodes": reservation.judge(found)}
+
+    def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
+        """Look at the slice with the new way to reach it."""
+        _keep_way(news)
+        result = self.read(id, news)
+        if result is None:
+            raise GpubedError(
+                f"the slice of {news['cluster']} is gone", f"gpubed up {news['cluster']} --refresh"
+            )
+        return result
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Give all nodes back. The slice itself stays until it expires, empty."""
+        _reservation(inputs).release()
+
+    @staticmethod
+    def _give_back(reservation: Reservation, error: GpubedError) -> None:
+        try:
+            reservation.release(_GIVING_BACK_S)
+        except GpubedError as kept:
+            error.hint = (
+                f"the testbed may still hold nodes ({kept.message}): "
+                f"gpubed down {reservation.wanted.cluster}"
+            )
+
+
+def _reservation(inputs: Properties) -> Reservation:
+    wanted = SliceInputs.model_validate(inputs)
+    cluster = Project.find().cluster(wanted.cluster)
+    return Reservation(wanted, connect(wanted.testbed), cluster)
+
+
+def _keep_way(inputs: Properties) -> None:
+    """Find out before the first node is asked for whether there will be a way to it."""
+    wanted = SliceInputs.model_validate(inputs)
+    cluster = Project.find().cluster(wanted.cluster)
+    bastion.keep_identity(wanted.testbed, login.load(wanted.testbed), cluster)
+
+
+def _place(inputs: Properties) -> tuple[Any, Any]:
+    testbed = inputs["testbed"]
+    return testbed["aggregate"]["urn"], testbed["project"]

@@ -1,0 +1,78 @@
+"""What a slice is made from."""
+
+from __future__ import annotations
+
+import hashlib
+
+from pydantic import BaseModel, ConfigDict
+
+from gpubed.backends.virtualwall import urn
+from gpubed.backends.virtualwall.config import Config
+
+
+class _Model(BaseModel):
+    # A resource also carries `backend` and `kind`, which are the engine's.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Group(_Model):
+    """Nodes of one kind: how few will do, and the hardware type that was asked for."""
+
+    nodes: tuple[str, ...]
+    min: int
+    type: str = ""
+
+
+class SliceInputs(_Model):
+    """All inputs; numbers arrive as floats, since Pulumi knows no other."""
+
+    cluster: str
+    uuid: str
+    testbed: Config
+    request: str
+    public_key: str
+    duration: float
+    groups: dict[str, Group]
+    head: str
+
+    @property
+    def name(self) -> str:
+        """The slice's name."""
+        return urn.slice_name(self.cluster, self.uuid)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of all nodes."""
+        return tuple(name for group in self.groups.values() for name in group.nodes)
+
+    @property
+    def has_spares(self) -> bool:
+        """Whether fewer nodes than asked for will do."""
+        return any(group.min < len(group.nodes) for group in self.groups.values())
+
+    @property
+    def description(self) -> str:
+        """What the authority keeps with the slice: whose it is."""
+        return description(self.cluster, self.uuid)
+
+    @property
+    def digest(self) -> str:
+        """A hash of what was asked for."""
+        return digest(self.request)
+
+
+def digest(request: str) -> str:
+    """Hash a request, so that slivers show what they were asked for with."""
+    return hashlib.sha256(request.encode()).hexdigest()[:16]
+
+
+def description(cluster: str, uuid: str) -> str:
+    """Return the labels of a cluster's slice."""
+    return f"gpubed.cluster={uuid} gpubed.name={cluster}"
+
+
+def owner(text: str) -> tuple[str, str] | None:
+    """Return name and UUID of the cluster that a slice's description names."""
+    labels = dict(word.split("=", 1) for word in text.split() if "=" in word)
+    name, uuid = labels.get("gpubed.name"), labels.get("gpubed.cluster")
+    return (name, uuid) if name and uuid else None

@@ -1,0 +1,74 @@
+"""What the testbed has, and whether a plan can be had now."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gpubed.backends.base import Offer
+from gpubed.backends.virtualwall import advertisement, journal, rspec
+from gpubed.backends.virtualwall.advertisement import Machine
+from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.connection import connect
+from gpubed.backends.virtualwall.patience import Patience
+from gpubed.backends.virtualwall.slice_inputs import digest
+from gpubed.errors import GpubedError
+from gpubed.paths import Project
+from gpubed.plan import ClusterPlan
+from gpubed.spec import ClusterSpec
+
+_LOOK_S = 120.0
+
+
+def offers(spec: ClusterSpec) -> list[Offer]:
+    """Return the testbed's machines by hardware type."""
+    config = spec.backend
+    assert isinstance(config, Config)  # noqa: S101
+    return advertisement.offers(_machines(config), config.gpus)
+
+
+def shortages(plan: ClusterPlan) -> list[str]:
+    """Return why a plan cannot be had now: the fewest nodes that will do are counted.
+
+    What the cluster holds already is not asked for again. A testbed that cannot be asked is
+    a reason too.
+    """
+    config = plan.spec.backend
+    assert isinstance(config, Config)  # noqa: S101
+    held = journal.load(Project.find().cluster(plan.cluster))
+    if held and held.slivers and held.request == digest(rspec.request(plan)):
+        return []
+    try:
+        machines = _machines(config)
+    except GpubedError as error:
+        return [error.message]
+    return _compared(plan, config, machines)
+
+
+def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> list[str]:
+    free = Counter(type_ for machine in machines if machine.free for type_ in machine.types)
+    known = {type_ for machine in machines for type_ in machine.types}
+    is_free = {machine.id: machine.free for machine in machines}
+    wanted: Counter[str] = Counter()
+    found = []
+    for group in plan.spec.nodes:
+        hardware = config.hardware.get(group.name)
+        for machine in hardware.machines if hardware else ():
+            if not is_free.get(machine, False):
+                state = "not free" if machine in is_free else "unknown to the testbed"
+                found.append(f"{machine} is {state}")
+        if hardware and hardware.type and hardware.sliver == "raw-pc" and not hardware.machines:
+            wanted[hardware.type] += group.min or group.count
+    for type_, count in wanted.items():
+        if type_ not in known:
+            found.append(f"the testbed has no hardware type {type_!r}")
+        elif free[type_] < count:
+            found.append(f"{count} machines of type {type_} are wanted, {free[type_]} are free")
+    return found
+
+
+def _machines(config: Config) -> list[Machine]:
+    there = connect(config)
+    patience = Patience.of(config, min(_LOOK_S, config.patience))
+    credentials = patience.insist(there.authority.credentials)
+    text = patience.insist(lambda: there.aggregate.advertisement(credentials, available=False))
+    return advertisement.read(text)

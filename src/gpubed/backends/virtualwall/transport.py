@@ -1,0 +1,189 @@
+"""XML-RPC over TLS with our certificate: one call, one answer, within limits.
+
+The standard library marshals; this adds what it lacks: time-outs on the whole call,
+a limit on what is read, no entities, and one error class for each kind of fault.
+Nothing is repeated here: only the caller knows which calls may be.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import time
+import xmlrpc.client
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+from xml.parsers import expat
+
+from gpubed.backends.virtualwall import documents, faults
+from gpubed.backends.virtualwall.faults import (
+    Answered,
+    Busy,
+    LoginRefused,
+    Malformed,
+    Unanswered,
+    UntrustedServer,
+)
+
+_CONNECT_S = 20.0
+_CHUNK = 2**16
+_UNAVAILABLE = 503
+_NO_CERTIFICATE = -32500  # Emulab's wrapper, where TLS itself let us in
+
+
+class Endpoint:
+    """A server that answers XML-RPC.
+
+    Args:
+        url: Where.
+        context: TLS with our certificate.
+        what: The server in words, for errors.
+
+    Attributes:
+        clock_ahead_s: By how much its clock was ahead of ours when it last answered; None
+            when it did not say.
+    """
+
+    def __init__(self, url: str, context: ssl.SSLContext, what: str) -> None:
+        self.url, self.what = url, what
+        self.clock_ahead_s: float | None = None
+        self._context = context
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "", parts.port or 443
+        self._path = parts.path or "/"
+
+    def call(self, method: str, *args: Any, timeout: float = 60.0) -> Any:
+        """Call a method.
+
+        Args:
+            timeout: Seconds for the whole call.
+
+        Raises:
+            Unanswered: No answer came; the call may have been carried out all the same.
+            Answered: The server refused it.
+            Malformed: The answer is none.
+            UntrustedServer: The server is not the one that it should be; nothing was sent.
+            LoginRefused: The server does not accept our certificate.
+        """
+        body = xmlrpc.client.dumps(args, method, encoding="utf-8").encode()
+        what = f"{self.what} ({method})"
+        try:
+            status, answer = self._post(body, time.monotonic() + timeout)
+        except ssl.SSLCertVerificationError as error:
+            raise self._untrusted(error) from None
+        except (ssl.SSLError, OSError, http.client.HTTPException) as error:
+            raise self._failed(what, error) from None
+        if status != http.client.OK:
+            raise _http_fault(what, status)
+        return _decode(what, answer)
+
+    def _post(self, body: bytes, deadline: float) -> tuple[int, bytes]:
+        connection = http.client.HTTPSConnection(
+            self._host, self._port, timeout=_CONNECT_S, context=self._context
+        )
+        try:
+            connection.connect()
+            connection.sock.settimeout(max(0.01, deadline - time.monotonic()))
+            headers = {"Content-Type": "text/xml", "User-Agent": "gpubed"}
+            connection.request("POST", self._path, body, headers)
+            response = connection.getresponse()
+            self.clock_ahead_s = _ahead(response.getheader("Date"))
+            return response.status, _read(response, connection.sock, deadline)
+        finally:
+            connection.close()
+
+    def _untrusted(self, error: ssl.SSLCertVerificationError) -> UntrustedServer:
+        return UntrustedServer(
+            f"{self.what} {self._host}:{self._port} cannot be trusted: {error.verify_message}",
+            "name the testbed's CA certificates in backend.ca, or correct its URL",
+        )
+
+    def _failed(self, what: str, error: Exception) -> Unanswered | LoginRefused:
+        # TLS 1.3 servers look at our certificate after the handshake: an alert comes first.
+        reason = str(getattr(error, "reason", "") or "")
+        if isinstance(error, ssl.SSLError) and "ALERT" in reason:
+            said = reason.split("ALERT_", 1)[-1].replace("_", " ").lower()
+            return LoginRefused(
+                f"{self.what} {self._host} does not accept the login certificate: {said}",
+                "download a new login certificate from the account portal",
+            )
+        why = "time-out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        return Unanswered(f"{what} at {self._host}:{self._port} does not answer: {why}")
+
+
+def _read(response: http.client.HTTPResponse, sock: socket.socket | None, deadline: float) -> bytes:
+    """Read an answer; a server may neither send without end nor a byte a minute."""
+    data = bytearray()
+    while chunk := response.read1(_CHUNK):
+        data += chunk
+        if len(data) > documents.LIMIT:
+            raise Malformed(f"the answer is larger than {documents.LIMIT >> 20} MiB")
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if sock is not None:
+            sock.settimeout(left)
+    # A cut-off answer is no answer.
+    if response.length:
+        raise http.client.IncompleteRead(bytes(data[:0]), response.length)
+    return bytes(data)
+
+
+def _ahead(date: str | None) -> float | None:
+    try:
+        return (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds() if date else None
+    except (ValueError, TypeError):  # no date at all, or one without a timezone
+        return None
+
+
+def _http_fault(what: str, status: int) -> Exception:
+    if status == _UNAVAILABLE:
+        return faults.answered(what, _UNAVAILABLE, "")
+    if status >= http.client.INTERNAL_SERVER_ERROR:
+        return Unanswered(f"{what} failed inside the server (HTTP {status})")
+    return Answered(f"{what} is refused (HTTP {status})", "correct the URLs in backend")
+
+
+def _decode(what: str, data: bytes) -> Any:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise Malformed(f"{what} did not answer in UTF-8") from None
+    _refuse_entities(what, text)
+    try:
+        values, _ = xmlrpc.client.loads(text, use_builtin_types=True)
+    except xmlrpc.client.Fault as fault:
+        raise _fault(what, fault) from None
+    except Exception as error:
+        # The unmarshaller fails in as many ways as there are malformed answers.
+        raise Malformed(f"{what} did not answer with XML-RPC: {_words(error)}") from None
+    return values[0]
+
+
+def _refuse_entities(what: str, text: str) -> None:
+    """Look for a document type before the unmarshaller would expand what it declares."""
+
+    def refuse(*_: object) -> None:
+        raise Malformed(f"{what} answered with entities, which gpubed does not read")
+
+    parser = expat.ParserCreate("utf-8")
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        parser.Parse(text.encode(), True)
+    except expat.ExpatError as error:
+        raise Malformed(f"{what} did not answer with XML: {error}") from None
+
+
+def _fault(what: str, fault: xmlrpc.client.Fault) -> Exception:
+    if fault.faultCode in (14, _UNAVAILABLE):
+        return Busy(f"{what}: busy", "try again in a few minutes", 14)
+    if fault.faultCode == _NO_CERTIFICATE:
+        return LoginRefused(f"{what} wants a login certificate: {faults.clean(fault.faultString)}")
+    return Answered(f"{what} is refused: {faults.clean(fault.faultString)}")
+
+
+def _words(error: Exception) -> str:
+    return faults.clean(error)[:200] or type(error).__name__

@@ -1,0 +1,86 @@
+"""What became of each node of a slice, and whether that is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpubed.backends.virtualwall import manifest
+from gpubed.backends.virtualwall.aggregate import Description, Sliver
+from gpubed.backends.virtualwall.manifest import Granted
+from gpubed.backends.virtualwall.slice_inputs import SliceInputs
+from gpubed.errors import Refused
+
+Results = dict[str, dict[str, Any]]
+"""By node: where it answers, or ``{"failed": reason, "sliver": urn}``."""
+
+
+def judge(
+    found: Description, nodes: Iterable[str], left_out: Mapping[str, str], user: str
+) -> Results:
+    """Return what became of each node, as `granted` of its resource.
+
+    Args:
+        found: What the aggregate has.
+        nodes: What was asked for.
+        left_out: Nodes that the testbed did not have, and its reasons.
+        user: Our name, whose login is preferred.
+
+    Raises:
+        Malformed: The manifest cannot be read.
+    """
+    names = tuple(nodes)
+    granted, reasons = manifest.read(found.manifest, names, user)
+    slivers = {s.client_id: s for s in found.slivers if s.client_id}
+    slivers |= {sliver.urn: sliver for sliver in found.slivers}
+    results: Results = {}
+    for name in names:
+        node = granted.get(name)
+        sliver = slivers.get(node.sliver if node else "") or slivers.get(name)
+        reason = left_out.get(name) or _failure(sliver) or reasons.get(name)
+        if node is None or reason:
+            urn = sliver.urn if sliver else ""
+            results[name] = {"failed": reason or "the testbed lost it", "sliver": urn}
+        else:
+            results[name] = _usable(node)
+    return results
+
+
+def require_enough(wanted: SliceInputs, results: Results) -> None:
+    """Check that the head and the fewest nodes that will do are there.
+
+    Raises:
+        Refused: They are not; names each node that failed, with the testbed's reason.
+    """
+    failed = {name: result["failed"] for name, result in results.items() if "failed" in result}
+    reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
+    if wanted.head in failed:
+        raise Refused(f"the testbed could not give the head:{reasons}")
+    for name, group in wanted.groups.items():
+        left = sum(node not in failed for node in group.nodes)
+        if left < group.min:
+            raise Refused(
+                f"{left} of {len(group.nodes)} nodes of group {name!r} are there, "
+                f"at least {group.min} are needed:{reasons}",
+                f"gpubed resources {wanted.cluster}",
+            )
+
+
+def _usable(node: Granted) -> dict[str, Any]:
+    return {
+        "sliver": node.sliver,
+        "host": node.host,
+        "port": node.port,
+        "user": node.user,
+        "ipv4": node.ipv4,
+        "machine": node.machine,
+        "interfaces": [vars(interface) for interface in node.interfaces],
+    }
+
+
+def _failure(sliver: Sliver | None) -> str | None:
+    if sliver is None or sliver.operational == "geni_ready":
+        return None
+    if sliver.operational == "geni_failed":
+        return sliver.error or "the testbed says geni_failed"
+    return f"not ready in time ({sliver.operational or sliver.allocation})"

@@ -1,0 +1,50 @@
+"""gpubed export."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubed import export, files
+from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.ui import UI
+from gpubed.errors import UsageError
+
+EXAMPLE = "gpubed export vw espec --out bundle"
+
+
+def command(
+    cluster: Cluster,
+    kind: Annotated[
+        str, typer.Argument(metavar="|".join(export.KINDS), help="The other tool's words.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A file; for espec, a folder. Else stdout.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Write a cluster as a jFed experiment, GENI request, OpenSSH configuration or inventory."""
+    ui = UI(as_json)
+    if kind not in export.KINDS:
+        raise UsageError(f"there is no export {kind!r}", ", ".join(export.KINDS))
+    texts = export.export(find(cluster), kind)  # type: ignore[arg-type]  # one of them
+    if out is None and len(texts) > 1 and not as_json:
+        raise UsageError(
+            f"{kind} is {len(texts)} files", f"gpubed export {cluster} {kind} --out FOLDER"
+        )
+    written = _write(texts, out) if out else []
+    ui.document("export", {"kind": kind, "files": texts, "written": written})
+    for path in written:
+        ui.note(f"wrote {path}")
+    if out is None and not as_json:
+        ui.raw(next(iter(texts.values())))
+    return 0
+
+
+def _write(texts: dict[str, str], out: Path) -> list[str]:
+    targets = {out / name: text for name, text in texts.items()} if len(texts) > 1 else {}
+    targets = targets or {out: next(iter(texts.values()))}
+    for path, text in targets.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, text.encode())
+    return [str(path) for path in targets]

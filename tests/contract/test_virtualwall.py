@@ -1,0 +1,337 @@
+"""The virtualwall backend's slice, against a GENI site that verifies what it is sent.
+
+The server keeps its own record of what is allocated: that decides, not the client.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpubed import registry
+from gpubed.backends.virtualwall import leases, transport
+from gpubed.backends.virtualwall.connection import connect
+from gpubed.backends.virtualwall.slice import SliceDriver
+from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
+from gpubed.spec import load, model
+from support.am import AmServer, Ghosts, Limits, faults
+from support.wall import NAME, Wall
+
+CALLS = (
+    "GetVersion",
+    "geni-ma/get_credentials",
+    "geni-sa/lookup",
+    "geni-sa/create",
+    "geni-sa/get_credentials",
+    "Describe",
+    "Allocate",
+    "Provision",
+    "Renew",
+    "PerformOperationalAction",
+)
+PASSING = (
+    lambda: faults.http(503),
+    lambda: faults.http(502, after=True),
+    faults.reset,
+    faults.lost,
+    faults.busy,
+    lambda: faults.slow(0.2),
+)
+GARBLED = (
+    faults.not_xml,
+    faults.not_utf8,
+    lambda: faults.entities("answer"),
+    faults.truncated,
+)
+
+
+@pytest.fixture
+def server(tmp_path):
+    nodes = Ghosts("wall2.ilabt.example", boot_seconds=0.1)
+    with AmServer(tmp_path / "am", limits=Limits(delete=0.1), nodes=nodes) as made:
+        yield made
+
+
+@pytest.fixture
+def wall(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBED_ROOT", "")  # so that what a test sets is undone
+    return Wall(tmp_path / "project", server, server.user("alice", passphrase="open sesame"))
+
+
+@pytest.fixture
+def driver():
+    return SliceDriver()
+
+
+def up(wall, driver):
+    """Bring a slice up and return its id; all nodes must be there."""
+    id_, result = driver.create(wall.inputs)
+    assert sorted(result["nodes"]) == ["node-0", "node-1", "node-2"]
+    assert not [node for node in result["nodes"].values() if "failed" in node]
+    return id_
+
+
+def test_a_life_from_nothing_to_nothing(server, wall, driver):
+    id_ = up(wall, driver)
+    assert len(list(server.slivers())) >= 3
+    backend = registry.backend("virtualwall")
+    [thing] = backend.existing(NAME)
+    assert (thing.id, thing.uuid) == (id_, wall.uuid)
+    backend.remove(thing)
+    assert server.slivers() == []
+    assert backend.existing(NAME) == []
+    driver.delete(id_, wall.inputs)
+
+
+def test_a_second_create_adopts_and_changes_nothing(server, wall, driver):
+    first = driver.create(wall.inputs)
+    before = len(server.calls)
+    assert driver.create(wall.inputs) == first
+    changing = {"Allocate", "Provision", "Delete", "PerformOperationalAction", "create"}
+    assert not [c for c in server.calls[before:] if c.method in changing]
+    assert driver.read(first[0], wall.inputs) == first[1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_faults_at_every_call_pass_and_the_cluster_is_ready(server, wall, driver, seed):
+    """Ten lives; in each, every kind of call fails once, in another way."""
+    chosen = random.Random(seed)
+    for call in CALLS:
+        server.faults.on(call, chosen.choice(PASSING)(), nth=1, times=1)
+    id_ = up(wall, driver)
+    for call in ("GetVersion", "geni-sa/lookup", "geni-sa/get_credentials", "Describe", "Delete"):
+        server.faults.on(call, chosen.choice(PASSING)(), nth=1, times=1)
+    driver.delete(id_, wall.inputs)
+    assert server.slivers() == []
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", ["refused", "garbled"])
+def test_a_fault_that_does_not_pass_leaves_a_ready_cluster_or_nothing(
+    server, wall, driver, call, kind
+):
+    """What was carried out but cannot be read is the worst: garbled in another way each."""
+    garbled = GARBLED[CALLS.index(call) % len(GARBLED)]
+    fault = faults.refused("out of coffee", code=7) if kind == "refused" else garbled()
+    server.faults.on(call, fault, nth=1, times=1)
+    try:
+        up(wall, driver)
+    except GpubedError:
+        assert server.slivers() == []
+        server.faults.clear()
+        up(wall, driver)
+
+
+class _Killed(BaseException):
+    """Stands for SIGKILL: nothing of ours handles it."""
+
+
+def _killed_at(monkeypatch, number, *, answered):
+    """Kill the run at its n-th call: before it is sent, or once it was answered."""
+    genuine, count = transport.Endpoint.call, 0
+
+    def call(self, *args: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == number and not answered:
+            raise _Killed
+        value = genuine(self, *args, **options)
+        if count == number:
+            raise _Killed
+        return value
+
+    monkeypatch.setattr(transport.Endpoint, "call", call)
+
+
+CHANGING = {"create", "Allocate", "Provision", "Renew", "PerformOperationalAction", "Delete"}
+
+
+def test_a_run_killed_between_any_two_calls_converges(server, wall, driver, monkeypatch):
+    """Killed once a call was answered but not noted; and before each that changes things."""
+    driver.delete(up(wall, driver), wall.inputs)
+    life = [call.method for call in server.calls]
+    places = [(number, True) for number in range(1, len(life) + 1)]
+    places += [(n, False) for n, method in enumerate(life, 1) if method in CHANGING]
+    for number, answered in places:
+        with monkeypatch.context() as patch:
+            _killed_at(patch, number, answered=answered)
+            with suppress(_Killed):
+                driver.delete(up(wall, driver), wall.inputs)
+        id_ = up(wall, driver)
+        assert len(set(map(str, server.slivers()))) == len(server.slivers())
+        driver.delete(id_, wall.inputs)
+        assert server.slivers() == []
+
+
+def test_another_request_than_an_interrupted_run_had_is_asked_for_anew(server, wall, driver):
+    up(wall, driver)
+    wall.changes["nodes"] = [{"name": "node", "count": 2}]
+    _, result = driver.create(wall.inputs)
+    assert sorted(result["nodes"]) == ["node-0", "node-1"]
+
+
+def test_a_ticket_that_ran_out_is_asked_for_again(server, wall, driver, monkeypatch):
+    genuine = transport.Endpoint.call
+
+    def late(self, method, *args, **options):
+        value = genuine(self, method, *args, **options)
+        if method == "Allocate" and not server.faults.pending():
+            server.clock.advance(601)
+            monkeypatch.setattr(transport.Endpoint, "call", genuine)
+        return value
+
+    monkeypatch.setattr(transport.Endpoint, "call", late)
+    up(wall, driver)
+
+
+def test_a_spare_node_that_fails_is_named_and_left_out(server, wall, driver):
+    wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 2}]
+    server.faults.node("node-2", fails="no boot loader", times=3)
+    _, result = driver.create(wall.inputs)
+    assert "no boot loader" in result["nodes"]["node-2"]["failed"]
+    assert "failed" not in result["nodes"]["node-1"]
+
+
+def test_too_few_nodes_give_everything_back_and_say_why(server, wall, driver):
+    server.faults.node("node-2", fails="no boot loader", times=3)
+    with pytest.raises(Refused, match=r"2 of 3 nodes.*\n  node-2: .*no boot loader"):
+        driver.create(wall.inputs)
+    assert server.slivers() == []
+
+
+def test_fewer_machines_than_wanted_are_taken_when_they_will_do(server, wall, driver):
+    wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
+    wall.changes["nodes"] = [{"name": "node", "count": 5, "min": 2}]
+    _, result = driver.create(wall.inputs)
+    assert [name for name, node in result["nodes"].items() if "failed" in node] == [
+        "node-3",
+        "node-4",
+    ]
+    assert "pcgen07-gpu1080" in result["nodes"]["node-4"]["failed"]
+    assert driver.read("", wall.inputs) == result
+
+
+def test_machines_that_are_not_there_are_refused_with_the_mappers_words(server, wall, driver):
+    wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
+    wall.changes["nodes"] = [{"name": "node", "count": 5}]
+    assert registry.backend("virtualwall").fits(wall.plan) == [
+        "5 machines of type pcgen07-gpu1080 are wanted, 3 are free"
+    ]
+    with pytest.raises(Refused, match=r"not enough nodes.*pcgen07-gpu1080"):
+        driver.create(wall.inputs)
+    assert server.slivers() == []
+
+
+def test_a_manifest_that_lacks_a_node_is_one_clear_error(server, wall, driver):
+    server.faults.hidden.add("node-1")
+    with pytest.raises(Refused, match="node-1: the manifest does not list it"):
+        driver.create(wall.inputs)
+    assert server.slivers() == []
+
+
+def test_free_machines_are_counted_by_type(server, wall, driver):
+    spec = model().model_validate({"name": NAME, **load(wall.paths.spec).model_dump(mode="json")})
+    backend = registry.backend("virtualwall")
+    offers = {offer.name: offer for offer in backend.resources(spec)}
+    assert (offers["pcgen07-gpu1080"].free, offers["pcgen07-gpu1080"].gpus) == (3, 1)
+    assert offers["pcgen05"].free == 8
+    up(wall, driver)
+    offers = {offer.name: offer for offer in backend.resources(spec)}
+    assert (offers["pcgen05"].free, offers["pcgen05"].total) == (5, 8)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (lambda: faults.huge(50 << 20), "larger than 32 MiB"),
+        (lambda: faults.entities("rspec"), "entities"),
+        (faults.not_utf8, "UTF-8"),
+        (faults.not_xml, "XML"),
+        (faults.truncated, "XML|answer"),
+    ],
+)
+def test_a_hostile_advertisement_is_one_clear_error(server, wall, fault, said):
+    server.faults.on("ListResources", fault(), nth=1, times=10)
+    with pytest.raises(GpubedError, match=said):
+        registry.backend("virtualwall").resources(load(wall.paths.spec))
+
+
+def test_renewals_are_reported_as_granted(server, wall, driver):
+    id_ = up(wall, driver)
+    there = connect(wall.plan.spec.backend)
+    before = leases.granted(there, id_)
+    asked = before + timedelta(hours=5)
+    assert leases.renew(there, id_, asked) == asked
+    server.faults.on("Renew", faults.shortened(3600), nth=1, times=1)
+    less = leases.renew(there, id_, asked + timedelta(hours=5))
+    assert less < asked + timedelta(hours=5)
+    assert less == leases.granted(there, id_)
+
+
+def test_a_refused_renewal_says_so_and_until_when_the_lease_is(server, wall, driver):
+    id_ = up(wall, driver)
+    there = connect(wall.plan.spec.backend)
+    before = leases.granted(there, id_)
+    server.faults.on("Renew", faults.refused("pre-reserved", code=7), nth=1, times=1)
+    with pytest.raises(Refused, match=r"stays as it was.*pre-reserved"):
+        leases.renew(there, id_, before + timedelta(hours=5))
+    assert leases.granted(there, id_) == before
+
+
+def test_an_expired_slice_is_gone_and_can_be_had_again(server, wall, driver):
+    id_ = up(wall, driver)
+    server.clock.advance(2 * 86400)
+    assert driver.read(id_, wall.inputs) is None
+    driver.delete(id_, wall.inputs)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"days": -1}, "expired on"),
+        ({"foreign": True}, "does not accept the login certificate"),
+    ],
+)
+def test_a_login_that_will_not_do_is_refused_before_anything_is_made(
+    server, tmp_path, driver, monkeypatch, options, said
+):
+    monkeypatch.setenv("GPUBED_ROOT", "")
+    wall = Wall(tmp_path / "project", server, server.user("mallory", **options))
+    with pytest.raises(PrerequisiteMissing, match=said):
+        driver.create(wall.inputs)
+    assert server.slivers() == []
+    findings = registry.backend("virtualwall").doctor(load(wall.paths.spec))
+    assert [f for f in findings if not f.ok and said in f.message]
+
+
+def test_a_server_that_no_bundle_vouches_for_is_never_told_anything(server, wall, driver):
+    wall.block["ca"] = str(wall.user.pem)  # a certificate, but not of who signed the server's
+    with pytest.raises(PrerequisiteMissing, match="cannot be trusted"):
+        driver.create(wall.inputs)
+    assert server.calls == []
+    [obstacle] = registry.backend("virtualwall").fits(wall.plan)
+    assert "cannot be trusted" in obstacle
+
+
+def test_the_oldest_form_of_a_login_works_too(server, tmp_path, driver, monkeypatch):
+    monkeypatch.setenv("GPUBED_ROOT", "")
+    user = server.user("old", traditional=True, passphrase="x y z")
+    up(Wall(tmp_path / "project", server, user), driver)
+
+
+def test_doctor_finds_every_line_in_order(server, wall):
+    findings = registry.backend("virtualwall").doctor(load(wall.paths.spec))
+    assert [f.id for f in findings if not f.ok] == []
+    looked_at = {f.id.removeprefix("virtualwall.") for f in findings}
+    assert looked_at == {"login", "key", "aggregate", "clock", "members", "project", "way"}
+
+
+def test_doctor_names_a_clock_that_is_wrong(server, wall, monkeypatch):
+    monkeypatch.setattr(transport, "_ahead", lambda _: -600.0)
+    findings = registry.backend("virtualwall").doctor(load(wall.paths.spec))
+    [wrong] = [f for f in findings if not f.ok]
+    assert "600 s ahead" in wrong.message

@@ -1,0 +1,59 @@
+"""Answers of the three interfaces, and the codes of GENI's and Emulab's errors."""
+
+import uuid
+
+SUCCESS, BADARGS, ERROR, FORBIDDEN = 0, 1, 2, 3
+REFUSED, SEARCHFAILED, UNSUPPORTED, BUSY, EXPIRED = 7, 12, 13, 14, 15
+INSUFFICIENT_NODES, NO_MAPPING, NOT_IMPLEMENTED, UNAVAILABLE = 26, 28, 100, 503
+
+# What Emulab puts into `geni_code`; it knows more codes than the standard (am_code).
+_STANDARD = range(18)
+
+
+class Refusal(Exception):
+    """A call that fails with a code; the text goes into `output`."""
+
+    def __init__(self, code, output):
+        super().__init__(output)
+        self.code, self.output = code, output
+
+
+class Fault(Exception):
+    """A call that ends in an XML-RPC fault, before any interface has seen it."""
+
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+def malformed(text):
+    """Returns the refusal of arguments that make no sense."""
+    return Refusal(BADARGS, f"Malformed arguments: {text}")
+
+
+def busy(text="resource is busy; try again later"):
+    """Returns the refusal of a call that may be repeated later."""
+    return Refusal(BUSY, text)
+
+
+def standard(code=SUCCESS, value="", output=""):
+    """Returns an answer of the AM API as GCF gives it: on errors with its own code alone."""
+    geni = code if code in _STANDARD else ERROR
+    codes = {"geni_code": geni, "am_type": "gcf", **({} if code else {"am_code": 0})}
+    return {"code": codes, "value": "" if code else value, "output": output}
+
+
+def struct(code=SUCCESS, value=0, output=""):
+    """Returns an answer of the AM API as Emulab gives it: with am_code; 0 instead of nothing."""
+    geni = code if code in _STANDARD else ERROR
+    codes = {"geni_code": geni, "am_type": "protogeni", "am_code": code}
+    if code:
+        log = uuid.uuid4().hex
+        url = f"https://www.wall2.ilabt.example/spewlogfile.php3?logfile={log}"
+        codes |= {"protogeni_error_log": log, "protogeni_error_url": url}
+    return {"code": codes, "value": value, "output": output}
+
+
+def plain(code=SUCCESS, value=0, output=""):
+    """Returns an answer of the authorities: code is a number."""
+    return {"code": code, "value": value, "output": output}

@@ -1,0 +1,50 @@
+"""Names of a site and of the authority that its users come from."""
+
+from dataclasses import dataclass
+
+from . import urn
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the site is called; its accounts are another authority's, as at Fed4FIRE.
+
+    Attributes:
+        authority: Of the aggregate.
+        accounts: Of the slice and member authority.
+        images: Names of the disk images, `project:NAME`; the first is the default.
+        share: Where the project's shared folder is on every real node; `{project}` in it
+            is the project's name.
+        emulab: Whether answers are as Emulab's, or (False) as the standard has them: a list
+            from PerformOperationalAction, a number in geni_single_allocation, errors
+            without am_code.
+    """
+
+    authority: str = "wall2.ilabt.example"
+    accounts: str = "ilabt.example"
+    images: tuple[str, ...] = ("emulab-ops:DEBIAN12-64-STD", "emulab-ops:UBUNTU20-64-STD")
+    share: str = "/proj/{project}"
+    emulab: bool = True
+
+    @property
+    def manager(self):
+        """URN of the component manager."""
+        return urn.make(self.authority, "authority", "cm")
+
+    @property
+    def image_urns(self):
+        """URNs of the disk images."""
+        return [urn.make(self.authority, "image", name) for name in self.images]
+
+    def has_image(self, name):
+        """Says whether an image is known, in either spelling, with or without a version."""
+        known = urn.parse(name).name.replace("//", ":").split(":")
+        return ":".join(known[:2]) in self.images
+
+    def user(self, name):
+        """Returns the URN of a user."""
+        return urn.make(self.accounts, "user", name)
+
+    def project(self, name):
+        """Returns the URN of a project."""
+        return urn.make(self.accounts, "project", name)

@@ -1,0 +1,97 @@
+"""A cluster on the test server of a GENI site: its specification, plan and inputs."""
+
+from __future__ import annotations
+
+import os
+import uuid as uuids
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpubed.backends.virtualwall.component import groups
+from gpubed.backends.virtualwall.rspec import request
+from gpubed.paths import ClusterPaths, Project
+from gpubed.plan import ClusterPlan, plan
+from gpubed.spec import model
+from support.am import PROJECT
+
+NAME = "wall"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb4u1VvZ0kL2n6m4VwYx0xq5o0Qm8mQ2m0lq1n8T2aB"
+
+
+def backend(server: Any, user: Any, **changes: Any) -> dict[str, Any]:
+    """Return the backend block of a specification."""
+    found = {
+        "type": "virtualwall",
+        "aggregate": {"url": server.am_url, "urn": server.site.manager},
+        "authority": {"slices": server.sa_url, "members": server.ma_url},
+        "project": PROJECT,
+        "login": str(user.pem),
+        "ca": str(server.bundle),
+        "poll": 0.05,
+        "patience": 60,
+        "hardware": {"node": {"type": "pcgen05"}},
+    }
+    if user.passphrase:
+        found["passphrase_file"] = str(_passphrase_file(user))
+    return found | changes
+
+
+def _passphrase_file(user: Any) -> Path:
+    path = Path(user.pem).with_suffix(".passphrase")
+    if not path.exists():
+        path.write_text(f"{user.passphrase}\n")
+        path.chmod(0o600)
+    return path
+
+
+def document(block: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Return a specification."""
+    base = {
+        "version": 1,
+        "backend": block,
+        "nodes": [{"name": "node", "count": 3}],
+        "networks": {"experiment": {"rate": "1 Gbit/s"}},
+        "configure": False,
+    }
+    return base | changes
+
+
+def planned(block: dict[str, Any], **changes: Any) -> ClusterPlan:
+    """Return a plan."""
+    return plan(model().model_validate({"name": NAME, **document(block, **changes)}))
+
+
+class Wall:
+    """A project folder with one cluster on a test server."""
+
+    def __init__(self, root: Path, server: Any, user: Any, **changes: Any) -> None:
+        self.server, self.user = server, user
+        self.block = backend(server, user, **changes.pop("backend", {}))
+        self.changes = changes
+        self.paths: ClusterPaths = Project(root).cluster(NAME)
+        self.paths.spec.parent.mkdir(parents=True, exist_ok=True)
+        self.paths.spec.write_text(yaml.safe_dump(document(self.block, **changes)))
+        self.uuid = str(uuids.uuid4())
+        os.environ["GPUBED_ROOT"] = str(root)
+
+    @property
+    def plan(self) -> ClusterPlan:
+        """The plan of the specification."""
+        return planned(self.block, **self.changes)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The inputs of the slice, as the component declares them."""
+        wanted = self.plan
+        return {
+            "cluster": NAME,
+            "uuid": self.uuid,
+            "testbed": wanted.spec.backend.model_dump(mode="json", exclude_none=True),
+            "request": request(wanted),
+            "public_key": KEY,
+            "duration": wanted.spec.lease.duration,
+            "groups": groups(wanted),
+            "head": wanted.nodes[0].name,
+        }

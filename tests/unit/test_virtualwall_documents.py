@@ -1,0 +1,372 @@
+"""What is asked for, and what is believed of answers: pure functions of the virtualwall backend."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import zlib
+from types import SimpleNamespace
+
+import pytest
+from lxml import etree
+
+from gpubed.backends.virtualwall import (
+    advertisement,
+    documents,
+    espec,
+    faults,
+    manifest,
+    proof,
+    rspec,
+    times,
+    urn,
+)
+from gpubed.backends.virtualwall.backend import create
+from gpubed.backends.virtualwall.faults import Malformed
+from gpubed.errors import GpubedError
+from gpubed.plan import plan
+from gpubed.spec import model
+
+N = {"r": rspec.CORE, "e": rspec.EMULAB, "j": rspec.JFED}
+CM = "urn:publicid:IDN+wall2.ilabt.example+authority+cm"
+BACKEND = {
+    "type": "virtualwall",
+    "aggregate": {"url": "https://wall2.ilabt.example/am/3.0", "urn": CM},
+    "authority": {
+        "slices": "https://sa.example/geni-sa/2",
+        "members": "https://ma.example/geni-ma/2",
+    },
+    "project": "myproj",
+    "login": "~/login.pem",
+}
+
+
+def planned(count=3, backend=None, experiment=None, **changes):
+    document = {
+        "version": 1,
+        "name": "vw",
+        "backend": BACKEND | (backend or {}),
+        "nodes": [{"name": "node", "count": count, **changes.pop("group", {})}],
+        "networks": {"experiment": experiment or {"rate": "1 Gbit/s"}},
+        **changes,
+    }
+    return plan(model().model_validate(document))
+
+
+def root_of(wanted):
+    return etree.fromstring(rspec.request(wanted).encode())
+
+
+def test_a_request_names_every_node_and_its_end_of_the_lan():
+    root = root_of(planned())
+    assert root.xpath("r:node/@client_id", namespaces=N) == ["node-0", "node-1", "node-2"]
+    assert root.xpath("r:node/r:interface/@client_id", namespaces=N) == [
+        f"node-{i}:experiment" for i in range(3)
+    ]
+    assert len(root.xpath("r:link/r:interface_ref", namespaces=N)) == 3
+    assert set(root.xpath("r:node/@component_manager_id", namespaces=N)) == {CM}
+
+
+def test_core_elements_carry_no_prefix():
+    """Emulab recognises services by their written name."""
+    text = rspec.with_command(rspec.request(planned()), "true")
+    assert "<execute " in text
+    assert "<node " in text
+    assert "ns0:" not in text
+
+
+def test_a_link_of_two_is_shaped_both_ways_as_declared():
+    shape = {"rate": "100 Mbit/s", "latency": "10 ms", "loss": 0.02}
+    found = root_of(planned(2, experiment=shape)).xpath("r:link/r:property", namespaces=N)
+    assert [(p.get("source_id"), p.get("dest_id")) for p in found] == [
+        ("node-0:experiment", "node-1:experiment"),
+        ("node-1:experiment", "node-0:experiment"),
+    ]
+    assert {(p.get("capacity"), p.get("latency"), p.get("packet_loss")) for p in found} == {
+        ("100000", "10", "0.02")
+    }
+
+
+def test_on_a_lan_each_end_gets_half_so_that_a_way_across_is_as_declared():
+    shape = {"rate": "100 Mbit/s", "latency": "10 ms", "loss": 0.02}
+    found = root_of(planned(3, experiment=shape)).xpath("r:link/r:property", namespaces=N)
+    assert {p.get("dest_id") for p in found} == {"experiment"}
+    assert {p.get("latency") for p in found} == {"5"}
+    loss = float(found[0].get("packet_loss"))
+    assert 1 - (1 - loss) ** 2 == pytest.approx(0.02, abs=1e-5)
+
+
+def test_hardware_image_and_machines_are_the_groups():
+    machines = [f"urn:publicid:IDN+wall2.ilabt.example+node+n{i}" for i in range(3)]
+    image = "urn:publicid:IDN+wall2.ilabt.example+image+emulab-ops:U20"
+    root = root_of(
+        planned(
+            backend={
+                "hardware": {"node": {"type": "pcgen05", "machines": machines}},
+                "images": {"debian-12": image},
+            }
+        )
+    )
+    assert root.xpath("r:node/@component_id", namespaces=N) == machines
+    assert set(root.xpath("r:node/r:hardware_type/@name", namespaces=N)) == {"pcgen05"}
+    assert set(root.xpath("//r:disk_image/@name", namespaces=N)) == {image}
+
+
+def test_public_addresses_are_a_pool_for_machines_and_an_option_of_virtual_ones():
+    whole = root_of(planned(backend={"public_address": "all"}))
+    assert whole.xpath("e:routable_pool/@count", namespaces=N) == ["3"]
+    virtual = {"hardware": {"node": {"sliver": "emulab-xen"}}, "public_address": "head"}
+    root = root_of(planned(backend=virtual, group={"machine": {"cpus": 1.5, "memory": "2 GiB"}}))
+    assert root.xpath("e:routable_pool", namespaces=N) == []
+    assert root.xpath("r:node[e:routable_control_ip]/@client_id", namespaces=N) == ["node-0"]
+    assert root.xpath("//e:xen/@cores", namespaces=N)[0] == "2"
+    assert root.xpath("//e:xen/@ram", namespaces=N)[0] == "2048"
+
+
+def test_only_spare_nodes_may_fail_without_failing_the_slice():
+    root = root_of(planned(group={"min": 2}))
+    spare = root.xpath("r:node[e:failure_action]/@client_id", namespaces=N)
+    assert spare == ["node-1", "node-2"]
+
+
+def test_leaving_nodes_out_takes_their_ends_of_links_along():
+    text = rspec.without(rspec.request(planned(4)), ["node-3"])
+    assert "node-3" not in text
+    assert "<link" not in rspec.without(rspec.request(planned(2)), ["node-1"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda r: r.find("r:node", N).set("client_id", "0 rm -rf"), "grammar"),
+        (lambda r: r.find("r:node", N).set("client_id", "node-1"), "two things"),
+        (lambda r: r.find("r:node", N).set("extra", "x"), "grammar"),
+        (lambda r: r.find("r:node/r:sliver_type", N).set("name", "toaster"), "grammar"),
+        (
+            lambda r: r.find("r:link/r:interface_ref", N).set("client_id", "ghost:experiment"),
+            "ends at",
+        ),
+        (lambda r: r.find("r:link/r:property", N).set("capacity", "fast"), "grammar"),
+        (lambda r: r.find("r:link/r:property", N).set("dest_id", "elsewhere"), "unknown end"),
+        (lambda r: etree.SubElement(r, f"{{{rspec.CORE}}}node"), "grammar"),
+    ],
+)
+def test_a_wrong_request_is_never_sent(change, said):
+    root = root_of(planned())
+    rspec.check(root)
+    change(root)
+    with pytest.raises(rspec.InvalidRequest, match=said):
+        rspec.check(root)
+
+
+def test_a_command_with_double_quotes_is_refused():
+    with pytest.raises(rspec.InvalidRequest):
+        rspec.with_command(rspec.request(planned()), 'echo "a"')
+
+
+def _manifest(node="", attributes="", extra=""):
+    return (
+        f'<rspec xmlns="{rspec.CORE}" type="manifest">'
+        f'<node client_id="node-0" sliver_id="urn:publicid:IDN+w+sliver+1" {attributes}>{node}'
+        f"</node>{extra}</rspec>"
+    )
+
+
+LOGIN = (
+    '<services><login authentication="ssh-keys" hostname="n1.example" port="22" username="bob"/>'
+    '<login authentication="ssh-keys" hostname="n1.example" port="2201" username="alice"/>'
+    "</services>"
+)
+
+
+def test_a_manifest_tells_login_addresses_and_mac():
+    text = _manifest(
+        LOGIN + '<host name="x" ipv4="10.2.33.12"/><interface client_id="node-0:experiment" '
+        'mac_address="0030487D1A2B"><ip address="10.0.0.10" netmask="255.255.240.0" type="ipv4"/>'
+        "</interface>"
+    )
+    granted, reasons = manifest.read(text, ["node-0"], "alice")
+    assert reasons == {}
+    node = granted["node-0"]
+    assert (node.host, node.port, node.user, node.ipv4) == (
+        "n1.example",
+        2201,
+        "alice",
+        "10.2.33.12",
+    )
+    assert node.interfaces == (manifest.Interface("00:30:48:7d:1a:2b", "10.0.0.10", 20),)
+    assert manifest.read(text, ["node-0"], "carol")[0]["node-0"].user == "bob"
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        ("", "no login"),
+        (LOGIN.replace("n1.example", "-oProxyCommand=reboot"), "host name"),
+        (LOGIN.replace("n1.example", "a b"), "host name"),
+        (LOGIN.replace("bob", "a b").replace("alice", "root; reboot"), "user name"),
+        (LOGIN.replace("2201", "99999"), "port"),
+        (LOGIN.replace("2201", "٢٢"), "port"),
+        (LOGIN + '<host ipv4="$(reboot)"/>', "address"),
+        (
+            LOGIN
+            + '<interface mac_address="z"><ip address="10.0.0.1" netmask="255.0.0.0"/></interface>',
+            "MAC",
+        ),
+        (
+            LOGIN + '<interface><ip address="300.0.0.1" netmask="x"/></interface>',
+            "without an address",
+        ),
+    ],
+)
+def test_a_hostile_manifest_makes_a_node_unusable(node, said):
+    granted, reasons = manifest.read(_manifest(node), ["node-0"], "alice")
+    assert granted == {}
+    assert said in reasons["node-0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not XML"),
+        ("<rspec", "not XML"),
+        ("<html/>", "something else"),
+        ('<!DOCTYPE a [<!ENTITY x "y">]><rspec/>', "entities"),
+        (_manifest(extra='<node client_id="node-0"/>'), "twice"),
+        ("<rspec>" + "<a>" * 500 + "</rspec>", "not XML"),
+    ],
+)
+def test_what_is_no_manifest_is_one_clear_error(text, said):
+    with pytest.raises(Malformed, match=said):
+        manifest.read(text, ["node-0"], "alice")
+
+
+def test_missing_nodes_are_each_named():
+    _, reasons = manifest.read(_manifest(LOGIN), ["node-0", "node-1", "node-2"], "alice")
+    assert sorted(reasons) == ["node-1", "node-2"]
+
+
+def _advertised(*machines):
+    nodes = "".join(
+        f'<node component_id="{id_}"><sliver_type name="raw-pc"/><hardware_type name="{type_}"/>'
+        f'<hardware_type name="pc"/><available now="{str(free).lower()}"/></node>'
+        for id_, type_, free in machines
+    )
+    return f'<rspec xmlns="{rspec.CORE}" type="advertisement">{nodes}</rspec>'
+
+
+def test_an_advertisement_counts_machines_and_gpus():
+    text = _advertised(
+        ("a", "pcgen07-gpu1080", True), ("b", "pcgen07-gpu1080", False), ("c", "dgx", True)
+    )
+    offers = advertisement.offers(advertisement.read(text), {"dgx": 8})
+    assert [(o.name, o.free, o.total, o.gpus, o.gpu_model) for o in offers] == [
+        ("dgx", 1, 1, 8, ""),
+        ("pcgen07-gpu1080", 1, 2, 1, "1080"),
+    ]
+
+
+def test_what_expands_beyond_all_measure_is_refused():
+    bomb = base64.b64encode(zlib.compress(b"a" * (documents.LIMIT + 2))).decode()
+    with pytest.raises(Malformed, match="larger than"):
+        documents.inflate(bomb, "it")
+    with pytest.raises(Malformed, match="decompressed"):
+        documents.inflate("!!!", "it")
+    with pytest.raises(Malformed, match="UTF-8"):
+        documents.inflate(base64.b64encode(zlib.compress(b"\xff\xfe")).decode(), "it")
+
+
+def test_a_testbeds_words_are_fit_for_a_terminal():
+    assert faults.clean("a\x1b[31mb\n\n  c\x07 ") == "a[31mb\nc"
+    assert len(faults.clean("x" * 9999)) < 2000
+    assert isinstance(faults.answered("x", 26, ""), faults.NoResources)
+    assert "https://log" in str(faults.answered("x", 2, "bad", "https://log").hint)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-20T22:20:58Z",
+        "2026-11-20T22:20:58.852384+00:00",
+        "2026-11-20 22:20:58",
+        "2026-11-20T23:20:58+01:00",
+    ],
+)
+def test_every_dialect_of_time_is_read(text):
+    assert times.write(times.parse(text)) == "2026-11-20T22:20:58Z"
+
+
+def test_what_is_no_time_or_urn_is_refused():
+    for wrong in (None, "", "tomorrow", 7):
+        with pytest.raises(Malformed):
+            times.parse(wrong)
+    with pytest.raises(GpubedError):
+        urn.parse("urn:publicid:IDN+a+user+b c", "user")
+    with pytest.raises(GpubedError):
+        urn.parse("urn:publicid:IDN+a+slice+b", "user")
+
+
+def test_a_slice_name_is_one_that_every_authority_takes():
+    for cluster in ("a", "a-very-long-cluster-name-indeed", "abcdefghi-jk"):
+        name = urn.slice_name(cluster, "6f0c0000-0000-4000-8000-000000000000")
+        assert len(name) <= 19
+        assert "--" not in name
+
+
+def _shown(keys, token):
+    mac = hmac.new(token.encode(), keys.encode(), hashlib.sha256).hexdigest()
+    return f"{keys}--\n{mac} */var/tmp/gpubed-host-keys\n"
+
+
+def test_host_keys_are_believed_under_the_token_only():
+    keys = "ssh-ed25519 AAAA root@n1\nssh-rsa BBBB root@n1\n"
+    assert proof.proved(_shown(keys, "t"), "t") == ("ssh-ed25519 AAAA", "ssh-rsa BBBB")
+    assert proof.proved(_shown(keys, "other"), "t") is None
+    assert proof.proved(_shown(keys, "t").replace("AAAA", "EVIL"), "t") is None
+    for cut in ("", keys, f"{keys}--\n", "--\n"):
+        assert proof.proved(cut, "t") is None
+
+
+def test_the_boot_command_is_one_that_emulab_runs(tmp_path):
+    cluster = SimpleNamespace(secrets=tmp_path / "secrets")
+    command = proof.command(cluster)
+    rspec.with_command(rspec.request(planned()), command)
+    assert len(command) <= 240
+    assert proof.token(cluster) in command
+
+
+def test_an_experiment_specification_needs_nothing_of_ours():
+    import yaml
+
+    document = yaml.safe_load(espec.specification(planned()))
+    assert document["version"] == "1.0-basic"
+    assert document["rspec"] == "cluster.rspec"
+    [step] = document["execute"]
+    assert step["direct"].startswith("#!/bin/sh\n")
+    assert "NAT='yes'" in step["direct"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "where", "said"),
+    [
+        ({"hardware": {"ghost": {}}}, ("backend", "hardware", "ghost"), "no node group"),
+        (
+            {"hardware": {"node": {"machines": ["urn:publicid:IDN+w+node+n1"]}}},
+            ("backend", "hardware", "node", "machines"),
+            "1 machines for 3",
+        ),
+        ({"images": {"debian-12": "ubuntu"}}, ("backend", "images", "debian-12"), "no disk image"),
+        ({"images": {"other": "http://x/y"}}, ("backend", "images", "other"), "no node group"),
+    ],
+)
+def test_check_refuses_what_the_testbed_would(backend, where, said):
+    [problem] = create().check(planned(backend=backend).spec)
+    assert problem.path == where
+    assert said in problem.message
+
+
+def test_a_volume_needs_a_folder_that_the_testbed_mounts():
+    wanted = planned(storage={"shared": {"provider": "volume"}}).spec
+    assert create().check(wanted)[0].path == ("storage", "shared", "provider")
+    assert planned().spec.storage.shared.provider == "nfs"
