@@ -42,6 +42,7 @@ class Removal:
 def preview(cluster: ClusterPaths, engine: EngineName) -> tuple[ClusterPlan, Result]:
     """Compute what `up` would do; nothing is changed."""
     wanted = from_file(cluster.spec)
+    registry.backend(wanted.backend).require_engine(engine)
     cluster.project.prepare()
     return wanted, Stack(cluster, engine).preview(_emit)
 
@@ -59,6 +60,7 @@ def up(
     """
     wanted = from_file(cluster.spec)
     backend = registry.backend(wanted.backend)
+    backend.require_engine(engine)
     cluster.project.prepare()
     with runlock.hold(cluster.state, "up") as ended:
         if ended:
@@ -103,7 +105,7 @@ def probe(
     Raises:
         GpubedError: A node or a service does not answer.
     """
-    states = node_states(cluster, granted, backend)
+    states = node_states(cluster, wanted, granted, backend)
     if dead := {name: state for name, state in states.items() if state != "ready"}:
         listed = ", ".join(f"{name} is {state}" for name, state in dead.items())
         raise GpubedError(listed, f"gpubed up {cluster.name} --refresh")
@@ -111,9 +113,16 @@ def probe(
         services.probe(cluster, wanted, granted)
 
 
-def node_states(cluster: ClusterPaths, granted: Allocation, backend: Backend) -> dict[str, str]:
-    """Return each node's state: ready, unreachable, stopped or missing."""
+def node_states(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
+) -> dict[str, str]:
+    """Return each node's state: ready, unreachable, stopped or missing.
+
+    Of bare nodes, it is what the testbed says: nobody logs in to them.
+    """
     states = backend.describe(granted)
+    if not wanted.spec.configure:
+        return states
 
     def look(node: Node) -> str:
         if states[node.name] != "ready":
@@ -139,8 +148,8 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     """
     granted = allocations.load(cluster.allocation)
     backend = registry.backend(granted.backend)
-    states = node_states(cluster, granted, backend)
     wanted = from_file(cluster.spec)
+    states = node_states(cluster, wanted, granted, backend)
     verified = Verification.last(cluster.verification)
     found = hardware.of_cluster(cluster.facts, granted)
     return {
@@ -164,6 +173,8 @@ def down(cluster: ClusterPaths, engine: EngineName) -> Removal:
     with runlock.hold(cluster.state, "down"):
         stack = Stack(cluster, engine)
         uuid, backend = audits.owner(stack)
+        if backend:
+            backend.require_engine(engine)
 
         def left() -> list[Existing]:
             found = backend.existing(cluster.name) if backend and uuid else []

@@ -151,6 +151,14 @@ class Network(_Managed, module="gpubed", name="Network"):
     """A network between nodes."""
 
 
+class Capacity(_Managed, module="gpubed", name="Capacity"):
+    """A look at whether the testbed has what is wanted, before anything is made."""
+
+
+class HostKey(_Managed, module="gpubed", name="HostKey"):
+    """A node's SSH host key, made on the controller; only the public half is in the state."""
+
+
 class Volume(_Managed, module="gpubed", name="Volume"):
     """Storage that nodes share."""
 

@@ -1,0 +1,142 @@
+"""What exists of a cluster, asked from OpenStack itself by tags, metadata and names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from openstack.connection import Connection
+
+from gpubed.allocation import Allocation
+from gpubed.backends.base import Existing
+from gpubed.backends.openstack import cloud, labels
+
+_GONE_WITHIN_S = 300
+_READY = "ACTIVE"
+
+
+@dataclass(frozen=True)
+class Found(Existing):
+    """Something that exists, and the cluster whose specification names its cloud."""
+
+    cluster: str = ""
+
+
+def describe(allocation: Allocation) -> dict[str, str]:
+    """Return for each node whether it is ready, stopped or missing."""
+    connection = cloud.of(allocation.cluster)
+    with cloud.errors("list the servers"):
+        states = {server.id: server.status for server in connection.compute.servers(details=True)}
+    return {node.name: _word(states.get(node.id)) for node in allocation.nodes}
+
+
+def existing(cluster: str) -> list[Existing]:
+    """Return all that carries the cluster's name, in the order in which it can be removed."""
+    connection = cloud.of(cluster)
+    found: list[Existing] = []
+    for kind in labels.TYPES:
+        with cloud.errors(f"list what there is of kind {kind}"):
+            things = list(_listed(connection, kind, cluster))
+        found += [Found(kind, name, id_, uuid, cluster) for name, id_, uuid in sorted(things)]
+    return found
+
+
+def remove(thing: Existing) -> None:
+    """Remove one thing, and wait until it is gone; it may have gone meanwhile."""
+    assert isinstance(thing, Found)  # noqa: S101  # `existing` makes no others
+    connection = cloud.of(thing.cluster)
+    with cloud.errors(f"remove {thing}"):
+        _REMOVERS[thing.kind](connection, thing.id)
+
+
+def _listed(connection: Connection, kind: str, cluster: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, id (as Pulumi's state has it) and UUID."""
+    if kind in _TAGGED:
+        query = f"{labels.NAME}={cluster}"
+        for thing in _tagged(connection, kind)(tags=query):
+            uuid = labels.uuid_of_tags(thing.tags or (), cluster)
+            yield from _entry(thing, uuid)
+    elif kind in ("server", "volume"):
+        for thing in _with_metadata(connection, kind):
+            yield from _entry(thing, labels.uuid_of_metadata(thing.metadata or {}, cluster))
+    elif kind == "server group":
+        for thing in connection.compute.server_groups():
+            yield from _entry(thing, labels.uuid_of_name(thing.name, cluster))
+    else:
+        for thing in connection.compute.keypairs():
+            if uuid := labels.uuid_of_name(thing.name, cluster):
+                yield thing.name, thing.name, uuid
+
+
+def _entry(thing: Any, uuid: str | None) -> Iterator[tuple[str, str, str]]:
+    if uuid is not None:
+        yield str(thing.name or thing.id), str(thing.id), uuid
+
+
+_TAGGED = {
+    "floating address": "ips",
+    "router": "routers",
+    "port": "ports",
+    "subnet": "subnets",
+    "network": "networks",
+    "security group": "security_groups",
+    "qos policy": "qos_policies",
+}
+
+
+def _tagged(connection: Connection, kind: str) -> Callable[..., Iterable[Any]]:
+    if kind == "qos policy" and connection.network.find_extension("qos") is None:
+        return lambda **_: ()
+    listing: Callable[..., Iterable[Any]] = getattr(connection.network, _TAGGED[kind])
+    return listing
+
+
+def _with_metadata(connection: Connection, kind: str) -> Iterable[Any]:
+    if kind == "server":
+        return connection.compute.servers(details=True)
+    # A cloud without volumes has none of ours.
+    return connection.block_storage.volumes() if connection.has_service("block-storage") else ()
+
+
+def _remove_server(connection: Connection, id_: str) -> None:
+    _until_gone(connection.compute, "server", id_)
+
+
+def _remove_router(connection: Connection, id_: str) -> None:
+    for port in connection.network.ports(device_id=id_):
+        if "router_interface" in port.device_owner:
+            connection.network.remove_interface_from_router(id_, port.id)
+    connection.network.delete_router(id_)
+
+
+def _remove_volume(connection: Connection, id_: str) -> None:
+    _until_gone(connection.block_storage, "volume", id_)
+
+
+def _until_gone(proxy: Any, kind: str, id_: str) -> None:
+    thing = getattr(proxy, f"find_{kind}")(id_)
+    if thing is not None:
+        getattr(proxy, f"delete_{kind}")(thing)
+        proxy.wait_for_delete(thing, wait=_GONE_WITHIN_S)
+
+
+_REMOVERS: dict[str, Callable[[Connection, str], object]] = {
+    "server": _remove_server,
+    "floating address": lambda c, id_: c.network.delete_ip(id_),
+    "router": _remove_router,
+    "port": lambda c, id_: c.network.delete_port(id_),
+    "subnet": lambda c, id_: c.network.delete_subnet(id_),
+    "network": lambda c, id_: c.network.delete_network(id_),
+    "security group": lambda c, id_: c.network.delete_security_group(id_),
+    "qos policy": lambda c, id_: c.network.delete_qos_policy(id_),
+    "volume": _remove_volume,
+    "server group": lambda c, id_: c.compute.delete_server_group(id_),
+    "key pair": lambda c, id_: c.compute.delete_keypair(id_),
+}
+
+
+def _word(status: str | None) -> str:
+    if status is None:
+        return "missing"
+    return "ready" if status == _READY else "stopped"
