@@ -76,11 +76,13 @@ def up(
             stack.refresh(_emit)
         else:
             leases.check_not_expired(cluster)
+        if killed.exists() and backend.native:
+            # Pulumi's plugins adopt nothing, and would find names and addresses in use.
+            _remove_leftovers(stack)
         result = stack.up(_emit)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
-            if gone := audits.remove_unrecorded(stack):
-                progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
+            _remove_leftovers(stack)
             killed.unlink()
         granted = allocations.load(cluster.allocation)
         _lease(cluster, wanted, granted)
@@ -90,6 +92,11 @@ def up(
         if verify and wanted.spec.configure:
             handover.verify_cluster(cluster, wanted, granted)
     return result
+
+
+def _remove_leftovers(stack: Stack) -> None:
+    if gone := audits.remove_unrecorded(stack):
+        progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
 
 
 def changed(result: Result) -> bool:
