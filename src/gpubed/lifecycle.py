@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from gpubed import lease as leases
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Backend, Existing
 from gpubed.engine import LogEvent, ResourceEvent, Result
-from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
@@ -79,7 +79,7 @@ def up(
         if killed.exists() and backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
             _remove_leftovers(stack)
-        result = stack.up(_emit)
+        result = _up(stack, backend)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack)
@@ -92,6 +92,20 @@ def up(
         if verify and wanted.spec.configure:
             handover.verify_cluster(cluster, wanted, granted)
     return result
+
+
+def _up(stack: Stack, backend: Backend) -> Result:
+    try:
+        return stack.up(_emit)
+    except Locked:
+        raise
+    except GpubedError as error:
+        # A plugin says that a server is not what it should be, the testbed says why.
+        with suppress(GpubedError):
+            if faults := backend.faults(stack.cluster.name):
+                listed = "".join(f"\n  {fault}" for fault in faults)
+                raise Refused(f"{error.message}{listed}", error.hint) from error
+        raise
 
 
 def _remove_leftovers(stack: Stack) -> None:

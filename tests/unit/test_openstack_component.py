@@ -301,6 +301,10 @@ class TestServers:
         declare(document(images={"debian-12": "Debian 12 bookworm"}))
         assert cloud.one("Image").inputs["name"] == "Debian 12 bookworm"
 
+    def test_a_stopped_one_is_to_be_started(self, cloud: Cloud) -> None:
+        declare(DATA)
+        assert {s.inputs["powerState"] for s in cloud.all("Instance").values()} == {"active"}
+
 
 class TestNetworks:
     def test_the_experiment_network_is_one_of_its_own(self, cloud: Cloud) -> None:

@@ -241,6 +241,10 @@ class Backend(ABC):
     def remove(self, thing: Existing) -> None:
         """Remove something that exists, known to the state or not; it may have gone already."""
 
+    def faults(self, cluster: str) -> list[str]:
+        """Return what the testbed itself says of nodes that it failed to give."""
+        return []
+
     def environment(self) -> dict[str, str]:
         """Return the variables that nodes need to reach package registries (CA, proxy)."""
         return {}

@@ -87,7 +87,8 @@ def _group(connection: Connection, group: GroupNeeds, found: dict[str, Any]) -> 
         names = [other.name for other in connection.compute.flavors()]
         yield one("flavor", group.server.flavor, [], names)
     else:
-        yield _gpus(group, flavor)
+        yield one("flavor", flavor.name, [flavor], [])
+        yield from _gpus(group, flavor)
     image = images(connection, group.image)
     names = [] if image else [other.name for other in connection.image.images()]
     yield one("image", group.image, image, names)
@@ -97,21 +98,19 @@ def _group(connection: Connection, group: GroupNeeds, found: dict[str, Any]) -> 
         yield _zone(connection, group.server.availability_zone)
 
 
-def _gpus(group: GroupNeeds, flavor: Any) -> Finding:
+def _gpus(group: GroupNeeds, flavor: Any) -> Iterator[Finding]:
+    if not group.gpus:
+        return
     known = flavors.gpus(flavor.extra_specs or {})
-    id_ = "openstack.gpus"
+    wanted = f"group {group.name}: {group.gpus} GPU(s) per node are wanted"
     if known is None:
         # Not every cloud shows them to its users, so that verify has the last word.
-        note = ", which does not tell of GPUs" if group.gpus else ""
-        return Finding(id_, True, f"group {group.name}: flavor {flavor.name}{note}")
+        message = f"{wanted}, flavor {flavor.name} does not tell what it has"
+        yield Finding("openstack.gpus", True, message)
+        return
     right = known.count >= group.gpus
-    return Finding(
-        id_,
-        right,
-        f"group {group.name}: {group.gpus} GPU(s) per node are wanted, "
-        f"flavor {flavor.name} has {known.count} ({known.model})",
-        None if right else "gpubed resources CLUSTER",
-    )
+    message = f"{wanted}, flavor {flavor.name} has {known.count} ({known.model})"
+    yield Finding("openstack.gpus", right, message, None if right else "gpubed resources CLUSTER")
 
 
 def _fits_image(group: GroupNeeds, flavor: Any, image: Any) -> Finding:

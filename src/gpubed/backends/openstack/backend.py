@@ -69,6 +69,12 @@ class OpenStackBackend(Backend):
 
         return census.describe(allocation)
 
+    def faults(self, cluster: str) -> list[str]:
+        """Return what Nova says of servers that it failed to give."""
+        from gpubed.backends.openstack import census
+
+        return census.faults(cluster)
+
     def existing(self, cluster: str) -> list[Existing]:
         """Return what the cloud has under a cluster's name."""
         from gpubed.backends.openstack import census

@@ -31,6 +31,18 @@ def describe(allocation: Allocation) -> dict[str, str]:
     return {node.name: _word(states.get(node.id)) for node in allocation.nodes}
 
 
+def faults(cluster: str) -> list[str]:
+    """Return what Nova says of the cluster's servers that are in the state ERROR."""
+    connection = cloud.of(cluster)
+    with cloud.errors("list the servers"):
+        servers = list(connection.compute.servers(details=True, status="ERROR"))
+    return [
+        f"{server.name}: {(server.fault or {}).get('message', 'no reason given')}"
+        for server in servers
+        if labels.uuid_of_metadata(server.metadata or {}, cluster) is not None
+    ]
+
+
 def existing(cluster: str) -> list[Existing]:
     """Return all that carries the cluster's name, in the order in which it can be removed."""
     connection = cloud.of(cluster)

@@ -207,6 +207,8 @@ class Cluster(Testbed):
             networks=[{"port": port.id} for port in ports],
             scheduler_hints=affinity,
             metadata=self._metadata(**{GROUP: node.group}),
+            # Unless it is said, a stopped server is left as it is.
+            power_state="active",
             opts=self.native(
                 # Without a way out, cloud-init would wait for one.
                 self._router,

@@ -28,7 +28,12 @@ def findings(spec: ClusterSpec | None) -> list[Finding]:
     """Look at everything; what does not depend on a specification first."""
     if spec is None:
         return []  # whoever uses another testbed needs none of it
-    return [_cli(), *_plugin(), *_cloud(spec)]
+    return [*tools(), *_cloud(spec)]
+
+
+def tools() -> list[Finding]:
+    """Look at what must be on this machine."""
+    return [_cli(), *_plugin()]
 
 
 def install_plugin(say: Callable[[str], None]) -> None:
