@@ -165,10 +165,10 @@ SERVER = {
     "id": "server-id",
     "outputs": {"name": "gpubed-cloudy-node-0"},
 }
-RULE = {
-    "urn": "urn:pulumi:c::gpubed::gpubed:openstack:Cluster$x::nodes-within",
-    "type": "openstack:networking/secGroupRule:SecGroupRule",
-    "id": "rule-id",
+ATTACHED = {  # goes with its server and is listed nowhere
+    "urn": "urn:pulumi:c::gpubed::gpubed:openstack:Cluster$x::node-0-data-0",
+    "type": "openstack:compute/volumeAttach:VolumeAttach",
+    "id": "server-id/volume-id",
 }
 LOOK = {
     "urn": "urn:pulumi:c::gpubed::gpubed:openstack:Cluster$x::debian-12",
@@ -196,7 +196,7 @@ class TestState:
             "id": "u",
             "outputs": {"result": {"uuid": "u"}},
         }
-        resources = [identity, LOOK, SERVER, RULE]
+        resources = [identity, LOOK, SERVER, ATTACHED]
         return SimpleNamespace(
             cluster=SimpleNamespace(name="cloudy"),
             export=lambda: {"deployment": {"resources": resources}},

@@ -64,47 +64,78 @@ def remove(thing: Existing) -> None:
 
 def _listed(connection: Connection, kind: str, cluster: str) -> Iterator[tuple[str, str, str]]:
     """Yield name, id (as Pulumi's state has it) and UUID."""
-    if kind in _TAGGED:
-        query = f"{labels.NAME}={cluster}"
-        for thing in _tagged(connection, kind)(tags=query):
-            uuid = labels.uuid_of_tags(thing.tags or (), cluster)
-            yield from _entry(thing, uuid)
-    elif kind in ("server", "volume"):
-        for thing in _with_metadata(connection, kind):
-            yield from _entry(thing, labels.uuid_of_metadata(thing.metadata or {}, cluster))
-    elif kind == "server group":
-        for thing in connection.compute.server_groups():
-            yield from _entry(thing, labels.uuid_of_name(thing.name, cluster))
-    else:
-        for thing in connection.compute.keypairs():
-            if uuid := labels.uuid_of_name(thing.name, cluster):
-                yield thing.name, thing.name, uuid
+    for thing, uuid in _LISTERS.get(kind, _network_things)(connection, kind, cluster):
+        if uuid is not None:
+            # The state knows key pairs by their names, and so does Nova.
+            yield str(thing.name or thing.id), str(thing.id), uuid
 
 
-def _entry(thing: Any, uuid: str | None) -> Iterator[tuple[str, str, str]]:
-    if uuid is not None:
-        yield str(thing.name or thing.id), str(thing.id), uuid
+_Owned = Iterator[tuple[Any, str | None]]
 
 
-_TAGGED = {
+def _network_things(connection: Connection, kind: str, cluster: str) -> _Owned:
+    for thing in _of_network(connection, kind):
+        yield thing, labels.uuid_of_tags(_said(thing), cluster)
+
+
+def _router_interfaces(connection: Connection, _: str, cluster: str) -> _Owned:
+    for router in _of_network(connection, "router"):
+        for port in _interfaces(connection, router.id):
+            yield port, labels.uuid_of_tags(_said(router), cluster)
+
+
+def _with_metadata(connection: Connection, kind: str, cluster: str) -> _Owned:
+    for thing in _servers_or_volumes(connection, kind):
+        yield thing, labels.uuid_of_metadata(thing.metadata or {}, cluster)
+
+
+def _with_name(connection: Connection, kind: str, cluster: str) -> _Owned:
+    compute = connection.compute
+    for thing in compute.keypairs() if kind == "key pair" else compute.server_groups():
+        yield thing, labels.uuid_of_name(thing.name, cluster)
+
+
+_LISTERS: dict[str, Callable[[Connection, str, str], _Owned]] = {
+    "router interface": _router_interfaces,
+    "server": _with_metadata,
+    "volume": _with_metadata,
+    "server group": _with_name,
+    "key pair": _with_name,
+}
+
+
+_NETWORK = {
     "floating address": "ips",
     "router": "routers",
     "port": "ports",
     "subnet": "subnets",
     "network": "networks",
+    "rule": "security_group_rules",
     "security group": "security_groups",
     "qos policy": "qos_policies",
 }
 
 
-def _tagged(connection: Connection, kind: str) -> Callable[..., Iterable[Any]]:
+def _of_network(connection: Connection, kind: str) -> Iterable[Any]:
     if kind == "qos policy" and connection.network.find_extension("qos") is None:
-        return lambda **_: ()
-    listing: Callable[..., Iterable[Any]] = getattr(connection.network, _TAGGED[kind])
-    return listing
+        return ()
+    things: Iterable[Any] = getattr(connection.network, _NETWORK[kind])(
+        project_id=connection.current_project_id
+    )
+    return things
 
 
-def _with_metadata(connection: Connection, kind: str) -> Iterable[Any]:
+def _said(thing: Any) -> list[str]:
+    """Return tags and the words of the description: either may be all there is."""
+    return [*(getattr(thing, "tags", None) or ()), *(thing.description or "").split()]
+
+
+def _interfaces(connection: Connection, router: str) -> list[Any]:
+    ports = connection.network.ports(device_id=router)
+    return [port for port in ports if "router_interface" in port.device_owner]
+
+
+def _servers_or_volumes(connection: Connection, kind: str) -> Iterable[Any]:
     if kind == "server":
         return connection.compute.servers(details=True)
     # A cloud without volumes has none of ours.
@@ -115,11 +146,10 @@ def _remove_server(connection: Connection, id_: str) -> None:
     _until_gone(connection.compute, "server", id_)
 
 
-def _remove_router(connection: Connection, id_: str) -> None:
-    for port in connection.network.ports(device_id=id_):
-        if "router_interface" in port.device_owner:
-            connection.network.remove_interface_from_router(id_, port.id)
-    connection.network.delete_router(id_)
+def _remove_interface(connection: Connection, id_: str) -> None:
+    port = connection.network.find_port(id_)
+    if port is not None:
+        connection.network.remove_interface_from_router(port.device_id, port=id_)
 
 
 def _remove_volume(connection: Connection, id_: str) -> None:
@@ -136,10 +166,12 @@ def _until_gone(proxy: Any, kind: str, id_: str) -> None:
 _REMOVERS: dict[str, Callable[[Connection, str], object]] = {
     "server": _remove_server,
     "floating address": lambda c, id_: c.network.delete_ip(id_),
-    "router": _remove_router,
+    "router interface": _remove_interface,
+    "router": lambda c, id_: c.network.delete_router(id_),
     "port": lambda c, id_: c.network.delete_port(id_),
     "subnet": lambda c, id_: c.network.delete_subnet(id_),
     "network": lambda c, id_: c.network.delete_network(id_),
+    "rule": lambda c, id_: c.network.delete_security_group_rule(id_),
     "security group": lambda c, id_: c.network.delete_security_group(id_),
     "qos policy": lambda c, id_: c.network.delete_qos_policy(id_),
     "volume": _remove_volume,

@@ -70,9 +70,9 @@ class Cluster(Testbed):
         return self._uuid.apply(lambda known: labels.name(self._plan.cluster, known, thing))
 
     @property
-    def tags(self) -> pulumi.Output[list[str]]:
-        """The tags of everything that has tags."""
-        return self._tags
+    def owner(self) -> dict[str, pulumi.Output[Any]]:
+        """Tags and description of what has them; the plugin sets tags in a second call."""
+        return {"tags": self._tags, "description": self._tags.apply(" ".join)}
 
     @property
     def dns(self) -> list[str]:
@@ -97,9 +97,7 @@ class Cluster(Testbed):
 
     def _security_groups(self) -> dict[str, networking.SecGroup]:
         made = {
-            name: networking.SecGroup(
-                name, name=self.name(name), tags=self._tags, opts=self.native()
-            )
+            name: networking.SecGroup(name, name=self.name(name), **self.owner, opts=self.native())
             for name in ("nodes", "door")
         }
         nodes = made["nodes"].id
@@ -121,8 +119,7 @@ class Cluster(Testbed):
             direction="ingress",
             ethertype="IPv4",
             security_group_id=group,
-            # Rules have no tags; this is for those who look at them by hand.
-            description=self._uuid.apply(lambda known: f"{labels.CLUSTER}={known}"),
+            description=self._tags.apply(" ".join),  # rules have no tags
             opts=self.native(),
             **rule,
         )
@@ -134,7 +131,7 @@ class Cluster(Testbed):
             "router",
             name=self.name("router"),
             external_network_id=external.result["id"],
-            tags=self._tags,
+            **self.owner,
             opts=self.native(),
         )
         return networking.RouterInterface(
@@ -145,7 +142,7 @@ class Cluster(Testbed):
         if self._config.shaping == "none" or network.rate_bps is None:
             return None
         policy = networking.QosPolicy(
-            "experiment", name=self.name("experiment"), tags=self._tags, opts=self.native()
+            "experiment", name=self.name("experiment"), **self.owner, opts=self.native()
         )
         for direction in ("egress", "ingress"):
             networking.QosBandwidthLimitRule(
@@ -253,7 +250,7 @@ class Cluster(Testbed):
             "door",
             pool=self._config.external_network,
             port_id=head.port.id,
-            tags=self._tags,
+            **self.owner,
             # An address is of use only where a router leads to it.
             opts=self.native(self._router),
         )
@@ -268,7 +265,7 @@ class _Segment:
         # The control network's packet size is the cloud's own business.
         mtu = None if gateway else plan.mtu
         self.network = networking.Network(
-            purpose, name=name, mtu=mtu, tags=cluster.tags, opts=cluster.native()
+            purpose, name=name, mtu=mtu, **cluster.owner, opts=cluster.native()
         )
         first, last = (str(subnet[offset]) for offset in _POOL)
         self.subnet = networking.Subnet(
@@ -279,7 +276,7 @@ class _Segment:
             ip_version=4,
             allocation_pools=[networking.SubnetAllocationPoolArgs(start=first, end=last)],
             **_gateway(cluster, str(subnet[1]) if gateway else None),
-            tags=cluster.tags,
+            **cluster.owner,
             opts=cluster.native(),
         )
 
@@ -300,7 +297,7 @@ class _Segment:
             security_group_ids=groups,
             qos_policy_id=qos.id if qos else None,
             admin_state_up=True,
-            tags=self._cluster.tags,
+            **self._cluster.owner,
             opts=self._cluster.native(),
         )
 

@@ -1,6 +1,7 @@
 """What belongs to which cluster: tags, metadata, and names where OpenStack has neither.
 
-Networks, ports, routers and the like have tags; servers and volumes have metadata;
+Networks, ports, routers and the like have tags, and a description that says the same,
+since a run that is killed may have left them without tags; servers and volumes have metadata;
 key pairs and server groups have only their names, so those end in the whole UUID.
 """
 
@@ -16,10 +17,12 @@ NAME = "gpubed.name"
 TYPES = {
     "server": "openstack:compute/instance:Instance",
     "floating address": "openstack:networking/floatingIp:FloatingIp",
+    "router interface": "openstack:networking/routerInterface:RouterInterface",
     "router": "openstack:networking/router:Router",
     "port": "openstack:networking/port:Port",
     "subnet": "openstack:networking/subnet:Subnet",
     "network": "openstack:networking/network:Network",
+    "rule": "openstack:networking/secGroupRule:SecGroupRule",
     "security group": "openstack:networking/secGroup:SecGroup",
     "qos policy": "openstack:networking/qosPolicy:QosPolicy",
     "volume": "openstack:blockstorage/volume:Volume",
