@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gpubed import registry
@@ -30,7 +31,7 @@ class Recorded:
     inputs: dict[str, Any]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+        return f"{self.kind.rsplit(':', 1)[-1]} {self.name}"
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,9 @@ def audit(stack: Stack) -> Audit:
     deployment = stack.export().get("deployment", {})
     uuid, backend = owner(stack)
     recorded = list(_recorded(deployment.get("resources", [])))
-    with ThreadPoolExecutor(8) as pool:
-        there = list(pool.map(_is_there, recorded))
     found = backend.existing(stack.cluster.name) if backend else []
+    with ThreadPoolExecutor(8) as pool:
+        there = list(pool.map(partial(_is_there, found), recorded))
     known = {resource.id for resource in recorded}
     return Audit(
         uuid=uuid,
@@ -125,12 +126,16 @@ def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:
 
 def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
     for resource in resources:
-        outputs = resource.get("outputs", {})
+        outputs, type_ = resource.get("outputs", {}), resource["type"]
+        name, package = resource["urn"].rsplit("::", 1)[-1], type_.split(":", 1)[0]
         if outputs.get("backend") in registry.backend_names():
-            name = resource["urn"].rsplit("::", 1)[-1]
             yield Recorded(outputs["backend"], outputs["kind"], name, resource["id"], outputs)
+        elif package in registry.backend_names() and type_ in registry.backend(package).native:
+            yield Recorded(package, type_, name, resource["id"], outputs)
 
 
-def _is_there(recorded: Recorded) -> bool:
+def _is_there(found: Sequence[Existing], recorded: Recorded) -> bool:
+    if recorded.kind in registry.backend(recorded.backend).native:
+        return any(thing.id == recorded.id for thing in found)
     driver = registry.backend(recorded.backend).driver(recorded.kind)
     return driver.read(recorded.id, recorded.inputs) is not None

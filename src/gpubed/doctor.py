@@ -29,12 +29,19 @@ def examine(cluster: ClusterPaths | None) -> list[Finding]:
     return findings + registry.backend(spec_backend(spec)).doctor(spec)
 
 
-def install_cli(say: Callable[[str], None]) -> None:
-    """Install Pulumi's CLI with the SDK's own installer.
+def repair(cluster: ClusterPaths | None, say: Callable[[str], None]) -> None:
+    """Install Pulumi's CLI, and for a cluster what its testbed needs of Pulumi besides.
 
     Raises:
-        GpubedError: The download failed.
+        GpubedError: A download failed.
     """
+    if shutil.which("pulumi") is None or cluster is None:
+        _install_cli(say)
+    if cluster:
+        registry.backend(spec_backend(load(cluster.spec))).repair(say)
+
+
+def _install_cli(say: Callable[[str], None]) -> None:
     try:
         command = automation.PulumiCommand.install()
     except Exception as error:  # the installer raises whatever its download raised

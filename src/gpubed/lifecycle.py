@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from gpubed import lease as leases
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Backend, Existing, JobTestbed
 from gpubed.engine import LogEvent, ResourceEvent, Result
-from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
@@ -42,6 +42,7 @@ class Removal:
 def preview(cluster: ClusterPaths, engine: EngineName) -> tuple[ClusterPlan, Result]:
     """Compute what `up` would do; nothing is changed."""
     wanted = from_file(cluster.spec)
+    registry.backend(wanted.backend).require_engine(engine)
     cluster.project.prepare()
     return wanted, Stack(cluster, engine).preview(_emit)
 
@@ -59,6 +60,7 @@ def up(
     """
     wanted = from_file(cluster.spec)
     backend = registry.backend(wanted.backend)
+    backend.require_engine(engine)
     cluster.project.prepare()
     with runlock.hold(cluster.state, "up") as ended:
         if ended:
@@ -74,11 +76,13 @@ def up(
             stack.refresh(_emit)
         else:
             leases.check_not_expired(cluster)
-        result = stack.up(_emit)
+        if killed.exists() and backend.native:
+            # Pulumi's plugins adopt nothing, and would find names and addresses in use.
+            _remove_leftovers(stack)
+        result = _up(stack, backend)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
-            if gone := audits.remove_unrecorded(stack):
-                progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
+            _remove_leftovers(stack)
             killed.unlink()
         granted = allocations.load(cluster.allocation)
         _lease(cluster, wanted, granted)
@@ -88,6 +92,25 @@ def up(
         if verify and wanted.spec.configure and granted.nodes:
             handover.verify_cluster(cluster, wanted, granted)
     return result
+
+
+def _up(stack: Stack, backend: Backend) -> Result:
+    try:
+        return stack.up(_emit)
+    except Locked:
+        raise
+    except GpubedError as error:
+        # A plugin says that a server is not what it should be, the testbed says why.
+        with suppress(GpubedError):
+            if faults := backend.faults(stack.cluster.name):
+                listed = "".join(f"\n  {fault}" for fault in faults)
+                raise Refused(f"{error.message}{listed}", error.hint) from error
+        raise
+
+
+def _remove_leftovers(stack: Stack) -> None:
+    if gone := audits.remove_unrecorded(stack):
+        progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
 
 
 def changed(result: Result) -> bool:
@@ -103,7 +126,7 @@ def probe(
     Raises:
         GpubedError: A node or a service does not answer.
     """
-    states = node_states(cluster, granted, backend)
+    states = node_states(cluster, wanted, granted, backend)
     if dead := {name: state for name, state in states.items() if state != "ready"}:
         listed = ", ".join(f"{name} is {state}" for name, state in dead.items())
         raise GpubedError(listed, f"gpubed up {cluster.name} --refresh")
@@ -111,9 +134,16 @@ def probe(
         services.probe(cluster, wanted, granted)
 
 
-def node_states(cluster: ClusterPaths, granted: Allocation, backend: Backend) -> dict[str, str]:
-    """Return each node's state: ready, unreachable, stopped or missing."""
+def node_states(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
+) -> dict[str, str]:
+    """Return each node's state: ready, unreachable, stopped or missing.
+
+    Of bare nodes, it is what the testbed says: nobody logs in to them.
+    """
     states = backend.describe(granted)
+    if not wanted.spec.configure:
+        return states
 
     def look(node: Node) -> str:
         if states[node.name] != "ready":
@@ -139,8 +169,8 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     """
     granted = allocations.load(cluster.allocation)
     backend = registry.backend(granted.backend)
-    states = node_states(cluster, granted, backend)
     wanted = from_file(cluster.spec)
+    states = node_states(cluster, wanted, granted, backend)
     verified = Verification.last(cluster.verification)
     found = hardware.of_cluster(cluster.facts, granted)
     return {
@@ -165,6 +195,8 @@ def down(cluster: ClusterPaths, engine: EngineName) -> Removal:
     with runlock.hold(cluster.state, "down"):
         stack = Stack(cluster, engine)
         uuid, backend = audits.owner(stack)
+        if backend:
+            backend.require_engine(engine)
 
         def left() -> list[Existing]:
             found = backend.existing(cluster.name) if backend and uuid else []

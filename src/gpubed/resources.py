@@ -155,6 +155,14 @@ class Slice(_Managed, module="gpubed", name="Slice"):
     """Nodes and links that a testbed grants and takes back as one."""
 
 
+class Capacity(_Managed, module="gpubed", name="Capacity"):
+    """A look at whether the testbed has what is wanted, before anything is made."""
+
+
+class HostKey(_Managed, module="gpubed", name="HostKey"):
+    """A node's SSH host key, made on the controller; only the public half is in the state."""
+
+
 class Volume(_Managed, module="gpubed", name="Volume"):
     """Storage that nodes share."""
 

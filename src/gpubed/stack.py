@@ -140,6 +140,8 @@ class Stack:
             work_dir=str(project.root), env_vars={**_inherited(), **environment(project)}
         )
         started, translator = time.monotonic(), _Translator(sink, verb == "preview")
+        if verb != "preview":
+            self._embedded().require_free()
         with _pulumi_errors():
             (project.pulumi / "config").mkdir(parents=True, exist_ok=True)
             stack = automation.create_or_select_stack(
@@ -198,7 +200,8 @@ class _Translator:
                 self._step(done.metadata, "done")
         elif failed := event.res_op_failed_event:
             self._step(failed.metadata, "failed")
-        elif (said := event.diagnostic_event) and not said.ephemeral:
+        elif (said := event.diagnostic_event) and not said.ephemeral and said.severity != "debug":
+            # Plugins tell all they send when debugging, secrets among it.
             self._sink(LogEvent(said.severity, said.message.strip(), said.urn or None))
 
     def _step(self, metadata: automation.StepEventMetadata, status: str) -> None:

@@ -8,14 +8,14 @@ It knows nothing of Ansible, roles or jobs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.errors import GpubedError, UsageError
+from gpubed.errors import GpubedError, PrerequisiteMissing, UsageError
 
 if TYPE_CHECKING:
     import pulumi
@@ -178,12 +178,29 @@ class Backend(ABC):
         shared_storage: What `storage.shared.provider: auto` stands for.
         may_reboot: Whether nodes may reboot where the specification does not say.
         plans_addresses: Whether nodes get the addresses of the plan.
+        engine_required: The only engine that its resources can be made with, if it is one.
+        native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
     """
 
     name: str
     shared_storage: Literal["volume", "nfs"] = "nfs"
     may_reboot: bool = True
     plans_addresses: bool = True
+    engine_required: Literal["cli"] | None = None
+    native: frozenset[str] = frozenset()
+
+    def require_engine(self, engine: str) -> None:
+        """Refuse an engine that cannot make the testbed's resources.
+
+        Raises:
+            PrerequisiteMissing: It is not the one that the testbed needs.
+        """
+        if self.engine_required and engine != self.engine_required:
+            raise PrerequisiteMissing(
+                f"backend {self.name} needs Pulumi's CLI and its plugin {self.name!r}: "
+                "its resources are not for the embedded engine",
+                "gpubed doctor CLUSTER --fix, and put `pulumi` on PATH",
+            )
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Return what of the specification this testbed cannot do."""
@@ -192,6 +209,10 @@ class Backend(ABC):
     @abstractmethod
     def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
         """Look at everything that must be in place before the first create."""
+
+    def repair(self, say: Callable[[str], None]) -> None:
+        """Install what Pulumi's own installer can: `gpubed doctor CLUSTER --fix`."""
+        say(f"backend {self.name} needs no plugin of Pulumi's")
 
     @abstractmethod
     def component(
@@ -221,6 +242,10 @@ class Backend(ABC):
     @abstractmethod
     def remove(self, thing: Existing) -> None:
         """Remove something that exists, known to the state or not; it may have gone already."""
+
+    def faults(self, cluster: str) -> list[str]:
+        """Return what the testbed itself says of nodes that it failed to give."""
+        return []
 
     def environment(self) -> dict[str, str]:
         """Return the variables that nodes need to reach package registries (CA, proxy)."""

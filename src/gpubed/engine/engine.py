@@ -66,6 +66,14 @@ class Engine:
             with self._locked():
                 self._stack.create()
 
+    def require_free(self) -> None:
+        """Clears what killed runs left locked, the CLI's too, which would wait for them.
+
+        Raises:
+            Locked: Another run holds the stack.
+        """
+        locks.require_free(self._stack.file.locks)
+
     def preview(self, on_event: EventSink = discard) -> Result:
         """Tells what `up` would do; changes nothing.
 

@@ -30,11 +30,11 @@ def hold(folder: Path) -> Iterator[None]:
         Locked: Another run holds the stack.
         GpubedError: The lock cannot be written.
     """
-    _refuse_foreign(folder, own=None)
+    require_free(folder)
     own = folder / f"{uuid.uuid4()}.json"
     _write(own)
     try:
-        _refuse_foreign(folder, own)
+        require_free(folder, own)
         yield
     finally:
         own.unlink(missing_ok=True)
@@ -64,7 +64,12 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _refuse_foreign(folder: Path, own: Path | None) -> None:
+def require_free(folder: Path, own: Path | None = None) -> None:
+    """Clears the locks of processes that are gone, and looks whether another is left.
+
+    Raises:
+        Locked: Another run holds the stack.
+    """
     for path in sorted(folder.glob("*.json")):
         if path == own:
             continue

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from gpubed import plan
+from gpubed import plan, registry, stack
 from gpubed.cli.options import Cluster, Json
 from gpubed.cli.ui import UI
 from gpubed.paths import Project
@@ -21,6 +21,7 @@ def command(cluster: Cluster, as_json: Json = False) -> int:
         ui.say(str(error))
     if not errors and found:
         ui.say(f"{_short(paths.spec)} is right: {len(found.nodes)} node(s)")
+        registry.backend(found.backend).require_engine(stack.choose(None))
     return 2 if errors else 0
 
 

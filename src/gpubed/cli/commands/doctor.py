@@ -20,10 +20,10 @@ def command(
     as_json: Json = False,
 ) -> int:
     """Look at everything that must be in place, and say how to repair what is not."""
-    ui = UI(as_json)
+    ui, paths = UI(as_json), find(cluster) if cluster else None
     if fix:
-        doctor.install_cli(ui.note)
-    findings = doctor.examine(find(cluster) if cluster else None)
+        doctor.repair(paths, ui.note)
+    findings = doctor.examine(paths)
     ui.document("doctor", {"findings": [asdict(finding) for finding in findings]})
     for finding in findings:
         ui.say(f"{'ok  ' if finding.ok else 'FAIL'} {finding.id}: {finding.message}")

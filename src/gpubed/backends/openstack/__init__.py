@@ -1,0 +1,1 @@
+"""The OpenStack backend: nodes as servers of a cloud."""

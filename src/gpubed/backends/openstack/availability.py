@@ -1,0 +1,199 @@
+"""Whether a cloud can give a cluster: looked at before the first create.
+
+A server that a cloud cannot give ends in the state ERROR, minutes later and with a
+sentence that hides the reason. So quota, flavors, images, networks, zones and
+extensions are asked for first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from openstack.connection import Connection
+
+from gpubed.backends.base import Finding
+from gpubed.backends.openstack import flavors, labels, quota
+from gpubed.backends.openstack.needs import GroupNeeds, Needs
+
+GROUP = "gpubed.group"
+_GIB = 2**30
+
+
+def findings(connection: Connection, needs: Needs, held: Needs | None = None) -> list[Finding]:
+    """Look at everything that a cloud must have.
+
+    Args:
+        needs: What is wanted.
+        held: What of it is there already.
+    """
+    found: dict[str, Any] = {
+        name: connection.compute.find_flavor(name, get_extra_specs=True)
+        for name in {group.server.flavor for group in (*needs.groups, *(held or needs).groups)}
+    }
+    looked = [
+        *(finding for group in needs.groups for finding in _group(connection, group, found)),
+        _external(connection, needs.external_network),
+        *_extensions(connection, needs),
+    ]
+    if all(finding.ok for finding in looked):
+        looked += _quota(connection, needs, held, found)
+    return looked
+
+
+def held(connection: Connection, needs: Needs, cluster: str) -> Needs | None:
+    """Return what of a cluster's needs is met by servers that it has; None when it has none."""
+    counts: Counter[str] = Counter()
+    for server in connection.compute.servers(details=True):
+        if labels.uuid_of_metadata(server.metadata or {}, cluster) is not None:
+            counts[server.metadata.get(GROUP, "")] += 1
+    if not counts:
+        return None
+    groups = tuple(g.model_copy(update={"count": counts[g.name]}) for g in needs.groups)
+    return needs.model_copy(
+        update={"groups": groups, "members": min(needs.members, counts.total())}
+    )
+
+
+def images(connection: Connection, name: str) -> list[Any]:
+    """Return the images of a name that can be booted."""
+    return [image for image in connection.image.images(name=name) if image.status == "active"]
+
+
+def external_networks(connection: Connection, name: str) -> list[Any]:
+    """Return the external networks of a name."""
+    return list(connection.network.networks(name=name, is_router_external=True))
+
+
+def one(what: str, name: str, found: list[Any], others: list[str]) -> Finding:
+    """Judge whether exactly one thing has a name."""
+    id_ = f"openstack.{what}"
+    if len(found) == 1:
+        return Finding(id_, True, f"{what} {name}")
+    if found:
+        ids = ", ".join(thing.id for thing in found)
+        return Finding(
+            id_, False, f"{len(found)} {what}s are named {name!r}: {ids}", f"use another {what}"
+        )
+    there = ", ".join(sorted(others)[:10]) or "none at all"
+    message = f"there is no {what} {name!r}; there are: {there}"
+    return Finding(id_, False, message, "take one that exists")
+
+
+def _group(connection: Connection, group: GroupNeeds, found: dict[str, Any]) -> Iterator[Finding]:
+    flavor = found[group.server.flavor]
+    if flavor is None:
+        names = [other.name for other in connection.compute.flavors()]
+        yield one("flavor", group.server.flavor, [], names)
+    else:
+        yield one("flavor", flavor.name, [flavor], [])
+        yield from _gpus(group, flavor)
+    image = images(connection, group.image)
+    names = [] if image else [other.name for other in connection.image.images()]
+    yield one("image", group.image, image, names)
+    if flavor is not None and len(image) == 1:
+        yield _fits_image(group, flavor, image[0])
+    if group.server.availability_zone:
+        yield _zone(connection, group.server.availability_zone)
+
+
+def _gpus(group: GroupNeeds, flavor: Any) -> Iterator[Finding]:
+    if not group.gpus:
+        return
+    known = flavors.gpus(flavor.extra_specs or {})
+    wanted = f"group {group.name}: {group.gpus} GPU(s) per node are wanted"
+    if known is None:
+        # Not every cloud shows them to its users, so that verify has the last word.
+        message = f"{wanted}, flavor {flavor.name} does not tell what it has"
+        yield Finding("openstack.gpus", True, message)
+        return
+    right = known.count >= group.gpus
+    message = f"{wanted}, flavor {flavor.name} has {known.count} ({known.model})"
+    yield Finding("openstack.gpus", right, message, None if right else "gpubed resources CLUSTER")
+
+
+def _fits_image(group: GroupNeeds, flavor: Any, image: Any) -> Finding:
+    boot = group.server.boot_volume
+    disk = -(-boot // _GIB) if boot else flavor.disk
+    smallest = max(image.min_disk or 0, -(-(image.size or 0) // _GIB))
+    # A flavor without a disk leaves its size to the image.
+    small_disk = disk and disk < smallest
+    small_ram = flavor.ram < (image.min_ram or 0)
+    what = "boot volume" if boot else f"flavor {flavor.name}"
+    if small_disk:
+        message = f"image {group.image} needs {smallest} GiB of disk, {what} has {disk}"
+    elif small_ram:
+        message = f"image {group.image} needs {image.min_ram} MiB, {what} has {flavor.ram}"
+    else:
+        message = f"image {group.image} fits {what}"
+    right = not (small_disk or small_ram)
+    fix = None if right else "set backend.boot_volume, or take a larger flavor"
+    return Finding("openstack.disk", right, message, fix)
+
+
+def _zone(connection: Connection, name: str) -> Finding:
+    zones = [zone for zone in connection.compute.availability_zones() if zone.state["available"]]
+    found = [zone for zone in zones if zone.name == name]
+    return one("availability zone", name, found, [zone.name for zone in zones])
+
+
+def _external(connection: Connection, name: str) -> Finding:
+    others = [n.name for n in connection.network.networks(is_router_external=True)]
+    return one("external network", name, external_networks(connection, name), others)
+
+
+def _extensions(connection: Connection, needs: Needs) -> Iterator[Finding]:
+    if needs.qos:
+        yield _has(
+            "qos",
+            connection.network.find_extension("qos") is not None,
+            "cannot hold links to a rate: its network service has no QoS",
+            "set backend.shaping: none, and networks.experiment.rate to what links carry",
+        )
+    if needs.counted()["volumes"]:
+        yield _has(
+            "volumes",
+            connection.has_service("block-storage"),
+            "has no volumes: there is no block storage service",
+            "leave boot_volume and data_volumes out",
+        )
+
+
+def _has(what: str, there: bool, lack: str, fix: str) -> Finding:
+    if there:
+        return Finding(f"openstack.{what}", True, f"{what}: yes")
+    return Finding(f"openstack.{what}", False, f"this cloud {lack}", fix)
+
+
+def _quota(
+    connection: Connection, needs: Needs, held: Needs | None, found: dict[str, Any]
+) -> Iterator[Finding]:
+    wanted = _wanted(needs, found)
+    if held:
+        wanted -= _wanted(held, found)  # keeps what is positive
+    # Not a sum: what is in use by other groups does not count.
+    members = needs.members if not held or needs.members > held.members else 0
+    wanted["server_group_members"] = members
+    short = [
+        limit.shortage(wanted[limit.name])
+        for limit in quota.read(connection, volumes=bool(wanted["volumes"]))
+        if wanted[limit.name] > limit.left
+    ]
+    if not short:
+        yield Finding("openstack.quota", True, f"quota: {wanted['instances']} more server(s) fit")
+    for message in short:
+        fix = "lower count, free what you no longer need, or ask the cloud's operators for more"
+        if "server group" in message:
+            fix = "set backend.anti_affinity: none, or ask the cloud's operators for more"
+        yield Finding("openstack.quota", False, message, fix)
+
+
+def _wanted(needs: Needs, found: dict[str, Any]) -> Counter[str]:
+    wanted = needs.counted()
+    for group in needs.groups:
+        flavor = found[group.server.flavor]
+        if flavor is not None:  # an old one may have gone
+            wanted["cores"] += group.count * flavor.vcpus
+            wanted["ram"] += group.count * flavor.ram
+    return wanted

@@ -1,0 +1,105 @@
+"""The OpenStack backend: nodes as servers of a cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gpubed.backends.base import Backend, Driver, Existing, Finding, Offer, Problem
+from gpubed.backends.openstack import labels
+
+# OpenStack's and Pulumi's libraries are slow to import, and most verbs need neither.
+if TYPE_CHECKING:
+    import pulumi
+
+    from gpubed.allocation import Allocation
+    from gpubed.plan import ClusterPlan
+    from gpubed.spec import ClusterSpec
+
+
+class OpenStackBackend(Backend):
+    """Nodes as servers of an OpenStack cloud."""
+
+    name = "openstack"
+    engine_required = "cli"
+    native = frozenset(labels.TYPES.values())
+
+    def check(self, spec: ClusterSpec) -> list[Problem]:
+        """Refuse what a cloud cannot do."""
+        from gpubed.backends.openstack import limits
+
+        return limits.problems(spec)
+
+    def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
+        """Look at tools, credentials, quota, flavors, images and networks."""
+        from gpubed.backends.openstack import doctor
+
+        return doctor.findings(spec)
+
+    def repair(self, say: Callable[[str], None]) -> None:
+        """Install Pulumi's plugin for OpenStack."""
+        from gpubed.backends.openstack import doctor
+
+        doctor.install_plugin(say)
+
+    def component(
+        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+    ) -> pulumi.Output[dict[str, Any]]:
+        """Declare networks, security groups, servers and the floating address."""
+        from gpubed.backends.openstack.component import Cluster
+
+        return Cluster(plan, uuid, public_key).allocation
+
+    def driver(self, kind: str) -> Driver:
+        """Return the driver of a look at the cloud, or of a host key."""
+        from gpubed.backends.openstack import lookups
+        from gpubed.backends.openstack.host_key import HostKeyDriver
+
+        drivers: dict[str, type[Driver]] = {
+            "capacity": lookups.CapacityDriver,
+            "image": lookups.ImageDriver,
+            "network": lookups.ExternalNetworkDriver,
+            "hostkey": HostKeyDriver,
+        }
+        return drivers[kind]() if kind in drivers else super().driver(kind)
+
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Return the state of each node."""
+        from gpubed.backends.openstack import census
+
+        return census.describe(allocation)
+
+    def faults(self, cluster: str) -> list[str]:
+        """Return what Nova says of servers that it failed to give."""
+        from gpubed.backends.openstack import census
+
+        return census.faults(cluster)
+
+    def existing(self, cluster: str) -> list[Existing]:
+        """Return what the cloud has under a cluster's name."""
+        from gpubed.backends.openstack import census
+
+        return census.existing(cluster)
+
+    def remove(self, thing: Existing) -> None:
+        """Remove something of a cluster from the cloud."""
+        from gpubed.backends.openstack import census
+
+        census.remove(thing)
+
+    def resources(self, spec: ClusterSpec) -> list[Offer]:
+        """Return the flavors, and how many servers of each the quota still has room for."""
+        from gpubed.backends.openstack import offers
+
+        return offers.offers(spec)
+
+    def fits(self, plan: ClusterPlan) -> list[str]:
+        """Return why the cloud cannot give the cluster now."""
+        from gpubed.backends.openstack import offers
+
+        return offers.obstacles(plan)
+
+
+def create() -> OpenStackBackend:
+    """Make the backend; the registry calls this."""
+    return OpenStackBackend()

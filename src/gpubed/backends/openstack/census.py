@@ -1,0 +1,186 @@
+"""What exists of a cluster, asked from OpenStack itself by tags, metadata and names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from openstack.connection import Connection
+
+from gpubed.allocation import Allocation
+from gpubed.backends.base import Existing
+from gpubed.backends.openstack import cloud, labels
+
+_GONE_WITHIN_S = 300
+_READY = "ACTIVE"
+
+
+@dataclass(frozen=True)
+class Found(Existing):
+    """Something that exists, and the cluster whose specification names its cloud."""
+
+    cluster: str = ""
+
+
+def describe(allocation: Allocation) -> dict[str, str]:
+    """Return for each node whether it is ready, stopped or missing."""
+    connection = cloud.of(allocation.cluster)
+    with cloud.errors("list the servers"):
+        states = {server.id: server.status for server in connection.compute.servers(details=True)}
+    return {node.name: _word(states.get(node.id)) for node in allocation.nodes}
+
+
+def faults(cluster: str) -> list[str]:
+    """Return what Nova says of the cluster's servers that are in the state ERROR."""
+    connection = cloud.of(cluster)
+    with cloud.errors("list the servers"):
+        servers = list(connection.compute.servers(details=True, status="ERROR"))
+    return [
+        f"{server.name}: {(server.fault or {}).get('message', 'no reason given')}"
+        for server in servers
+        if labels.uuid_of_metadata(server.metadata or {}, cluster) is not None
+    ]
+
+
+def existing(cluster: str) -> list[Existing]:
+    """Return all that carries the cluster's name, in the order in which it can be removed."""
+    connection = cloud.of(cluster)
+    found: list[Existing] = []
+    for kind in labels.TYPES:
+        with cloud.errors(f"list what there is of kind {kind}"):
+            things = list(_listed(connection, kind, cluster))
+        found += [Found(kind, name, id_, uuid, cluster) for name, id_, uuid in sorted(things)]
+    return found
+
+
+def remove(thing: Existing) -> None:
+    """Remove one thing, and wait until it is gone; it may have gone meanwhile."""
+    assert isinstance(thing, Found)  # noqa: S101  # `existing` makes no others
+    connection = cloud.of(thing.cluster)
+    with cloud.errors(f"remove {thing}"):
+        _REMOVERS[thing.kind](connection, thing.id)
+
+
+def _listed(connection: Connection, kind: str, cluster: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, id (as Pulumi's state has it) and UUID."""
+    for thing, uuid in _LISTERS.get(kind, _network_things)(connection, kind, cluster):
+        if uuid is not None:
+            # The state knows key pairs by their names, and so does Nova.
+            yield str(thing.name or thing.id), str(thing.id), uuid
+
+
+_Owned = Iterator[tuple[Any, str | None]]
+
+
+def _network_things(connection: Connection, kind: str, cluster: str) -> _Owned:
+    for thing in _of_network(connection, kind):
+        yield thing, labels.uuid_of_tags(_said(thing), cluster)
+
+
+def _router_interfaces(connection: Connection, _: str, cluster: str) -> _Owned:
+    for router in _of_network(connection, "router"):
+        for port in _interfaces(connection, router.id):
+            yield port, labels.uuid_of_tags(_said(router), cluster)
+
+
+def _with_metadata(connection: Connection, kind: str, cluster: str) -> _Owned:
+    for thing in _servers_or_volumes(connection, kind):
+        yield thing, labels.uuid_of_metadata(thing.metadata or {}, cluster)
+
+
+def _with_name(connection: Connection, kind: str, cluster: str) -> _Owned:
+    compute = connection.compute
+    for thing in compute.keypairs() if kind == "key pair" else compute.server_groups():
+        yield thing, labels.uuid_of_name(thing.name, cluster)
+
+
+_LISTERS: dict[str, Callable[[Connection, str, str], _Owned]] = {
+    "router interface": _router_interfaces,
+    "server": _with_metadata,
+    "volume": _with_metadata,
+    "server group": _with_name,
+    "key pair": _with_name,
+}
+
+
+_NETWORK = {
+    "floating address": "ips",
+    "router": "routers",
+    "port": "ports",
+    "subnet": "subnets",
+    "network": "networks",
+    "rule": "security_group_rules",
+    "security group": "security_groups",
+    "qos policy": "qos_policies",
+}
+
+
+def _of_network(connection: Connection, kind: str) -> Iterable[Any]:
+    if kind == "qos policy" and connection.network.find_extension("qos") is None:
+        return ()
+    things: Iterable[Any] = getattr(connection.network, _NETWORK[kind])(
+        project_id=connection.current_project_id
+    )
+    return things
+
+
+def _said(thing: Any) -> list[str]:
+    """Return tags and the words of the description: either may be all there is."""
+    return [*(getattr(thing, "tags", None) or ()), *(thing.description or "").split()]
+
+
+def _interfaces(connection: Connection, router: str) -> list[Any]:
+    ports = connection.network.ports(device_id=router)
+    return [port for port in ports if "router_interface" in port.device_owner]
+
+
+def _servers_or_volumes(connection: Connection, kind: str) -> Iterable[Any]:
+    if kind == "server":
+        return connection.compute.servers(details=True)
+    # A cloud without volumes has none of ours.
+    return connection.block_storage.volumes() if connection.has_service("block-storage") else ()
+
+
+def _remove_server(connection: Connection, id_: str) -> None:
+    _until_gone(connection.compute, "server", id_)
+
+
+def _remove_interface(connection: Connection, id_: str) -> None:
+    port = connection.network.find_port(id_)
+    if port is not None:
+        connection.network.remove_interface_from_router(port.device_id, port=id_)
+
+
+def _remove_volume(connection: Connection, id_: str) -> None:
+    _until_gone(connection.block_storage, "volume", id_)
+
+
+def _until_gone(proxy: Any, kind: str, id_: str) -> None:
+    thing = getattr(proxy, f"find_{kind}")(id_)
+    if thing is not None:
+        getattr(proxy, f"delete_{kind}")(thing)
+        proxy.wait_for_delete(thing, wait=_GONE_WITHIN_S)
+
+
+_REMOVERS: dict[str, Callable[[Connection, str], object]] = {
+    "server": _remove_server,
+    "floating address": lambda c, id_: c.network.delete_ip(id_),
+    "router interface": _remove_interface,
+    "router": lambda c, id_: c.network.delete_router(id_),
+    "port": lambda c, id_: c.network.delete_port(id_),
+    "subnet": lambda c, id_: c.network.delete_subnet(id_),
+    "network": lambda c, id_: c.network.delete_network(id_),
+    "rule": lambda c, id_: c.network.delete_security_group_rule(id_),
+    "security group": lambda c, id_: c.network.delete_security_group(id_),
+    "qos policy": lambda c, id_: c.network.delete_qos_policy(id_),
+    "volume": _remove_volume,
+    "server group": lambda c, id_: c.compute.delete_server_group(id_),
+    "key pair": lambda c, id_: c.compute.delete_keypair(id_),
+}
+
+
+def _word(status: str | None) -> str:
+    if status is None:
+        return "missing"
+    return "ready" if status == _READY else "stopped"

@@ -1,0 +1,93 @@
+"""The connection to a cloud, and its answers in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import openstack
+from keystoneauth1 import exceptions as auth_errors
+from openstack import exceptions
+from openstack.connection import Connection
+
+from gpubed.backends.openstack.config import Config
+from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
+from gpubed.paths import Project
+from gpubed.spec import load
+
+_TIMEOUT_S = 60
+_CREDENTIALS = "set OS_CLOUD or backend.cloud to an entry of clouds.yaml, or source an openrc file"
+
+
+@cache
+def connect(cloud: str | None, region: str | None) -> Connection:
+    """Return the connection to a cloud; nothing has been asked yet.
+
+    Raises:
+        PrerequisiteMissing: There are no usable credentials, or TLS would not be verified.
+    """
+    try:
+        connection = openstack.connect(
+            cloud=cloud, region_name=region, app_name="gpubed", api_timeout=_TIMEOUT_S
+        )
+    except (exceptions.SDKException, auth_errors.ClientException) as error:
+        raise PrerequisiteMissing(f"OpenStack: {_first_line(error)}", _CREDENTIALS) from None
+    verify, _ = connection.config.get_requests_verify_args()
+    if not verify:
+        raise PrerequisiteMissing(
+            f"OpenStack: {connection.config.name} is not to be verified (verify: false)",
+            "name its certificate authority instead: cacert: in clouds.yaml, or OS_CACERT",
+        )
+    return connection
+
+
+def of(cluster: str) -> Connection:
+    """Return the connection to a cluster's cloud, as its specification names it.
+
+    Raises:
+        UsageError: The specification has errors.
+        PrerequisiteMissing: Its backend is another one by now, or there are no credentials.
+    """
+    path = Project.find().cluster(cluster).spec
+    config = load(path).backend
+    if not isinstance(config, Config):
+        raise PrerequisiteMissing(
+            f"{path} no longer says which OpenStack cluster {cluster} is on",
+            "put its former `backend:` back until the cluster is down",
+        )
+    return connect(config.cloud, config.region)
+
+
+@contextmanager
+def errors(doing: str) -> Iterator[None]:
+    """Turn the client's exceptions into ours.
+
+    Args:
+        doing: What was tried, for the message: "list the servers".
+    """
+    try:
+        yield
+    except (exceptions.SDKException, auth_errors.ClientException) as error:
+        raise explained(error, doing) from None
+
+
+def explained(error: Exception, doing: str) -> GpubedError:
+    """Return the error that says what a cloud's answer means."""
+    what = f"OpenStack: cannot {doing}: {_first_line(error)}"
+    if isinstance(error, auth_errors.Unauthorized):
+        return Refused(
+            f"OpenStack does not accept the credentials: {_first_line(error)}",
+            "renew the password or application credential that clouds.yaml or OS_* name",
+        )
+    if isinstance(error, auth_errors.MissingRequiredOptions):
+        return PrerequisiteMissing(f"OpenStack: {_first_line(error)}", _CREDENTIALS)
+    if isinstance(error, auth_errors.SSLError):
+        return Refused(what, "name the certificate authority: cacert: in clouds.yaml, or OS_CACERT")
+    if isinstance(error, exceptions.HttpException) and error.status_code:
+        return Refused(f"OpenStack: cannot {doing}: {error.details or _first_line(error)}")
+    return GpubedError(what, "gpubed doctor CLUSTER")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,60 @@
+"""The user data of a server: its host key, and the user that gpubed logs in as.
+
+The host key is made on the controller, so that it is known before the server first
+boots, on every cloud. It makes the text a secret, see docs/adr/0013. Whoever runs
+something on a node could ask the metadata service for it: once cloud-init is done,
+that service is out of reach.
+"""
+
+from __future__ import annotations
+
+import yaml
+
+USER = "gpubed"
+_METADATA = "169.254.169.254"
+_UNIT = "/etc/systemd/system/gpubed-metadata.service"
+# `replace`, since a server that boots again has lost the route. What DHCP sets weighs more.
+_CLOSE = f"""\
+[Unit]
+Description=The metadata service is for cloud-init alone
+After=cloud-final.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=ip route replace prohibit {_METADATA}/32 metric 0
+
+[Install]
+WantedBy=cloud-init.target
+"""
+
+
+def user_data(name: str, public_key: str, host_key: str, host_public_key: str) -> str:
+    """Return the user data of a node.
+
+    Args:
+        name: The node's name, which becomes its host name.
+        public_key: The cluster's key, which `gpubed` may log in with.
+        host_key: The private host key in OpenSSH form.
+        host_public_key: Its public half.
+    """
+    document = {
+        "hostname": name,
+        "users": [
+            {
+                "name": USER,
+                "shell": "/bin/bash",
+                "lock_passwd": True,
+                "sudo": "ALL=(ALL) NOPASSWD:ALL",
+                "ssh_authorized_keys": [public_key],
+            }
+        ],
+        "disable_root": True,
+        "ssh_pwauth": False,
+        "ssh_deletekeys": True,
+        "ssh_keys": {"ed25519_private": host_key, "ed25519_public": host_public_key},
+        "write_files": [{"path": _UNIT, "content": _CLOSE}],
+        # It waits for cloud-init, which would wait for it.
+        "runcmd": [["systemctl", "enable", "--now", "--no-block", _UNIT.rsplit("/", 1)[1]]],
+    }
+    return "#cloud-config\n" + yaml.safe_dump(document, sort_keys=False, width=1000)

@@ -1,0 +1,352 @@
+"""The OpenStack backend's resources as Pulumi sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+from pulumi_openstack import Provider, blockstorage, compute, networking
+
+from gpubed.backends.component import Testbed
+from gpubed.backends.openstack import cloud_init, host_key, labels, security
+from gpubed.backends.openstack.availability import GROUP
+from gpubed.backends.openstack.config import Config
+from gpubed.backends.openstack.needs import Needs, gib
+from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
+from gpubed.resources import Capacity, HostKey, Image, Network
+
+_BACKEND = "openstack"
+# Nodes start at the tenth address; the cloud's own DHCP servers take some of these.
+_POOL = (2, 9)
+_POLICIES = {"soft": "soft-anti-affinity", "hard": "anti-affinity"}
+
+
+class Cluster(Testbed):
+    """Networks, security groups, servers and the floating address of one cluster."""
+
+    def __init__(
+        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+    ) -> None:
+        super().__init__(_BACKEND, plan.cluster)
+        config = plan.spec.backend
+        assert isinstance(config, Config)  # noqa: S101  # the registry chose this backend by it
+        self._plan, self._config, self._uuid = plan, config, uuid
+        self._public_key = public_key
+        self._tags = uuid.apply(lambda known: labels.tags(plan.cluster, known))
+        needs = Needs.of(plan).model_dump(mode="json")
+        self._capacity = Capacity("capacity", _BACKEND, needs, self.children)
+        self._provider = self._provider_of(config)
+        self._images = {name: self._image(name) for name in {n.image for n in plan.nodes}}
+        self._groups = self._security_groups()
+        self._control = _Segment(self, "control", plan.control, gateway=True)
+        self._router = self._interface()
+        self._experiment = (
+            _Segment(self, "experiment", plan.experiment, gateway=False)
+            if plan.experiment
+            else None
+        )
+        self._qos = self._rate(plan.experiment) if plan.experiment else None
+        self._keypair = compute.Keypair(
+            "keypair", name=self._whole_name(), public_key=public_key, opts=self.native()
+        )
+        self._affinity = self._server_group()
+        head, *workers = (self._node(node) for node in plan.nodes)
+        door = self._floating_address(head)
+        self.grant(plan, uuid, [node.result(door, head) for node in (head, *workers)])
+
+    def native(self, *after: pulumi.Resource, **more: Any) -> pulumi.ResourceOptions:
+        """Return the options of the cloud's own resources: none comes before the look at it."""
+        return pulumi.ResourceOptions(
+            parent=self, provider=self._provider, depends_on=[self._capacity, *after], **more
+        )
+
+    @property
+    def _after_the_look(self) -> pulumi.ResourceOptions:
+        return pulumi.ResourceOptions(parent=self, depends_on=[self._capacity])
+
+    def name(self, thing: str) -> pulumi.Output[str]:
+        """Return the cloud's name of one of the cluster's things."""
+        return self._uuid.apply(lambda known: labels.name(self._plan.cluster, known, thing))
+
+    @property
+    def owner(self) -> dict[str, pulumi.Output[Any]]:
+        """Tags and description of what has them; the plugin sets tags in a second call."""
+        return {"tags": self._tags, "description": self._tags.apply(" ".join)}
+
+    @property
+    def dns(self) -> list[str]:
+        """The name servers that were asked for; empty for the cloud's own."""
+        return [str(address) for address in self._config.dns]
+
+    def _whole_name(self) -> pulumi.Output[str]:
+        return self._uuid.apply(lambda known: labels.whole_name(self._plan.cluster, known))
+
+    def _metadata(self, **more: str) -> pulumi.Output[dict[str, str]]:
+        cluster = self._plan.cluster
+        return self._uuid.apply(lambda known: {**labels.metadata(cluster, known), **more})
+
+    def _provider_of(self, config: Config) -> Provider:
+        # By its name: another cloud is another provider, so that nothing is left on the old one.
+        name = "-".join(part for part in (_BACKEND, config.cloud, config.region) if part)
+        return Provider(name, cloud=config.cloud, region=config.region, opts=self.children)
+
+    def _image(self, name: str) -> Image:
+        inputs = {**self._config.where, "name": self._config.image(name)}
+        return Image(name, _BACKEND, inputs, self._after_the_look)
+
+    def _security_groups(self) -> dict[str, networking.SecGroup]:
+        made = {
+            name: networking.SecGroup(name, name=self.name(name), **self.owner, opts=self.native())
+            for name in ("nodes", "door")
+        }
+        nodes = made["nodes"].id
+        self._let_in("nodes-within", nodes, remote_group_id=nodes)
+        for rule in security.door(self._plan.spec, self._config):
+            self._let_in(
+                f"door-{rule.name}",
+                made["door"].id,
+                remote_ip_prefix=str(rule.source),
+                protocol=rule.protocol,
+                port_range_min=rule.port,
+                port_range_max=rule.port,
+            )
+        return made
+
+    def _let_in(self, name: str, group: pulumi.Output[str], **rule: Any) -> None:
+        networking.SecGroupRule(
+            name,
+            direction="ingress",
+            ethertype="IPv4",
+            security_group_id=group,
+            description=self._tags.apply(" ".join),  # rules have no tags
+            opts=self.native(),
+            **rule,
+        )
+
+    def _interface(self) -> networking.RouterInterface:
+        inputs = {**self._config.where, "name": self._config.external_network}
+        external = Network("external", _BACKEND, inputs, self._after_the_look)
+        router = networking.Router(
+            "router",
+            name=self.name("router"),
+            external_network_id=external.result["id"],
+            **self.owner,
+            opts=self.native(),
+        )
+        return networking.RouterInterface(
+            "router", router_id=router.id, subnet_id=self._control.subnet.id, opts=self.native()
+        )
+
+    def _rate(self, network: NetworkPlan) -> networking.QosPolicy | None:
+        if self._config.shaping == "none" or network.rate_bps is None:
+            return None
+        policy = networking.QosPolicy(
+            "experiment", name=self.name("experiment"), **self.owner, opts=self.native()
+        )
+        for direction in ("egress", "ingress"):
+            networking.QosBandwidthLimitRule(
+                f"experiment-{direction}",
+                qos_policy_id=policy.id,
+                direction=direction,
+                max_kbps=network.rate_bps // 1000,
+                opts=self.native(),
+            )
+        return policy
+
+    def _server_group(self) -> compute.ServerGroup | None:
+        if self._config.anti_affinity == "none":
+            return None
+        return compute.ServerGroup(
+            "nodes",
+            name=self._whole_name(),
+            policies=_POLICIES[self._config.anti_affinity],
+            opts=self.native(),
+        )
+
+    def _node(self, node: NodePlan) -> _Node:
+        ports = [self._control.port(node.name, node.control_address, self._on_control(node))]
+        if self._experiment:
+            ports.append(
+                self._experiment.port(
+                    node.name, node.experiment_address, [self._groups["nodes"].id], self._qos
+                )
+            )
+        key = HostKey(
+            node.name,
+            _BACKEND,
+            {"cluster": self._plan.cluster, "uuid": self._uuid, "name": node.name},
+            self.children,
+        )
+        server = self._server(node, ports, key)
+        self._data_volumes(node, server)
+        return _Node(node, ports[0], key, server)
+
+    def _on_control(self, node: NodePlan) -> list[pulumi.Output[str]]:
+        names = ("nodes", "door") if node.role == "head" else ("nodes",)
+        return [self._groups[name].id for name in names]
+
+    def _server(
+        self, node: NodePlan, ports: list[networking.Port], key: HostKey
+    ) -> compute.Instance:
+        wanted = self._config.server(node.group)
+        image = self._images[node.image].result["id"]
+        affinity = (
+            [compute.InstanceSchedulerHintArgs(group=self._affinity.id)] if self._affinity else None
+        )
+        return compute.Instance(
+            node.name,
+            name=self.name(node.name),
+            flavor_name=wanted.flavor,
+            availability_zone=wanted.availability_zone,
+            key_pair=self._keypair.name,
+            user_data=self._user_data(node, key),
+            networks=[{"port": port.id} for port in ports],
+            scheduler_hints=affinity,
+            metadata=self._metadata(**{GROUP: node.group}),
+            # Unless it is said, a stopped server is left as it is.
+            power_state="active",
+            opts=self.native(
+                # Without a way out, cloud-init would wait for one.
+                self._router,
+                # Its addresses are used again. A rebuilt one would keep its id and pass for ready.
+                delete_before_replace=True,
+                replace_on_changes=["imageId"],
+            ),
+            **_boot(image, wanted.boot_volume, wanted.volume_type),
+        )
+
+    def _user_data(self, node: NodePlan, key: HostKey) -> pulumi.Output[str]:
+        cluster = self._plan.cluster
+
+        def text(known: list[Any]) -> str:
+            private = host_key.path(cluster, node.name).read_text(encoding="ascii")
+            return cloud_init.user_data(node.name, known[0], private, known[1]["public"])
+
+        return pulumi.Output.secret(pulumi.Output.all(self._public_key, key.result).apply(text))
+
+    def _data_volumes(self, node: NodePlan, server: compute.Instance) -> None:
+        wanted = self._config.server(node.group)
+        for index, size in enumerate(wanted.data_volumes):
+            name = f"{node.name}-data-{index}"
+            volume = blockstorage.Volume(
+                name,
+                name=self.name(name),
+                size=gib(size),
+                volume_type=wanted.volume_type,
+                availability_zone=wanted.availability_zone,
+                metadata=self._metadata(),
+                opts=self.native(),
+            )
+            compute.VolumeAttach(
+                name,
+                instance_id=server.id,
+                volume_id=volume.id,
+                opts=self.native(delete_before_replace=True),
+            )
+
+    def _floating_address(self, head: _Node) -> networking.FloatingIp:
+        return networking.FloatingIp(
+            "door",
+            pool=self._config.external_network,
+            port_id=head.port.id,
+            **self.owner,
+            # An address is of use only where a router leads to it.
+            opts=self.native(self._router),
+        )
+
+
+class _Segment:
+    """A network with its subnet; nodes have planned addresses on it."""
+
+    def __init__(self, cluster: Cluster, purpose: str, plan: NetworkPlan, *, gateway: bool) -> None:
+        self._cluster, self._purpose = cluster, purpose
+        subnet, name = plan.subnet, cluster.name(purpose)
+        # The control network's packet size is the cloud's own business.
+        mtu = None if gateway else plan.mtu
+        self.network = networking.Network(
+            purpose, name=name, mtu=mtu, **cluster.owner, opts=cluster.native()
+        )
+        first, last = (str(subnet[offset]) for offset in _POOL)
+        self.subnet = networking.Subnet(
+            purpose,
+            name=name,
+            network_id=self.network.id,
+            cidr=str(subnet),
+            ip_version=4,
+            allocation_pools=[networking.SubnetAllocationPoolArgs(start=first, end=last)],
+            **_gateway(cluster, str(subnet[1]) if gateway else None),
+            **cluster.owner,
+            opts=cluster.native(),
+        )
+
+    def port(
+        self,
+        node: str,
+        address: object,
+        groups: list[pulumi.Output[str]],
+        qos: networking.QosPolicy | None = None,
+    ) -> networking.Port:
+        """Declare a node's port on the network."""
+        name = f"{node}-{self._purpose}"
+        return networking.Port(
+            name,
+            name=self._cluster.name(name),
+            network_id=self.network.id,
+            fixed_ips=[{"subnet_id": self.subnet.id, "ip_address": str(address)}],
+            security_group_ids=groups,
+            qos_policy_id=qos.id if qos else None,
+            admin_state_up=True,
+            **self._cluster.owner,
+            opts=self._cluster.native(),
+        )
+
+
+class _Node:
+    """What a node is made of."""
+
+    def __init__(
+        self, plan: NodePlan, port: networking.Port, key: HostKey, server: compute.Instance
+    ) -> None:
+        self._plan, self.port, self.key, self._server = plan, port, key, server
+
+    def result(self, door: networking.FloatingIp, head: _Node) -> pulumi.Output[dict[str, Any]]:
+        """Return what became of the node; every way in leads through the head's address."""
+        known = pulumi.Output.all(self._server.id, self.key.result, door.address, head.key.result)
+        return known.apply(lambda k: _granted(self._plan, *k))
+
+
+def _granted(
+    node: NodePlan, id_: str, key: Mapping[str, str], door: str, head_key: Mapping[str, str]
+) -> dict[str, Any]:
+    hop = {"address": door, "user": cloud_init.USER, "host_keys": [head_key["public"]]}
+    experiment = node.experiment_address
+    return {
+        "id": id_,
+        "control_address": str(node.control_address),
+        "experiment_address": str(experiment) if experiment else None,
+        "user": cloud_init.USER,
+        "host_keys": [key["public"]],
+        "via": [hop],
+    }
+
+
+def _gateway(cluster: Cluster, address: str | None) -> dict[str, Any]:
+    if address is None:
+        return {"no_gateway": True}
+    return {"gateway_ip": address, "dns_nameservers": cluster.dns or None}
+
+
+def _boot(image: pulumi.Output[str], size: int | None, volume_type: str | None) -> dict[str, Any]:
+    if size is None:
+        return {"image_id": image}
+    volume = {
+        "uuid": image,
+        "source_type": "image",
+        "destination_type": "volume",
+        "boot_index": 0,
+        "volume_size": gib(size),
+        "volume_type": volume_type,
+        "delete_on_termination": True,
+    }
+    return {"block_devices": [{key: value for key, value in volume.items() if value is not None}]}

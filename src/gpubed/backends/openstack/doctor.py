@@ -1,0 +1,110 @@
+"""`gpubed doctor` on OpenStack: tools, credentials, clock, and whether the cloud has it all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+
+from openstack.connection import Connection
+
+from gpubed.backends.base import Finding
+from gpubed.backends.openstack import availability, cloud
+from gpubed.backends.openstack.needs import Needs
+from gpubed.errors import GpubedError
+from gpubed.plan import plan
+from gpubed.spec import ClusterSpec
+
+_PLUGIN = "openstack"
+_SKEW_S = 120.0
+_FIX = "gpubed doctor CLUSTER --fix"
+
+
+def findings(spec: ClusterSpec | None) -> list[Finding]:
+    """Look at everything; what does not depend on a specification first."""
+    if spec is None:
+        return []  # whoever uses another testbed needs none of it
+    return [*tools(), *_cloud(spec)]
+
+
+def tools() -> list[Finding]:
+    """Look at what must be on this machine."""
+    return [_cli(), *_plugin()]
+
+
+def install_plugin(say: Callable[[str], None]) -> None:
+    """Install the plugin that Pulumi's OpenStack package needs, with Pulumi's own installer.
+
+    Raises:
+        GpubedError: There is no CLI, or the download failed.
+    """
+    command = ["pulumi", "plugin", "install", "resource", _PLUGIN, _wanted()]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise GpubedError("the Pulumi CLI is not on PATH", _FIX) from None
+    except subprocess.CalledProcessError as error:
+        why = str(error.stderr).strip().splitlines()[-1:] or ["no reason given"]
+        raise GpubedError(f"Pulumi's openstack plugin could not be installed: {why[0]}") from None
+    say(f"installed Pulumi's openstack plugin {_wanted()}")
+
+
+def _cli() -> Finding:
+    path = shutil.which("pulumi")
+    message = f"Pulumi CLI at {path}" if path else "backend openstack needs Pulumi's CLI"
+    return Finding("openstack.engine", path is not None, message, None if path else _FIX)
+
+
+def _plugin() -> Iterator[Finding]:
+    if shutil.which("pulumi") is None:
+        return  # told already
+    listed = subprocess.run(
+        ["pulumi", "plugin", "ls", "--json"], check=False, capture_output=True, text=True
+    )
+    plugins = json.loads(listed.stdout or "[]")
+    there = [p.get("version") for p in plugins if p.get("name") == _PLUGIN]
+    right = _wanted() in there or shutil.which(f"pulumi-resource-{_PLUGIN}") is not None
+    message = f"Pulumi's openstack plugin {_wanted()}" + ("" if right else " is not installed")
+    yield Finding("openstack.plugin", right, message, None if right else _FIX)
+
+
+def _wanted() -> str:
+    return version("pulumi_openstack")
+
+
+def _cloud(spec: ClusterSpec) -> Iterator[Finding]:
+    needs = Needs.of(plan(spec))
+    try:
+        connection = cloud.connect(needs.cloud, needs.region)
+        with cloud.errors("log in"):
+            connection.authorize()
+            yield _identity(connection)
+            yield _clock(connection)
+        with cloud.errors("look at what the cloud has"):
+            held = availability.held(connection, needs, spec.name)
+            yield from availability.findings(connection, needs, held)
+    except GpubedError as error:
+        yield Finding("openstack.credentials", False, error.message, error.hint)
+
+
+def _identity(connection: Connection) -> Finding:
+    project = connection.current_project.name or connection.current_project_id
+    where = connection.config.region_name or "the only region"
+    return Finding("openstack.credentials", True, f"project {project} in {where}")
+
+
+def _clock(connection: Connection) -> Finding:
+    answer = connection.session.get(
+        connection.config.auth["auth_url"], authenticated=False, raise_exc=False
+    )
+    if "Date" not in answer.headers:
+        return Finding("openstack.clock", True, "the cloud does not tell the time")
+    theirs = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    skew = time.time() - theirs
+    right = abs(skew) <= _SKEW_S
+    message = f"this machine's clock is {skew:+.0f} s from the cloud's"
+    return Finding("openstack.clock", right, message, None if right else "set this machine's clock")

@@ -1,0 +1,51 @@
+"""What a cloud offers, and whether a plan fits into it now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpubed.backends.base import Offer
+from gpubed.backends.openstack import availability, cloud, flavors, quota
+from gpubed.backends.openstack.config import Config
+from gpubed.backends.openstack.needs import Needs
+from gpubed.plan import ClusterPlan
+from gpubed.spec import ClusterSpec
+
+
+def offers(spec: ClusterSpec) -> list[Offer]:
+    """Return the flavors; the quota bounds how many servers of each there may be.
+
+    Nova does not tell its users what hosts are free, so a free server is one that the
+    quota has room for.
+    """
+    config = spec.backend
+    assert isinstance(config, Config)  # noqa: S101  # the registry chose this backend by it
+    connection = cloud.connect(config.cloud, config.region)
+    with cloud.errors("list the flavors"):
+        limits = {limit.name: limit for limit in quota.read(connection, volumes=False)}
+        found = list(connection.compute.flavors(get_extra_specs=True))
+    return [_offer(flavor, limits) for flavor in sorted(found, key=lambda flavor: flavor.name)]
+
+
+def obstacles(plan: ClusterPlan) -> list[str]:
+    """Return why the cloud cannot give what a plan needs beyond what is there."""
+    needs = Needs.of(plan)
+    connection = cloud.connect(needs.cloud, needs.region)
+    with cloud.errors("look at what the cloud has"):
+        held = availability.held(connection, needs, plan.cluster)
+        found = availability.findings(connection, needs, held)
+    return [finding.message for finding in found if not finding.ok]
+
+
+def _offer(flavor: Any, limits: dict[str, quota.Quota]) -> Offer:
+    costs = {"instances": 1, "cores": flavor.vcpus, "ram": flavor.ram}
+    bounds = [(limits[name], cost) for name, cost in costs.items() if cost and name in limits]
+    gpus = flavors.gpus(flavor.extra_specs or {})
+    return Offer(
+        name=flavor.name,
+        total=min((limit.limit // cost for limit, cost in bounds), default=None),
+        free=min((limit.left // cost for limit, cost in bounds), default=None),
+        gpus=gpus.count if gpus else None,
+        gpu_model=gpus.model if gpus else "",
+        note=f"{flavor.vcpus} CPUs, {flavor.ram} MiB, {flavor.disk} GiB disk",
+    )

@@ -1,0 +1,374 @@
+"""A cluster on a real OpenStack, with the real Pulumi CLI and plugin.
+
+Any cloud will do that OS_CLOUD names (or OS_AUTH_URL and its like). Nodes are not
+configured, so that it may also be one whose servers boot nothing. The tests use one
+cluster, in this order. What is taken: the smallest flavor, the first external network
+and the image that GPUBED_LIVE_IMAGE names, else one called debian-12.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import openstack
+import pytest
+import yaml
+
+from gpubed.backends.openstack import doctor
+from support.cluster import BIN, Cluster
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(
+        not ({"OS_CLOUD", "OS_AUTH_URL"} & set(os.environ)), reason="OS_CLOUD names no cloud"
+    ),
+    pytest.mark.skipif(not shutil.which("pulumi"), reason="the Pulumi CLI is not on PATH"),
+]
+Ids = dict[str, dict[str, str]]
+
+
+def everything(connection: Any) -> Ids:
+    """Return all that the project has, name by id, whoever made it."""
+    network, compute = connection.network, connection.compute
+    project = {"project_id": connection.current_project_id}
+    listed = {
+        "server": compute.servers(),
+        "key pair": compute.keypairs(),
+        "server group": compute.server_groups(),
+        "network": network.networks(**project),
+        "subnet": network.subnets(**project),
+        # DHCP servers are the cloud's own, and go with their network.
+        "port": [p for p in network.ports(**project) if p.device_owner != "network:dhcp"],
+        "router": network.routers(**project),
+        "floating address": network.ips(**project),
+        "security group": network.security_groups(**project),
+        "volume": connection.block_storage.volumes()
+        if connection.has_service("block-storage")
+        else (),
+    }
+    return {kind: {thing.id: thing.name for thing in things} for kind, things in listed.items()}
+
+
+def new(now: Ids, before: Ids) -> dict[str, list[str]]:
+    """Return the names of what came since."""
+    return {
+        kind: sorted(name for id_, name in things.items() if id_ not in before[kind])
+        for kind, things in now.items()
+    }
+
+
+@dataclass
+class Live:
+    """A cluster on a cloud."""
+
+    connection: Any
+    cluster: Cluster
+    before: Ids
+    flavor: str
+    secret: str
+    nodes: dict[str, str] = field(default_factory=dict)
+
+    def up(self, *words: str) -> dict[str, str]:
+        """Bring it up with the CLI; return node ids by name."""
+        document = self.cluster.json("up", "--engine", "cli", *words)
+        assert {node["state"] for node in document["nodes"]} == {"ready"}
+        self.nodes = {node["name"]: node["id"] for node in document["nodes"]}
+        return self.nodes
+
+    def plan(self) -> set[str]:
+        """Return what `up` would do, as ``create node-3``."""
+        changes = self.cluster.json("plan", "--engine", "cli")["changes"]
+        return {f"{change['op']} {change['urn'].rsplit('::', 1)[-1]}" for change in changes}
+
+    def scale(self, count: int) -> None:
+        self.cluster.edit(lambda spec: spec["nodes"][0].update(count=count))
+
+    def there(self) -> dict[str, list[str]]:
+        return new(everything(self.connection), self.before)
+
+    def pulumi(self, words: str) -> str:
+        """Run plain `pulumi` the way the documentation says."""
+        line = f'eval "$({BIN}/gpubed env {self.cluster.name})"; pulumi {words}'
+        done = subprocess.run(
+            ["bash", "-ec", line],
+            cwd=self.cluster.root,
+            env=self.cluster.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def credential(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str]]:
+    """An application credential, made for these tests, as the only one in the environment."""
+    if lacking := [finding.message for finding in doctor.tools() if not finding.ok]:
+        pytest.skip(lacking[0])
+    connection = openstack.connect()
+    made = connection.identity.create_application_credential(
+        connection.current_user_id, name=f"gpubed-live-{uuid.uuid4().hex[:6]}"
+    )
+    auth = {
+        "auth_url": connection.config.auth["auth_url"],
+        "application_credential_id": made.id,
+        "application_credential_secret": made.secret,
+    }
+    entry = {"auth_type": "v3applicationcredential", "auth": auth}
+    path = tmp_path_factory.mktemp("credential") / "clouds.yaml"
+    region = {"region_name": connection.config.region_name, "verify": connection.config.verify}
+    path.write_text(yaml.safe_dump({"clouds": {"live": {**entry, **region}}}))
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [name for name in os.environ if name.startswith("OS_")]:
+                patch.delenv(name)
+            patch.setenv("OS_CLIENT_CONFIG_FILE", str(path))
+            yield openstack.connect("live"), made.secret
+    finally:
+        connection.identity.delete_application_credential(connection.current_user_id, made)
+
+
+@pytest.fixture(scope="module")
+def live(credential: tuple[Any, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    connection, secret = credential
+    flavors = sorted(connection.compute.flavors(), key=lambda f: (f.vcpus, f.ram))
+    external = next(iter(connection.network.networks(is_router_external=True)))
+    backend = {
+        "type": "openstack",
+        "cloud": "live",
+        "external_network": external.name,
+        "flavor": flavors[0].name,
+        "access_from": ["192.0.2.0/24"],
+        "images": {"debian-12": os.environ.get("GPUBED_LIVE_IMAGE", "debian-12")},
+        "shaping": "qos" if connection.network.find_extension("qos") else "none",
+    }
+    changes = {"backend": backend, "nodes": [{"count": 3}], "configure": False}
+    name = f"live-{uuid.uuid4().hex[:6]}"
+    made = Cluster(tmp_path_factory.mktemp("project"), name, **changes)
+    found = Live(connection, made, everything(connection), flavors[0].name, secret)
+    try:
+        yield found
+    finally:
+        subprocess.run([str(BIN / "gpubed"), "down", name, "-y"], env=made.environment, check=False)
+
+
+def test_1_doctor_finds_everything_in_place(live: Live) -> None:
+    found = live.cluster.json("doctor")["findings"]
+    about = {finding["id"] for finding in found if finding["id"].startswith("openstack.")}
+    assert {"openstack.credentials", "openstack.flavor", "openstack.image"} <= about
+    assert {"openstack.quota", "openstack.plugin", "openstack.clock"} <= about
+
+
+@pytest.mark.parametrize(
+    ("backend", "count", "words"),
+    [
+        ({"flavor": "no-such-flavor"}, 3, "there is no flavor 'no-such-flavor'"),
+        ({"external_network": "nowhere"}, 3, "there is no external network 'nowhere'"),
+        ({"images": {"debian-12": "no-such"}}, 3, "there is no image 'no-such'"),
+        ({}, 400, "quota: 400 more server(s) are wanted"),
+    ],
+)
+def test_1_a_refusal_names_the_reason_and_leaves_nothing(
+    live: Live, backend: dict[str, Any], count: int, words: str
+) -> None:
+    right = live.cluster.spec
+    live.cluster.write(
+        {**right, "backend": {**right["backend"], **backend}, "nodes": [{"count": count}]}
+    )
+    try:
+        assert words in live.cluster.call("up", "--engine", "cli", rc=3).stderr
+        # Plain Pulumi looks too, before it makes anything.
+        with pytest.raises(AssertionError) as refused:
+            live.pulumi(f"up --yes --skip-preview -s {live.cluster.name}")
+        assert words in str(refused.value)
+        assert not any(live.there().values())
+    finally:
+        live.cluster.write(right)
+        live.cluster.call("down", "-y", "--engine", "cli")
+
+
+def test_1_the_embedded_engine_is_refused(live: Live) -> None:
+    refused = live.cluster.call("up", "--engine", "embedded", rc=3)
+    assert "needs Pulumi's CLI" in refused.stderr
+
+
+def test_2_up_makes_what_the_specification_says(live: Live) -> None:
+    assert {change.split()[0] for change in live.plan()} == {"create"}
+    assert not any(live.there().values())
+    assert set(live.up()) == {"node-0", "node-1", "node-2"}
+    there = live.there()
+    assert {kind: len(names) for kind, names in there.items()} == {
+        "server": 3,
+        "key pair": 1,
+        "server group": 1,
+        "network": 2,
+        "subnet": 2,
+        "port": 3 * 2 + 1,  # and the router's
+        "router": 1,
+        "floating address": 1,
+        "security group": 2,
+        "volume": 0,
+    }
+
+
+def test_2_the_door_is_the_heads(live: Live) -> None:
+    allocation = json.loads((live.cluster.state / "allocation.json").read_text())
+    (address,) = {node["via"][0]["address"] for node in allocation["nodes"]}
+    floating = live.connection.network.find_ip(address)
+    assert floating.fixed_ip_address == allocation["nodes"][0]["control_address"]
+    config = (live.cluster.state / "ssh_config").read_text()
+    assert "ProxyJump" in config
+    assert address in config
+
+
+def test_2_neutron_lets_in_only_what_was_asked_for(live: Live) -> None:
+    rules = [
+        rule
+        for group in live.connection.network.security_groups(
+            tags=f"gpubed.name={live.cluster.name}"
+        )
+        for rule in group.security_group_rules
+        if rule["direction"] == "ingress"
+    ]
+    sources = {
+        (r["remote_ip_prefix"], r["port_range_min"], bool(r["remote_group_id"])) for r in rules
+    }
+    assert sources == {("192.0.2.0/24", 22, False), (None, None, True)}
+
+
+def test_2_no_credential_or_private_key_is_in_the_state(live: Live) -> None:
+    secrets = [live.secret]
+    keys = [path.read_text() for path in (live.cluster.state / "secrets").glob("host_*")]
+    assert len(keys) == 3
+    secrets += [key.splitlines()[2] for key in keys]
+    # Pulumi's plugin writes the user data as numbers when it debugs.
+    secrets += ["UserData", "0x23, 0x63, 0x6c"]
+    for path in (live.cluster.root / ".gpubed").rglob("*"):
+        if path.is_file() and path.parent.name != "secrets":
+            text = path.read_text(errors="replace")
+            assert not [secret for secret in secrets if secret in text], path
+
+
+def test_3_an_unchanged_up_plans_nothing(live: Live) -> None:
+    assert live.plan() == set()
+    assert live.up() == live.nodes
+    live.pulumi(f"preview --expect-no-changes -s {live.cluster.name}")
+    live.pulumi(f"preview --refresh --expect-no-changes -s {live.cluster.name}")
+    assert live.cluster.json("audit")["missing"] == []
+
+
+def test_4_growing_touches_only_the_new_node(live: Live) -> None:
+    before = dict(live.nodes)
+    live.scale(4)
+    changes = live.plan()
+    # The look at the cloud, and what follows from the new allocation.
+    assert changes - {
+        f"create {name}" for name in ("node-3", "node-3-control", "node-3-experiment")
+    } == {
+        "update capacity",
+        "update configuration",
+    }
+    assert {name: id_ for name, id_ in live.up().items() if name in before} == before
+    assert set(live.nodes) - set(before) == {"node-3"}
+
+
+def test_4_shrinking_removes_only_what_goes(live: Live) -> None:
+    before = dict(live.nodes)
+    live.scale(2)
+    doomed = {
+        f"delete {name}{part}"
+        for name in ("node-2", "node-3")
+        for part in ("", "-control", "-experiment")
+    }
+    assert live.plan() == doomed | {"update capacity", "update configuration"}
+    assert live.up() == {name: before[name] for name in ("node-0", "node-1")}
+    assert len(live.there()["server"]) == 2
+    assert live.plan() == set()
+
+
+def test_5_a_server_that_was_deleted_behind_our_back_is_replaced(live: Live) -> None:
+    before, ports = dict(live.nodes), live.there()["port"]
+    lost = live.connection.compute.get_server(before["node-1"])
+    live.connection.compute.delete_server(lost)
+    live.connection.compute.wait_for_delete(lost)
+    noticed = live.cluster.call("up", "--engine", "cli", rc=1).stderr
+    assert "node-1 is missing" in noticed
+    assert "--refresh" in noticed
+    audit = live.cluster.json("audit", rc=1)
+    assert [found["name"] for found in audit["missing"]] == ["node-1"]
+    after = live.up("--refresh")
+    assert after["node-0"] == before["node-0"]
+    assert after["node-1"] != before["node-1"]
+    assert live.there()["port"] == ports
+    assert live.plan() == set()
+
+
+def test_5_a_server_that_was_stopped_is_started(live: Live) -> None:
+    stopped = live.connection.compute.get_server(live.nodes["node-1"])
+    live.connection.compute.stop_server(stopped)
+    live.connection.compute.wait_for_server(stopped, status="SHUTOFF")
+    assert "node-1 is stopped" in live.cluster.call("up", "--engine", "cli", rc=1).stderr
+    before = dict(live.nodes)
+    assert live.up("--refresh") == before
+
+
+def test_6_what_is_left_by_somebody_else_is_found_and_removed(live: Live) -> None:
+    uuid_ = json.loads((live.cluster.state / "allocation.json").read_text())["uuid"]
+    orphan = live.connection.network.create_network(name="orphan")
+    tags = [f"gpubed.cluster={uuid_}", f"gpubed.name={live.cluster.name}"]
+    live.connection.network.set_tags(orphan, tags)
+    audit = live.cluster.json("audit", rc=1)
+    assert [found["name"] for found in audit["unrecorded"]] == ["orphan"]
+    live.cluster.call("audit", "--remove", "-y")
+    assert live.connection.network.find_network(orphan.id) is None
+    assert live.cluster.json("audit")["unrecorded"] == []
+
+
+def test_6_resources_are_offered(live: Live) -> None:
+    offers = {offer["name"]: offer for offer in live.cluster.json("resources")["offers"]}
+    assert offers[live.flavor]["free"] != 0
+
+
+def test_7_what_a_killed_run_left_does_not_stop_the_next(live: Live) -> None:
+    """Killed while a server is made: the plugin knows nothing of it, its ports are taken."""
+    before = dict(live.nodes)
+    live.scale(3)
+    events = live.cluster.root / "kill.jsonl"
+    words = ("up", live.cluster.name, "--engine", "cli", "--events", str(events))
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = live.cluster.start(*words, **quiet, start_new_session=True)
+    while len(live.there()["server"]) < 3:
+        assert process.poll() is None, "it ended before it could be killed"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    after = live.up()
+    assert {name: after[name] for name in before} == before
+    assert len(live.there()["server"]) == 3
+    assert live.plan() == set()
+
+
+def test_9_down_leaves_nothing(live: Live) -> None:
+    removal = live.cluster.json("down", "-y", "--engine", "cli")
+    assert removal["survivors"] == []
+    assert not any(live.there().values())
+
+
+def test_9_a_lost_state_leaves_nothing_either(live: Live, tmp_path: Path) -> None:
+    live.scale(1)
+    live.up()
+    shutil.move(live.cluster.root / ".gpubed", tmp_path / "lost")
+    uuid_ = json.loads((tmp_path / "lost" / live.cluster.name / "allocation.json").read_text())[
+        "uuid"
+    ]
+    live.cluster.call("audit", "--remove", "--uuid", uuid_, "-y")
+    assert not any(live.there().values())

@@ -1,0 +1,217 @@
+"""The OpenStack backend's smaller parts: specification, user data, keys, engine, state."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from gpubed import audit, registry, secret, spec
+from gpubed.backends.base import Existing
+from gpubed.backends.openstack import cloud, cloud_init, host_key
+from gpubed.errors import PrerequisiteMissing
+
+BACKEND: dict[str, Any] = {
+    "type": "openstack",
+    "external_network": "public",
+    "flavor": "m1.tiny",
+    "access_from": ["198.51.100.0/24"],
+}
+
+
+class TestSpecification:
+    def errors(self, folder: Path, text: str = "", **backend: Any) -> list[str]:
+        path = folder / "cloudy" / "cluster.yml"
+        path.parent.mkdir()
+        document = {"version": 1, "backend": {**BACKEND, **backend}, "nodes": [{"count": 2}]}
+        path.write_text(yaml.safe_dump(document, sort_keys=False) + text)
+        return [str(error).split("cluster.yml:", 1)[1] for error in spec.check(path)[1]]
+
+    def test_nothing_but_what_is_needed_is_required(self, tmp_path: Path) -> None:
+        assert self.errors(tmp_path) == []
+
+    def test_who_may_come_in_must_be_said(self, tmp_path: Path) -> None:
+        (error,) = self.errors(tmp_path, access_from=[])
+        assert error.startswith("6: backend.access_from")
+
+    def test_a_group_that_does_not_exist_is_named_with_its_line(self, tmp_path: Path) -> None:
+        (error,) = self.errors(tmp_path, groups={"gpu": {"flavor": "g1"}})
+        assert error == "9: backend.groups.gpu: there is no node group 'gpu' (groups: node)"
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("networks: {experiment: {rate: 1 Gbit/s, latency: 5 ms}}", "no latency to order"),
+            ("networks: {experiment: {rate: 1 Gbit/s, loss: 0.1}}", "no loss to order"),
+            ("storage: {shared: {provider: volume}}", "mounts no volume on several nodes"),
+        ],
+    )
+    def test_what_no_cloud_can_do_is_refused(self, tmp_path: Path, text: str, words: str) -> None:
+        (error,) = self.errors(tmp_path, text)
+        assert words in error
+
+    def test_the_template_is_right(self, tmp_path: Path) -> None:
+        template = Path(__file__).parents[2] / "templates" / "cluster" / "openstack.yml"
+        path = tmp_path / "cloudy" / "cluster.yml"
+        path.parent.mkdir()
+        path.write_text(template.read_text())
+        assert spec.check(path)[1] == []
+
+
+class TestUserData:
+    def config(self) -> dict[str, Any]:
+        text = cloud_init.user_data("node-0", "ssh-ed25519 K", "PRIVATE\nKEY\n", "ssh-ed25519 H")
+        assert text.startswith("#cloud-config\n")
+        config: dict[str, Any] = yaml.safe_load(text)
+        return config
+
+    def test_one_user_with_the_clusters_key_and_no_password(self) -> None:
+        config = self.config()
+        (user,) = config["users"]
+        assert user["name"] == "gpubed"
+        assert user["ssh_authorized_keys"] == ["ssh-ed25519 K"]
+        assert user["lock_passwd"] is True
+        assert config["ssh_pwauth"] is False
+        assert config["hostname"] == "node-0"
+
+    def test_no_other_host_key_than_ours(self) -> None:
+        config = self.config()
+        assert config["ssh_deletekeys"] is True
+        assert config["ssh_keys"] == {
+            "ed25519_private": "PRIVATE\nKEY\n",
+            "ed25519_public": "ssh-ed25519 H",
+        }
+
+    def test_the_metadata_service_is_closed_without_waiting_for_itself(self) -> None:
+        (unit,), (command,) = self.config()["write_files"], self.config()["runcmd"]
+        assert "prohibit 169.254.169.254" in unit["content"]
+        assert unit["path"].endswith(command[-1])
+        assert "--no-block" in command
+
+
+INPUTS = {"cluster": "cloudy", "uuid": "u", "name": "node-0"}
+
+
+class TestHostKeys:
+    @pytest.fixture(autouse=True)
+    def _project(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+
+    def test_the_private_half_stays_in_its_file(self) -> None:
+        id_, result = host_key.HostKeyDriver().create(INPUTS)
+        path = host_key.path("cloudy", "node-0")
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert result == {"public": secret.public_key(path)}
+        assert "PRIVATE" not in f"{id_}{result}"
+
+    def test_creating_again_keeps_it_and_losing_it_replaces_the_node(self) -> None:
+        driver = host_key.HostKeyDriver()
+        _, result = driver.create(INPUTS)
+        assert driver.create(INPUTS)[1] == driver.read("", INPUTS) == result
+        assert driver.diff(result, INPUTS, INPUTS).replace == []
+        driver.delete("", INPUTS)
+        assert driver.read("", INPUTS) is None
+        assert driver.diff(result, INPUTS, INPUTS).replace == ["public"]
+
+
+class TestCredentials:
+    @pytest.fixture(autouse=True)
+    def _nothing_is_set(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        cloud.connect.cache_clear()
+        for name in ("OS_CLOUD", "OS_AUTH_URL", "OS_PASSWORD"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "clouds.yaml"))
+
+    def clouds(self, **options: Any) -> None:
+        auth = {"auth_url": "https://192.0.2.1:5000/v3", "username": "u", "password": "p"}
+        entry = {"auth": {**auth, "project_name": "p"}, "region_name": "one", **options}
+        Path(os.environ["OS_CLIENT_CONFIG_FILE"]).write_text(
+            yaml.safe_dump({"clouds": {"mycloud": entry}})
+        )
+
+    def test_a_cloud_that_is_not_in_clouds_yaml(self) -> None:
+        self.clouds()
+        with pytest.raises(PrerequisiteMissing, match="other"):
+            cloud.connect("other", None)
+        assert cloud.connect("mycloud", None).config.name == "mycloud"
+
+    def test_no_credentials_at_all(self) -> None:
+        with pytest.raises(PrerequisiteMissing) as error, cloud.errors("log in"):
+            cloud.connect(None, None).authorize()
+        assert "clouds.yaml" in str(error.value.hint)
+
+    def test_a_certificate_is_always_verified(self) -> None:
+        self.clouds(verify=False)
+        with pytest.raises(PrerequisiteMissing, match="verify: false"):
+            cloud.connect("mycloud", None)
+
+
+def test_the_embedded_engine_is_refused_by_name() -> None:
+    backend = registry.backend("openstack")
+    backend.require_engine("cli")
+    with pytest.raises(PrerequisiteMissing, match="needs Pulumi's CLI") as error:
+        backend.require_engine("embedded")
+    assert "doctor" in str(error.value.hint)
+    registry.backend("local").require_engine("embedded")
+
+
+SERVER = {
+    "urn": "urn:pulumi:c::gpubed::gpubed:openstack:Cluster$x::node-0",
+    "type": "openstack:compute/instance:Instance",
+    "id": "server-id",
+    "outputs": {"name": "gpubed-cloudy-node-0"},
+}
+ATTACHED = {  # goes with its server and is listed nowhere
+    "urn": "urn:pulumi:c::gpubed::gpubed:openstack:Cluster$x::node-0-data-0",
+    "type": "openstack:compute/volumeAttach:VolumeAttach",
+    "id": "server-id/volume-id",
+}
+LOOK = {
+    "urn": "urn:pulumi:c::gpubed::gpubed:openstack:Cluster$x::debian-12",
+    "type": "pulumi-python:dynamic/gpubed:Image",
+    "id": "image-id",
+    "outputs": {"backend": "openstack", "kind": "image", "name": "debian-12"},
+}
+
+
+class TestState:
+    """Resources that a plugin made, as `audit` and `down` see them."""
+
+    @pytest.fixture
+    def stack(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        found = [
+            Existing("server", "one", "server-id", "u"),
+            Existing("network", "orphan", "network-id", "u"),
+        ]
+        backend = registry.backend("openstack")
+        monkeypatch.setattr(backend, "existing", lambda _: found)
+        monkeypatch.setattr(backend, "remove", found.remove)
+        identity = {
+            "urn": "x::identity",
+            "type": "pulumi-python:dynamic/gpubed:Identity",
+            "id": "u",
+            "outputs": {"result": {"uuid": "u"}},
+        }
+        resources = [identity, LOOK, SERVER, ATTACHED]
+        return SimpleNamespace(
+            cluster=SimpleNamespace(name="cloudy"),
+            export=lambda: {"deployment": {"resources": resources}},
+            found=found,
+        )
+
+    def test_what_the_plugin_recorded_is_known(self, stack: Any) -> None:
+        seen = audit.audit(stack)
+        assert [str(r) for r in seen.recorded] == ["image debian-12", "Instance node-0"]
+        assert [str(e) for e in seen.unrecorded] == ["network orphan"]
+
+    def test_what_is_not_listed_is_missing(self, stack: Any) -> None:
+        del stack.found[0]
+        assert [str(r) for r in audit.audit(stack).missing] == ["Instance node-0"]
+
+    def test_only_what_is_unrecorded_is_removed(self, stack: Any) -> None:
+        assert audit.remove_unrecorded(stack) == ["network orphan"]
+        assert [thing.id for thing in stack.found] == ["server-id"]

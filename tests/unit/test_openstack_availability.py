@@ -1,0 +1,257 @@
+"""What is looked at before the first create, on a cloud of hand-made answers.
+
+`tests/live/test_openstack.py` asks a real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpubed import plan, spec
+from gpubed.backends.base import Finding
+from gpubed.backends.openstack import availability, cloud, flavors, lookups, offers
+from gpubed.backends.openstack.needs import Needs
+from gpubed.errors import Refused
+
+DATA: dict[str, Any] = {
+    "version": 1,
+    "name": "cloudy",
+    "backend": {
+        "type": "openstack",
+        "external_network": "public",
+        "flavor": "m1.tiny",
+        "access_from": ["198.51.100.0/24"],
+        "shaping": "none",
+    },
+    "nodes": [{"count": 3}],
+    "networks": {"experiment": {"rate": "1 Gbit/s"}},
+}
+TINY = SimpleNamespace(name="m1.tiny", vcpus=1, ram=512, disk=10, extra_specs={})
+GPU = SimpleNamespace(
+    name="g1", vcpus=8, ram=65536, disk=0, extra_specs={"pci_passthrough:alias": "a100:2"}
+)
+IMAGE = SimpleNamespace(
+    id="i", name="debian-12", status="active", min_disk=2, min_ram=256, size=10**9
+)
+
+
+class Cloud:
+    """A connection whose project has used half of a small quota."""
+
+    current_project_id = "p"
+
+    def __init__(self) -> None:
+        self.limits = dict.fromkeys(
+            ("instances", "total_cores", "total_ram", "keypairs", "server_groups"), 10
+        ) | {"total_ram": 8192, "server_group_members": 10}
+        self.used = {"instances_used": 5, "total_cores_used": 5, "total_ram_used": 2560}
+        self.network_quota = {"ports": (20, 5), "floating_ips": (2, 0), "networks": (5, 1)}
+        self.flavors = {flavor.name: flavor for flavor in (TINY, GPU)}
+        self.found_images = [IMAGE]
+        self.extensions: set[str] = set()
+        self.servers: list[Any] = []
+        self.compute = SimpleNamespace(
+            find_flavor=lambda name, **_: self.flavors.get(name),
+            flavors=lambda **_: list(self.flavors.values()),
+            servers=lambda **_: self.servers,
+            get_limits=lambda: SimpleNamespace(
+                absolute=SimpleNamespace(**self.limits, **self.used)
+            ),
+            availability_zones=lambda: [SimpleNamespace(name="nova", state={"available": True})],
+        )
+        self.image = SimpleNamespace(
+            images=lambda name=None: [i for i in self.found_images if name in (None, i.name)]
+        )
+        self.network = SimpleNamespace(
+            networks=self._networks,
+            find_extension=lambda name: name if name in self.extensions else None,
+            get_quota=lambda *_, **__: self._quota(),
+        )
+
+    def has_service(self, name: str) -> bool:
+        return name in self.extensions
+
+    def _networks(self, name: str | None = None, **_: Any) -> Iterable[Any]:
+        return [SimpleNamespace(id="n", name="public")] if name in (None, "public") else []
+
+    def _quota(self) -> Any:
+        names = ("ports", "networks", "subnets", "routers", "floating_ips")
+        names = (*names, "security_groups", "security_group_rules")
+        answer: dict[str, Any] = dict.fromkeys(names)
+        for name, (limit, used) in self.network_quota.items():
+            answer[name] = {"limit": limit, "used": used, "reserved": 0}
+        return SimpleNamespace(**answer)
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    made = Cloud()
+    monkeypatch.setattr(cloud, "connect", lambda *_: made)
+    return made
+
+
+def needs(nodes: list[dict[str, Any]] | None = None, **backend: Any) -> Needs:
+    data = {**DATA, "nodes": nodes or DATA["nodes"], "backend": {**DATA["backend"], **backend}}
+    return Needs.of(plan.plan(spec.model().model_validate(data)))
+
+
+def failed(there: Any, wanted: Needs, held: Needs | None = None) -> list[Finding]:
+    found = availability.findings(there, wanted, held)
+    assert all(finding.ok == (finding.fix is None) for finding in found)
+    return [finding for finding in found if not finding.ok]
+
+
+def test_a_cloud_that_has_everything(there: Cloud) -> None:
+    assert failed(there, needs()) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "backend", "words"),
+    [
+        (None, {"flavor": "m2"}, "no flavor 'm2'; there are: g1, m1.tiny"),
+        (None, {"external_network": "ext"}, "no external network 'ext'; there are: public"),
+        (None, {"images": {"debian-12": "d"}}, "no image 'd'; there are: debian-12"),
+        (None, {"availability_zone": "az9"}, "no availability zone 'az9'; there are: nova"),
+        (None, {"shaping": "qos"}, "cannot hold links to a rate"),
+        (None, {"data_volumes": ["1 GiB"]}, "no block storage service"),
+        (None, {"boot_volume": "1 GiB"}, "no block storage service"),
+        ([{"count": 1, "gpus": 4}], {"flavor": "g1"}, "4 GPU(s) per node are wanted, flavor g1"),
+        ([{"count": 6}], {}, "6 more server(s) are wanted, and 5 of 10 are left"),
+        ([{"count": 1}], {"flavor": "g1"}, "65536 more MiB of memory are wanted"),
+    ],
+)
+def test_the_true_reason_is_named(
+    there: Cloud, nodes: list[dict[str, Any]] | None, backend: dict[str, Any], words: str
+) -> None:
+    found = failed(there, needs(nodes, **backend))
+    assert words in "\n".join(finding.message for finding in found)
+
+
+def test_an_image_that_does_not_fit_is_named(there: Cloud) -> None:
+    there.found_images = [SimpleNamespace(**{**vars(IMAGE), "min_disk": 20})]
+    assert "needs 20 GiB of disk, flavor m1.tiny has 10" in failed(there, needs())[0].message
+    there.found_images = [SimpleNamespace(**{**vars(IMAGE), "min_ram": 1024})]
+    assert "needs 1024 MiB, flavor m1.tiny has 512" in failed(there, needs())[0].message
+
+
+def test_two_images_of_one_name_are_no_answer(there: Cloud) -> None:
+    there.found_images = [IMAGE, SimpleNamespace(**{**vars(IMAGE), "id": "j"})]
+    assert failed(there, needs())[0].message == "2 images are named 'debian-12': i, j"
+
+
+@pytest.mark.parametrize(
+    ("quota", "words"),
+    [({"floating_ips": (1, 1)}, "floating address"), ({"ports": (9, 5)}, "7 more port(s)")],
+)
+def test_networks_have_a_quota_too(there: Cloud, quota: dict[str, Any], words: str) -> None:
+    there.network_quota |= quota
+    assert words in failed(there, needs())[0].message
+
+
+def test_what_has_no_limit_does_not_limit(there: Cloud) -> None:
+    there.limits = dict.fromkeys(there.limits, -1)
+    assert failed(there, needs([{"count": 7}])) == []
+
+
+def test_a_server_group_takes_ten_servers_whatever_the_quota(there: Cloud) -> None:
+    there.limits |= {"instances": 100, "total_cores": 100, "total_ram": 10**6}
+    there.network_quota["ports"] = (1000, 0)
+    (short,) = failed(there, needs([{"count": 11}]))
+    assert "server group" in short.message
+    assert short.fix is not None
+    assert "anti_affinity: none" in short.fix
+    assert failed(there, needs([{"count": 11}], anti_affinity="none")) == []
+
+
+def test_only_what_comes_in_addition_counts(there: Cloud) -> None:
+    there.used |= {"instances_used": 9}
+    assert "3 more server(s)" in failed(there, needs())[0].message
+    assert failed(there, needs([{"count": 4}]), needs()) == []
+    assert "2 more server(s)" in failed(there, needs([{"count": 5}]), needs())[0].message
+    assert failed(there, needs([{"count": 1}]), needs()) == []
+
+
+def test_servers_of_the_cluster_that_are_there_are_not_asked_for_again(there: Cloud) -> None:
+    metadata = {"gpubed.cluster": "u", "gpubed.name": "cloudy", "gpubed.group": "node"}
+    other = {**metadata, "gpubed.name": "other"}
+    there.servers = [SimpleNamespace(metadata=m) for m in (metadata, metadata, other, {})]
+    held = availability.held(there, needs(), "cloudy")  # type: ignore[arg-type]
+    assert held is not None
+    assert held.nodes == 2
+    assert availability.held(there, needs(), "nobody") is None  # type: ignore[arg-type]
+
+
+class TestCapacity:
+    def test_nothing_is_made_when_something_is_missing(self, there: Cloud) -> None:
+        inputs = needs(flavor="m2").model_dump(mode="json")
+        with pytest.raises(Refused, match="no flavor 'm2'"):
+            lookups.CapacityDriver().create(inputs)
+
+    def test_inputs_survive_pulumi(self, there: Cloud) -> None:
+        """Pulumi knows no integers, and leaves out what is None."""
+
+        def through(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {k: through(v) for k, v in value.items() if v is not None}
+            if isinstance(value, list | tuple):
+                return [through(item) for item in value]
+            return float(value) if type(value) is int else value
+
+        wanted = needs(boot_volume="40 GiB", data_volumes=["1 TiB"])
+        assert Needs.model_validate(through(wanted.model_dump(mode="json"))) == wanted
+
+    def test_more_nodes_are_an_update_and_another_cloud_is_a_replacement(self) -> None:
+        driver, old = lookups.CapacityDriver(), needs().model_dump(mode="json")
+        grown = needs([{"count": 4}]).model_dump(mode="json")
+        assert driver.diff({}, old, old).update == []
+        assert list(driver.diff({}, old, grown).replace) == []
+        assert "groups" in driver.diff({}, old, grown).update
+        assert driver.diff({}, old, {**old, "cloud": "other"}).replace == ["cloud"]
+
+
+class TestLookups:
+    def test_an_id_is_pinned_until_another_name_is_asked_for(self, there: Cloud) -> None:
+        driver = lookups.ImageDriver()
+        inputs = {"cloud": None, "region": None, "name": "debian-12"}
+        assert driver.create(inputs) == ("i", {"id": "i"})
+        there.found_images = []
+        assert driver.read("i", inputs) == {"id": "i"}
+        assert driver.diff({"id": "i"}, inputs, dict(inputs)).replace == []
+        assert driver.diff({"id": "i"}, inputs, {**inputs, "name": "x"}).replace == ["name"]
+        with pytest.raises(Refused, match="no image"):
+            driver.create(inputs)
+
+
+@pytest.mark.parametrize(
+    ("specs", "count", "model"),
+    [
+        ({"pci_passthrough:alias": "a100:2"}, 2, "a100"),
+        ({"pci_passthrough:alias": "a100:1, v100:3"}, 4, "a100, v100"),
+        ({"resources:VGPU": "1"}, 1, "VGPU"),
+        ({"resources:CUSTOM_GPU_H100": "8", "resources:MEMORY_MB": "1024"}, 8, "CUSTOM_GPU_H100"),
+    ],
+)
+def test_gpus_are_read_from_extra_specs(specs: dict[str, str], count: int, model: str) -> None:
+    assert flavors.gpus(specs) == flavors.Gpus(count, model)
+
+
+def test_a_flavor_that_tells_of_no_gpus_is_not_judged(there: Cloud) -> None:
+    assert flavors.gpus({"hw:cpu_policy": "dedicated"}) is None
+    assert failed(there, needs([{"count": 1, "gpus": 1}])) == []
+
+
+def test_offers_are_flavors_and_what_the_quota_has_room_for(there: Cloud) -> None:
+    wanted = spec.model().model_validate(DATA)
+    gpu, tiny = offers.offers(wanted)
+    assert (tiny.name, tiny.total, tiny.free) == ("m1.tiny", 10, 5)
+    assert (gpu.name, gpu.free, gpu.gpus, gpu.gpu_model) == ("g1", 0, 2, "a100")
+
+
+def test_a_plan_says_why_it_does_not_fit(there: Cloud) -> None:
+    there.used |= {"instances_used": 9}
+    (why,) = offers.obstacles(plan.plan(spec.model().model_validate(DATA)))
+    assert why == "quota: 3 more server(s) are wanted, and 1 of 10 are left"
