@@ -50,7 +50,9 @@ def existing(cluster: str) -> list[Existing]:
     for kind in labels.TYPES:
         with cloud.errors(f"list what there is of kind {kind}"):
             things = list(_listed(connection, kind, cluster))
-        found += [Found(kind, name, id_, uuid, cluster) for name, id_, uuid in sorted(things)]
+        found += [
+            Found(kind, name, id_, uuid, cluster=cluster) for name, id_, uuid in sorted(things)
+        ]
     return found
 
 
