@@ -20,7 +20,8 @@ IMAGES = ("debian-12", "debian-13")
 HEAD = """# Tests of the roles
 
 Written by `make test-roles` (molecule on containers; nfs and rdma on virtual machines):
-syntax, check mode, converge, idempotence and testinfra in scenario `default`; the others prove that broken nodes fail loudly.
+syntax, check mode, converge, idempotence and testinfra in scenario `default`;
+the others prove that broken nodes fail loudly.
 
 """
 
