@@ -160,7 +160,6 @@ class _Engine(pulumi.runtime.Mocks):
         raise NotImplementedError(args.token)
 
 
-<<<<<<< HEAD
 @contextmanager
 def made_cluster(data: dict[str, Any], project: Project) -> Iterator[Cluster]:
     """Make a cluster from its specification; it is gone afterwards."""
@@ -199,14 +198,13 @@ def own_hosts(project: Project) -> Iterator[dict[str, Any]]:
                 ]
             },
         }
-=======
-_MARKS = {"container": [pytest.mark.docker], "vm": [pytest.mark.docker, pytest.mark.vms]}
->>>>>>> 78e0aa2 (Shared storage that a node serves is no volume; ib_write_bw by device and GID; tests on machines (not yet run))
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=marks) for name, marks in _MARKS.items()]
-)
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.docker, *([pytest.mark.vms] if name == "vm" else [])]
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=_marks(name)) for name in SPECS])
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
