@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.vms, pytest.mark.e2e, pytest.mark.docker]
 PAGE = (ROOT / "docs/how-to/rehearse-nfs-and-rdma.md").read_text()
 SPEC, OURS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 ROLES = re.search(r"gpubed configure \S+ --tags (\S+)", PAGE)[1]
-RATE_MBIT = 200
-BIG_MIB = 96
+RATE_MBIT = 50
+BIG_MIB = 64
 # Reads in order and no faster than 20 MiB/s; says after each MiB that it is there.
 READ = """
 import hashlib, sys, time

@@ -55,7 +55,7 @@ right = set(total) == {{world.size * (world.size + 1) / 2}}
 if world.allreduce(right, MPI.LAND) and world.rank == 0:
     print("sums are right on", world.size, "ranks")
 """
-_RUN = "timeout 100 mpirun --host %s -np %s /usr/bin/python3 -c %s </dev/null"
+_RUN = "timeout 200 mpirun --host %s -np %s /usr/bin/python3 -c %s </dev/null"
 
 
 class _Broken(Exception):
@@ -161,7 +161,7 @@ def _collective(context: Context, _: Rdma) -> Iterator[Check]:
     nodes = context.allocation.nodes
     hosts = ",".join(node.name for node in nodes)
     before = {node.name: sent for node, sent in context.on_each(lambda _, ssh: _sent(ssh))}
-    done = context.head.run(_RUN, hosts, len(nodes), _REDUCE, timeout=120, check=False)
+    done = context.head.run(_RUN, hosts, len(nodes), _REDUCE, timeout=220, check=False)
     if "sums are right" not in done.stdout:
         why = f"the allreduce failed: {done.tail}"
         yield _result("rdma.collective", "", False, None, "bytes", "runs", why)
