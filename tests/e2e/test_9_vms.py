@@ -125,7 +125,7 @@ def test_verify_climbs_the_ladder_of_rdma(machines):
     by_id = {check["id"]: check for check in found}
     assert by_id["rdma.device"]["value"] == "rxe0"
     # No more than the link carries: it is the link that was measured.
-    assert RATE_MBIT / 2 <= by_id["rdma.write_bw"]["value"] < RATE_MBIT
+    assert 0.2 * RATE_MBIT <= by_id["rdma.write_bw"]["value"] < RATE_MBIT
     assert by_id["rdma.collective"]["value"] > 4 << 20
 
 
