@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test test-roles test-services test-testbeds test-live bench lint format docs lock clean
+.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-live bench lint format docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -22,7 +22,7 @@ down: setup ## remove CLUSTER and everything that carries its id
 test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
 	@./setup.sh test
 	@$(MAKE) --no-print-directory lint
-	@$(PYTEST) tests --durations=15 -m "not services and not testbeds"
+	@$(PYTEST) tests --durations=15 -m "not services and not testbeds and not vms"
 
 test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
 	@./setup.sh test
@@ -31,6 +31,10 @@ test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
 test-testbeds: ## the same cluster on servers and hosts that stand for each testbed, up to a finished job
 	@./setup.sh test
 	@$(PYTEST) tests/e2e -m testbeds
+
+test-vms: ## virtual machines: the contract of the backend, NFS and RDMA between two of them
+	@./setup.sh test
+	@GPUBED_VM=1 $(PYTEST) tests -m vms
 
 test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=debian-12 for a part
 	@./setup.sh test

@@ -97,6 +97,15 @@ class ClusterSpec(Section):
             raise ValueError(f"shared.server: there is no node {server!r}{_nearest(server, names)}")
         return storage
 
+    @field_validator("storage")
+    @classmethod
+    def _rdma_can_carry_it(cls, storage: Storage, info: ValidationInfo) -> Storage:
+        networks = info.data.get("networks")
+        fabric = networks is None or (networks.experiment and networks.experiment.rdma)
+        if storage.shared.transport == "rdma" and not fabric:
+            raise ValueError("shared.transport: rdma needs networks.experiment.rdma")
+        return storage
+
     @field_validator("services")
     @classmethod
     def _partitions_have_nodes(cls, services: Services, info: ValidationInfo) -> Services:

@@ -200,9 +200,11 @@ def own_hosts(project: Project) -> Iterator[dict[str, Any]]:
         }
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=pytest.mark.docker) for name in SPECS]
-)
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.docker, *([pytest.mark.vms] if name == "vm" else [])]
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=_marks(name)) for name in SPECS])
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from gpubed.ssh import SSH
 
 pytestmark = [
     pytest.mark.docker,
+    pytest.mark.vms,
     pytest.mark.parametrize("cluster", ["vm"], indirect=True, scope="module"),
 ]
 

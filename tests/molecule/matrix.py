@@ -19,8 +19,9 @@ TABLE = ROOT / "docs" / "reference" / "role-tests.md"
 IMAGES = ("debian-12", "debian-13")
 HEAD = """# Tests of the roles
 
-Written by `make test-roles` (molecule on container nodes): syntax, check mode, converge,
-idempotence and testinfra in scenario `default`; the others prove that broken nodes fail loudly.
+Written by `make test-roles` (molecule on containers; nfs and rdma on virtual machines):
+syntax, check mode, converge, idempotence and testinfra in scenario `default`;
+the others prove that broken nodes fail loudly.
 
 """
 

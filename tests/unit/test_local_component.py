@@ -108,6 +108,13 @@ def test_nodes_use_what_the_other_resources_answered(mocks: Mocks) -> None:
     assert node["link"] == {"subnet": subnet, **shape}
 
 
+def test_a_folder_that_a_node_serves_is_no_volume(mocks: Mocks) -> None:
+    vms = {"type": "local", "runtime": "vm"}
+    declare({**DATA, "backend": vms, "storage": {"shared": {"provider": "nfs"}}})
+    assert "volume shared" not in mocks.made
+    assert "shared" not in mocks.made["node node-0"]
+
+
 def test_runtime_goes_to_images_and_nodes(mocks: Mocks) -> None:
     declare({**DATA, "backend": {"type": "local", "runtime": "vm"}})
     found = {name: inputs.get("runtime") for name, inputs in mocks.made.items()}

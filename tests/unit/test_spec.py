@@ -149,3 +149,14 @@ def test_every_shipped_specification_is_right(request):
     root: Path = request.config.rootpath
     for path in root.glob("inventories/*/cluster.yml"):
         assert spec.check(path)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("experiment", "refused"), [("{rate: 1 Gbit/s}", True), ("{rate: 1 Gbit/s, rdma: {}}", False)]
+)
+def test_nfs_over_rdma_needs_rdma(write, experiment, refused):
+    text = GOOD.replace("{rate: 200 Mbit/s}", experiment).replace(
+        "{type: local}", "{type: local, runtime: vm}"
+    )
+    _, errors = spec.check(write(f"{text}storage: {{shared: {{provider: nfs, transport: rdma}}}}"))
+    assert [error.path for error in errors] == (["storage"] if refused else [])

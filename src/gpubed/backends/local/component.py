@@ -16,7 +16,7 @@ _BACKEND = "local"
 
 
 class Cluster(Testbed):
-    """Images, networks, the shared volume and the nodes of one cluster."""
+    """Images, networks, the shared volume (if it is one) and the nodes of one cluster."""
 
     def __init__(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
@@ -28,9 +28,7 @@ class Cluster(Testbed):
         self._images = {name: self._image(name) for name in {n.image for n in plan.nodes}}
         self._control = self._network("control", plan.control)
         self._experiment = self._network("experiment", plan.experiment) if plan.experiment else None
-        self._shared = Volume(
-            "shared", _BACKEND, {**self._owner, "purpose": "shared"}, self.children
-        )
+        self._shared = self._volume()
         nodes = [self._node(node, public_key) for node in plan.nodes]
         self.grant(plan, uuid, [node.result for node in nodes], one_host=True)
 
@@ -43,6 +41,13 @@ class Cluster(Testbed):
         inputs = {**self._owner, "purpose": purpose, "subnet": str(network.subnet)}
         return Network(purpose, _BACKEND, inputs, self.children)
 
+    def _volume(self) -> Volume | None:
+        # With NFS a node serves the folder; a mount of ours at its place would win at each boot.
+        if self._plan.spec.storage.shared.provider == "nfs":
+            return None
+        inputs = {**self._owner, "purpose": "shared"}
+        return Volume("shared", _BACKEND, inputs, self.children)
+
     def _node(self, node: NodePlan, public_key: pulumi.Output[str]) -> Node:
         inputs = {
             **self._owner,
@@ -51,16 +56,15 @@ class Cluster(Testbed):
             "image": self._images[node.image].result["tag"],
             "public_key": public_key,
             "control": _attachment(self._control, node.control_address),
-            "shared": {
-                "volume": self._shared.result["name"],
-                "path": self._plan.spec.storage.shared.path,
-            },
             "cpus": node.machine.cpus,
             "memory": node.machine.memory,
             "gpus": gpu_ids(self._plan, node),
             "on_failure": node.on_failure,
             **self._link(node),
         }
+        if self._shared:
+            path = self._plan.spec.storage.shared.path
+            inputs["shared"] = {"volume": self._shared.result["name"], "path": path}
         return Node(node.name, _BACKEND, inputs, self.children)
 
     def _link(self, node: NodePlan) -> dict[str, Any]:

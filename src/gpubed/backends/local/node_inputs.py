@@ -62,7 +62,7 @@ class NodeInputs(_Model):
     control: Attachment
     experiment: Attachment | None = None
     link: Link | None = None
-    shared: Shared
+    shared: Shared | None = None
     cpus: float | None = None
     memory: int | None = None
     gpus: tuple[str, ...] = ()

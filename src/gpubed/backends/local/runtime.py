@@ -174,10 +174,9 @@ def get(container: Container, path: str) -> bytes:
 
 def _mounts(node: NodeInputs) -> dict[str, dict[str, str]]:
     paths.cache().mkdir(parents=True, exist_ok=True)
-    writable = {
-        node.shared.volume: node.shared.path,
-        str(paths.cache().resolve()): NODE_CACHE,
-    }
+    writable = {str(paths.cache().resolve()): NODE_CACHE}
+    if node.shared:
+        writable[node.shared.volume] = node.shared.path
     return {source: {"bind": target, "mode": "rw"} for source, target in writable.items()} | {
         source: {"bind": target, "mode": "ro"} for source, target in environment.ca_mount().items()
     }

@@ -74,6 +74,6 @@ def _settings(node: NodeInputs) -> bytes:
     settings = {
         **_hardware(node),
         "nameservers": environment.nameservers(),
-        "shares": [node.shared.path, NODE_CACHE],
+        "shares": [*([node.shared.path] if node.shared else []), NODE_CACHE],
     }
     return json.dumps(settings).encode()
