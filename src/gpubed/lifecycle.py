@@ -101,11 +101,13 @@ def _up(stack: Stack, backend: Backend) -> Result:
         raise
     except GpubedError as error:
         # A plugin says that a server is not what it should be, the testbed says why.
+        faults: list[str] = []
         with suppress(GpubedError):
-            if faults := backend.faults(stack.cluster.name):
-                listed = "".join(f"\n  {fault}" for fault in faults)
-                raise Refused(f"{error.message}{listed}", error.hint) from error
-        raise
+            faults = backend.faults(stack.cluster.name)
+        if not faults:
+            raise
+        listed = "".join(f"\n  {fault}" for fault in faults)
+        raise Refused(f"{error.message}{listed}", error.hint) from error
 
 
 def _remove_leftovers(stack: Stack) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed import audit, registry, secret, spec
+from gpubed import audit, lifecycle, registry, secret, spec
 from gpubed.backends.base import Existing
 from gpubed.backends.openstack import cloud, cloud_init, host_key
-from gpubed.errors import PrerequisiteMissing
+from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
 
 BACKEND: dict[str, Any] = {
     "type": "openstack",
@@ -176,6 +176,22 @@ LOOK = {
     "id": "image-id",
     "outputs": {"backend": "openstack", "kind": "image", "name": "debian-12"},
 }
+
+
+def test_a_run_that_fails_says_what_the_cloud_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin's own words are: unexpected state 'ERROR', last error: %!s(<nil>)."""
+
+    def fail(_: Any) -> None:
+        raise GpubedError("update failed", "see the log")
+
+    stack: Any = SimpleNamespace(cluster=SimpleNamespace(name="cloudy"), up=fail)
+    backend = registry.backend("openstack")
+    monkeypatch.setattr(backend, "faults", lambda _: ["node-1: No valid host was found."])
+    with pytest.raises(Refused, match="(?s)update failed.*No valid host was found"):
+        lifecycle._up(stack, backend)
+    monkeypatch.setattr(backend, "faults", lambda _: [])
+    with pytest.raises(GpubedError, match="update failed"):
+        lifecycle._up(stack, backend)
 
 
 class TestState:

@@ -17,6 +17,7 @@ from gpubed.paths import Project
 from gpubed.spec import load
 
 _TIMEOUT_S = 60
+_RETRIES = 3  # of connections that are refused or reset
 _CREDENTIALS = "set OS_CLOUD or backend.cloud to an entry of clouds.yaml, or source an openrc file"
 
 
@@ -29,7 +30,11 @@ def connect(cloud: str | None, region: str | None) -> Connection:
     """
     try:
         connection = openstack.connect(
-            cloud=cloud, region_name=region, app_name="gpubed", api_timeout=_TIMEOUT_S
+            cloud=cloud,
+            region_name=region,
+            app_name="gpubed",
+            api_timeout=_TIMEOUT_S,
+            connect_retries=_RETRIES,
         )
     except (exceptions.SDKException, auth_errors.ClientException) as error:
         raise PrerequisiteMissing(f"OpenStack: {_first_line(error)}", _CREDENTIALS) from None
