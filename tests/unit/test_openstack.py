@@ -187,7 +187,7 @@ def test_a_run_that_fails_says_what_the_cloud_says(monkeypatch: pytest.MonkeyPat
     stack: Any = SimpleNamespace(cluster=SimpleNamespace(name="cloudy"), up=fail)
     backend = registry.backend("openstack")
     monkeypatch.setattr(backend, "faults", lambda _: ["node-1: No valid host was found."])
-    with pytest.raises(Refused, match="(?s)update failed.*No valid host was found"):
+    with pytest.raises(Refused, match=r"(?s)update failed.*No valid host was found"):
         lifecycle._up(stack, backend)
     monkeypatch.setattr(backend, "faults", lambda _: [])
     with pytest.raises(GpubedError, match="update failed"):
