@@ -28,9 +28,9 @@ test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
 	@./setup.sh test
 	@$(PYTEST) tests/e2e -m services
 
-test-testbeds: ## the same cluster on servers and hosts that stand for each testbed, up to a finished job
+test-testbeds: ## servers and hosts that stand for each testbed, up to a finished job; TESTS=tests/contract for a part
 	@./setup.sh test
-	@$(PYTEST) tests/e2e -m testbeds
+	@$(PYTEST) $(or $(TESTS),tests) -m testbeds
 
 test-vms: ## virtual machines: the contract of the backend, NFS and RDMA between two of them
 	@./setup.sh test

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 
-from gpubed import registry
+from gpubed import registry, tunnel
 from gpubed.allocation import Allocation
 from gpubed.backends.base import JobTestbed
 from gpubed.errors import GpubedError
@@ -26,7 +26,9 @@ def urls(plan: ClusterPlan, allocation: Allocation) -> list[dict[str, str]]:
     lab = plan.spec.services.jupyterlab
     if lab is None:
         return []
-    door = f"https://{allocation.head.control_address}:{lab.port}"
+    # Behind other hosts it is reached through a tunnel: `gpubed open`.
+    host = "localhost" if allocation.head.via else allocation.head.control_address
+    door = f"https://{host}:{lab.port}"
     found = [{"name": "jupyterlab", "url": f"{door}/lab"}]
     if plan.spec.services.monitoring:
         found.append({"name": STATUS, "url": f"{door}{_PAGE}"})
@@ -99,11 +101,10 @@ def _status(
         raise LookupError("the cluster has no JupyterLab")
     try:
         context = ssl.create_default_context(cafile=str(cluster.state / "jupyterlab.crt"))
-        connection = http.client.HTTPSConnection(
-            allocation.head.control_address, lab.port, timeout=_TIMEOUT, context=context
-        )
-        connection.request("GET", path, headers={"Authorization": f"token {token}"})
-        return connection.getresponse().status
+        with tunnel.to_head(cluster, allocation, lab.port) as (host, port):
+            connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
+            connection.request("GET", path, headers={"Authorization": f"token {token}"})
+            return connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         raise GpubedError(
             f"JupyterLab does not answer: {error}", f"gpubed configure {cluster.name}"

@@ -185,6 +185,19 @@ class SSH:
                     raise
             time.sleep(_PAUSE_S)
 
+    def answers(self, port: int, timeout: float) -> bool:
+        """Say whether a port of the node answers somebody who comes the way that we come."""
+        there = (self.node.control_address, port)
+        try:
+            if self._jump is None:
+                socket.create_connection(there, timeout).close()
+            else:
+                transport = self._jump._transport()
+                transport.open_channel("direct-tcpip", there, ("", 0), timeout=timeout).close()
+        except _CONNECTION_ERRORS:
+            return False
+        return True
+
     def _open(self) -> paramiko.Channel:
         """Return a fresh channel; connects, or connects again, before anything is sent."""
         attempt = 1

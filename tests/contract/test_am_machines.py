@@ -14,7 +14,7 @@ from support.am.machines import Machines
 from support.am.request import tag
 from support.am.witness import RSPEC_VERSION, Witness, rspec
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.testbeds, pytest.mark.docker]
 RATE = "".join(
     f'<property source_id="{name}:if0" dest_id="{other}:if0" capacity="50000"/>'
     for name, other in (("w1", "w2"), ("w2", "w1"))

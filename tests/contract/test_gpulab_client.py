@@ -13,6 +13,8 @@ from gpubed.errors import GpubedError
 from support.gpulab.server import Stumble
 from support.gpulab.site import IMAGE, Site
 
+pytestmark = pytest.mark.testbeds
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):

@@ -8,6 +8,8 @@ import yaml
 
 from support.gpulab.site import Site
 
+pytestmark = pytest.mark.testbeds
+
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "gpulab.md").read_text()
 SMALLER = "--set batch=8 --set learning_rate=0.01"
 BLOCK = re.compile(r"```(yaml|console)\n(.*?)```", re.DOTALL)

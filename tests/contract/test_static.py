@@ -15,7 +15,7 @@ from gpubed.backends.base import NodeFailed
 from gpubed.paths import Project
 from gpubed.ssh import SSH
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.testbeds, pytest.mark.docker]
 
 _ABSENT = {"address": "10.127.205.250", "experiment_address": "10.127.206.250"}
 

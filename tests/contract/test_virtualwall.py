@@ -21,6 +21,8 @@ from gpubed.spec import load, model
 from support.am import AmServer, Ghosts, Limits, faults
 from support.wall import NAME, Wall
 
+pytestmark = pytest.mark.testbeds
+
 CALLS = (
     "GetVersion",
     "geni-ma/get_credentials",

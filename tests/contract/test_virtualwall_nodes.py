@@ -21,7 +21,7 @@ from support.am import AmServer, Site
 from support.am.machines import Machines
 from support.wall import NAME, Wall
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.testbeds, pytest.mark.docker]
 
 NODES = ("node-0", "node-1")
 

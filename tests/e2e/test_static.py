@@ -4,6 +4,9 @@ The hosts are bare nodes of a local cluster; their user's key and known hosts ar
 """
 
 import json
+import socket
+import subprocess
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,7 +16,18 @@ from support.cluster import Cluster
 pytestmark = [pytest.mark.testbeds, pytest.mark.e2e, pytest.mark.docker]
 
 MACHINE = {"cpus": 1, "memory": "3 GiB"}
-SUBNET = "10.127.208.0/24"
+CONTROL, SUBNET = "10.127.207.0/24", "10.127.208.0/24"
+# Nothing of this machine gets to the hosts: the gate is the only way.
+SHUT = """
+nft -f - << END
+table ip owner {
+  chain input {
+    type filter hook input priority -10;
+    ct state new ip saddr { 10.127.207.1, 10.127.208.1 } drop
+  }
+}
+END
+"""
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +41,15 @@ def ground(docker, tmp_path_factory):
             {"name": "gate", "count": 1, "machine": {"cpus": 1, "memory": "512 MiB"}},
         ],
         networks={
-            "control": {"subnet": "10.127.207.0/24"},
+            "control": {"subnet": CONTROL},
             "experiment": {"subnet": SUBNET, "rate": "100 Mbit/s"},
         },
         configure=False,
     )
     try:
         made.call("up")
+        for name in HOSTS:
+            on_host(made, name, SHUT)
         yield made
     finally:
         made.call("down", "-y")
@@ -75,8 +91,21 @@ def cluster(ground, tmp_path_factory):
         made.call("down", "-y")
 
 
+HOSTS = ("node-0", "node-1")
+
+
+def on_host(ground, name, command):
+    """Run a command on a host as root, past its network: what its owner sees."""
+    id_ = {n["name"]: n["id"] for n in ground.json("status")["nodes"]}[name]
+    done = subprocess.run(
+        ["docker", "exec", id_, "sh", "-c", command], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
 def keys(ground):
-    return [ground.node(n, "cat .ssh/authorized_keys").splitlines() for n in ("node-0", "node-1")]
+    read = "cat ~gpubed/.ssh/authorized_keys"
+    return [on_host(ground, name, read).splitlines() for name in HOSTS]
 
 
 def test_an_unknown_host_key_is_refused_before_anything_changes(cluster, ground):
@@ -107,6 +136,30 @@ def test_own_hosts_become_a_verified_cluster(cluster):
     assert {o["free"] for o in cluster.json("resources")["offers"]} == {0}
 
 
+def test_all_of_it_went_through_the_gate(cluster):
+    status = cluster.json("status")
+    assert status["services"][0]["url"].startswith("https://localhost:")
+    checks = {c["id"]: c for c in status["verification"]["checks"]}
+    assert checks["firewall.closed"]["result"] == "pass"
+    printed = cluster.call("open", "--print")
+    tunnel = printed.stderr.split("first: ")[1].split()
+    port = urlsplit(printed.stdout.strip()).port
+    with pytest.raises(OSError, match="timed out"):
+        socket.create_connection((status["nodes"][0]["control_address"], port), timeout=3)
+    process = subprocess.Popen(tunnel)
+    try:
+        ask = ["curl", "-sS", "--retry", "20", "--retry-connrefused", "--retry-delay", "1"]
+        ask += ["--cacert", str(cluster.state / "jupyterlab.crt"), "-K", "-"]
+        url = printed.stdout.strip().replace("/lab?", "/api/status?")
+        done = subprocess.run(
+            ask, input=f'url = "{url}"', capture_output=True, text=True, check=False
+        )
+        assert "last_activity" in done.stdout, done.stderr
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def test_a_job_trains_on_them(cluster):
     result = cluster.json("run", "digits", "--set", "epochs=20")
     assert result["world_size"] == 2
@@ -122,7 +175,8 @@ def test_a_second_cluster_does_not_take_them(cluster):
 def test_down_leaves_the_hosts_as_they_were_but_for_packages(cluster, ground):
     cluster.call("down", "-y")
     assert all(len(lines) == 1 for lines in keys(ground)), "only the user's own key"
-    for node in ("node-0", "node-1"):
-        left = "ls /etc/gpubed/owner.json; systemctl is-active jupyterlab gpubed-firewall"
-        assert "owner.json\n" not in ground.node(node, f"{left} 2>/dev/null; true")
-        assert "inet gpubed" not in ground.node(node, "sudo nft list tables")
+    for name in HOSTS:
+        assert "missing" in on_host(ground, name, "ls /etc/gpubed/owner.json || echo missing")
+        active = on_host(ground, name, "systemctl is-active jupyterlab gpubed-health.timer; true")
+        assert "active" not in active.split()
+        assert "inet gpubed" not in on_host(ground, name, "nft list tables")

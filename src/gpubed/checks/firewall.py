@@ -1,13 +1,13 @@
 """The firewall, seen from outside: nothing answers that the specification did not open.
 
-The controller knocks at every port on which a node listens. Since a node may
-listen on nothing else, each gets a listener of ours for a moment, which a fellow
-node must reach and the controller must not: so the check can fail.
+The controller, or the last host on the way to the nodes, knocks at every port on
+which a node listens. Since a node may listen on nothing else, each gets a listener
+of ours for a moment, which a fellow node must reach and who knocks must not: so the
+check can fail.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -32,14 +32,23 @@ _REACH = "timeout 3 bash -c %s"
 
 
 def closed_from_outside(context: Context) -> Iterator[Check]:
-    """Knock from the controller, which is no member of the cluster."""
-    if not context.plan.spec.firewall.enabled:
-        why = "the firewall is off in cluster.yml"
+    """Knock from the controller, or from the last host on the way: none of the cluster's."""
+    if why := _why_not(context):
         yield Check(id="firewall.closed", result="skip", reason=why)
         return
     ports = context.on_each(_listening_and_canary)
     for node, (listening, canary) in ports:
         yield _verdict(context, node, listening, canary)
+
+
+def _why_not(context: Context) -> str:
+    if not context.plan.spec.firewall.enabled:
+        return "the firewall is off in cluster.yml"
+    members = {key for node in context.allocation.nodes for key in node.host_keys}
+    via = context.allocation.head.via
+    if via and members & set(via[-1].host_keys):
+        return "the only way to the nodes is one of them, which may reach all ports"
+    return ""
 
 
 def _listening_and_canary(_: Node, ssh: SSH) -> tuple[set[int], int]:
@@ -51,10 +60,11 @@ def _listening_and_canary(_: Node, ssh: SSH) -> tuple[set[int], int]:
 
 
 def _verdict(context: Context, node: Node, listening: set[int], canary: int) -> Check:
+    session = context.sessions[node.name]
     open_ = {port for port in listening if port not in _allowed(context, node)}
     with ThreadPoolExecutor(max_workers=16) as pool:
         ports = sorted(open_ | {canary})
-        knocks = pool.map(partial(_answers, node.control_address), ports)
+        knocks = pool.map(partial(session.answers, timeout=_KNOCK_S), ports)
         answered = [port for port, yes in zip(ports, knocks, strict=True) if yes]
     reason = f"from outside, these ports answer: {answered}" if answered else ""
     if not answered and not _fellow_reaches(context, node, canary):
@@ -76,14 +86,6 @@ def _allowed(context: Context, node: Node) -> set[int]:
     if node.role == "head" and spec.services.jupyterlab:
         allowed.add(spec.services.jupyterlab.port)
     return allowed
-
-
-def _answers(address: str, port: int) -> bool:
-    try:
-        socket.create_connection((address, port), timeout=_KNOCK_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _fellow_reaches(context: Context, node: Node, port: int) -> bool:

@@ -1,11 +1,13 @@
 """gpubed open."""
 
+import shlex
+import threading
 import webbrowser
 from typing import Annotated
 
 import typer
 
-from gpubed import services
+from gpubed import services, tunnel
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, find
 from gpubed.cli.ui import UI
@@ -23,18 +25,33 @@ def command(
         bool, typer.Option("--print", help="Print the URL with its token, open nothing.")
     ] = False,
 ) -> int:
-    """Open JupyterLab, or the status page, in the browser."""
+    """Open JupyterLab, or the status page, in the browser; through a tunnel where one is needed."""
     ui, paths = UI(), find(cluster)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     name = services.STATUS if status else "jupyterlab"
     url = services.token_url(paths, wanted, granted, name)
+    lab = wanted.spec.services.jupyterlab
+    behind = lab.port if lab and granted.nodes and granted.head.via else None
     if print_url:
         ui.raw(url + "\n")
+        if behind:
+            ui.note(f"first: {shlex.join(tunnel.command(paths, granted, behind, behind))}")
         return 0
-    if not webbrowser.open(url):
-        again = f"gpubed open {cluster}{' --status' if status else ''} --print"
-        ui.error("there is no browser on this machine", again)
-        return 3
     if granted.nodes:
         ui.note(f"the certificate is the cluster's own: {paths.state / 'jupyterlab.crt'}")
-    return 0
+    if behind is None:
+        return _browse(ui, url, cluster, status)
+    with tunnel.to_head(paths, granted, behind, local=behind) as (_, local):
+        code = _browse(ui, url.replace(f":{behind}/", f":{local}/", 1), cluster, status)
+        if code == 0:
+            ui.note("the tunnel to the head is open until Ctrl-C")
+            threading.Event().wait()
+    return code
+
+
+def _browse(ui: UI, url: str, cluster: str, status: bool) -> int:
+    if webbrowser.open(url):
+        return 0
+    again = f"gpubed open {cluster}{' --status' if status else ''} --print"
+    ui.error("there is no browser on this machine", again)
+    return 3

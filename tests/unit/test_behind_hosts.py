@@ -1,0 +1,60 @@
+"""Clusters whose nodes are reached through others: what is told, and what is not claimed."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpubed import services, tunnel
+from gpubed.allocation import Allocation, Hop
+from gpubed.checks import firewall
+from gpubed.errors import GpubedError
+from gpubed.paths import Project
+from support.samples import sample_allocation, sample_plan
+
+GATE = Hop(address="192.0.2.200", user="me", host_keys=("ssh-ed25519 GATE",))
+
+
+def behind(hop: Hop) -> Allocation:
+    granted = sample_allocation(sample_plan())
+    nodes = tuple(node.model_copy(update={"via": (hop,)}) for node in granted.nodes)
+    return granted.model_copy(update={"nodes": nodes})
+
+
+def test_services_are_told_as_the_tunnel_will_have_them() -> None:
+    [lab] = services.urls(sample_plan(), behind(GATE))
+    assert lab["url"] == "https://localhost:8888/lab"
+
+
+@pytest.mark.parametrize(("member", "skipped"), [(False, False), (True, True)])
+def test_a_way_in_that_is_a_node_itself_proves_nothing_about_the_firewall(
+    member: bool, skipped: bool
+) -> None:
+    granted = sample_allocation(sample_plan())
+    keys = granted.head.host_keys if member else GATE.host_keys
+    allocation = behind(GATE.model_copy(update={"host_keys": keys}))
+    context: Any = SimpleNamespace(plan=sample_plan(), allocation=allocation)
+    assert bool(firewall._why_not(context)) is skipped
+
+
+def test_a_head_that_is_reached_directly_needs_no_tunnel(tmp_path: Path) -> None:
+    granted = sample_allocation(sample_plan())
+    with tunnel.to_head(Project(tmp_path).cluster("lab"), granted, 8888) as place:
+        assert place == (granted.head.control_address, 8888)
+
+
+def test_a_tunnel_that_does_not_open_says_why(tmp_path: Path) -> None:
+    refused = pytest.raises(GpubedError, match=r"does not open: (?s:.)*ssh_config")
+    with refused, tunnel.to_head(Project(tmp_path).cluster("lab"), behind(GATE), 8888):
+        pass
+
+
+def test_a_port_that_is_taken_here_is_not_taken_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert tunnel._free(port) == 0
+    assert tunnel._free(0) > 0
