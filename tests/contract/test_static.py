@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,17 @@ def _impatient() -> Iterator[None]:
         # The whole cluster is refused by doctor where a host is missing; here it comes so far.
         patch.setattr("gpubed.backends.static.backend.StaticBackend.doctor", lambda *_: [])
         yield
+
+
+@pytest.fixture(autouse=True)
+def _told_at_once() -> Iterator[None]:
+    """Let Pulumi's futures tell now that nobody asked for their error.
+
+    They do so when they are collected, with a traceback, which Python 3.11 cannot
+    format while it parses something else (python/cpython#106905).
+    """
+    yield
+    gc.collect()
 
 
 def test_too_few_hosts_are_refused_by_name_and_released(hosts: Any) -> None:

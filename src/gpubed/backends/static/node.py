@@ -57,7 +57,8 @@ echo %(owner)s | sudo -n tee %(mark)s > /dev/null
 # Services of roles are stopped, so that nothing of the cluster goes on running; packages stay.
 _RELEASE = r"""
 set -eu
-for unit in $(cd /etc/systemd/system && sudo -n grep -ls gpubed -- *.service *.timer); do
+cd /etc/systemd/system
+for unit in $({ ls gpubed-*.timer; sudo -n grep -ls gpubed -- *.service; } 2> /dev/null); do
   sudo -n systemctl disable --now "$unit"
 done
 ! command -v nft > /dev/null || sudo -n nft delete table inet gpubed 2> /dev/null || true
