@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -202,7 +203,8 @@ def run(
     """
     job = load(name)
     chosen = _launcher(plan, job, launcher)
-    run_id = time.strftime(f"%Y%m%d-%H%M%S-{name}")
+    # In milliseconds: several runs may start in one second.
+    run_id = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S%f")[:-3] + f"-{name}"
     run = _Run(cluster, plan, allocation, name, job, run_id, cluster.runs / run_id)
     started = time.monotonic()
     if isinstance(chosen, JobService):
