@@ -37,7 +37,16 @@ def cluster_yml() -> Iterator[str]:
     yield "Unknown keys are errors; `gpubed check` names the line and the nearest key.\n"
     yield from _keys("The file", schema)
     for name, definition in sorted(schema.get("$defs", {}).items()):
-        yield from _keys(name, definition)
+        yield from _keys(_title(name), definition)
+
+
+def _title(name: str) -> str:
+    """Return what readers call a part; models of one name have their module's path before it."""
+    *modules, name = name.split("__")
+    if "backends" not in modules:
+        return name
+    backend = modules[modules.index("backends") + 1]
+    return f"backend {backend}" + ("" if name == "Config" else f": {name}")
 
 
 def _keys(title: str, definition: dict[str, Any]) -> Iterator[str]:
@@ -54,7 +63,7 @@ def _keys(title: str, definition: dict[str, Any]) -> Iterator[str]:
 
 def _type(field: dict[str, Any]) -> str:
     if "$ref" in field:
-        return field["$ref"].rsplit("/", 1)[-1]
+        return _title(field["$ref"].rsplit("/", 1)[-1])
     if "anyOf" in field:
         return " or ".join(_type(option) for option in field["anyOf"])
     if "const" in field:

@@ -64,6 +64,21 @@ class Node(_Model):
     via: tuple[Hop, ...] = ()
 
 
+def door(host: Hop, name: str = "", via: tuple[Hop, ...] = ()) -> Node:
+    """Return a host that is no node of a cluster, or not yet, as one that SSH reaches."""
+    return Node(
+        name=name or host.address,
+        id="",
+        group="",
+        role="worker",
+        control_address=host.address,
+        port=host.port,
+        user=host.user,
+        host_keys=host.host_keys,
+        via=via,
+    )
+
+
 class Failure(_Model):
     """A node that the testbed could not give, and why."""
 

@@ -21,20 +21,20 @@ from typing import Any, Self
 
 import paramiko
 
-from gpubed.allocation import Allocation, Node
+from gpubed.allocation import Allocation, Node, door
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
 
 # Without a handler, Python prints a library's warnings on stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
-_CONNECT_S = 15.0
+CONNECT_S = 15.0
 _ATTEMPTS = 3
 _PAUSE_S = 0.5
 _NO_EXIT_CODE = -1  # paramiko's too
 _KEEPALIVE_S = 15
 _TAIL = 10
-_CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
+CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class SSH:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                self.run("true", timeout=_CONNECT_S)
+                self.run("true", timeout=CONNECT_S)
                 return
             except HostKeyMismatch:
                 raise
@@ -194,7 +194,7 @@ class SSH:
             else:
                 transport = self._jump._transport()
                 transport.open_channel("direct-tcpip", there, ("", 0), timeout=timeout).close()
-        except _CONNECTION_ERRORS:
+        except CONNECTION_ERRORS:
             return False
         return True
 
@@ -203,13 +203,13 @@ class SSH:
         attempt = 1
         while True:
             try:
-                return self._transport().open_session(timeout=_CONNECT_S)
+                return self._transport().open_session(timeout=CONNECT_S)
             except paramiko.BadHostKeyException:
                 raise _mismatch(self.node) from None
-            except _CONNECTION_ERRORS as error:
+            except CONNECTION_ERRORS as error:
                 self.close()
                 if attempt == _ATTEMPTS:
-                    raise self._unreachable(error) from None
+                    raise self.unreachable(error) from None
             time.sleep(_PAUSE_S * attempt)
             attempt += 1
 
@@ -235,9 +235,9 @@ class SSH:
                 sock=self._through(),
                 look_for_keys=False,
                 **self._credentials(),
-                timeout=_CONNECT_S,
-                banner_timeout=_CONNECT_S,
-                auth_timeout=_CONNECT_S,
+                timeout=CONNECT_S,
+                banner_timeout=CONNECT_S,
+                auth_timeout=CONNECT_S,
             )
         except BaseException:
             client.close()
@@ -257,6 +257,12 @@ class SSH:
             raise GpubedError(f"the cluster's key {path} cannot be read: {error}") from None
         return {"pkey": key, "allow_agent": False}
 
+    def dial(self) -> socket.socket | paramiko.Channel:
+        """Connect to the node's SSH port, through its hops, and say nothing yet."""
+        return self._through() or socket.create_connection(
+            (self.node.control_address, self.node.port), CONNECT_S
+        )
+
     def _through(self) -> paramiko.Channel | None:
         if self._jump is None:
             return None
@@ -265,9 +271,10 @@ class SSH:
             transport = self._jump._transport()
         except paramiko.BadHostKeyException:
             raise _mismatch(self._jump.node) from None
-        return transport.open_channel("direct-tcpip", there, ("", 0), timeout=_CONNECT_S)
+        return transport.open_channel("direct-tcpip", there, ("", 0), timeout=CONNECT_S)
 
-    def _unreachable(self, error: Exception) -> Unreachable:
+    def unreachable(self, error: Exception) -> Unreachable:
+        """Return what to tell when the node cannot be reached."""
         node, cluster = self.node, self._paths.name
         if isinstance(error, paramiko.PasswordRequiredException):
             return Unreachable(
@@ -283,8 +290,8 @@ class SSH:
     def _request(self, request: Callable[[str], None], argument: str) -> None:
         try:
             request(argument)
-        except _CONNECTION_ERRORS as error:
-            raise self._unreachable(error) from None
+        except CONNECTION_ERRORS as error:
+            raise self.unreachable(error) from None
 
     @contextmanager
     def _sftp(self) -> Iterator[paramiko.SFTPClient]:
@@ -293,102 +300,21 @@ class SSH:
         with paramiko.SFTPClient(channel) as sftp:
             try:
                 yield sftp
-            except _CONNECTION_ERRORS as error:
+            except CONNECTION_ERRORS as error:
                 raise GpubedError(f"cannot copy files with {self.node.name}: {error}") from None
-
-
-def prove_host_keys(
-    address: str, host_keys: tuple[str, ...], port: int = 22, timeout: float = 30.0
-) -> None:
-    """Wait until SSH answers, and check that it does so with one of these keys.
-
-    Raises:
-        Unreachable: Nothing answers within `timeout` seconds.
-        HostKeyMismatch: It answers with another key.
-    """
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            presented = _presented_key(address, port, host_keys)
-            break
-        except _CONNECTION_ERRORS as error:
-            if time.monotonic() > deadline:
-                why = f"{address}:{port} does not answer SSH: {_words(error)}"
-                raise Unreachable(why) from None
-        time.sleep(_PAUSE_S)
-    if presented not in host_keys:
-        raise HostKeyMismatch(f"{address}:{port} presents another host key than the node's own")
-
-
-def presented_key(node: Node, paths: ClusterPaths, timeout: float = 30.0) -> str:
-    """Return the host key with which a node answers, through its hops; it proves nothing yet.
-
-    Raises:
-        Unreachable: Nothing answers within `timeout` seconds.
-    """
-    deadline = time.monotonic() + timeout
-    with SSH(node, paths) as ssh:
-        while True:
-            try:
-                channel = ssh._through() or socket.create_connection(
-                    (node.control_address, node.port), _CONNECT_S
-                )
-                return _greet(channel, None)
-            except _CONNECTION_ERRORS as error:
-                ssh.close()
-                if time.monotonic() > deadline:
-                    raise ssh._unreachable(error) from None
-            time.sleep(_PAUSE_S)
 
 
 def _last_hop(node: Node, paths: ClusterPaths) -> SSH | None:
     """Return the connection through which a node is reached, if it is not reached at once."""
     if not node.via:
         return None
-    hop = node.via[-1]
-    there = Node(
-        name=hop.address,
-        id="",
-        group="",
-        role="worker",
-        control_address=hop.address,
-        port=hop.port,
-        user=hop.user,
-        host_keys=hop.host_keys,
-        via=node.via[:-1],
-    )
-    return SSH(there, paths, hop.identity)
-
-
-def _presented_key(address: str, port: int, host_keys: tuple[str, ...]) -> str:
-    # A server has several keys; ask for the kinds that we can compare.
-    return _greet(socket.create_connection((address, port), _CONNECT_S), _kinds(host_keys))
-
-
-def _greet(connection: socket.socket | paramiko.Channel, kinds: set[str] | None) -> str:
-    """Return the host key of whoever is at the other end, and close the connection."""
-    with connection:
-        transport = paramiko.Transport(connection)
-        try:
-            if kinds is not None:
-                options = transport.get_security_options()
-                options.key_types = [t for t in options.key_types if t in kinds]
-            transport.start_client(timeout=_CONNECT_S)
-            key = transport.get_remote_server_key()
-        finally:
-            transport.close()
-    return f"{key.get_name()} {key.get_base64()}"
+    *before, hop = node.via
+    return SSH(door(hop, via=tuple(before)), paths, hop.identity)
 
 
 def _public_key(text: str) -> paramiko.PKey:
     kind, encoded = text.split()[:2]
     return paramiko.PKey.from_type_string(kind, base64.b64decode(encoded))
-
-
-def _kinds(host_keys: tuple[str, ...]) -> set[str]:
-    kinds = {key.split()[0] for key in host_keys}
-    # An RSA key signs in newer ways than its name tells.
-    return kinds | ({"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in kinds else set())
 
 
 def _known_as(address: str, port: int) -> str:

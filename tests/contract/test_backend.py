@@ -7,7 +7,8 @@ from typing import Any
 import paramiko
 import pytest
 
-from gpubed.ssh import SSH, HostKeyMismatch, prove_host_keys
+from gpubed import host_keys, leaving, plan
+from gpubed.ssh import SSH, CommandFailed, HostKeyMismatch
 
 
 def test_nodes_are_ready_and_let_us_in(cluster: Any) -> None:
@@ -27,9 +28,30 @@ def test_nodes_see_the_same_shared_storage(cluster: Any) -> None:
         assert other.run("cat /shared/contract").stdout == "seen\n"
 
 
+def test_results_are_taken_home_before_the_end(cluster: Any) -> None:
+    def leave(command: str) -> list[str]:
+        ending = lease.model_copy(
+            update={"before_end": lease.before_end.model_copy(update={"command": command})}
+        )
+        spec = cluster.plan.spec.model_copy(update={"lease": ending})
+        wanted = plan.plan(spec)
+        return leaving.prepare(cluster.paths, wanted, cluster.allocation)
+
+    lease, home = cluster.plan.spec.lease, cluster.paths.runs / "train" / "metrics.json"
+    run = "/shared/runs/train"
+    save = f"sudo mkdir -p {run} && echo '{{}}' | sudo tee {run}/metrics.json"
+    assert leave(save)[1] == f"collected 1 run(s) into {cluster.paths.runs}"
+    assert home.read_text() == "{}\n"
+    assert leave("true")[1].startswith("collected 0 run(s)")
+    home.unlink()
+    with pytest.raises(CommandFailed):
+        leave("false")
+    assert home.exists()
+
+
 def test_host_keys_are_what_the_node_presents(cluster: Any) -> None:
     for node in cluster.allocation.nodes:
-        prove_host_keys(node.control_address, node.host_keys, node.port, timeout=5)
+        host_keys.prove(node.control_address, node.host_keys, node.port, timeout=5)
     keys = {key for node in cluster.allocation.nodes for key in node.host_keys}
     assert len(keys) == len(cluster.allocation.nodes)
 

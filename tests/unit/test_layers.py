@@ -17,7 +17,7 @@ LAYERS = [
     ("images", "lease"),
     ("launchers",),
     ("engine", "backends"),
-    ("ssh", "runlock", "progress", "secret"),
+    ("ssh", "host_keys", "runlock", "progress", "secret"),
     ("errors",),
 ]
 

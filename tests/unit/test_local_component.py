@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pulumi
 import pytest
 
-from gpubed import plan, spec
-from gpubed.allocation import Allocation
-from gpubed.backends.local import component
+from gpubed.backends.local.component import Cluster
+from support.declared import UUID, declare, mocked
 
-UUID = "6f0c0000-0000-4000-8000-000000000000"
 DATA = {
     "version": 1,
     "name": "lab",
@@ -50,30 +47,12 @@ class Mocks(pulumi.runtime.Mocks):
 
 @pytest.fixture
 def mocks() -> Iterator[Mocks]:
-    # Mocks run on an event loop, which pytest's main thread has none of.
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    mocks = Mocks()
-    pulumi.runtime.set_mocks(mocks)
-    yield mocks
-    asyncio.get_event_loop().close()
-    asyncio.set_event_loop(None)
-
-
-def declare(data: dict[str, Any]) -> tuple[Allocation, plan.ClusterPlan]:
-    planned = plan.plan(spec.model().model_validate(data))
-    resolved: list[dict[str, Any]] = []
-
-    @pulumi.runtime.test
-    def program() -> pulumi.Output[None]:
-        uuid, key = pulumi.Output.from_input(UUID), pulumi.Output.from_input("ssh-ed25519 K")
-        return component.Cluster(planned, uuid, key).allocation.apply(resolved.append)
-
-    program()
-    return Allocation.model_validate(resolved[0]), planned
+    with mocked(Mocks()) as mocks:
+        yield mocks
 
 
 def test_allocation_has_all_nodes_head_first(mocks: Mocks) -> None:
-    allocation, planned = declare(DATA)
+    allocation, planned = declare(Cluster, DATA)
     assert [node.name for node in allocation.nodes] == ["node-0", "node-1", "big-0"]
     assert allocation.head.id == "id of node-0"
     assert allocation.one_host
@@ -86,7 +65,7 @@ def test_allocation_has_all_nodes_head_first(mocks: Mocks) -> None:
 
 
 def test_every_resource_carries_the_owner_but_the_image(mocks: Mocks) -> None:
-    declare(DATA)
+    declare(Cluster, DATA)
     owned = {name: i for name, i in mocks.made.items() if name.split()[0] in _OWNED}
     assert set(owned) == {
         *("network control", "network experiment", "volume shared"),
@@ -97,7 +76,7 @@ def test_every_resource_carries_the_owner_but_the_image(mocks: Mocks) -> None:
 
 
 def test_nodes_use_what_the_other_resources_answered(mocks: Mocks) -> None:
-    _, planned = declare(DATA)
+    _, planned = declare(Cluster, DATA)
     node = mocks.made["node node-0"]
     assert node["image"] == "a tag"
     assert node["control"]["network"] == "docker control"
@@ -110,26 +89,26 @@ def test_nodes_use_what_the_other_resources_answered(mocks: Mocks) -> None:
 
 def test_a_folder_that_a_node_serves_is_no_volume(mocks: Mocks) -> None:
     vms = {"type": "local", "runtime": "vm"}
-    declare({**DATA, "backend": vms, "storage": {"shared": {"provider": "nfs"}}})
+    declare(Cluster, {**DATA, "backend": vms, "storage": {"shared": {"provider": "nfs"}}})
     assert "volume shared" not in mocks.made
     assert "shared" not in mocks.made["node node-0"]
 
 
 def test_runtime_goes_to_images_and_nodes(mocks: Mocks) -> None:
-    declare({**DATA, "backend": {"type": "local", "runtime": "vm"}})
+    declare(Cluster, {**DATA, "backend": {"type": "local", "runtime": "vm"}})
     found = {name: inputs.get("runtime") for name, inputs in mocks.made.items()}
     assert found["image debian-12"] == found["node node-0"] == "vm"
 
 
 def test_no_two_nodes_share_a_gpu(mocks: Mocks) -> None:
     group = {"name": "big", "count": 2, "gpus": 2}
-    declare({**DATA, "nodes": [{"count": 1, "gpus": 1}, group]})
+    declare(Cluster, {**DATA, "nodes": [{"count": 1, "gpus": 1}, group]})
     given = [mocks.made[f"node {name}"]["gpus"] for name in ("node-0", "big-0", "big-1")]
     assert given == [["0"], ["1", "2"], ["3", "4"]]
 
 
 def test_one_network_is_enough(mocks: Mocks) -> None:
-    allocation, _ = declare({**DATA, "networks": {}})
+    allocation, _ = declare(Cluster, {**DATA, "networks": {}})
     assert allocation.experiment is None
     assert "network experiment" not in mocks.made
     assert "link" not in mocks.made["node node-0"]

@@ -24,10 +24,14 @@ BACKEND: dict[str, Any] = {
 
 
 class TestSpecification:
-    def errors(self, folder: Path, text: str = "", **backend: Any) -> list[str]:
+    def errors(self, folder: Path, text: str = "", group: Any = None, **backend: Any) -> list[str]:
         path = folder / "cloudy" / "cluster.yml"
         path.parent.mkdir()
-        document = {"version": 1, "backend": {**BACKEND, **backend}, "nodes": [{"count": 2}]}
+        document = {
+            "version": 1,
+            "backend": {**BACKEND, **backend},
+            "nodes": [group or {"count": 2}],
+        }
         path.write_text(yaml.safe_dump(document, sort_keys=False) + text)
         return [str(error).split("cluster.yml:", 1)[1] for error in spec.check(path)[1]]
 
@@ -53,6 +57,11 @@ class TestSpecification:
     def test_what_no_cloud_can_do_is_refused(self, tmp_path: Path, text: str, words: str) -> None:
         (error,) = self.errors(tmp_path, text)
         assert words in error
+
+    def test_fewer_servers_than_wanted_are_not_promised(self, tmp_path: Path) -> None:
+        (error,) = self.errors(tmp_path, group={"count": 3, "min": 2})
+        assert error.startswith("10: nodes.0.min")
+        assert "leaves none out" in error
 
     def test_the_template_is_right(self, tmp_path: Path) -> None:
         template = Path(__file__).parents[2] / "templates" / "cluster" / "openstack.yml"

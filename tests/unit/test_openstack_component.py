@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
@@ -15,11 +14,10 @@ import yaml
 from google.protobuf.json_format import MessageToDict
 from pulumi.runtime.mocks import MockMonitor
 
-from gpubed import plan, secret, spec
-from gpubed.allocation import Allocation
+from gpubed import secret
 from gpubed.backends.openstack import component, host_key, labels
+from support.declared import UUID, declare, mocked
 
-UUID = "6f0c0000-0000-4000-8000-000000000000"
 SECRET = "1b47061264138c4ac30d75fd1eb44270"  # how Pulumi marks a secret on the wire
 DATA: dict[str, Any] = {
     "version": 1,
@@ -120,33 +118,16 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     for name in ("OS_CLOUD", "OS_REGION_NAME"):
         monkeypatch.delenv(name, raising=False)
-    # Mocks run on an event loop, which pytest's main thread has none of.
-    asyncio.set_event_loop(asyncio.new_event_loop())
     cloud = Cloud(tmp_path)
-    pulumi.runtime.set_mocks(cloud, monitor=Monitor(cloud))
-    yield cloud
-    asyncio.get_event_loop().close()
-    asyncio.set_event_loop(None)
-
-
-def declare(data: dict[str, Any]) -> tuple[Allocation, plan.ClusterPlan]:
-    planned = plan.plan(spec.model().model_validate(data))
-    resolved: list[dict[str, Any]] = []
-
-    @pulumi.runtime.test
-    def program() -> pulumi.Output[None]:
-        uuid, key = pulumi.Output.from_input(UUID), pulumi.Output.from_input("ssh-ed25519 K")
-        return component.Cluster(planned, uuid, key).allocation.apply(resolved.append)
-
-    program()
-    return Allocation.model_validate(resolved[0]), planned
+    with mocked(cloud, Monitor(cloud)):
+        yield cloud
 
 
 class TestAllocation:
     def test_nodes_have_their_planned_addresses_and_the_ids_of_their_servers(
         self, cloud: Cloud
     ) -> None:
-        allocation, planned = declare(DATA)
+        allocation, planned = declare(component.Cluster, DATA)
         assert [node.name for node in allocation.nodes] == ["node-0", "node-1", "big-0"]
         assert allocation.node("node-1").id == "id of Instance node-1"
         for node, wanted in zip(allocation.nodes, planned.nodes, strict=True):
@@ -154,7 +135,7 @@ class TestAllocation:
             assert node.experiment_address == str(wanted.experiment_address)
 
     def test_every_way_in_leads_through_the_heads_floating_address(self, cloud: Cloud) -> None:
-        allocation, _ = declare(DATA)
+        allocation, _ = declare(component.Cluster, DATA)
         assert cloud.one("FloatingIp").inputs["portId"] == "id of Port node-0-control"
         for node in allocation.nodes:
             (hop,) = node.via
@@ -163,7 +144,7 @@ class TestAllocation:
             assert hop.identity is None
 
     def test_host_keys_differ_and_are_those_of_the_user_data(self, cloud: Cloud) -> None:
-        allocation, _ = declare(DATA)
+        allocation, _ = declare(component.Cluster, DATA)
         assert len({key for node in allocation.nodes for key in node.host_keys}) == 3
         for node in allocation.nodes:
             config = yaml.safe_load(user_data(cloud, node.name))
@@ -174,21 +155,21 @@ class TestFirewall:
     def test_nothing_is_open_to_everybody_unless_the_specification_says_so(
         self, cloud: Cloud
     ) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         for rule in cloud.all("SecGroupRule").values():
             source = rule.inputs.get("remoteIpPrefix")
             assert source != "0.0.0.0/0"
             assert source or rule.inputs["remoteGroupId"], "no source is every source"
 
     def test_nodes_let_in_each_other_by_group(self, cloud: Cloud) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         rule = cloud.all("SecGroupRule")["nodes-within"].inputs
         assert rule["remoteGroupId"] == rule["securityGroupId"] == "id of SecGroup nodes"
         assert "remoteIpPrefix" not in rule
         assert "protocol" not in rule
 
     def test_only_the_head_has_a_door(self, cloud: Cloud) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         groups = {name: port.inputs["securityGroupIds"] for name, port in cloud.all("Port").items()}
         assert [name for name, ids in groups.items() if "id of SecGroup door" in ids] == [
             "node-0-control"
@@ -197,7 +178,7 @@ class TestFirewall:
 
     def test_ssh_and_openings_come_from_where_the_specification_says(self, cloud: Cloud) -> None:
         opening = {"port": 8888, "source": "192.0.2.0/24"}
-        declare({**DATA, "firewall": {"open": [opening, {"port": 443}]}})
+        declare(component.Cluster, {**DATA, "firewall": {"open": [opening, {"port": 443}]}})
         found = {
             (
                 rule.inputs["portRangeMin"],
@@ -216,7 +197,7 @@ class TestFirewall:
 
 class TestOwnership:
     def test_everything_that_can_carry_the_uuid_does(self, cloud: Cloud) -> None:
-        declare(document(data_volumes=["10 GiB"]))
+        declare(component.Cluster, document(data_volumes=["10 GiB"]))
         bare = {"RouterInterface", "QosBandwidthLimitRule", "VolumeAttach"}  # parts of what has it
         kinds = {made.kind for made in cloud.native}
         assert {*bare, "Instance", "Network", "Volume", "ServerGroup", "Keypair"} <= kinds
@@ -225,7 +206,7 @@ class TestOwnership:
                 assert UUID in str(made.inputs), f"{made.kind} {made.name}"
 
     def test_tags_and_metadata_are_found_again(self, cloud: Cloud) -> None:
-        declare(document(data_volumes=["10 GiB"]))
+        declare(component.Cluster, document(data_volumes=["10 GiB"]))
         for made in cloud.native:
             if tags := made.inputs.get("tags"):
                 assert labels.uuid_of_tags(tags, "cloudy") == UUID
@@ -244,20 +225,20 @@ class TestOwnership:
 
 class TestOrder:
     def test_the_cloud_is_looked_at_before_anything_is_made(self, cloud: Cloud) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         for made in cloud.native:
             assert "Capacity capacity" in made.depends_on, f"{made.kind} {made.name}"
 
     def test_nodes_and_the_floating_address_depend_on_the_router_interface(
         self, cloud: Cloud
     ) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         for made in (*cloud.all("Instance").values(), cloud.one("FloatingIp")):
             assert "RouterInterface router" in made.depends_on
 
     def test_a_server_goes_before_its_successor_comes(self, cloud: Cloud) -> None:
         """Ports and addresses are used again, and a rebuilt server would pass for ready."""
-        declare(DATA)
+        declare(component.Cluster, DATA)
         for server in cloud.all("Instance").values():
             assert server.delete_before_replace
             assert server.replace_on_changes == ["imageId"]
@@ -265,19 +246,19 @@ class TestOrder:
 
 class TestServers:
     def test_no_two_share_a_host_if_possible(self, cloud: Cloud) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         assert cloud.one("ServerGroup").inputs["policies"] == "soft-anti-affinity"
         for server in cloud.all("Instance").values():
             assert server.inputs["schedulerHints"] == [{"group": "id of ServerGroup nodes"}]
 
     def test_anti_affinity_is_a_choice(self, cloud: Cloud) -> None:
-        declare(document(anti_affinity="none"))
+        declare(component.Cluster, document(anti_affinity="none"))
         assert cloud.all("ServerGroup") == {}
         assert all("schedulerHints" not in s.inputs for s in cloud.all("Instance").values())
 
     def test_groups_differ_in_what_they_name(self, cloud: Cloud) -> None:
         big = {"flavor": "g1.gpu", "boot_volume": "40 GiB", "availability_zone": "az2"}
-        declare(document(groups={"big": big}, volume_type="ssd"))
+        declare(component.Cluster, document(groups={"big": big}, volume_type="ssd"))
         servers = cloud.all("Instance")
         assert servers["node-0"].inputs["flavorName"] == "m1.tiny"
         assert servers["node-0"].inputs["imageId"] == "the cloud's debian-12"
@@ -291,24 +272,24 @@ class TestServers:
         assert disk["deleteOnTermination"] is True
 
     def test_data_volumes_are_attached_to_their_node(self, cloud: Cloud) -> None:
-        declare(document(groups={"big": {"data_volumes": ["100 GB", "1 GiB"]}}))
+        declare(component.Cluster, document(groups={"big": {"data_volumes": ["100 GB", "1 GiB"]}}))
         sizes = {name: volume.inputs["size"] for name, volume in cloud.all("Volume").items()}
         assert sizes == {"big-0-data-0": 94, "big-0-data-1": 1}  # never less than asked for
         for attached in cloud.all("VolumeAttach").values():
             assert attached.inputs["instanceId"] == "id of Instance big-0"
 
     def test_images_may_have_another_name_in_the_cloud(self, cloud: Cloud) -> None:
-        declare(document(images={"debian-12": "Debian 12 bookworm"}))
+        declare(component.Cluster, document(images={"debian-12": "Debian 12 bookworm"}))
         assert cloud.one("Image").inputs["name"] == "Debian 12 bookworm"
 
     def test_a_stopped_one_is_to_be_started(self, cloud: Cloud) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         assert {s.inputs["powerState"] for s in cloud.all("Instance").values()} == {"active"}
 
 
 class TestNetworks:
     def test_the_experiment_network_is_one_of_its_own(self, cloud: Cloud) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         assert cloud.all("Network")["experiment"].inputs["mtu"] == 1400
         assert cloud.all("Subnet")["experiment"].inputs["noGateway"] is True
         for server in cloud.all("Instance").values():
@@ -318,7 +299,9 @@ class TestNetworks:
             ]
 
     def test_the_clouds_own_servers_take_no_address_of_a_node(self, cloud: Cloud) -> None:
-        _, planned = declare({**DATA, "nodes": [{"count": 9}, {"name": "b", "count": 5}]})
+        _, planned = declare(
+            component.Cluster, {**DATA, "nodes": [{"count": 9}, {"name": "b", "count": 5}]}
+        )
         subnets = {name: subnet.inputs for name, subnet in cloud.all("Subnet").items()}
         for purpose in ("control", "experiment"):
             (pool,) = subnets[purpose]["allocationPools"]
@@ -328,7 +311,7 @@ class TestNetworks:
             assert not [address for address in taken if first <= address <= last]
 
     def test_the_cloud_holds_links_to_their_rate_and_leaves_ssh_alone(self, cloud: Cloud) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         rules = cloud.all("QosBandwidthLimitRule").values()
         assert {(r.inputs["direction"], r.inputs["maxKbps"]) for r in rules} == {
             ("egress", 200_000),
@@ -338,23 +321,23 @@ class TestNetworks:
             assert ("qosPolicyId" in port.inputs) == name.endswith("-experiment")
 
     def test_links_may_be_taken_as_they_are(self, cloud: Cloud) -> None:
-        declare(document(shaping="none"))
+        declare(component.Cluster, document(shaping="none"))
         assert cloud.all("QosPolicy") == {}
 
     def test_one_network_is_enough(self, cloud: Cloud) -> None:
-        allocation, _ = declare({**DATA, "networks": {}})
+        allocation, _ = declare(component.Cluster, {**DATA, "networks": {}})
         assert allocation.experiment is None
         assert set(cloud.all("Subnet")) == {"control"}
 
 
 class TestSecrets:
     def test_user_data_is_a_secret_to_pulumi(self, cloud: Cloud) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         for server in cloud.all("Instance").values():
             assert SECRET in str(server.inputs["userData"]), "it is not marked"
 
     def test_no_private_key_is_in_any_plain_input(self, cloud: Cloud) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         for made in cloud.made:
             plain = {k: v for k, v in made.inputs.items() if SECRET not in str(v)}
             assert "PRIVATE KEY" not in str(plain), f"{made.kind} {made.name}"
@@ -363,17 +346,17 @@ class TestSecrets:
         self, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("OS_PASSWORD", "hunter2")
-        declare(DATA)
+        declare(component.Cluster, DATA)
         provider = next(made for made in cloud.made if made.type.startswith("pulumi:providers:"))
         assert provider.inputs == {"cloud": "mycloud"}
 
 
 class TestScaling:
     def test_growing_one_group_changes_nothing_of_the_nodes_that_stay(self, cloud: Cloud) -> None:
-        declare(DATA)
+        declare(component.Cluster, DATA)
         before = {(m.type, m.name): comparable(m) for m in cloud.made}
         cloud.made.clear()
-        declare({**DATA, "nodes": [{"count": 4}, {"name": "big", "count": 1}]})
+        declare(component.Cluster, {**DATA, "nodes": [{"count": 4}, {"name": "big", "count": 1}]})
         after = {(m.type, m.name): comparable(m) for m in cloud.made}
         changed = {name for name in before if before[name] != after[name]}
         assert {kind.rsplit(":", 1)[-1] for kind, _ in changed} == {"Capacity"}
@@ -388,7 +371,7 @@ class TestScaling:
         names = set()
         for data in (DATA, document(cloud="other"), document(region="north")):
             cloud.made.clear()
-            declare(data)
+            declare(component.Cluster, data)
             names |= {m.name for m in cloud.made if m.type.startswith("pulumi:providers:")}
         assert len(names) == 3
 

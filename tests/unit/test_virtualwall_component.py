@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pulumi
 import pytest
 
-from gpubed import plan, spec
-from gpubed.allocation import Allocation
-from gpubed.backends.virtualwall import component
+from gpubed.backends.virtualwall.component import Cluster
 from gpubed.backends.virtualwall.node import NodeDriver, NodeInputs
 from gpubed.backends.virtualwall.slice import SliceDriver
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
+from support.declared import UUID, declare, mocked
 from unit.test_virtualwall_documents import BACKEND
 
-UUID = "6f0c0000-0000-4000-8000-000000000000"
 DATA = {
     "version": 1,
     "name": "vw",
@@ -56,26 +52,14 @@ class Mocks(pulumi.runtime.Mocks):
 
 @pytest.fixture
 def mocks():
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    mocks = Mocks()
-    pulumi.runtime.set_mocks(mocks)
-    yield mocks
-    asyncio.get_event_loop().close()
-    asyncio.set_event_loop(None)
+    with mocked(Mocks()) as mocks:
+        yield mocks
 
 
 @pytest.fixture
 def allocation(mocks):
-    found = []
-
-    @pulumi.runtime.test
-    def program():
-        wanted = plan.plan(spec.model().model_validate(DATA))
-        outputs = map(pulumi.Output.from_input, (UUID, "ssh-ed25519 KEY"))
-        return component.Cluster(wanted, *outputs).allocation.apply(found.append)
-
-    program()
-    return Allocation.model_validate(found[0])
+    allocation, _ = declare(Cluster, DATA)
+    return allocation
 
 
 def test_one_slice_holds_all_nodes(mocks, allocation):

@@ -9,7 +9,7 @@ from typing import Any
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.models.containers import Container
 
-from gpubed import ssh
+from gpubed import host_keys
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties
 from gpubed.backends.local import daemon, image, ownership, runtime
 from gpubed.backends.local.node_inputs import UPDATABLE, NodeInputs
@@ -130,7 +130,7 @@ def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
         _execute(container, node, ["systemctl", verb, "gpubed-link.service"])
     container.reload()
     result = _result(container, node)
-    ssh.prove_host_keys(node.control.address, tuple(result["host_keys"]), timeout=_SSH_S)
+    host_keys.prove(node.control.address, tuple(result["host_keys"]), timeout=_SSH_S)
     return result
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import paramiko
 
+from gpubed import allocation
 from gpubed.allocation import Hop, Node
 from gpubed.backends.static.config import Bastion, Config, Host
 from gpubed.errors import PrerequisiteMissing
@@ -18,17 +19,9 @@ def door(config: Config, host: Host, name: str) -> Node:
     Raises:
         PrerequisiteMissing: Its host key, or a bastion's, is not known yet.
     """
-    return Node(
-        name=name,
-        id="",
-        group="",
-        role="worker",
-        control_address=host.address,
-        port=host.port,
-        user=config.user,
-        host_keys=known_keys(config, host.address, host.port),
-        via=hops(config),
-    )
+    keys = known_keys(config, host.address, host.port)
+    here = Hop(address=host.address, port=host.port, user=config.user, host_keys=keys)
+    return allocation.door(here, name, hops(config))
 
 
 def hops(config: Config) -> tuple[Hop, ...]:

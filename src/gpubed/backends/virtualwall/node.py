@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import ssh as ssh_
+from gpubed import allocation, host_keys
 from gpubed.allocation import Hop, Node
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties
 from gpubed.backends.virtualwall import acquaintance, bastion, proof
@@ -88,17 +88,8 @@ class _Door:
     via: tuple[Hop, ...]
 
     def node(self, name: str, host_keys: tuple[str, ...]) -> Node:
-        return Node(
-            name=name,
-            id="",
-            group="",
-            role="worker",
-            control_address=self.address,
-            port=self.port,
-            user=self.user,
-            host_keys=host_keys,
-            via=self.via,
-        )
+        here = Hop(address=self.address, port=self.port, user=self.user, host_keys=host_keys)
+        return allocation.door(here, name, self.via)
 
 
 class NodeDriver(Driver):
@@ -252,7 +243,7 @@ def _answering(node: NodeInputs, given: Given, addresses: list[str]) -> str:
 
 def _host_keys(node: NodeInputs, door: _Door, cluster: ClusterPaths) -> tuple[str, ...]:
     """Return the node's host keys: proved by a token that only the node has, or first seen."""
-    presented = ssh_.presented_key(door.node(node.name, ()), cluster, _SSH_S)
+    presented = host_keys.presented(door.node(node.name, ()), cluster, _SSH_S)
     if node.testbed.host_keys == "first_use":
         return (presented,)
     deadline = time.monotonic() + _PROOF_S
