@@ -36,9 +36,9 @@ test-vms: ## virtual machines: the contract of the backend, NFS and RDMA between
 	@./setup.sh test
 	@GPUBED_VM=1 $(PYTEST) tests -m vms
 
-test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=debian-12 for a part
+test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=debian-12 CHANGED=1 for a part
 	@./setup.sh test
-	@$(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) $(if $(ROLES),,--write)
+	@$(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) --jobs $(or $(JOBS),1) $(if $(CHANGED),--changed)
 
 test-live: ## what needs a testbed or the real Pulumi CLI
 	@./setup.sh test

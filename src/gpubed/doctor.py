@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from pulumi import automation
-
 from gpubed import registry
 from gpubed.backends.base import Finding
 from gpubed.errors import GpubedError
@@ -43,6 +41,9 @@ def repair(cluster: ClusterPaths | None, say: Callable[[str], None]) -> None:
 
 def _install_cli(say: Callable[[str], None]) -> None:
     try:
+        # Loads the whole SDK, which nothing else here needs.
+        from pulumi import automation
+
         command = automation.PulumiCommand.install()
     except Exception as error:  # the installer raises whatever its download raised
         raise GpubedError(

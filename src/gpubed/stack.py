@@ -6,26 +6,23 @@ Pulumi's Automation API where it is on PATH, the embedded engine elsewhere.
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
-
-from pulumi import automation
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpubed import secret
-from gpubed.engine import Engine, LogEvent, ResourceEvent, Result
-from gpubed.errors import GpubedError, PrerequisiteMissing, UsageError
+from gpubed.engine import Engine, EventSink, Result
+from gpubed.errors import PrerequisiteMissing, UsageError
 from gpubed.paths import ClusterPaths, Project
 
+if TYPE_CHECKING:
+    from gpubed import automation
+
 EngineName = Literal["cli", "embedded"]
-Sink = Callable[[ResourceEvent | LogEvent], None]
 _CLI_FIX = "gpubed doctor --fix"
 
 
@@ -78,19 +75,19 @@ class Stack:
         (self.cluster.project.pulumi / "config").mkdir(exist_ok=True)
         self._embedded().init()
 
-    def preview(self, sink: Sink) -> Result:
+    def preview(self, sink: EventSink) -> Result:
         """Compute what `up` would do."""
         if self.engine == "embedded":
             return self._embedded().preview(sink)
         return self._cli("preview", sink)
 
-    def up(self, sink: Sink) -> Result:
+    def up(self, sink: EventSink) -> Result:
         """Make the cluster what its specification says."""
         if self.engine == "embedded":
             return self._embedded().up(sink)
         return self._cli("up", sink)
 
-    def refresh(self, sink: Sink) -> Result:
+    def refresh(self, sink: EventSink) -> Result:
         """Read every resource from the testbed; what is gone leaves the state.
 
         Creations that an earlier run was killed in are forgotten: the drivers adopt
@@ -104,7 +101,7 @@ class Stack:
         """Say whether an earlier run was killed while it created something."""
         return bool(self.export().get("deployment", {}).get("pending_operations"))
 
-    def destroy(self, sink: Sink) -> Result:
+    def destroy(self, sink: EventSink) -> Result:
         """Remove every resource, then the stack itself."""
         embedded = self._embedded()
         result = embedded.destroy(sink) if self.engine == "embedded" else self._cli("destroy", sink)
@@ -132,90 +129,15 @@ class Stack:
     def _worker_environment(self) -> dict[str, str]:
         return {"GPUBED_ROOT": str(self.cluster.project.root)}
 
-    def _cli(
-        self, verb: Literal["preview", "up", "refresh", "destroy"], sink: Sink, **options: bool
-    ) -> Result:
+    def _cli(self, verb: automation.Verb, sink: EventSink, **options: bool) -> Result:
+        # The Automation API loads the whole SDK, which only this needs.
+        from gpubed import automation
+
         project = self.cluster.project
-        workspace = automation.LocalWorkspaceOptions(
-            work_dir=str(project.root), env_vars={**_inherited(), **environment(project)}
-        )
-        started, translator = time.monotonic(), _Translator(sink, verb == "preview")
         if verb != "preview":
             self._embedded().require_free()
-        with _pulumi_errors():
-            (project.pulumi / "config").mkdir(parents=True, exist_ok=True)
-            stack = automation.create_or_select_stack(
-                stack_name=self.cluster.name, work_dir=str(project.root), opts=workspace
-            )
-            getattr(stack, verb)(
-                on_event=translator.handle, on_output=lambda _line: None, **options
-            )
-        return Result(
-            changes=translator.changes(),
-            steps=tuple(translator.steps),
-            outputs={} if verb == "destroy" else self.outputs(),
-            seconds=time.monotonic() - started,
+        (project.pulumi / "config").mkdir(parents=True, exist_ok=True)
+        result = automation.operate(
+            verb, self.cluster.name, project.root, environment(project), sink, **options
         )
-
-
-def _inherited() -> dict[str, str]:
-    """Hand on what workers need; the CLI gets its own copy of the environment."""
-    kept = {key: value for key, value in os.environ.items() if key.startswith("GPUBED_")}
-    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-
-
-@contextmanager
-def _pulumi_errors() -> Iterator[None]:
-    try:
-        yield
-    except automation.errors.CommandError as error:
-        raise GpubedError(_last_diagnostic(str(error)), "the whole output is in the log") from error
-
-
-def _last_diagnostic(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if "error:" in line]
-    return lines[-1].split("error:", 1)[1].strip() if lines else text.strip()[-500:]
-
-
-class _Translator:
-    """Turns the CLI's engine events into ours."""
-
-    def __init__(self, sink: Sink, planning: bool) -> None:
-        self._sink = sink
-        self._planning = planning
-        self._since: dict[tuple[str, str], float] = {}
-        self.steps: list[ResourceEvent] = []
-
-    def changes(self) -> dict[str, int]:
-        counted: dict[str, int] = {}
-        for step in self.steps:
-            counted[step.op] = counted.get(step.op, 0) + 1
-        return counted
-
-    def handle(self, event: automation.EngineEvent) -> None:
-        if pre := event.resource_pre_event:
-            self._step(pre.metadata, "planned" if self._planning else "started")
-        elif done := event.res_outputs_event:
-            if not self._planning:
-                self._step(done.metadata, "done")
-        elif failed := event.res_op_failed_event:
-            self._step(failed.metadata, "failed")
-        elif (said := event.diagnostic_event) and not said.ephemeral and said.severity != "debug":
-            # Plugins tell all they send when debugging, secrets among it.
-            self._sink(LogEvent(said.severity, said.message.strip(), said.urn or None))
-
-    def _step(self, metadata: automation.StepEventMetadata, status: str) -> None:
-        key, now = (str(metadata.urn), str(metadata.op)), time.monotonic()
-        since = self._since.setdefault(key, now)
-        event = ResourceEvent(
-            op=str(getattr(metadata.op, "value", metadata.op)),
-            status=status,
-            urn=metadata.urn,
-            type=metadata.type,
-            name=metadata.urn.rsplit("::", 1)[-1],
-            seconds=now - since if status in ("done", "failed") else None,
-            why=tuple(metadata.diffs or ()),
-        )
-        if status != "started":
-            self.steps.append(event)
-        self._sink(event)
+        return result if verb == "destroy" else replace(result, outputs=self.outputs())

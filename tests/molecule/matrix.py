@@ -1,57 +1,110 @@
-"""Runs molecule for roles on each distribution and tells what came of it.
+"""Runs molecule for roles on each distribution and keeps what came of it.
 
-`make test-roles` runs all; `make test-roles ROLES="nfs docker" IMAGES=debian-12` a part.
-With `--write` the table goes to docs/reference/role-tests.md.
+`make test-roles` runs all; `make test-roles ROLES="nfs docker" IMAGES=debian-12` a part;
+`make test-roles CHANGED=1` only what has changed since it passed. Every result is kept
+at once in results.json, from which docs/reference/role-tests.md is written.
 """
 
 import argparse
+import hashlib
+import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+RESULTS = Path(__file__).with_name("results.json")
 TABLE = ROOT / "docs" / "reference" / "role-tests.md"
 IMAGES = ("debian-12", "debian-13")
 HEAD = """# Tests of the roles
 
 Written by `make test-roles` (molecule on containers; nfs and rdma on virtual machines):
 syntax, check mode, converge, idempotence and testinfra in scenario `default`;
-the others prove that broken nodes fail loudly.
+the others prove that broken nodes fail loudly. "Changed since" means that the role, or
+what all scenarios share, is not what was tested.
 
 """
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of one scenario of a role on one image."""
+class Scenario:
+    """A molecule scenario of a role, on nodes of one image."""
 
     role: str
-    scenario: str
+    name: str
     image: str
-    passed: bool
-    seconds: float
 
     def __str__(self) -> str:
-        result = "passed" if self.passed else "FAILED"
-        return f"{self.role} {self.scenario} on {self.image}: {result} in {self.seconds:.0f} s"
+        return f"{self.role} {self.name} on {self.image}"
+
+    @property
+    def digest(self) -> str:
+        """Tell the role and what all scenarios share from what they were before."""
+        folders = [ROOT / "roles" / self.role, ROOT / ".config" / "molecule"]
+        found = hashlib.sha256()
+        for file in sorted(file for folder in folders for file in folder.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                found.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+        return found.hexdigest()[:12]
 
 
-def run(role: str, scenario: str, image: str) -> Outcome:
-    """Test one scenario on nodes of one image."""
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "GPUBED_MOLECULE_IMAGE": image}
-    command = ["molecule", "test", "--scenario-name", scenario]
-    started = time.monotonic()
-    done = subprocess.run(command, cwd=ROOT / "roles" / role, env=environment, check=False)
-    return Outcome(role, scenario, image, done.returncode == 0, time.monotonic() - started)
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a scenario; `digest` tells what was tested."""
+
+    passed: bool
+    seconds: int
+    digest: str
 
 
-def scenarios(roles: list[str]) -> Iterator[tuple[str, str]]:
+class Results:
+    """All outcomes so far, kept on disk."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, Outcome] = {}
+        if RESULTS.exists():
+            kept = json.loads(RESULTS.read_text())
+            self._kept = {key: Outcome(**outcome) for key, outcome in kept.items()}
+
+    def passed(self, scenario: Scenario) -> bool:
+        """Say whether the scenario has passed as it is now."""
+        outcome = self._kept.get(str(scenario))
+        return outcome is not None and outcome.passed and outcome.digest == scenario.digest
+
+    def keep(self, scenario: Scenario, outcome: Outcome) -> None:
+        """Remember an outcome, and write it down."""
+        with self._lock:
+            self._kept[str(scenario)] = outcome
+            kept = {key: asdict(self._kept[key]) for key in sorted(self._kept)}
+            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+            TABLE.write_text(self._table())
+
+    def _table(self) -> str:
+        """Return a row per scenario and a column per image."""
+        lines = [f"| role | scenario | {' | '.join(IMAGES)} |", "| --- " * (len(IMAGES) + 2) + "|"]
+        for role, name in names([]):
+            cells = [self._cell(Scenario(role, name, image)) for image in IMAGES]
+            lines.append(f"| {role} | {name} | {' | '.join(cells)} |")
+        return HEAD + "\n".join(lines) + "\n"
+
+    def _cell(self, scenario: Scenario) -> str:
+        outcome = self._kept.get(str(scenario))
+        if outcome is None:
+            return "not run"
+        since = "" if outcome.digest == scenario.digest else "; changed since"
+        return f"{'passed' if outcome.passed else 'failed'}, {outcome.seconds} s{since}"
+
+
+def names(roles: list[str]) -> Iterator[tuple[str, str]]:
     """Yield role and scenario, of some roles or of all."""
     for file in sorted(ROOT.glob("roles/*/molecule/*/molecule.yml")):
         role = file.parents[2].name
@@ -59,18 +112,28 @@ def scenarios(roles: list[str]) -> Iterator[tuple[str, str]]:
             yield role, file.parent.name
 
 
-def table(outcomes: list[Outcome]) -> str:
-    """Return the outcomes as a table, a row per scenario and a column per image."""
-    images = sorted({outcome.image for outcome in outcomes})
-    cells = {(o.role, o.scenario, o.image): o for o in outcomes}
-    lines = [f"| role | scenario | {' | '.join(images)} |", "| --- " * (len(images) + 2) + "|"]
-    for role, scenario in sorted({(o.role, o.scenario) for o in outcomes}):
-        found = (cells.get((role, scenario, image)) for image in images)
-        words = [
-            f"{'passed' if o.passed else 'failed'}, {o.seconds:.0f} s" if o else "" for o in found
-        ]
-        lines.append(f"| {role} | {scenario} | {' | '.join(words)} |")
-    return HEAD + "\n".join(lines) + "\n"
+def run(scenario: Scenario) -> Outcome:
+    """Test a scenario; the output is kept where it failed."""
+    digest, started = scenario.digest, time.monotonic()
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "GPUBED_MOLECULE_IMAGE": scenario.image}
+    with tempfile.NamedTemporaryFile(prefix="molecule-", suffix=".log", delete=False) as log:
+        done = subprocess.run(
+            ["molecule", "test", "--scenario-name", scenario.name],
+            cwd=ROOT / "roles" / scenario.role,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    outcome = Outcome(done.returncode == 0, round(time.monotonic() - started), digest)
+    words = f"passed in {outcome.seconds} s" if outcome.passed else f"FAILED: {log.name}"
+    if outcome.passed:
+        Path(log.name).unlink()
+    sys.stdout.write(f"{scenario}: {words}\n")
+    sys.stdout.flush()
+    return outcome
 
 
 def main() -> int:
@@ -78,17 +141,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("roles", nargs="*", help="all when none is named")
     parser.add_argument("--images", nargs="*", default=list(IMAGES))
-    parser.add_argument("--write", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
+    parser.add_argument("--changed", action="store_true", help="leave out what has passed as it is")
+    parser.add_argument("--jobs", type=int, default=1, help="how many scenarios at once")
     asked = parser.parse_args()
-    outcomes = []
-    for image in asked.images or IMAGES:
-        for role, scenario in scenarios(asked.roles):
-            outcomes.append(run(role, scenario, image))
-            sys.stdout.write(f"{outcomes[-1]}\n")
-    sys.stdout.write("\n".join(map(str, outcomes)) + "\n")
-    if asked.write:
-        TABLE.write_text(table(outcomes))
-    return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
+    results = Results()
+
+    def test(role: str, name: str) -> bool:
+        # One after the other: the images of a scenario share its folder.
+        passed = True
+        for scenario in (Scenario(role, name, image) for image in asked.images or IMAGES):
+            if asked.changed and results.passed(scenario):
+                continue
+            outcome = run(scenario)
+            results.keep(scenario, outcome)
+            passed = passed and outcome.passed
+        return passed
+
+    found = list(names(asked.roles))
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        passed = list(pool.map(lambda pair: test(*pair), found))
+    return 0 if found and all(passed) else 1
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ LAYERS = [
     ("lifecycle", "doctor", "handover", "verify", "cluster_drivers"),
     ("checks",),
     ("jobs", "services", "metrics", "health", "configure", "stack", "leaving"),
-    ("images", "lease"),
+    ("images", "lease", "automation"),
     ("launchers",),
     ("engine", "backends"),
     ("ssh", "host_keys", "runlock", "progress", "secret"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from gpubed import __version__
+import gpubed
 from gpubed.engine.failures import CLI_HINT, Refusal
 from gpubed.engine.state import Cipher, State, decode
 from gpubed.engine.values import Properties
@@ -113,7 +113,7 @@ def _refuse_foreign_providers(resources: Iterable[State]) -> None:
 
 def manifest() -> Properties:
     """Returns the stamp of a new deployment; the magic proves that it is one."""
-    version = f"gpubed-{__version__}"
+    version = f"gpubed-{gpubed.__version__}"
     return {"time": timestamp(), "magic": _magic(version), "version": version}
 
 

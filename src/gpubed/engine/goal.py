@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pulumi.runtime.proto import resource_pb2 as pb
-
 from gpubed.engine.failures import Refusal
+from gpubed.engine.protocol import resource_pb2 as pb
 from gpubed.engine.values import Properties, from_struct
 
 PROVIDER_PACKAGE = "pulumi-python"

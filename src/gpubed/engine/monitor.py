@@ -11,16 +11,16 @@ from typing import Any, NoReturn
 
 import grpc  # type: ignore[import-untyped]
 from google.protobuf import empty_pb2  # type: ignore[import-untyped]
-from pulumi.runtime.proto import (
+
+from gpubed.engine import goal, urn
+from gpubed.engine.failures import Refusal
+from gpubed.engine.protocol import (
     engine_pb2,
     engine_pb2_grpc,
     provider_pb2,
     resource_pb2,
     resource_pb2_grpc,
 )
-
-from gpubed.engine import goal, urn
-from gpubed.engine.failures import Refusal
 from gpubed.engine.provider import CHANNEL_OPTIONS
 from gpubed.engine.registration import Registrar
 from gpubed.engine.run import Halted, Run

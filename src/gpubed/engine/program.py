@@ -40,6 +40,8 @@ def main() -> int:
         root_directory=root,
     )
     pulumi.runtime.configure(settings)
+    # The engine drops debug messages, and the SDK would wait for it to take each of them.
+    pulumi.log.debug = lambda *_args, **_options: None
     sys.argv = [entry]
     # Futures left over by a failed program are no news.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
-from pulumi.runtime.proto import provider_pb2 as pb
-from pulumi.runtime.proto import provider_pb2_grpc
 
 from gpubed.engine.child import Child
 from gpubed.engine.failures import ProviderFailed, ProviderLost
 from gpubed.engine.lifeline import PROVIDER_THREADS
+from gpubed.engine.protocol import provider_pb2 as pb
+from gpubed.engine.protocol import provider_pb2_grpc
 from gpubed.engine.state import State
 from gpubed.engine.values import Properties, from_struct, restore_secrets, to_struct
 

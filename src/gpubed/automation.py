@@ -1,0 +1,119 @@
+"""Pulumi's Automation API: the same operations as the embedded engine's, by the real CLI."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from pulumi import automation
+
+from gpubed.engine import EventSink, LogEvent, ResourceEvent, Result
+from gpubed.errors import GpubedError
+
+Verb = Literal["preview", "up", "refresh", "destroy"]
+
+
+def operate(
+    verb: Verb,
+    stack: str,
+    root: Path,
+    variables: Mapping[str, str],
+    sink: EventSink,
+    **options: bool,
+) -> Result:
+    """Let the CLI work on a stack; its outputs are left out of the result.
+
+    Args:
+        verb: What to do.
+        stack: The stack's name; it is made where there is none.
+        root: The folder of Pulumi.yaml.
+        variables: What the CLI finds its state and its passphrase by.
+        sink: Hears of every step.
+        options: Further arguments of the Automation API's method.
+
+    Raises:
+        GpubedError: What the CLI said last, when it failed.
+    """
+    workspace = automation.LocalWorkspaceOptions(
+        work_dir=str(root), env_vars={**_inherited(), **variables}
+    )
+    started, translator = time.monotonic(), _Translator(sink, verb == "preview")
+    with _pulumi_errors():
+        there = automation.create_or_select_stack(
+            stack_name=stack, work_dir=str(root), opts=workspace
+        )
+        getattr(there, verb)(on_event=translator.handle, on_output=lambda _line: None, **options)
+    return Result(
+        changes=translator.changes(),
+        steps=tuple(translator.steps),
+        outputs={},
+        seconds=time.monotonic() - started,
+    )
+
+
+def _inherited() -> dict[str, str]:
+    """Hand on what workers need; the CLI gets its own copy of the environment."""
+    kept = {key: value for key, value in os.environ.items() if key.startswith("GPUBED_")}
+    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+@contextmanager
+def _pulumi_errors() -> Iterator[None]:
+    try:
+        yield
+    except automation.errors.CommandError as error:
+        raise GpubedError(_last_diagnostic(str(error)), "the whole output is in the log") from error
+
+
+def _last_diagnostic(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if "error:" in line]
+    return lines[-1].split("error:", 1)[1].strip() if lines else text.strip()[-500:]
+
+
+class _Translator:
+    """Turns the CLI's engine events into ours."""
+
+    def __init__(self, sink: EventSink, planning: bool) -> None:
+        self._sink = sink
+        self._planning = planning
+        self._since: dict[tuple[str, str], float] = {}
+        self.steps: list[ResourceEvent] = []
+
+    def changes(self) -> dict[str, int]:
+        counted: dict[str, int] = {}
+        for step in self.steps:
+            counted[step.op] = counted.get(step.op, 0) + 1
+        return counted
+
+    def handle(self, event: automation.EngineEvent) -> None:
+        if pre := event.resource_pre_event:
+            self._step(pre.metadata, "planned" if self._planning else "started")
+        elif done := event.res_outputs_event:
+            if not self._planning:
+                self._step(done.metadata, "done")
+        elif failed := event.res_op_failed_event:
+            self._step(failed.metadata, "failed")
+        elif (said := event.diagnostic_event) and not said.ephemeral and said.severity != "debug":
+            # Plugins tell all they send when debugging, secrets among it.
+            self._sink(LogEvent(said.severity, said.message.strip(), said.urn or None))
+
+    def _step(self, metadata: automation.StepEventMetadata, status: str) -> None:
+        key, now = (str(metadata.urn), str(metadata.op)), time.monotonic()
+        since = self._since.setdefault(key, now)
+        event = ResourceEvent(
+            op=str(getattr(metadata.op, "value", metadata.op)),
+            status=status,
+            urn=metadata.urn,
+            type=metadata.type,
+            name=metadata.urn.rsplit("::", 1)[-1],
+            seconds=now - since if status in ("done", "failed") else None,
+            why=tuple(metadata.diffs or ()),
+        )
+        if status != "started":
+            self.steps.append(event)
+        self._sink(event)
