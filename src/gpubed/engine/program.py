@@ -65,9 +65,11 @@ def _run(entry: str, executor: ThreadPoolExecutor) -> int:
     return 0
 
 
-def _program(entry: str) -> None:
-    # The SDK takes a returned value for an awaitable or outputs; the module's globals are neither.
+async def _program(entry: str) -> None:
     runpy.run_path(entry, run_name="__main__")
+    # Once around the loop, and the SDK knows of all registrations and waits for one after the
+    # other. Before that it would look at all unfinished outputs whenever one of them finishes.
+    await asyncio.sleep(0)
 
 
 def _own_frames() -> str:
