@@ -142,6 +142,8 @@ def by_cli(theatre, verb):
         "PULUMI_BACKEND_URL": f"file://{theatre.backend}",
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(theatre.passphrase_file),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # Else it looks for plugins of packages that are installed, which no scene uses.
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         # Only then is there an event log, which counts steps as the summary does.
         "PULUMI_DEBUG_COMMANDS": "true",
         "PULUMI_HOME": str(theatre.backend / "home"),
