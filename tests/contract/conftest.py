@@ -23,6 +23,9 @@ from gpubed.allocation import Allocation
 from gpubed.backends.base import Backend, Existing
 from gpubed.paths import ClusterPaths, Project
 from gpubed.resources import Provider
+from support import wall
+from support.am import AmServer, Site
+from support.am.machines import Machines
 
 RATE_BPS = 100_000_000
 # Hosts of one's own, in the tests: nodes of another local cluster, behind one of them.
@@ -57,6 +60,13 @@ SPECS: dict[str, dict[str, Any]] = {
             "control": {"subnet": "10.127.201.0/24"},
             "experiment": {"subnet": "10.127.202.0/24", "rate": RATE_BPS, "mtu": 1400},
         },
+    },
+    "virtualwall": {
+        "version": 1,
+        "name": "contract",
+        "nodes": [{"count": 2}],
+        "networks": {"experiment": {"rate": RATE_BPS}},
+        "storage": {"shared": {"provider": "volume"}},
     },
     "vm": {
         "version": 1,
@@ -140,6 +150,17 @@ class Cluster:
         """Return a node's resource."""
         return next(m for m in self.made if (m.kind, m.name) == ("node", name))
 
+    @property
+    def owned(self) -> list[Made]:
+        """What exists by itself and is the cluster's; the nodes of a slice go with the slice."""
+        owned = [made for made in self.made if "uuid" in made.inputs]
+        return [made for made in owned if made.kind == "slice"] or owned
+
+    def holder(self, name: str) -> Made:
+        """Return what a node stands and falls with."""
+        node = self.node(name)
+        return node if node in self.owned else self.owned[0]
+
 
 class _Engine(pulumi.runtime.Mocks):
     def __init__(self, cluster: Cluster) -> None:
@@ -200,8 +221,20 @@ def own_hosts(project: Project) -> Iterator[dict[str, Any]]:
         }
 
 
+@contextmanager
+def geni_site(project: Project) -> Iterator[dict[str, Any]]:
+    """Serve a GENI site whose slivers are real nodes; returns backend options."""
+    site = Site()
+    nodes = Machines(site, control="10.127.217.0/24", cpus=1.0, memory=512 << 20)
+    with AmServer(project.root / "am", site=site, nodes=nodes) as server:
+        user = server.user("alice", passphrase="open sesame")
+        yield wall.backend(server, user, poll=0.5, shared_folder="/proj/testproj")
+        assert server.slivers() == []
+
+
 def _marks(name: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.docker, *([pytest.mark.vms] if name == "vm" else [])]
+    others = {"vm": [pytest.mark.vms], "virtualwall": [pytest.mark.testbeds]}
+    return [pytest.mark.docker, *others.get(name, [])]
 
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=_marks(name)) for name in SPECS])
@@ -219,6 +252,8 @@ def cluster(
         if request.param == "static":
             hosts = stack.enter_context(own_hosts(project))
             data = {**data, "backend": data["backend"] | hosts}
+        if request.param == "virtualwall":
+            data = {**data, "backend": stack.enter_context(geni_site(project))}
         yield stack.enter_context(made_cluster(data, project))
         stack.close()
     asyncio.get_event_loop().close()

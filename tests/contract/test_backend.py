@@ -97,34 +97,33 @@ def test_nothing_changed_is_no_change(cluster: Any) -> None:
         assert not [*change.replace, *change.update]
 
 
-def test_deleted_node_is_missing_and_comes_back_as_another(cluster: Any) -> None:
-    made = cluster.node("node-1")
-    before = made.id
+def test_what_was_deleted_is_missing_and_comes_back_as_another(cluster: Any) -> None:
+    made = cluster.holder("node-1")
+    before = made.id, made.result
     cluster.delete(made)
     cluster.delete(made)
     assert cluster.read(made) is None
-    assert cluster.backend.describe(cluster.allocation) == {"node-0": "ready", "node-1": "missing"}
+    left = {"node-0": "ready"} if made.kind == "node" else {"node-0": "missing"}
+    assert cluster.backend.describe(cluster.allocation) == left | {"node-1": "missing"}
     cluster.create(made)
-    assert made.id != before
+    assert (made.id, made.result) != before
 
 
 def test_everything_made_carries_the_id(cluster: Any) -> None:
-    owned = [made for made in cluster.made if "uuid" in made.inputs]
-    assert len(cluster.existing()) == len(owned)
+    assert len(cluster.existing()) == len(cluster.owned)
 
 
 def test_what_exists_is_known_by_the_ids_of_the_state(cluster: Any) -> None:
-    owned = {made.id for made in cluster.made if "uuid" in made.inputs}
-    assert {thing.id for thing in cluster.existing()} == owned
+    assert {thing.id for thing in cluster.existing()} == {made.id for made in cluster.owned}
 
 
 def test_what_exists_can_be_removed_without_a_state(cluster: Any) -> None:
-    node = cluster.node("node-1")
-    [thing] = [thing for thing in cluster.existing() if thing.id == node.id]
+    holder = cluster.holder("node-1")
+    [thing] = [thing for thing in cluster.existing() if thing.id == holder.id]
     cluster.backend.remove(thing)
     cluster.backend.remove(thing)
     assert thing not in cluster.existing()
-    cluster.create(node)
+    cluster.create(holder)
 
 
 def test_deleting_leaves_nothing(cluster: Any) -> None:
