@@ -6,6 +6,7 @@ leaving the project folder of that episode for a look.
 """
 
 import argparse
+import itertools
 import random
 import sys
 import tempfile
@@ -40,11 +41,15 @@ def allocating(kills, seed, tally):
 
 def configuring(kills, seed, tally):
     crashes = Crashes(project(seed), random.Random(seed), tally)
-    while tally["configuring"] < kills:
+    for port in itertools.count(8900):
+        if tally["configuring"] >= kills:
+            break
+        # Else there would be nothing to configure.
+        crashes.cluster.edit(lambda spec, p=port: spec["services"]["jupyterlab"].update(port=p))
         tally["configuring"] += crashes.kill_configuring()
         crashes.look()
+        crashes.converge(3)
         print(f"{dict(tally)}", flush=True)
-    crashes.converge(3)
     assert crashes.cluster.json("run", "digits")["world_size"] == 3
     crashes.vanish()
 

@@ -38,43 +38,24 @@ class Crashes:
         events = self.cluster.root / "kill.jsonl"
         events.unlink(missing_ok=True)
         options = ["--events", str(events)] if verb == "up" else []
-        process = self.cluster.start(
-            *(verb, self.cluster.name, *options, *words),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        process = self._start(verb, *options, *words)
         if verb == "up" and self.rng.random() < 0.5:
             self._wait_for_events(process, events, self.rng.randint(1, EVENTS))
         else:
             self._wait_for(process, self.rng.uniform(0.3, SECONDS if verb == "up" else 4.0))
-        hit = process.poll() is None
-        if hit:
-            # Alone, as the kernel does when memory is short; or all, as a closed terminal.
-            with_group = self.rng.random() < 0.5
-            (os.killpg if with_group else os.kill)(process.pid, signal.SIGKILL)
-        process.wait()
+        hit = self._end(process)
         self.tally[verb] += hit
         return hit
 
     def kill_configuring(self):
         """Kill `up` at a random time while Ansible works on the nodes."""
-        before = set(self.cluster.state.glob("logs/*-ansible.log"))
-        process = self.cluster.start(
-            *("up", self.cluster.name),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        while process.poll() is None and not (
-            set(self.cluster.state.glob("logs/*-ansible.log")) - before
-        ):
+        events = self.cluster.root / "kill.jsonl"
+        events.unlink(missing_ok=True)
+        process = self._start("up", "--events", str(events))
+        while process.poll() is None and not _works_on_nodes(events):
             time.sleep(0.05)
         self._wait_for(process, self.rng.uniform(0, 40))
-        hit = process.poll() is None
-        process.kill()
-        process.wait()
-        return hit
+        return self._end(process)
 
     def look(self):
         """The state can be read, whatever happened, and agrees with itself."""
@@ -122,6 +103,24 @@ class Crashes:
             self.kill("down", "-y")
         self.vanish()
 
+    def _start(self, verb, *words):
+        return self.cluster.start(
+            *(verb, self.cluster.name, *words),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _end(self, process):
+        """Kill a process; says whether it was still running."""
+        hit = process.poll() is None
+        if hit:
+            # Alone, as the kernel does when memory is short; or all, as a closed terminal.
+            with_group = self.rng.random() < 0.5
+            (os.killpg if with_group else os.kill)(process.pid, signal.SIGKILL)
+        process.wait()
+        return hit
+
     def _wait_for_events(self, process, events, count):
         while process.poll() is None:
             if events.exists() and events.read_bytes().count(b"\n") >= count:
@@ -132,6 +131,10 @@ class Crashes:
         deadline = time.monotonic() + seconds
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
+
+
+def _works_on_nodes(events):
+    return events.exists() and '"task"' in events.read_text()
 
 
 def _want(spec, count, rate):
