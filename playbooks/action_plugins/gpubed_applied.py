@@ -3,6 +3,10 @@
 The fingerprint comes from the inventory (`gpubed_fingerprints`), so it names
 the role and variables that `gpubed render` saw; an edit made after that is
 noticed by gpubed as a difference. Nothing is touched on the node.
+
+A role also says where it begins to change what services read. When the run ends before
+the role does, Ansible forgets which handlers it was to call; the next run finds the role
+begun and not done, and the task is "changed": it notifies the handlers once more.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+
+_BEGUN, _AGAIN = "begun", "begun-again"
 
 
 @contextmanager
@@ -61,8 +67,31 @@ def record_role(folder: Path, node_id: str, role: str, fingerprint: str) -> None
             _replace(record, {**content, role: fingerprint})
 
 
+def record_begin(folder: Path, node_id: str, role: str, run: str) -> bool:
+    """Write that a run has begun with a role; it may say so several times.
+
+    Args:
+        folder: The cluster's `applied` folder.
+        node_id: The node's id.
+        role: The role's name.
+        run: What tells this run from others.
+
+    Returns:
+        Whether an earlier run began with the role and did not come to its end.
+    """
+    record = folder / f"{node_id}.json"
+    with _locked(folder):
+        content = _read(record)
+        word, _, by = content.get(role, "").partition(" ")
+        interrupted = word == _AGAIN or (word == _BEGUN and by != run)
+        entry = f"{_AGAIN if interrupted else _BEGUN} {run}"
+        if content.get(role) != entry:
+            _replace(record, {**content, role: entry})
+    return interrupted
+
+
 class ActionModule(ActionBase):
-    """`gpubed_applied: {role: NAME}`; never changed, idle in check mode."""
+    """`gpubed_applied: {role: NAME, state: begun | done}`; idle in check mode."""
 
     _requires_connection = False
     _supports_check_mode = True
@@ -70,19 +99,29 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Record the role given as argument for the current host."""
+        """Record the role given as argument for the current host; by default, that it is done."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
-        _, arguments = self.validate_argument_spec({"role": {"type": "str", "required": True}})
+        _, arguments = self.validate_argument_spec(
+            {
+                "role": {"type": "str", "required": True},
+                "state": {"type": "str", "choices": ["begun", "done"], "default": "done"},
+            }
+        )
         role = arguments["role"]
         fingerprint = self._variable(variables, "gpubed_fingerprints").get(role)
         if fingerprint is None:
             return {"skipped": True, "msg": f"{role} is not among this cluster's roles"}
-        if not self._task.check_mode:
-            folder = Path(self._variable(variables, "gpubed_state_dir")).resolve() / "applied"
-            node_id = self._variable(variables, "gpubed_node_id")
+        result = {"changed": False, "role": role, "fingerprint": fingerprint}
+        if self._task.check_mode:
+            return result
+        folder = Path(self._variable(variables, "gpubed_state_dir")).resolve() / "applied"
+        node_id = self._variable(variables, "gpubed_node_id")
+        if arguments["state"] == "begun":
+            result["changed"] = record_begin(folder, node_id, role, self._task.get_play()._uuid)
+        else:
             record_role(folder, node_id, role, fingerprint)
-        return {"changed": False, "role": role, "fingerprint": fingerprint}
+        return result
 
     def _variable(self, variables: dict[str, Any], name: str) -> Any:
         if name not in variables:

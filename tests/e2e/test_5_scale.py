@@ -49,8 +49,10 @@ def test_one_node_more_touches_no_other(cluster):
 
 
 def test_a_kill_while_ansible_runs_leaves_nothing_that_the_next_up_cannot_mend(cluster):
+    """Killed when JupyterLab's new port is written and the service not yet restarted."""
     before = containers(cluster)
     set_count(cluster, 2)
+    cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=9998))
     events = cluster.root / "events.jsonl"
     process = cluster.start(
         "up",
@@ -60,10 +62,13 @@ def test_a_kill_while_ansible_runs_leaves_nothing_that_the_next_up_cannot_mend(c
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    _wait_for(events, lambda e: e["what"] == "task" and e.get("phase") == "base", process)
+    written = {"what": "host", "task": "Configure the server", "status": "changed"}
+    _wait_for(events, lambda e: written.items() <= e.items(), process)
     process.kill()
     process.wait()
     status = cluster.json("up")
+    assert ":9998/" in status["services"][0]["url"]
+    assert status["verification"]["failed"] == 0
     assert [node["state"] for node in status["nodes"]] == ["ready"] * 2
     after = containers(cluster)
     assert after == {name: before[name] for name in ("node-0", "node-1")}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,10 +28,13 @@ def record(cluster, tmp_path):
     allocation = sample_allocation(sample_plan())
     playbook = tmp_path / "play.yml"
 
-    def record(role, fingerprints, *words, without=()):
+    def record(role, fingerprints, *words, without=(), states=("done",)):
         playbook.write_text(
             "- hosts: all\n  gather_facts: false\n  connection: local\n  tasks:\n"
-            f"    - gpubed_applied:\n        role: {role}\n"
+            + "".join(
+                f"    - gpubed_applied:\n        role: {role}\n        state: {state}\n"
+                for state in states
+            )
         )
         common = {"gpubed_state_dir": str(cluster.state), "gpubed_fingerprints": fingerprints}
         hosts = {node.name: {"gpubed_node_id": node.id} for node in allocation.nodes}
@@ -79,3 +83,20 @@ def test_nodes_that_are_gone_are_forgotten(cluster, record):
     rest = record.allocation.model_copy(update={"nodes": record.allocation.nodes[:1]})
     applied.prune(cluster, rest)
     assert [path.stem for path in cluster.applied.glob("*.json")] == [rest.nodes[0].id]
+
+
+def test_a_role_that_was_begun_and_not_done_is_noticed_by_the_next_run(cluster, record):
+    wanted = {"base": "1"}
+
+    def changed(*states, words=()):
+        recap = record("base", wanted, *words, states=states).stdout
+        return set(map(int, re.findall(r"changed=(\d+)", recap)))
+
+    assert changed("done") == {0}
+    assert changed("begun", "begun") == {0}
+    assert applied.missing(cluster, record.allocation, wanted) == {"base"}
+    assert changed("begun", words=["--check"]) == {0}
+    assert changed("begun", "begun") == {2}, "every part of the role is told"
+    assert changed("begun", "done") == {1}, "and again, until it is done"
+    assert changed("begun", "done") == {0}
+    assert applied.missing(cluster, record.allocation, wanted) == set()

@@ -1,5 +1,6 @@
 """A role is complete, or it is not a role."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,24 @@ def test_site_runs_all_phases_in_order() -> None:
     plays = _yaml(assets() / "playbooks" / "site.yml")
     imported = [p["ansible.builtin.import_playbook"] for p in plays if len(p) == 2]
     assert imported == [f"{phase}.yml" for phase in PHASES]
+
+
+def test_handlers_survive_an_interruption(role: Path) -> None:
+    """What a run notifies and does not come to, the next one notifies again."""
+    tasks = [task for path in role.glob("tasks/*.yml") for task in _tasks(_yaml(path))]
+    begins = [t for t in tasks if t.get("gpubed_applied", {}).get("state") == "begun"]
+    once, again = (
+        {str(name) for task in some for name in _listed(task.get("notify"))}
+        for some in (tasks, begins)
+    )
+    assert {name for name in once if "{{" not in name} == again
+
+
+def _tasks(found: Any) -> Iterator[dict[str, Any]]:
+    for task in found or []:
+        yield task
+        yield from _tasks(task.get("block"))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if value else []
