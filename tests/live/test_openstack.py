@@ -278,6 +278,8 @@ def test_4_growing_touches_only_the_new_node(live: Live) -> None:
         "update capacity",
         "update configuration",
     }
+    live.pulumi(f"up --yes -s {live.cluster.name}")
+    assert live.plan() == set(), "plain Pulumi has done what gpubed would"
     assert {name: id_ for name, id_ in live.up().items() if name in before} == before
     assert set(live.nodes) - set(before) == {"node-3"}
 
