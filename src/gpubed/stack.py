@@ -57,6 +57,9 @@ def environment(project: Project) -> dict[str, str]:
         "PULUMI_BACKEND_URL": f"file://{project.pulumi}",
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase_file(project)),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # It would fetch a plugin for every package that is installed, needed or not;
+        # where one is needed, `gpubed doctor --fix` fetches it.
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         # The interpreter that gpubed runs in has what the program imports.
         "PULUMI_PYTHON_CMD": sys.executable,
         "GPUBED_ROOT": str(project.root),
