@@ -1,6 +1,7 @@
 """A client of the standard library, to look at the server with: no part of gpubed is in it."""
 
 import ssl
+import time
 import xmlrpc.client
 from dataclasses import dataclass
 
@@ -63,11 +64,35 @@ class Witness:
         for answer in (
             self.am.Allocate(made, credential, rspec, {}),
             self.am.Provision([made], credential, options),
-            self.am.PerformOperationalAction([made], credential, "geni_start", {}),
+            self.start(made, credential),
         ):
             if answer.code:
                 raise AssertionError(answer)
         return made, credential
+
+    def start(self, made, credential):
+        """Starts a slice's nodes; returns the answer."""
+        return self.am.PerformOperationalAction([made], credential, "geni_start", {})
+
+    def states(self, made, credential):
+        """Returns the operational status of each node."""
+        slivers = self.am.Status([made], credential, {}).value["geni_slivers"]
+        return {
+            sliver.get("geni_client_id"): sliver["geni_operational_status"] for sliver in slivers
+        }
+
+    def ready(self, made, credential):
+        """Waits until each node has started, or failed."""
+        final = {"geni_ready", "geni_failed"}
+        until(lambda: set(self.states(made, credential).values()) <= final)
+
+
+def until(condition, seconds=30):
+    """Waits for what happens in the background."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class _Transport(xmlrpc.client.SafeTransport):

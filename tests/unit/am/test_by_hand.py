@@ -9,7 +9,7 @@ import sys
 import xmlrpc.client
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "concepts" / "geni-test-site.md"
 
 
