@@ -118,7 +118,9 @@ class ActionModule(ActionBase):
         folder = Path(self._variable(variables, "gpubed_state_dir")).resolve() / "applied"
         node_id = self._variable(variables, "gpubed_node_id")
         if arguments["state"] == "begun":
-            result["changed"] = record_begin(folder, node_id, role, self._task.get_play()._uuid)
+            # A role is in one play, and each run of ansible-playbook makes its plays anew.
+            run = self._task.get_play()._uuid
+            result["changed"] = record_begin(folder, node_id, role, run)
         else:
             record_role(folder, node_id, role, fingerprint)
         return result
