@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,15 @@ def pages() -> dict[str, str]:
         "cli.md": MARK + "\n".join(command_line()) + "\n",
         "roles.md": MARK + "\n".join(role_inputs()) + "\n",
         "jobs.md": MARK + "\n".join(job_pages()) + "\n",
+        "role-tests.md": MARK + role_tests() + "\n",
     }
+
+
+def role_tests() -> str:
+    """Say which scenario of which role has passed, and whether it was changed since."""
+    matrix = runpy.run_path(str(REFERENCE.parents[1] / "tests" / "molecule" / "matrix.py"))
+    table: str = matrix["Results"]().table()
+    return table
 
 
 def cluster_yml() -> Iterator[str]:

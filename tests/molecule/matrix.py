@@ -2,7 +2,8 @@
 
 `make test-roles` runs all; `make test-roles ROLES="nfs docker" IMAGES=debian-12` a part;
 `make test-roles CHANGED=1` only what has changed since it passed. Every result is kept
-at once in results.json, from which docs/reference/role-tests.md is written.
+at once in results.json, from which `make docs` writes docs/reference/role-tests.md.
+What is interrupted has no result.
 """
 
 import argparse
@@ -22,11 +23,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 RESULTS = Path(__file__).with_name("results.json")
-TABLE = ROOT / "docs" / "reference" / "role-tests.md"
 IMAGES = ("debian-12", "debian-13")
 HEAD = """# Tests of the roles
 
-Written by `make test-roles` (molecule on containers; nfs and rdma on virtual machines):
+From what `make test-roles` kept (molecule on containers; nfs and rdma on virtual machines):
 syntax, check mode, converge, idempotence and testinfra in scenario `default`;
 the others prove that broken nodes fail loudly. "Changed since" means that the role, or
 what all scenarios share, is not what was tested.
@@ -86,15 +86,14 @@ class Results:
             self._kept[str(scenario)] = outcome
             kept = {key: asdict(self._kept[key]) for key in sorted(self._kept)}
             RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
-            TABLE.write_text(self._table())
 
-    def _table(self) -> str:
+    def table(self) -> str:
         """Return a row per scenario and a column per image."""
         lines = [f"| role | scenario | {' | '.join(IMAGES)} |", "| --- " * (len(IMAGES) + 2) + "|"]
         for role, name in names([]):
             cells = [self._cell(Scenario(role, name, image)) for image in IMAGES]
             lines.append(f"| {role} | {name} | {' | '.join(cells)} |")
-        return HEAD + "\n".join(lines) + "\n"
+        return HEAD + "\n".join(lines)
 
     def _cell(self, scenario: Scenario) -> str:
         outcome = self._kept.get(str(scenario))
@@ -144,7 +143,7 @@ def main() -> int:
     parser.add_argument("--changed", action="store_true", help="leave out what has passed as it is")
     parser.add_argument("--jobs", type=int, default=1, help="how many scenarios at once")
     asked = parser.parse_args()
-    results = Results()
+    results, ended = Results(), threading.Event()
 
     def test(role: str, name: str) -> bool:
         # One after the other: the images of a scenario share its folder.
@@ -153,13 +152,22 @@ def main() -> int:
             if asked.changed and results.passed(scenario):
                 continue
             outcome = run(scenario)
+            if ended.is_set():
+                return False
             results.keep(scenario, outcome)
             passed = passed and outcome.passed
         return passed
 
     found = list(names(asked.roles))
     with ThreadPoolExecutor(asked.jobs) as pool:
-        passed = list(pool.map(lambda pair: test(*pair), found))
+        tests = [pool.submit(test, *pair) for pair in found]
+        try:
+            passed = [each.result() for each in tests]
+        except KeyboardInterrupt:
+            # Molecule had the Ctrl-C as well: what it says now is no result.
+            ended.set()
+            pool.shutdown(cancel_futures=True)
+            return 130
     return 0 if found and all(passed) else 1
 
 
