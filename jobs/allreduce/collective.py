@@ -12,9 +12,7 @@ import torch
 
 SMALLEST = 64 << 10
 LARGEST = 1 << 30
-# Enough steps that the largest size takes seconds, few enough that the whole
-# series stays below a minute.
-LARGEST_S = 5.0
+# Enough repetitions for a median, few enough that the whole series stays below a minute.
 BUDGET_S = 4.0
 MOST_REPETITIONS = 20
 FEWEST_REPETITIONS = 3
@@ -44,9 +42,9 @@ def sizes_up_to(limit: int) -> list[int]:
     return sizes
 
 
-def largest_size(rate_bps: float, ranks: int) -> int:
-    """The size that takes some seconds at this rate, and fits into a node."""
-    return min(LARGEST, int(rate_bps / 8 * GOODPUT * LARGEST_S / bus_factor(ranks)))
+def largest_size(rate_bps: float, ranks: int, seconds: float) -> int:
+    """The size that takes so long at this rate, and fits into a node."""
+    return min(LARGEST, int(rate_bps / 8 * GOODPUT * seconds / bus_factor(ranks)))
 
 
 def busy_seconds() -> float:
@@ -82,6 +80,6 @@ def time_size(size: int, device: torch.device) -> Timing:
     return Timing(size, statistics.median(times), min(1.0, cpu))
 
 
-def measure(limit: int, device: torch.device) -> list[Timing]:
-    """All sizes up to the limit, smallest first."""
-    return [time_size(size, device) for size in sizes_up_to(limit)]
+def measure(sizes: list[int], device: torch.device) -> list[Timing]:
+    """One size after the other."""
+    return [time_size(size, device) for size in sizes]

@@ -51,7 +51,11 @@ def parse_arguments() -> argparse.Namespace:
         "--rate", type=float, default=rate_of_this_node(), help="declared, bits per second"
     )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
-    parser.add_argument("--bytes", type=int, help="largest size; by default it takes some seconds")
+    parser.add_argument("--bytes", type=int, help="largest size; by default by --largest-s")
+    parser.add_argument("--largest-s", type=float, default=5.0, help="what the largest size takes")
+    parser.add_argument(
+        "--sizes", choices=("all", "largest"), default="all", help="largest: only what is judged"
+    )
     parser.add_argument(
         "--host-limit",
         choices=("always", "when-slow"),
@@ -188,8 +192,13 @@ def main() -> None:
     hvd.init()
     rows_links = gather_links(streams, arguments.rate)
     slowest_link = min((link["measured_bps"] for link in rows_links), default=1e9)
-    limit = arguments.bytes or collective.largest_size(slowest_link, place.size)
-    rows = rows_of(collective.measure(limit, device_of(place)), place.size, arguments.rate)
+    limit = arguments.bytes or collective.largest_size(
+        slowest_link, place.size, arguments.largest_s
+    )
+    sizes = collective.sizes_up_to(limit)
+    if arguments.sizes == "largest":
+        sizes = sizes[-1:]
+    rows = rows_of(collective.measure(sizes, device_of(place)), place.size, arguments.rate)
     boot_id = BOOT_ID.read_text()
     neighbours = hvd.allgather_object(boot_id).count(boot_id)
     hvd.shutdown()

@@ -36,9 +36,9 @@ def closed_from_outside(context: Context) -> Iterator[Check]:
     if why := _why_not(context):
         yield Check(id="firewall.closed", result="skip", reason=why)
         return
-    ports = context.on_each(_listening_and_canary)
-    for node, (listening, canary) in ports:
-        yield _verdict(context, node, listening, canary)
+    ports = {node.name: found for node, found in context.on_each(_listening_and_canary)}
+    for _, check in context.on_each(lambda node, _: _verdict(context, node, *ports[node.name])):
+        yield check
 
 
 def _why_not(context: Context) -> str:

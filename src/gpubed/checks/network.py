@@ -51,7 +51,7 @@ def links_and_collective(context: Context) -> Iterator[Check]:
         yield Check(id="link.rate", result="skip", reason=reason)
         yield Check(id="allreduce.busbw", result="skip", reason=reason)
         return
-    settings = {"seconds": "1", "host_limit": "when-slow"}
+    settings = {"seconds": "1", "largest_s": "1.5", "sizes": "largest", "host_limit": "when-slow"}
     try:
         found = jobs.run(context.cluster, context.plan, context.allocation, "allreduce", settings)
     except GpubedError as error:
