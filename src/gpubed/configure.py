@@ -103,8 +103,8 @@ def environment() -> dict[str, str]:
         "ANSIBLE_NOCOLOR": "1",
     }
     wanted = os.environ.get(STRATEGY, "mitogen_linear")
-    if wanted.startswith("mitogen") and (mitogen := find_spec("ansible_mitogen")):
-        plugins = Path(str(mitogen.origin)).parent / "plugins" / "strategy"
+    if wanted.startswith("mitogen") and find_spec("ansible_mitogen"):
+        plugins = paths.assets() / "playbooks" / "strategy_plugins"
         needed |= {"ANSIBLE_STRATEGY": wanted, "ANSIBLE_STRATEGY_PLUGINS": str(plugins)}
     elif not wanted.startswith("mitogen"):
         needed["ANSIBLE_STRATEGY"] = wanted
