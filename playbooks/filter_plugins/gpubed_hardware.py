@@ -1,7 +1,9 @@
 """What follows from the facts of nodes: which driver, and which rank goes where.
 
 The choices are gpubed's own functions, so this needs the environment that gpubed
-is installed in, such as the `ansible-playbook` beside `gpubed`.
+is installed in, such as the `ansible-playbook` beside `gpubed`. They are imported where
+they are called: Ansible loads all filters in each process that it makes for a task of
+a host, and the import takes longer than most tasks.
 """
 
 from __future__ import annotations
@@ -9,23 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleFilterError
 
-try:
-    from gpubed.hardware import binding, drivers, facts
-except ImportError as error:
-    _MISSING: ImportError | None = error
-else:
-    _MISSING = None
+if TYPE_CHECKING:
+    from gpubed.hardware.facts import Facts
 
 
-def _facts(path: str) -> facts.Facts | None:
-    if _MISSING:
+def _facts(path: str) -> Facts | None:
+    try:
+        from gpubed.hardware import facts
+    except ImportError as error:
         raise AnsibleFilterError(
-            f"gpubed cannot be imported ({_MISSING}): run the ansible-playbook of its environment"
-        )
+            f"gpubed cannot be imported ({error}): run the ansible-playbook of its environment"
+        ) from error
     return facts.load(Path(path))
 
 
@@ -37,6 +37,8 @@ def driver(
 ) -> dict[str, Any]:
     """Choose a driver: `{node: facts file} | gpubed_driver({source: [branch]})`."""
     found = {node: _facts(path) for node, path in files.items()}
+    from gpubed.hardware import drivers
+
     if missing := [node for node, known in found.items() if known is None]:
         raise AnsibleFilterError(
             f"nothing is known about {', '.join(missing)}: apply the role hardware first"
@@ -55,8 +57,11 @@ def driver(
 
 def bindings(path: str, ranks: int) -> list[dict[str, Any]]:
     """Bind the ranks of a node; nothing where no facts are kept."""
-    known = _facts(path)
-    return [asdict(one) for one in binding.bind(known, int(ranks))] if known else []
+    if (known := _facts(path)) is None:
+        return []
+    from gpubed.hardware import binding
+
+    return [asdict(one) for one in binding.bind(known, int(ranks))]
 
 
 class FilterModule:

@@ -1,14 +1,21 @@
-"""Mitogen's linear strategy, on all processors.
+"""Mitogen's linear strategy, on all processors and with less to do for each task.
 
 Mitogen pins its processes: with two or three processors, all workers share what
 one for the connections leaves (`FixedPolicy` in `ansible_mitogen/affinity.py`), and
 a run takes nearly twice as long.
+
+Ansible makes a process for each task of a host, and each would load all filters and
+tests of templates; loaded before, they are there in all.
 """
 
+from ansible.plugins.loader import filter_loader, test_loader
 from ansible_mitogen import affinity
 
 affinity.policy = affinity.Policy()  # the one that pins nothing
 
 from ansible_mitogen.plugins.strategy.mitogen_linear import StrategyModule  # noqa: E402
+
+for loader in (filter_loader, test_loader):
+    list(loader.all())
 
 __all__ = ["StrategyModule"]
