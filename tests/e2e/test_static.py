@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from e2e.conftest import unique
+from support import howto
 from support.cluster import Cluster
 from support.everywhere import EVERYWHERE, SUBNET, becomes_a_cluster_that_trains
 
@@ -163,8 +164,14 @@ def test_a_second_cluster_does_not_take_them(cluster):
     other.call("down", "-y")
 
 
-def test_down_leaves_the_hosts_as_they_were_but_for_packages(cluster, ground):
-    cluster.call("down", "-y")
+def test_every_command_of_the_how_to_page_does_what_it_says(cluster):
+    said = howto.follow(cluster, "own-hosts.md")
+    assert "FAIL" not in said["doctor"]
+    assert "digits: ok, world size 2" in said["run digits"]
+
+
+def test_down_left_the_hosts_as_they_were_but_for_packages(ground):
+    """The page ends with it."""
     assert all(len(lines) == 1 for lines in keys(ground)), "only the user's own key"
     for name in HOSTS:
         assert "missing" in on_host(ground, name, "ls /etc/gpubed/owner.json || echo missing")

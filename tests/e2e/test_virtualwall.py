@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from gpubed.backends.local import environment
+from support import howto
 from support.am import AmServer, Site, faults, machines
 from support.am.machines import Machines
 from support.cluster import BIN, Cluster
@@ -100,9 +101,7 @@ def test_nodes_proved_their_host_keys(wall):
         assert wall.node(name, "cat /var/tmp/gpubed-host-keys.mac")
 
 
-def test_what_the_how_to_page_says_before_up_works_after_it_too(wall):
-    assert all(finding["ok"] for finding in wall.json("doctor")["findings"])
-    wall.call("check")
+def test_resources_are_counted(wall):
     offers = {offer["name"]: offer for offer in wall.json("resources")["offers"]}
     assert (offers["pcgen05"]["free"], offers["pcgen05"]["total"]) == (6, 8)
     assert offers["pcgen07-gpu1080"]["gpus"] == 1
@@ -132,8 +131,18 @@ def test_exports_stand_alone(wall, tmp_path):
     assert sorted(hosts) == ["node-0", "node-1"]
 
 
-def test_down_leaves_nothing(site, wall):
-    assert wall.json("down", "-y")["survivors"] == []
+def test_every_command_of_the_how_to_pages_does_what_it_says(wall, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = howto.follow(wall, "leases.md", {"--auto": "--once"})
+    assert "until" in said["renew --for 12h"]
+    said = howto.follow(wall, "virtualwall.md")
+    assert "FAIL" not in said["doctor"]
+    assert "digits: ok, world size 2" in said["run digits"]
+    assert (tmp_path / "vw-experiment" / "experiment-specification.yml").exists()
+
+
+def test_down_left_nothing(site, wall):
+    """The page ends with it."""
     assert site.slivers() == []
     assert _labelled(site.nodes.uuid, "ps", "-a") == []
     assert not wall.state.exists() or [p.name for p in wall.state.iterdir()] == ["runs"]

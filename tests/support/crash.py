@@ -14,6 +14,8 @@ from support.cluster import labelled
 # A whole `up` of two bare nodes says about 40 things in about 7 seconds.
 EVENTS = 45
 SECONDS = 8.0
+# What Ansible takes for a changed port on three nodes; verifying comes after it.
+CONFIGURING_SECONDS = 15.0
 
 
 @dataclass
@@ -54,7 +56,7 @@ class Crashes:
         process = self._start("up", "--events", str(events))
         while process.poll() is None and not _works_on_nodes(events):
             time.sleep(0.05)
-        self._wait_for(process, self.rng.uniform(0, 40))
+        self._wait_for(process, self.rng.uniform(0, CONFIGURING_SECONDS))
         return self._end(process)
 
     def look(self):

@@ -143,6 +143,13 @@ def test_handlers_survive_an_interruption(role: Path) -> None:
     assert {name for name in once if "{{" not in name} == again
 
 
+def test_a_scenario_shows_what_the_role_refuses(role: Path) -> None:
+    """On a node that is broken the role fails, in words that a scenario demands."""
+    scenarios = role / "molecule"
+    texts = [path.read_text() for path in scenarios.glob("*/*.yml")]
+    assert (scenarios / "broken").is_dir() or any("/refused.yml" in text for text in texts)
+
+
 def _tasks(found: Any) -> Iterator[dict[str, Any]]:
     for task in found or []:
         yield task
