@@ -164,10 +164,10 @@ def test_a_second_cluster_does_not_take_them(cluster):
     other.call("down", "-y")
 
 
-def test_every_command_of_the_how_to_page_does_what_it_says(cluster):
-    said = howto.follow(cluster, "own-hosts.md")
-    assert "FAIL" not in said["doctor"]
-    assert "digits: ok, world size 2" in said["run digits"]
+def test_every_command_of_the_how_to_page_does_what_it_says(cluster, tmp_path):
+    said = howto.follow(cluster, "own-hosts.md", "own", tmp_path)
+    assert "FAIL" not in said
+    assert "digits: ok, world size 2" in said
 
 
 def test_down_left_the_hosts_as_they_were_but_for_packages(ground):

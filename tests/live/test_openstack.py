@@ -24,6 +24,7 @@ import pytest
 import yaml
 
 from gpubed.backends.openstack import doctor
+from support import howto
 from support.cluster import BIN, Cluster
 
 pytestmark = [
@@ -265,6 +266,12 @@ def test_3_an_unchanged_up_plans_nothing(live: Live) -> None:
     live.pulumi(f"preview --expect-no-changes -s {live.cluster.name}")
     live.pulumi(f"preview --refresh --expect-no-changes -s {live.cluster.name}")
     assert live.cluster.json("audit")["missing"] == []
+
+
+def test_3_every_command_of_the_how_to_page_does_what_it_says(live: Live) -> None:
+    said = howto.follow(live.cluster, "openstack.md", "cloudy", live.cluster.root)
+    assert "FAIL" not in said
+    assert live.flavor in said
 
 
 def test_4_growing_touches_only_the_new_node(live: Live) -> None:

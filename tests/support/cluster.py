@@ -47,10 +47,7 @@ class Cluster:
         return subprocess.Popen(command, env=self.environment, text=True, **options)
 
     def call(self, verb, *words, rc=0):
-        return self.gpubed(verb, self.name, *words, rc=rc)
-
-    def gpubed(self, *words, rc=0):
-        command = [str(BIN / "gpubed"), *words]
+        command = [str(BIN / "gpubed"), verb, self.name, *words]
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, check=False
         )
