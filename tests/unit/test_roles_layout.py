@@ -1,5 +1,6 @@
 """A role is complete, or it is not a role."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,17 @@ def test_handlers_survive_an_interruption(role: Path) -> None:
         for some in (tasks, begins)
     )
     assert {name for name in once if "{{" not in name} == again
+
+
+def test_a_handler_is_called_by_its_own_role_only() -> None:
+    """Ansible knows handlers of all roles by one list of names and topics."""
+    owners: dict[str, set[str]] = defaultdict(set)
+    for path in ROLES:
+        handlers = path / "handlers" / "main.yml"
+        for handler in _yaml(handlers) if handlers.exists() else ():
+            for name in (handler["name"], *_listed(handler.get("listen"))):
+                owners[name].add(path.name)
+    assert not {name: found for name, found in owners.items() if len(found) > 1}
 
 
 def test_a_scenario_shows_what_the_role_refuses(role: Path) -> None:
