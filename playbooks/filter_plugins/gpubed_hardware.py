@@ -10,23 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-if TYPE_CHECKING:
-    from gpubed.hardware.facts import Facts
 
-
-def _facts(path: str) -> Facts | None:
+def _hardware(module: str) -> Any:
+    """Return a module of gpubed.hardware."""
     try:
-        from gpubed.hardware import facts
+        return import_module(f"gpubed.hardware.{module}")
     except ImportError as error:
         raise AnsibleFilterError(
             f"gpubed cannot be imported ({error}): run the ansible-playbook of its environment"
         ) from error
-    return facts.load(Path(path))
 
 
 def driver(
@@ -36,9 +34,8 @@ def driver(
     cuda: int | str = "",
 ) -> dict[str, Any]:
     """Choose a driver: `{node: facts file} | gpubed_driver({source: [branch]})`."""
-    found = {node: _facts(path) for node, path in files.items()}
-    from gpubed.hardware import drivers
-
+    facts, drivers = _hardware("facts"), _hardware("drivers")
+    found = {node: facts.load(Path(path)) for node, path in files.items()}
     if missing := [node for node, known in found.items() if known is None]:
         raise AnsibleFilterError(
             f"nothing is known about {', '.join(missing)}: apply the role hardware first"
@@ -57,11 +54,8 @@ def driver(
 
 def bindings(path: str, ranks: int) -> list[dict[str, Any]]:
     """Bind the ranks of a node; nothing where no facts are kept."""
-    if (known := _facts(path)) is None:
-        return []
-    from gpubed.hardware import binding
-
-    return [asdict(one) for one in binding.bind(known, int(ranks))]
+    known = _hardware("facts").load(Path(path))
+    return [asdict(one) for one in _hardware("binding").bind(known, int(ranks))] if known else []
 
 
 class FilterModule:
