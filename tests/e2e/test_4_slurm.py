@@ -40,9 +40,9 @@ def wait_for(cluster, command, ready, seconds=120):
     return said
 
 
-def usage(cluster):
-    lines = cluster.node("head", "sshare -a --noheader --parsable2 --format=user,rawusage")
-    return {user: int(used) for user, used in (row.split("|") for row in lines.splitlines())}
+def fair_shares(cluster):
+    lines = cluster.node("head", "sshare -a --noheader --parsable2 --format=user,fairshare")
+    return {user: float(share or 0) for user, share in (row.split("|") for row in lines.split())}
 
 
 def test_its_checks_pass(shared):
@@ -59,13 +59,14 @@ def test_its_checks_pass(shared):
 def test_who_has_used_less_goes_first(shared):
     as_user(shared, "alice", f'sbatch --wait {WHOLE} --wrap "sleep 20"')
     as_user(shared, "bob", 'sbatch --wait --output=/dev/null --wrap "sleep 5"')
-    for _ in range(100):
-        used = usage(shared)
-        if used["alice"] > used["bob"] > used["carol"] == 0:
+    # Usage is booked when a job ends, and weighed once a minute.
+    for _ in range(150):
+        share = fair_shares(shared)
+        if share["alice"] < share["bob"] < share["carol"]:
             break
         time.sleep(1)
     else:
-        pytest.fail(f"Slurm does not book what was used: {used}")
+        pytest.fail(f"Slurm does not weigh what was used: {share}")
     # All nodes are taken until the three wait, the one who used most in front.
     shared.node("head", f"cd /tmp && sbatch {WHOLE} --job-name=blocker --wrap 'sleep 300'")
     wait_for(shared, "squeue -h --name=blocker -o %T", "RUNNING".__eq__)
