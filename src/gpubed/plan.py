@@ -22,8 +22,10 @@ from gpubed.spec import check as check_spec
 
 # Private ranges for clusters that do not name their subnets; each cluster's name
 # picks one slice, so that clusters on one machine rarely meet.
-_CONTROL_RANGE = IPv4Network("10.64.0.0/10")
-_EXPERIMENT_RANGE = IPv4Network("10.128.0.0/10")
+_RANGES = {
+    "control": IPv4Network("10.64.0.0/10"),
+    "experiment": IPv4Network("10.128.0.0/10"),
+}
 _PREFIX = 20
 # Node i of group g sits at 10 + 10·i + g: growing one group moves no other.
 _STRIDE = 10
@@ -135,18 +137,11 @@ def plan(spec: ClusterSpec) -> ClusterPlan:
     needed = 0
     if testbed.plans_addresses:
         needed = max(10 + _STRIDE * group.count + len(spec.nodes) for group in spec.nodes)
-    wanted = spec.networks.experiment
-    control = _subnet(spec.name, "control", spec.networks.control.subnet, _CONTROL_RANGE, needed)
-    experiment = None
+    wanted, experiment = spec.networks.experiment, None
+    control = _subnet(spec, "control", needed, avoid=wanted.subnet if wanted else None)
     if wanted:
-        subnet = _subnet(spec.name, "experiment", wanted.subnet, _EXPERIMENT_RANGE, needed)
+        subnet = _subnet(spec, "experiment", needed, avoid=control)
         experiment = NetworkPlan(subnet=subnet, mtu=wanted.mtu, rate_bps=wanted.rate_bps)
-        if subnet.overlaps(control):
-            raise Unplannable(
-                ("networks",),
-                f"control {control} and experiment {subnet} overlap",
-                "name two subnets that do not",
-            )
     nodes = tuple(
         _node(group, position, index, control, experiment)
         for position, group in enumerate(spec.nodes)
@@ -197,17 +192,10 @@ def _node(
     )
 
 
-def _subnet(
-    cluster: str, purpose: str, given: IPv4Network | None, pool: IPv4Network, needed: int
-) -> IPv4Network:
+def _subnet(spec: ClusterSpec, purpose: str, needed: int, avoid: IPv4Network | None) -> IPv4Network:
+    given: IPv4Network | None = getattr(spec.networks, purpose).subnet
     if given is None:
-        # Larger clusters need a larger slice; the usual size holds 400 nodes a group.
-        prefix = _PREFIX if needed < 2 ** (32 - _PREFIX) else 16
-        slots = 2 ** (prefix - pool.prefixlen)
-        digest = hashlib.sha256(f"{cluster}/{purpose}".encode()).digest()
-        base = int(pool.network_address)
-        slot = int.from_bytes(digest[:4], "big") % slots
-        return IPv4Network((base + slot * 2 ** (32 - prefix), prefix))
+        return _slice(spec.name, purpose, needed, avoid)
     if given.num_addresses <= needed:
         smallest = 32 - needed.bit_length()
         raise Unplannable(
@@ -216,3 +204,23 @@ def _subnet(
             f"a /{smallest} or larger",
         )
     return given
+
+
+def _slice(cluster: str, purpose: str, needed: int, avoid: IPv4Network | None) -> IPv4Network:
+    """Return the slice of the range that the name picks, or the next that is not to be avoided."""
+    pool = _RANGES[purpose]
+    # Larger clusters need a larger slice; the usual size holds 400 nodes a group.
+    prefix = _PREFIX if needed < 2 ** (32 - _PREFIX) else 16
+    slots = 2 ** (prefix - pool.prefixlen)
+    digest = hashlib.sha256(f"{cluster}/{purpose}".encode()).digest()
+    first = int.from_bytes(digest[:4], "big")
+    for slot in range(first, first + slots):
+        base = int(pool.network_address) + slot % slots * 2 ** (32 - prefix)
+        found = IPv4Network((base, prefix))
+        if avoid is None or not found.overlaps(avoid):
+            return found
+    raise Unplannable(
+        ("networks",),
+        f"{avoid} leaves nothing of {pool} to the {purpose} network",
+        f"a smaller one, or name networks.{purpose}.subnet",
+    )

@@ -18,14 +18,14 @@ from support.everywhere import EVERYWHERE, SUBNET, becomes_a_cluster_that_trains
 pytestmark = [pytest.mark.testbeds, pytest.mark.e2e, pytest.mark.docker]
 
 MACHINE = {"cpus": 1, "memory": "3 GiB"}
-CONTROL = "10.127.207.0/24"
+CONTROL = "10.200.207.0/24"
 # Nothing of this machine gets to the hosts: the gate is the only way.
 SHUT = """
 nft -f - << END
 table ip owner {
   chain input {
     type filter hook input priority -10;
-    ct state new ip saddr { 10.127.207.1, 10.127.208.1 } drop
+    ct state new ip saddr { 10.200.207.1, 10.200.208.1 } drop
   }
 }
 END

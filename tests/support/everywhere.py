@@ -1,6 +1,6 @@
 """One specification for all testbeds: of these clusters, only the backend block differs."""
 
-SUBNET = "10.127.208.0/24"  # own hosts have their addresses already
+SUBNET = "10.200.208.0/24"  # own hosts have their addresses already
 EVERYWHERE = {
     "nodes": [{"name": "node", "count": 2}],
     "networks": {"experiment": {"subnet": SUBNET, "rate": "100 Mbit/s"}},

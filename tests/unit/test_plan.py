@@ -54,6 +54,20 @@ def test_clusters_of_different_names_get_different_subnets():
     assert len(subnets) > 15
 
 
+def test_a_subnet_that_is_named_is_avoided():
+    usual = plan(spec()).control.subnet
+    named = {"experiment": {"rate": "1 Gbit/s", "subnet": next(usual.subnets(new_prefix=24))}}
+    found = plan(spec(networks=named))
+    assert found.experiment.subnet == named["experiment"]["subnet"]
+    assert not found.control.subnet.overlaps(found.experiment.subnet)
+
+
+def test_a_subnet_that_leaves_no_room_is_refused():
+    with pytest.raises(UsageError) as caught:
+        plan(spec(networks={"experiment": {"rate": "1 Gbit/s", "subnet": "10.0.0.0/8"}}))
+    assert "networks.control.subnet" in caught.value.hint
+
+
 def test_a_thousand_nodes_fit():
     assert len(addresses(plan(spec(nodes=[{"count": 1000}])))) == 1000
 
