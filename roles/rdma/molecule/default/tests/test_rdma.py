@@ -26,7 +26,7 @@ def test_mpi_has_no_tcp_to_fall_back_to(host):
 
 def test_firewall_lets_roce_in_from_neighbours_only(host):
     rules = host.run("nft list table inet gpubed").stdout
-    assert "ip6 saddr fe80::/10 udp dport 4791 accept" in rules
+    assert "ip6 saddr fe80::/10 meta l4proto udp ct original proto-dst 4791 accept" in rules
 
 
 def test_without_an_adapter_and_without_soft_roce_it_says_so(host):
