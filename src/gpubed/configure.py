@@ -27,6 +27,7 @@ from gpubed.progress import emit
 from gpubed.roles import PHASES
 
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
+_OURS = "mitogen_linear"  # playbooks/strategy_plugins
 _KEEP = 5
 _WAIT_FOR_OTHER_RUN = 600.0
 
@@ -102,12 +103,12 @@ def environment() -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "ANSIBLE_NOCOLOR": "1",
     }
-    wanted = os.environ.get(STRATEGY, "mitogen_linear")
-    if wanted.startswith("mitogen") and find_spec("ansible_mitogen"):
-        plugins = paths.assets() / "playbooks" / "strategy_plugins"
-        needed |= {"ANSIBLE_STRATEGY": wanted, "ANSIBLE_STRATEGY_PLUGINS": str(plugins)}
-    elif not wanted.startswith("mitogen"):
+    wanted = os.environ.get(STRATEGY, _OURS)
+    if wanted != _OURS:
         needed["ANSIBLE_STRATEGY"] = wanted
+    elif find_spec("ansible_mitogen"):
+        plugins = paths.assets() / "playbooks" / "strategy_plugins"
+        needed |= {"ANSIBLE_STRATEGY": _OURS, "ANSIBLE_STRATEGY_PLUGINS": str(plugins)}
     return needed
 
 

