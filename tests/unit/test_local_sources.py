@@ -71,3 +71,16 @@ def test_suite_comes_before_its_updates_and_once(tmp_path: Path) -> None:
 def test_another_distribution_has_none(tmp_path: Path) -> None:
     (tmp_path / "sources.list").write_text("deb http://a.example/ubuntu noble main\n")
     assert sources("bookworm", tmp_path) == []
+
+
+def test_machine_of_another_release_names_the_archives(tmp_path: Path) -> None:
+    (tmp_path / "sources.list").write_text(
+        f"deb {MIRROR} bookworm main\ndeb {MIRROR} bookworm-updates main\n"
+        f"deb {MIRROR}-security bookworm-security main\n"
+    )
+    assert [str(source) for source in sources("trixie", tmp_path)] == [
+        f"deb {MIRROR} trixie main",
+        f"deb {MIRROR} trixie-updates main",
+        f"deb {MIRROR}-security trixie-security main",
+    ]
+    assert sources("noble", tmp_path) == []

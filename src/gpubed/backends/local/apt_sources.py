@@ -1,7 +1,8 @@
 """Where this machine gets its Debian packages from: its own apt sources, both formats.
 
 Only what a base system of the same distribution needs: archives of one suite and
-its updates, component `main`. Sources of third parties are left out.
+its updates, component `main`. Sources of third parties are left out. A machine of
+another release of Debian names the archives too: one that has a release has the others.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _COMPONENT = "main"
+_DEBIAN = ("bookworm", "trixie")
 _ONE_LINE = re.compile(
     r"deb\s+(?:\[(?P<options>[^]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<rest>.+)"
 )
@@ -31,10 +33,13 @@ class Source:
 
 def sources(suite: str, folder: Path = Path("/etc/apt")) -> list[Source]:
     """Return the sources of a suite and its updates; empty when this machine has none."""
-    wanted = (suite, f"{suite}-updates", f"{suite}-security")
-    found = dict.fromkeys(source for source in _read(folder) if source.suite in wanted)
-    ordered = sorted(found, key=lambda source: wanted.index(source.suite))
-    return ordered if any(source.suite == suite for source in ordered) else []
+    found = dict.fromkeys(_read(folder))
+    for own in (suite, *(other for other in _DEBIAN if suite in _DEBIAN)):
+        parts = (own, f"{own}-updates", f"{own}-security")
+        ordered = [source for part in parts for source in found if source.suite == part]
+        if any(source.suite == own for source in ordered):
+            return [Source(each.uri, each.suite.replace(own, suite)) for each in ordered]
+    return []
 
 
 def _read(folder: Path) -> Iterator[Source]:

@@ -41,7 +41,10 @@ class Release:
     suite: str
 
 
-RELEASES = {"debian-12": Release("debian:bookworm-slim", "bookworm")}
+RELEASES = {
+    "debian-12": Release("debian:bookworm-slim", "bookworm"),
+    "debian-13": Release("debian:trixie-slim", "trixie"),
+}
 
 
 @dataclass(frozen=True)
