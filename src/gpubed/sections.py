@@ -54,7 +54,9 @@ class NodeGroup(Section):
     )
     machine: Machine = Machine()
     gpus: int = Field(default=0, ge=0, le=16, description="GPUs per node")
-    image: str = Field(default="debian-12", description="operating system")
+    image: str = Field(
+        default="debian-12", description="operating system: `debian-12`, `debian-13`"
+    )
 
     @model_validator(mode="after")
     def _min_is_at_most_count(self) -> Self:
