@@ -14,12 +14,12 @@ from typing import Any
 
 from gpubed import allocation as allocations
 from gpubed import audit as audits
-from gpubed import handover, progress, registry, runlock, services
+from gpubed import handover, left_out, progress, registry, runlock, services
 from gpubed import lease as leases
 from gpubed.allocation import Allocation, Node
-from gpubed.backends.base import Backend, Existing, JobTestbed
+from gpubed.backends.base import Backend, Existing, Fault, JobTestbed
 from gpubed.engine import LogEvent, ResourceEvent, Result
-from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
+from gpubed.errors import GpubedError, Locked, PrerequisiteMissing
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
@@ -79,7 +79,7 @@ def up(
         if killed.exists() and backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
             _remove_leftovers(stack)
-        result = _up(stack, backend)
+        result = _up(stack, backend, wanted)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack)
@@ -94,20 +94,30 @@ def up(
     return result
 
 
-def _up(stack: Stack, backend: Backend) -> Result:
-    try:
-        return stack.up(_emit)
-    except Locked:
-        raise
-    except GpubedError as error:
-        # A plugin says that a server is not what it should be, the testbed says why.
-        faults: list[str] = []
-        with suppress(GpubedError):
-            faults = backend.faults(stack.cluster.name)
-        if not faults:
-            raise
-        listed = "".join(f"\n  {fault}" for fault in faults)
-        raise Refused(f"{error.message}{listed}", error.hint) from error
+def _up(stack: Stack, backend: Backend, wanted: ClusterPlan) -> Result:
+    with left_out.of_run(stack.cluster, wanted) as run:
+        _remove_faulty(stack, backend)
+        while True:
+            try:
+                return stack.up(_emit)
+            except Locked:
+                raise
+            except GpubedError:
+                # A plugin says that a server is not what it should be, the testbed says why.
+                if not (faults := _remove_faulty(stack, backend)):
+                    raise
+                run.add(faults)
+
+
+def _remove_faulty(stack: Stack, backend: Backend) -> list[Fault]:
+    """Remove nodes that never started: being in the state, they would pass for some that did."""
+    faults: list[Fault] = []
+    with suppress(GpubedError):
+        faults = backend.faults(stack.cluster.name)
+    if faults:
+        audits.remove(backend, [fault.thing for fault in faults])
+        stack.refresh(_emit)
+    return faults
 
 
 def _remove_leftovers(stack: Stack) -> None:

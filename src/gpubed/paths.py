@@ -117,6 +117,11 @@ class ClusterPaths:
         return self.state / "allocation.json"
 
     @property
+    def left_out(self) -> Path:
+        """Nodes that a Pulumi plugin could not make, and why; may be missing."""
+        return self.state / "left_out.json"
+
+    @property
     def lease(self) -> Path:
         """What the testbed last said about the lease."""
         return self.state / "lease.json"

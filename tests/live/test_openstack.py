@@ -15,7 +15,7 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -363,6 +363,40 @@ def test_7_what_a_killed_run_left_does_not_stop_the_next(live: Live) -> None:
     assert {name: after[name] for name in before} == before
     assert len(live.there()["server"]) == 3
     assert live.plan() == set()
+
+
+def test_8_the_rest_go_on_without_servers_that_nova_cannot_place(live: Live) -> None:
+    """Servers that may not share a host, more than there are hosts for."""
+    right = live.cluster.spec
+    name, backend = f"{live.cluster.name}-spread", {**right["backend"], "anti_affinity": "hard"}
+    made = Cluster(live.cluster.root, name, backend=backend, nodes=[{"count": 1}], configure=False)
+    spread = replace(live, cluster=made, before=everything(live.connection))
+    try:
+        head = spread.up()
+        spread.cluster.edit(
+            lambda spec: spec["nodes"][0].update(count=3, min=1, on_failure="replace")
+        )
+        with pytest.raises(AssertionError, match="ERROR"):
+            spread.pulumi(f"up --yes --skip-preview -s {name}")
+        document = made.json("up", "--engine", "cli")
+        if len(document["nodes"]) > 1:
+            pytest.skip("this cloud has a host for each server")
+        assert {node["name"]: node["id"] for node in document["nodes"]} == head
+        assert [failure["node"] for failure in document["failed"]] == ["node-1", "node-2"]
+        assert all("No valid host" in failure["reason"] for failure in document["failed"])
+        assert len(spread.there()["server"]) == 1
+        assert {"create node-1", "create node-2"} <= spread.plan(), "the next up asks again"
+        spread.cluster.edit(lambda spec: spec["nodes"][0].update(on_failure="leave_out"))
+        assert spread.up() == head
+        assert spread.plan() == set(), "they are left out for good"
+        spread.cluster.edit(lambda spec: spec["nodes"][0].update(min=2))
+        refused = made.call("up", "--engine", "cli", rc=4).stderr
+        assert "1 of 3 nodes of group 'node' are there, at least 2 are needed" in refused
+        assert "node-1: No valid host" in refused
+        assert len(spread.there()["server"]) == 1
+    finally:
+        made.call("down", "-y", "--engine", "cli")
+    assert not any(spread.there().values())
 
 
 def test_9_down_leaves_nothing(live: Live) -> None:

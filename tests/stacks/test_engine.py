@@ -147,9 +147,12 @@ def test_a_foreign_lock_is_refused_and_named(theatre):
     assert caught.value.exit_code == 5
 
 
-def test_a_lock_of_a_dead_process_of_this_host_is_taken_over(theatre):
+@pytest.mark.parametrize("noticed", [True, False], ids=["gone", "nobody waited for it"])
+def test_a_lock_of_a_dead_process_of_this_host_is_taken_over(theatre, noticed):
     dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    if noticed:
+        dead.wait()
     lock = _lock(theatre, pid=dead.pid, hostname=socket.gethostname())
     assert theatre.up().changes == {"create": 1}
     assert not lock.exists()

@@ -16,6 +16,7 @@ from pulumi.runtime.mocks import MockMonitor
 
 from gpubed import secret
 from gpubed.backends.openstack import component, host_key, labels
+from gpubed.paths import Project
 from support.declared import UUID, declare, mocked
 
 SECRET = "1b47061264138c4ac30d75fd1eb44270"  # how Pulumi marks a secret on the wire
@@ -149,6 +150,18 @@ class TestAllocation:
         for node in allocation.nodes:
             config = yaml.safe_load(user_data(cloud, node.name))
             assert config["ssh_keys"]["ed25519_public"] == node.host_keys[0]
+
+    def test_a_node_that_failed_is_not_declared_and_named(self, cloud: Cloud) -> None:
+        note = Project(cloud.project).cluster("cloudy").left_out
+        note.parent.mkdir(parents=True)
+        note.write_text('{"node-1": "No valid host was found."}')
+        allocation, _ = declare(
+            component.Cluster, {**DATA, "nodes": [{"count": 3, "min": 2}, *DATA["nodes"][1:]]}
+        )
+        assert [node.name for node in allocation.nodes] == ["node-0", "node-2", "big-0"]
+        assert [failure.node for failure in allocation.failed] == ["node-1"]
+        assert set(cloud.all("Instance")) == {"node-0", "node-2", "big-0"}
+        assert not [name for name in cloud.all("Port") if name.startswith("node-1")]
 
 
 class TestFirewall:

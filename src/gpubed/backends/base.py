@@ -101,6 +101,21 @@ class Existing:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """A node that the testbed began to make and could not give.
+
+    Attributes:
+        node: Its name in the plan.
+        reason: Why, in the testbed's own words.
+        thing: What is left of it.
+    """
+
+    node: str
+    reason: str
+    thing: Existing
+
+
+@dataclass(frozen=True)
 class Offer:
     """Machines of one kind that a testbed has.
 
@@ -243,8 +258,8 @@ class Backend(ABC):
     def remove(self, thing: Existing) -> None:
         """Remove something that exists, known to the state or not; it may have gone already."""
 
-    def faults(self, cluster: str) -> list[str]:
-        """Return what the testbed itself says of nodes that it failed to give."""
+    def faults(self, cluster: str) -> list[Fault]:
+        """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""
         return []
 
     def environment(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 
 from gpubed.allocation import Allocation
-from gpubed.errors import Refused
+from gpubed.left_out import require_enough
 from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
 
 
@@ -58,7 +58,7 @@ def allocation(
     """
     pairs = list(zip(plan.nodes, results, strict=True))
     failed = {node.name: str(result["failed"]) for node, result in pairs if "failed" in result}
-    _require_enough(plan, failed)
+    require_enough(plan, failed)
     data = {
         "cluster": plan.cluster,
         "uuid": uuid,
@@ -70,21 +70,6 @@ def allocation(
         "one_host": one_host,
     }
     return Allocation.model_validate(data).model_dump(mode="json")
-
-
-def _require_enough(plan: ClusterPlan, failed: Mapping[str, str]) -> None:
-    head = plan.nodes[0].name
-    reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
-    if head in failed:
-        raise Refused(f"the testbed could not give the head:{reasons}")
-    for group in plan.spec.nodes:
-        left = sum(n.group == group.name and n.name not in failed for n in plan.nodes)
-        if left < (group.min or group.count):
-            raise Refused(
-                f"{left} of {group.count} nodes of group {group.name!r} are there, "
-                f"at least {group.min or group.count} are needed:{reasons}",
-                f"gpubed resources {plan.cluster}",
-            )
 
 
 def _node(node: NodePlan, result: Mapping[str, Any]) -> dict[str, Any]:

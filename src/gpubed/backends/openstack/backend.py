@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.base import Backend, Driver, Existing, Finding, Offer, Problem
+from gpubed.backends.base import Backend, Driver, Existing, Fault, Finding, Offer, Problem
 from gpubed.backends.openstack import labels
 
 # OpenStack's and Pulumi's libraries are slow to import, and most verbs need neither.
@@ -69,8 +69,8 @@ class OpenStackBackend(Backend):
 
         return census.describe(allocation)
 
-    def faults(self, cluster: str) -> list[str]:
-        """Return what Nova says of servers that it failed to give."""
+    def faults(self, cluster: str) -> list[Fault]:
+        """Return the servers that never started, with Nova's reason."""
         from gpubed.backends.openstack import census
 
         return census.faults(cluster)

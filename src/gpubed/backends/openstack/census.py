@@ -9,7 +9,7 @@ from typing import Any
 from openstack.connection import Connection
 
 from gpubed.allocation import Allocation
-from gpubed.backends.base import Existing
+from gpubed.backends.base import Existing, Fault
 from gpubed.backends.openstack import cloud, labels
 
 _GONE_WITHIN_S = 300
@@ -31,15 +31,20 @@ def describe(allocation: Allocation) -> dict[str, str]:
     return {node.name: _word(states.get(node.id)) for node in allocation.nodes}
 
 
-def faults(cluster: str) -> list[str]:
-    """Return what Nova says of the cluster's servers that are in the state ERROR."""
+def faults(cluster: str) -> list[Fault]:
+    """Return the cluster's servers that are in the state ERROR and have never run."""
     connection = cloud.of(cluster)
     with cloud.errors("list the servers"):
         servers = list(connection.compute.servers(details=True, status="ERROR"))
     return [
-        f"{server.name}: {(server.fault or {}).get('message', 'no reason given')}"
+        Fault(
+            server.name.removeprefix(labels.name(cluster, uuid, "")),
+            (server.fault or {}).get("message", "no reason given"),
+            Found("server", server.name, server.id, uuid, cluster=cluster),
+        )
         for server in servers
-        if labels.uuid_of_metadata(server.metadata or {}, cluster) is not None
+        if (uuid := labels.uuid_of_metadata(server.metadata or {}, cluster)) is not None
+        and server.launched_at is None
     ]
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import pulumi
 from pulumi_openstack import Provider, blockstorage, compute, networking
 
+from gpubed import left_out
 from gpubed.backends.component import Testbed
 from gpubed.backends.openstack import cloud_init, host_key, labels, security
 from gpubed.backends.openstack.availability import GROUP
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.needs import Needs, gib
+from gpubed.paths import Project
 from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
 from gpubed.resources import Capacity, HostKey, Image, Network
 
@@ -51,9 +53,18 @@ class Cluster(Testbed):
             "keypair", name=self._whole_name(), public_key=public_key, opts=self.native()
         )
         self._affinity = self._server_group()
-        head, *workers = (self._node(node) for node in plan.nodes)
+        failed = left_out.read(Project.find().cluster(plan.cluster), plan)
+        nodes = {node.name: self._node(node) for node in plan.nodes if node.name not in failed}
+        head = nodes[plan.nodes[0].name]
         door = self._floating_address(head)
-        self.grant(plan, uuid, [node.result(door, head) for node in (head, *workers)])
+        self.grant(
+            plan,
+            uuid,
+            [
+                nodes[name].result(door, head) if name in nodes else {"failed": failed[name]}
+                for name in (node.name for node in plan.nodes)
+            ],
+        )
 
     def native(self, *after: pulumi.Resource, **more: Any) -> pulumi.ResourceOptions:
         """Return the options of the cloud's own resources: none comes before the look at it."""

@@ -42,6 +42,9 @@ def install_plugin(say: Callable[[str], None]) -> None:
     Raises:
         GpubedError: There is no CLI, or the download failed.
     """
+    if any(finding.ok for finding in _plugin()):
+        say(f"Pulumi's openstack plugin {_wanted()} is there")
+        return
     command = ["pulumi", "plugin", "install", "resource", _PLUGIN, _wanted()]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)

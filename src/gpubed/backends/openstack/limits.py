@@ -17,13 +17,6 @@ def problems(spec: ClusterSpec) -> list[Problem]:
 
 
 def _groups(spec: ClusterSpec, config: Config) -> Iterator[Problem]:
-    for index, group in enumerate(spec.nodes):
-        if group.min is not None and group.min < group.count:
-            yield Problem(
-                ("nodes", index, "min"),
-                "a server that fails ends the run: this backend leaves none out",
-                f"{group.count}, or leave it out",
-            )
     names = [group.name for group in spec.nodes]
     for name in config.groups:
         if name not in names:

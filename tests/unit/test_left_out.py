@@ -1,0 +1,121 @@
+"""A plugin of Pulumi's knows no partial success: runs are repeated without what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpubed import left_out, lifecycle, registry
+from gpubed.backends.base import Existing, Fault
+from gpubed.errors import GpubedError, Refused
+from gpubed.paths import ClusterPaths, Project
+from gpubed.plan import ClusterPlan
+from support.samples import sample_plan
+
+PLUGIN_SAYS = "unexpected state 'ERROR', last error: %!s(<nil>)"
+NO_HOST = "No valid host was found."
+
+
+class Cloud:
+    """A stack whose nodes fail as often as `failures` says; it leaves each in the state ERROR."""
+
+    def __init__(self, cluster: ClusterPaths, plan: ClusterPlan, failures: Mapping[str, int]):
+        self.cluster, self.plan, self.failures = cluster, plan, dict(failures)
+        self.asked: list[list[str]] = []
+        self.broken: list[str] = []
+
+    def up(self, _: Any) -> list[str]:
+        out = left_out.read(self.cluster, self.plan)
+        self.asked.append([node.name for node in self.plan.nodes if node.name not in out])
+        self.broken = [name for name in self.asked[-1] if self.failures.get(name)]
+        for name in self.broken:
+            self.failures[name] -= 1
+        if self.broken:
+            raise GpubedError(PLUGIN_SAYS)
+        return self.asked[-1]
+
+    def refresh(self, _: Any) -> None:
+        assert not self.broken, "what is left of a server would pass for a node"
+
+    def faults(self, _: str) -> list[Fault]:
+        return [Fault(n, NO_HOST, Existing("server", n, n, "u")) for n in self.broken]
+
+    def remove(self, thing: Existing) -> None:
+        self.broken.remove(thing.name)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    cluster = Project(tmp_path).cluster("lab")
+    cluster.state.mkdir(parents=True)
+
+    def up(on_failure: str, failures: Mapping[str, int], least: int = 2) -> tuple[Cloud, Any]:
+        group = {"count": 3, "min": least, "on_failure": on_failure}
+        plan = sample_plan(nodes=[group])
+        cloud: Any = Cloud(cluster, plan, failures)
+        backend = registry.backend("openstack")
+        monkeypatch.setattr(backend, "faults", cloud.faults)
+        monkeypatch.setattr(backend, "remove", cloud.remove)
+        return cloud, lambda: lifecycle._up(cloud, backend, plan)
+
+    return up
+
+
+def test_a_node_that_fails_once_is_asked_for_again_at_once(run):
+    cloud, up = run("replace", {"node-2": 1})
+    assert up() == ["node-0", "node-1", "node-2"]
+    assert not cloud.cluster.left_out.exists()
+
+
+def test_the_rest_go_on_without_one_that_fails_twice_and_the_next_up_asks_again(run):
+    cloud, up = run("replace", {"node-2": 2})
+    assert up() == ["node-0", "node-1"]
+    assert left_out.read(cloud.cluster, cloud.plan) == {}
+    assert up() == ["node-0", "node-1", "node-2"]
+
+
+def test_one_that_is_left_out_for_good_is_not_asked_for_again(run):
+    cloud, up = run("leave_out", {"node-2": 1})
+    assert up() == ["node-0", "node-1"]
+    assert left_out.read(cloud.cluster, cloud.plan) == {"node-2": NO_HOST}
+    assert up() == ["node-0", "node-1"]
+    assert [len(asked) for asked in cloud.asked] == [3, 2, 2]
+
+
+@pytest.mark.parametrize("least", [2, 3])
+def test_one_that_is_needed_now_is_asked_for_again(run, least):
+    _, up = run("leave_out", {"node-1": 1, "node-2": 1}, least=1)
+    assert up() == ["node-0"]
+    _, up = run("leave_out", {}, least=least)
+    assert up() == ["node-0", "node-1", "node-2"]
+
+
+@pytest.mark.parametrize(
+    ("failures", "words"),
+    [
+        ({"node-0": 1}, "the head:\n  node-0: No valid host"),
+        ({"node-1": 2, "node-2": 2}, "(?s)1 of 3 .* at least 2 .*node-1.*node-2: No valid host"),
+    ],
+)
+def test_too_few_are_refused_in_the_testbeds_words_and_leave_no_note(run, failures, words):
+    cloud, up = run("replace", failures)
+    with pytest.raises(Refused, match=words):
+        up()
+    assert not cloud.broken
+    assert not cloud.cluster.left_out.exists()
+
+
+def test_what_has_another_reason_is_told_as_it_is(run, monkeypatch):
+    cloud, up = run("replace", {"node-0": 1})
+    monkeypatch.setattr(registry.backend("openstack"), "faults", lambda _: [])
+    with pytest.raises(GpubedError, match="unexpected state"):
+        up()
+    assert len(cloud.asked) == 1
+
+
+def test_a_killed_run_leaves_nobody_out(run):
+    cloud, up = run("replace", {})
+    cloud.cluster.left_out.write_text('{"node-1": "No valid host was found.", "gone-0": "x"}')
+    assert up() == ["node-0", "node-1", "node-2"]
