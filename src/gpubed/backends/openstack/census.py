@@ -34,8 +34,10 @@ def describe(allocation: Allocation) -> dict[str, str]:
 def faults(cluster: str) -> list[Fault]:
     """Return the cluster's servers that are in the state ERROR and have never run."""
     connection = cloud.of(cluster)
-    with cloud.errors("list the servers"):
-        servers = list(connection.compute.servers(details=True, status="ERROR"))
+    with cloud.errors("list the servers that failed"):
+        failed = list(connection.compute.servers(details=True, status="ERROR"))
+        # A list of servers has no reasons.
+        servers = [connection.compute.get_server(server.id) for server in failed]
     return [
         Fault(
             server.name.removeprefix(labels.name(cluster, uuid, "")),
