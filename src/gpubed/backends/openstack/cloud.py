@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 
 import openstack
+import requests
 from keystoneauth1 import exceptions as auth_errors
 from openstack import exceptions
 from openstack.connection import Connection
@@ -75,6 +76,11 @@ def errors(doing: str) -> Iterator[None]:
         yield
     except (exceptions.SDKException, auth_errors.ClientException) as error:
         raise explained(error, doing) from None
+    except requests.exceptions.JSONDecodeError:
+        raise GpubedError(
+            f"OpenStack: cannot {doing}: what answers is no OpenStack service",
+            "look at auth_url, and for a proxy in between",
+        ) from None
 
 
 def explained(error: Exception, doing: str) -> GpubedError:

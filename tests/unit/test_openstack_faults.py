@@ -1,0 +1,205 @@
+"""What a cloud may answer instead of an answer: each is one clear error.
+
+The server is a real one, with TLS; it stands for Keystone and Nova, of which only the
+answers matter here. A real OpenStack is in tests/live.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import yaml
+
+from gpubed.backends.openstack import cloud
+from gpubed.errors import GpubedError, Refused
+from support.gpulab.pki import Authority
+
+PATIENCE_S = 0.5
+
+
+class Api(BaseHTTPRequestHandler):
+    """Keystone below /v3, Nova below /compute; `faults` says what either does instead."""
+
+    server: Cloud
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._serve()
+
+    def _serve(self) -> None:
+        service = "keystone" if self.path.startswith("/v3") else "nova"
+        is_question = self.path == "/v3/auth/tokens" or "/servers" in self.path
+        self.server.asked.append(f"{service} {self.path}")
+        fault = self.server.faults.get(service)
+        if fault == "silence":
+            time.sleep(4 * PATIENCE_S)
+        elif fault == "garbage":
+            self._send(200, b"<html>\xff</html>", "text/html")
+        elif isinstance(fault, int) and is_question:
+            self._json(fault, {"error": {"code": fault, "message": f"sorry ({fault})"}})
+        elif self.path == "/v3/auth/tokens":
+            self._json(201, self.server.token(), **{"X-Subject-Token": "t"})
+        elif service == "keystone":
+            self._json(200, {"version": self.server.version("v3.14", "/v3/")})
+        elif "/servers" in self.path:
+            self._json(200, {"servers": []})
+        else:
+            self._json(200, {"version": self.server.version("v2.1", "/compute/v2.1/")})
+
+    def _json(self, status: int, document: Any, **headers: str) -> None:
+        self._send(status, json.dumps(document).encode(), "application/json", **headers)
+
+    def _send(self, status: int, body: bytes, kind: str, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, **headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Cloud(ThreadingHTTPServer):
+    """Both services on one port."""
+
+    daemon_threads = True
+
+    def __init__(self, certificate: Any) -> None:
+        super().__init__(("127.0.0.1", 0), Api)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+        self.url = f"https://127.0.0.1:{self.server_port}"
+        self.faults: dict[str, Any] = {}
+        self.asked: list[str] = []
+
+    def handle_error(self, *_: Any) -> None:
+        """Clients that hang up are what is tested."""
+
+    def version(self, name: str, path: str) -> dict[str, Any]:
+        links = [{"rel": "self", "href": self.url + path}]
+        return {"id": name, "status": "CURRENT", "version": "", "min_version": "", "links": links}
+
+    def token(self) -> dict[str, Any]:
+        endpoint = {"interface": "public", "region": "one", "region_id": "one", "id": "e"}
+        compute = {"url": f"{self.url}/compute/v2.1", **endpoint}
+        project = {"id": "p", "name": "p", "domain": {"id": "default", "name": "Default"}}
+        return {
+            "token": {
+                "methods": ["password"],
+                "expires_at": "2099-01-01T00:00:00.000000Z",
+                "user": {"id": "u", "name": "u", "domain": project["domain"]},
+                "project": project,
+                "catalog": [{"type": "compute", "name": "nova", "id": "c", "endpoints": [compute]}],
+            }
+        }
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path / "pki")
+
+
+@pytest.fixture
+def serve(authority, tmp_path, monkeypatch) -> Iterator[Any]:
+    started: list[Cloud] = []
+
+    def serve(*, expired: bool = False, cacert: Any = authority.path) -> Cloud:
+        server = Cloud(authority.server(expired=expired))
+        started.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        auth = {"auth_url": f"{server.url}/v3", "username": "u", "password": "p"}
+        domains = {"user_domain_name": "Default", "project_domain_name": "Default"}
+        entry = {
+            "auth": {**auth, **domains, "project_name": "p"},
+            "region_name": "one",
+            **({"cacert": str(cacert)} if cacert else {}),
+        }
+        path = tmp_path / "clouds.yaml"
+        path.write_text(yaml.safe_dump({"clouds": {"mycloud": entry}}))
+        monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(path))
+        return server
+
+    monkeypatch.setattr(cloud, "_TIMEOUT_S", PATIENCE_S)
+    cloud.connect.cache_clear()
+    yield serve
+    for server in started:
+        server.shutdown()
+        server.server_close()
+    cloud.connect.cache_clear()
+
+
+def servers() -> list[Any]:
+    with cloud.errors("list the servers"):
+        return list(cloud.connect("mycloud", None).compute.servers())
+
+
+def refusal() -> GpubedError:
+    with pytest.raises(GpubedError) as caught:
+        servers()
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+def test_the_server_is_one_that_can_be_asked(serve):
+    server = serve()
+    assert servers() == []
+    assert any(path.startswith("nova") for path in server.asked)
+
+
+def test_credentials_that_expired(serve):
+    serve().faults["keystone"] = 401
+    told = refusal()
+    assert isinstance(told, Refused)
+    assert "does not accept the credentials" in told.message
+    assert "application credential" in str(told.hint)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(403, Refused), (409, Refused), (503, Refused)])
+def test_what_nova_says_is_handed_on(serve, status, kind):
+    serve().faults["nova"] = status
+    told = refusal()
+    assert isinstance(told, kind)
+    assert "cannot list the servers" in told.message
+
+
+@pytest.mark.parametrize("service", ["keystone", "nova"])
+def test_silence_ends(serve, service):
+    serve().faults[service] = "silence"
+    began = time.monotonic()
+    assert "cannot list the servers" in refusal().message
+    assert time.monotonic() - began < 60, "requests have a limit"
+
+
+@pytest.mark.parametrize("service", ["keystone", "nova"])
+def test_what_is_no_json(serve, service):
+    serve().faults[service] = "garbage"
+    assert "cannot list the servers" in refusal().message
+
+
+@pytest.mark.parametrize("server", [{"expired": True}, {"cacert": None}])
+def test_a_server_that_nobody_vouches_for_is_told_nothing(serve, server):
+    there = serve(**server)
+    told = refusal()
+    assert "certificate" in f"{told.message} {told.hint}"
+    assert "OS_CACERT" in str(told.hint)
+    assert there.asked == []
+
+
+def test_nobody_answers(serve):
+    server = serve()
+    server.shutdown()
+    server.server_close()
+    assert "cannot list the servers" in refusal().message
