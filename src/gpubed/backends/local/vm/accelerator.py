@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from docker.errors import ContainerError
@@ -10,6 +11,7 @@ from gpubed import files, paths
 from gpubed.backends.local import daemon
 
 _KVM = Path("/dev/kvm")
+_ONE_AT_A_TIME = threading.Lock()
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -19,10 +21,12 @@ def has_kvm(image: str) -> bool:
         return False
     known = paths.cache() / "kvm"
     asked = f"{_BOOT_ID.read_text(encoding='utf-8').strip()} {image}"
-    answer = known.read_text(encoding="utf-8") if known.is_file() else ""
-    if not answer.startswith(asked):
-        answer = f"{asked} {'works' if _starts(image) else 'fails'}"
-        files.write(known, answer.encode())
+    # Nodes are made at the same time, and a failing start takes long.
+    with _ONE_AT_A_TIME:
+        answer = known.read_text(encoding="utf-8") if known.is_file() else ""
+        if not answer.startswith(asked):
+            answer = f"{asked} {'works' if _starts(image) else 'fails'}"
+            files.write(known, answer.encode())
     return answer.endswith("works")
 
 
