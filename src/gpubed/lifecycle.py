@@ -110,7 +110,7 @@ def _up(stack: Stack, backend: Backend, wanted: ClusterPlan) -> Result:
 
 
 def _remove_faulty(stack: Stack, backend: Backend) -> list[Fault]:
-    """Remove nodes that never started: being in the state, they would pass for some that did."""
+    """Remove nodes that never started: a plugin keeps them in the state as if they had."""
     faults: list[Fault] = []
     with suppress(GpubedError):
         faults = backend.faults(stack.cluster.name)

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpubed.backends.local.image import RELEASES
+
 _COMPONENT = "main"
-_DEBIAN = ("bookworm", "trixie")
 _ONE_LINE = re.compile(
     r"deb\s+(?:\[(?P<options>[^]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<rest>.+)"
 )
@@ -34,7 +35,8 @@ class Source:
 def sources(suite: str, folder: Path = Path("/etc/apt")) -> list[Source]:
     """Return the sources of a suite and its updates; empty when this machine has none."""
     found = dict.fromkeys(_read(folder))
-    for own in (suite, *(other for other in _DEBIAN if suite in _DEBIAN)):
+    debian = [release.suite for release in RELEASES.values()]
+    for own in (suite, *debian) if suite in debian else (suite,):
         parts = (own, f"{own}-updates", f"{own}-security")
         ordered = [source for part in parts for source in found if source.suite == part]
         if any(source.suite == own for source in ordered):
