@@ -37,7 +37,7 @@ def text(
 ) -> str:
     """Return the figures in Prometheus' text format; times in seconds since 1970."""
     lines = [f"gpubed_verification_timestamp_seconds {verification.at.timestamp():.0f}"]
-    for result in ("pass", "fail", "skip"):
+    for result in ("pass", "fail", "skip", "simulated"):
         count = verification.count(result)
         lines.append(f'gpubed_verification_checks{{result="{result}"}} {count}')
     # Twice the same label would make the whole file unreadable.

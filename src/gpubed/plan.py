@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from gpubed import located, registry
 from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
-from gpubed.sections import Machine, NodeGroup
+from gpubed.sections import Machine, NodeGroup, Simulation
 from gpubed.spec import ClusterSpec, SpecError, refusal, spec_backend
 from gpubed.spec import check as check_spec
 
@@ -59,6 +59,7 @@ class NodePlan(_Model):
     experiment_address: IPv4Address | None
     machine: Machine
     gpus: int
+    simulate: Simulation | None = None
     image: str
     slots: int
     on_failure: Literal["replace", "leave_out"] | None = None
@@ -186,6 +187,7 @@ def _node(
         experiment_address=experiment.subnet.network_address + offset if experiment else None,
         machine=group.machine,
         gpus=group.gpus,
+        simulate=group.simulate,
         image=group.image,
         slots=max(1, group.gpus),
         on_failure=group.on_failure if is_spare else None,

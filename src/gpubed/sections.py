@@ -8,7 +8,14 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from gpubed.sharing import Slurm
 from gpubed.units import Bytes, Rate, Seconds
@@ -41,6 +48,22 @@ class Machine(Section):
     memory: Bytes | None = None
 
 
+class Simulation(Section):
+    """GPUs that a node pretends to have; nothing computes on them."""
+
+    model: str = Field(description="one of docs/reference/gpu.md, such as A100-SXM4-80GB")
+    gpus: int | None = Field(
+        default=None,
+        ge=1,
+        le=16,
+        description="how many the machine has, where that is more than the group asks for",
+    )
+
+
+def _named(value: object) -> object:
+    return {"model": value} if isinstance(value, str) else value
+
+
 class NodeGroup(Section):
     """Nodes of one kind, named `<name>-0`, and so on."""
 
@@ -54,6 +77,12 @@ class NodeGroup(Section):
     )
     machine: Machine = Machine()
     gpus: int = Field(default=0, ge=0, le=16, description="GPUs per node")
+    simulate: Annotated[
+        Simulation | None, BeforeValidator(_named, json_schema_input_type=Simulation | str | None)
+    ] = Field(
+        default=None,
+        description="GPU model that the nodes pretend to have; on the local backend only",
+    )
     image: str = Field(
         default="debian-12", description="operating system: `debian-12`, `debian-13`"
     )
@@ -62,6 +91,18 @@ class NodeGroup(Section):
     def _min_is_at_most_count(self) -> Self:
         if self.min is not None and self.min > self.count:
             raise ValueError(f"min is {self.min}, but only {self.count} nodes are wanted")
+        return self
+
+    @model_validator(mode="after")
+    def _simulates_what_it_asks_for(self) -> Self:
+        if self.simulate is None:
+            return self
+        if self.gpus == 0:
+            raise ValueError("simulate says what GPUs are, and gpus asks for none")
+        if self.simulate.gpus is not None and self.simulate.gpus < self.gpus:
+            raise ValueError(
+                f"simulate.gpus is {self.simulate.gpus}, and gpus asks for {self.gpus}"
+            )
         return self
 
 

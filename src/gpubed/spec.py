@@ -197,6 +197,7 @@ def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
         for p in registry.backend(spec_backend(spec)).check(spec)
     ]
     problems += _gpus_without_recipe(file, document, spec)
+    problems += _simulated_elsewhere(file, document, spec)
     if spec.name != name:
         message = f"is {spec.name!r}, but the folder is named {name!r}"
         problems.append(SpecError(file, document.line(("name",)), "name", message))
@@ -236,6 +237,26 @@ def _gpus_without_recipe(
     message = f"{spec.recipe!r} uses no GPU, but {asking[0]!r} asks for some"
     allowed = f"allowed: {', '.join(recipe.with_gpus())}"
     return [SpecError(file, document.line(("recipe",)), "recipe", message, allowed)]
+
+
+def _simulated_elsewhere(
+    file: str, document: located.Located, spec: ClusterSpec
+) -> list[SpecError]:
+    kind = spec_backend(spec)
+    if registry.backend(kind).simulates:
+        return []
+    able = [name for name in registry.backend_names() if registry.backend(name).simulates]
+    return [
+        SpecError(
+            file,
+            document.line(("nodes", index, "simulate")),
+            f"nodes.{index}.simulate",
+            f"nodes of backend {kind} have the GPUs that they have",
+            f"leave it out, or rehearse with backend {' or '.join(able)}",
+        )
+        for index, group in enumerate(spec.nodes)
+        if group.simulate
+    ]
 
 
 def _in_order(errors: Iterable[SpecError]) -> list[SpecError]:

@@ -11,7 +11,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gpubed.allocation import Allocation
 from gpubed.inventory import write_if_changed
 
-Result = Literal["pass", "fail", "skip"]
+Result = Literal["pass", "fail", "skip", "simulated"]
+
+# Checks that speak of GPUs, besides all that are called `gpu.*`.
+_ABOUT_GPUS = {
+    "docker.gpus",
+    "hardware.identified",
+    "health.node",
+    "recipe.driver",
+    "recipe.gpus",
+    "slurm.gpus",
+}
 
 
 class _Model(BaseModel):
@@ -24,7 +34,8 @@ class Check(_Model):
     Attributes:
         id: Dotted name, stable.
         node: Node name, `a>b` for a link, or empty for the cluster.
-        result: A skip always has a reason; so has a failure.
+        result: A skip always has a reason; so has a failure. What went well on GPUs that a
+            node only pretends to have is `simulated`, never a pass.
         value: What was measured, in `unit`.
         limit: What it had to be, in words or in `unit`.
     """
@@ -36,6 +47,16 @@ class Check(_Model):
     unit: str = ""
     limit: str = ""
     reason: str = ""
+
+    @property
+    def about_gpus(self) -> bool:
+        """Whether it speaks of GPUs, so that pretended ones cannot pass it."""
+        return self.id.startswith("gpu.") or self.id in _ABOUT_GPUS
+
+    @property
+    def on(self) -> frozenset[str]:
+        """The nodes that it was made on; none are all of the cluster."""
+        return frozenset(self.node.split(">")) if self.node else frozenset()
 
 
 class Verification(_Model):
@@ -83,5 +104,6 @@ class Verification(_Model):
             "passed": self.count("pass"),
             "failed": self.count("fail"),
             "skipped": self.count("skip"),
+            "simulated": self.count("simulated"),
             "checks": [check.model_dump() for check in self.checks],
         }

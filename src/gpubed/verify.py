@@ -78,7 +78,8 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
         sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in allocation.nodes}
         context = Context(cluster, plan, allocation, sessions)
         for check in CHECKS:
-            for result in check(context):
+            for said in check(context):
+                result = _honest(said, context)
                 emit("check", **result.model_dump())
                 found.append(result)
     return Verification(
@@ -87,3 +88,11 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
         node_ids=tuple(node.id for node in allocation.nodes),
         checks=tuple(found),
     )
+
+
+def _honest(check: Check, context: Context) -> Check:
+    """Call a pass on pretended GPUs what it is."""
+    pretending = check.on & context.simulated if check.on else context.simulated
+    if check.result == "pass" and check.about_gpus and pretending:
+        return check.model_copy(update={"result": "simulated"})
+    return check

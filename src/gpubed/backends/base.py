@@ -195,6 +195,7 @@ class Backend(ABC):
         plans_addresses: Whether nodes get the addresses of the plan.
         engine_required: The only engine that its resources can be made with, if it is one.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
+        simulates: Whether its nodes can pretend to have GPUs.
     """
 
     name: str
@@ -203,6 +204,7 @@ class Backend(ABC):
     plans_addresses: bool = True
     engine_required: Literal["cli"] | None = None
     native: frozenset[str] = frozenset()
+    simulates: bool = False
 
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot make the testbed's resources.

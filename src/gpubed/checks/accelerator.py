@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from pydantic import ValidationError
-
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
 from gpubed.hardware.facts import Facts
 from gpubed.ssh import SSH
 from gpubed.verification import Check
 
-_COLLECT = "gpubed-facts"
 _ECC = "nvidia-smi --format=csv,noheader --query-gpu=ecc.errors.uncorrected.volatile.total"
 _IDS = ("gpu.count", "gpu.driver", "gpu.ecc")
 
 
 def hardware(context: Context) -> Iterator[Check]:
     """Ask each node what it is made of; nobody had to type it."""
-    for node, facts in context.on_each(_facts):
-        reason = "" if facts else f"{_COLLECT} does not answer: gpubed configure --tags hardware"
+    for node in context.allocation.nodes:
+        facts = context.facts[node.name]
+        reason = "" if facts else "gpubed-facts does not answer: gpubed configure --tags hardware"
         unknown = [gpu for gpu in facts.gpus if gpu.generation is None] if facts else []
         if unknown:
             reason = f"unknown GPUs: {', '.join(gpu.title for gpu in unknown)}"
@@ -42,9 +40,10 @@ def gpus(context: Context) -> Iterator[Check]:
             Check(id=id_, result="skip", reason="the cluster asks for no GPU") for id_ in _IDS
         )
         return
-    found = context.on_each(lambda node, ssh: _facts(node, ssh) if node.gpus else None)
+    found = [(node, context.facts[node.name]) for node in context.allocation.nodes]
     errors = dict(context.on_each(_uncorrected))
-    drivers = {gpu.driver for _, facts in found if facts for gpu in facts.gpus if gpu.driver}
+    asking = [facts for node, facts in found if node.gpus and facts]
+    drivers = {gpu.driver for facts in asking for gpu in facts.gpus if gpu.driver}
     for node, facts in found:
         if node.gpus:
             yield _count(node, facts)
@@ -55,13 +54,6 @@ def gpus(context: Context) -> Iterator[Check]:
                 Check(id=id_, node=node.name, result="skip", reason="asks for no GPU")
                 for id_ in _IDS
             )
-
-
-def _facts(_: Node, ssh: SSH) -> Facts | None:
-    try:
-        return Facts.model_validate_json(ssh.run(_COLLECT, check=False).stdout)
-    except ValidationError:
-        return None
 
 
 def _uncorrected(node: Node, ssh: SSH) -> list[str]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
+
+from pydantic import ValidationError
 
 from gpubed import roles
 from gpubed.allocation import Allocation, Node
+from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.ssh import SSH
@@ -16,6 +20,7 @@ from gpubed.verification import Check
 
 T = TypeVar("T")
 _AT_ONCE = 16
+_COLLECT = "gpubed-facts"
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,16 @@ class Context:
             results = pool.map(lambda node: function(node, self.sessions[node.name]), nodes)
             return list(zip(nodes, results, strict=True))
 
+    @cached_property
+    def facts(self) -> dict[str, Facts | None]:
+        """What each node says it is made of, by name; None where it says nothing."""
+        return {node.name: facts for node, facts in self.on_each(_facts)}
+
+    @property
+    def simulated(self) -> frozenset[str]:
+        """The nodes that only pretend to have their GPUs."""
+        return frozenset(name for name, facts in self.facts.items() if facts and facts.simulated)
+
     @property
     def roles(self) -> set[str]:
         """The names of all roles that the cluster has."""
@@ -43,6 +58,13 @@ class Context:
     def head(self) -> SSH:
         """The session to the head."""
         return self.sessions[self.allocation.head.name]
+
+
+def _facts(_: Node, ssh: SSH) -> Facts | None:
+    try:
+        return Facts.model_validate_json(ssh.run(_COLLECT, check=False).stdout)
+    except ValidationError:
+        return None
 
 
 CheckFunction = Callable[[Context], Iterator[Check]]

@@ -64,6 +64,8 @@ def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> Non
     if rows:
         ui.table(("result", "check", "node", "measured", "limit", "reason"), rows)
     counts = "{passed} passed, {failed} failed, {skipped} skipped".format(**summary)
+    if summary["simulated"]:
+        counts += f", {summary['simulated']} simulated: no GPU computed"
     ui.say(f"verified {ago(summary['age_s'])}: {counts}")
     skips = sorted({(c["id"], c["reason"]) for c in summary["checks"] if c["result"] == "skip"})
     for id_, reason in skips:

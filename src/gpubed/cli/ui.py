@@ -20,6 +20,7 @@ _MARK = {
     "pass": "[green]✓[/]",
     "fail": "[red]✗[/]",
     "skip": "[yellow]-[/]",
+    "simulated": "[yellow]~[/]",
     "create": "[green]+[/]",
     "update": "[yellow]~[/]",
     "replace": "[magenta]±[/]",

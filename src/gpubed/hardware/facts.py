@@ -116,7 +116,11 @@ class NumaNode(_Model):
 
 
 class Facts(_Model):
-    """What a node is made of."""
+    """What a node is made of.
+
+    Attributes:
+        simulated: The model of its GPUs where it only pretends to have them.
+    """
 
     schema_: Literal["gpubed/facts/2"] = Field(alias="schema")
     host: str
@@ -130,6 +134,7 @@ class Facts(_Model):
     interfaces: tuple[Interface, ...] = ()
     hcas: tuple[HCA, ...] = ()
     disks: tuple[Disk, ...] = ()
+    simulated: str | None = None
 
     @property
     def generations(self) -> frozenset[str]:
@@ -154,6 +159,7 @@ class Facts(_Model):
             ],
             "nvswitches": len(self.nvswitches),
             "driver": self.driver.loaded,
+            "simulated": self.simulated,
             "interfaces": [
                 {"name": nic.name, "speed_mbps": nic.speed, "numa_node": nic.numa_node}
                 for nic in self.interfaces

@@ -20,6 +20,7 @@ class LocalBackend(Backend):
 
     name = "local"
     shared_storage = "volume"
+    simulates = True
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what containers cannot do."""
