@@ -83,6 +83,7 @@ def test_a_verification_becomes_figures():
         'gpubed_verification_checks{result="pass"} 1',
         'gpubed_verification_checks{result="fail"} 1',
         'gpubed_verification_checks{result="skip"} 1',
+        'gpubed_verification_checks{result="simulated"} 0',
         'gpubed_verification_failed{check="link.rate",where="node-1"} 1',
     ]
 
