@@ -70,6 +70,15 @@ def choose(
     )
 
 
+def require_common(nodes: Mapping[str, Facts]) -> None:
+    """Check that one driver branch could serve all these nodes, whoever offers it.
+
+    Raises:
+        NoDriver: None could; the message names two nodes that no branch serves both.
+    """
+    _range(nodes, None)
+
+
 def newest_cuda(generations: Iterable[str], branch: int) -> int:
     """Return the newest CUDA major version that a driver branch runs on these GPUs.
 

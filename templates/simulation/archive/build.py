@@ -14,10 +14,13 @@ from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from machine import CUDA  # noqa: E402
+
+# apt lets packages' scripts find no programs in /usr/local.
+DKMS = "/usr/local/sbin/dkms"
 ABOUT = " A STAND-IN for a simulated node of gpubed: it pretends, and drives no GPU.\n Named like the one of {}."
-# The newest CUDA that a driver of these branches runs, as cuDriverGetVersion and NVML say it.
-CUDA = {470: 11040, 535: 12020, 550: 12040, 570: 12080, 580: 13000, 590: 13010}
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,12 @@ class Release:
     def branch(self):
         """The driver branch, as text."""
         return self.version.partition(".")[0]
+
+    @property
+    def cuda(self):
+        """The newest CUDA that the driver runs, as cuDriverGetVersion says it: 13000 is 13.0."""
+        major, _, minor = CUDA[int(self.branch)].partition(".")
+        return int(major) * 1000 + int(minor) * 10
 
     def fill(self, text, **more):
         """Put the version's parts into a text."""
@@ -70,7 +79,7 @@ class Libraries:
             nvml = sorted((HERE.parent / "nvml").glob("*.c"))
             command = ["gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", str(made)]
             command += [f"-Wl,-soname,{name}.1", f'-DDRIVER_VERSION="{release.version}"']
-            command += [f"-DCUDA_VERSION={CUDA[int(release.branch)]}"]
+            command += [f"-DCUDA_VERSION={release.cuda}"]
             subprocess.run([*command, *map(str, sources.get(name, nvml))], check=True)
         return made
 
@@ -112,8 +121,8 @@ def scripts(package, release):
         )
     if name := package.get("dkms"):
         module = f"-m {name} -v {release.version}"
-        configured.append(f"dkms install {module}")
-        removed.append(f"dkms remove {module} --all || true")
+        configured.append(f"{DKMS} install {module}")
+        removed.append(f"{DKMS} remove {module} --all || true")
     for unit in package.get("start", []):
         configured += [
             f"deb-systemd-helper enable {unit} >/dev/null || true",

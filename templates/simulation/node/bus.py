@@ -11,6 +11,7 @@ _LAYERS = Path("/run/gpubed-simulation/layers")
 DEVICES = Path("/sys/bus/pci/devices")
 MODULES = Path("/sys/module")
 PROC = Path("/proc/driver")
+_GIGATRANSFERS = {3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 
 
 def cover():
@@ -32,36 +33,34 @@ def _is_covered(folder, kind):
     return f"gpubed-simulation {folder} {kind} " in "".join(f"{line}\n" for line in mounts)
 
 
-def show(device, cpus):
-    """Put a device on the bus.
+def show(address, pci, place):
+    """Put a device on the bus; what was there is hidden.
 
     Args:
-        device: Address, and what the kernel tells of it; see `machine.py`.
-        cpus: The CPUs next to it, as `0-3`.
+        address: As `0000:1b:00.0`.
+        pci: Ids and class as hexadecimal text, PCIe generation and width: see models/.
+        place: Its NUMA node and the CPUs next to it, as numbers.
     """
-    folder = DEVICES / device.address
+    folder = DEVICES / address
+    if folder.is_symlink():
+        folder.unlink()
     folder.mkdir(exist_ok=True)
-    speed, width = f"{_gigatransfers(device.generation)} GT/s PCIe", str(device.width)
+    speed, width = f"{_GIGATRANSFERS[pci['generation']]} GT/s PCIe", str(pci["width"])
+    ids = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class", "revision")
     texts = {
-        "vendor": "0x10de",
-        "device": f"0x{device.device}",
-        "subsystem_vendor": f"0x{device.subsystem_vendor}",
-        "subsystem_device": f"0x{device.subsystem_device}",
-        "class": f"0x{device.class_}",
-        "revision": f"0x{device.revision}",
-        "numa_node": str(device.numa_node),
-        "local_cpulist": cpus,
+        **{name: f"0x{pci[name]}" for name in ids},
+        "numa_node": str(place["numa_node"]),
+        "local_cpulist": ",".join(map(str, place["cpus"])),
         "enable": "1",
-        "irq": "0",
         "current_link_speed": speed,
         "max_link_speed": speed,
         "current_link_width": width,
         "max_link_width": width,
-        "resource": _resource(device.bars),
+        "resource": _resource(pci["bars"]),
     }
     for name, text in texts.items():
         (folder / name).write_text(f"{text}\n")
-    (folder / "config").write_bytes(_config(device))
+    (folder / "config").write_bytes(_config(pci))
 
 
 def lose(address):
@@ -99,20 +98,15 @@ def version(name):
     return path.read_text().strip() if path.exists() else None
 
 
-def _gigatransfers(generation):
-    return {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}[generation]
-
-
-def _config(device):
+def _config(pci):
     """Return the first 64 bytes of the configuration space (PCI Local Bus 3.0, section 6.1)."""
     config = bytearray(64)
-    config[0x00:0x02] = (0x10DE).to_bytes(2, "little")
-    config[0x02:0x04] = int(device.device, 16).to_bytes(2, "little")
-    config[0x04:0x06] = (0x0006).to_bytes(2, "little")  # memory space and bus mastering are on
-    config[0x08] = int(device.revision, 16)
-    config[0x09:0x0C] = int(device.class_, 16).to_bytes(3, "little")
-    config[0x2C:0x2E] = int(device.subsystem_vendor, 16).to_bytes(2, "little")
-    config[0x2E:0x30] = int(device.subsystem_device, 16).to_bytes(2, "little")
+    fields = {0x00: "vendor", 0x02: "device", 0x2C: "subsystem_vendor", 0x2E: "subsystem_device"}
+    for offset, name in fields.items():
+        config[offset : offset + 2] = int(pci[name], 16).to_bytes(2, "little")
+    config[0x04] = 0x06  # memory space and bus mastering are on
+    config[0x08] = int(pci["revision"], 16)
+    config[0x09:0x0C] = int(pci["class"], 16).to_bytes(3, "little")
     return bytes(config)
 
 
