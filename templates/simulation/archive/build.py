@@ -74,13 +74,16 @@ class Libraries:
 
     def _compiled(self, name, release):
         made = self._work / f"{name}.{release.version}"
-        if not made.exists():
-            sources = {"libcuda.so": [HERE / "libcuda.c"]}
-            nvml = sorted((HERE.parent / "nvml").glob("*.c"))
-            command = ["gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", str(made)]
-            command += [f"-Wl,-soname,{name}.1", f'-DDRIVER_VERSION="{release.version}"']
-            command += [f"-DCUDA_VERSION={release.cuda}"]
-            subprocess.run([*command, *map(str, sources.get(name, nvml))], check=True)
+        if made.exists():
+            return made
+        if name == "libnvidia-ml.so":
+            wanted = [f"VERSION={release.version}", f"DESTINATION={self._work}"]
+            command = ["make", "--silent", f"--directory={HERE.parent / 'nvml'}", *wanted]
+        else:
+            command = ["gcc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(made)]
+            command += [f"-Wl,-soname,{name}.1", f"-DCUDA_VERSION={release.cuda}"]
+            command += [str(HERE / f"{Path(name).stem}.c")]
+        subprocess.run(command, check=True)
         return made
 
 
