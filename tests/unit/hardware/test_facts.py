@@ -22,6 +22,12 @@ def read(name, folder, **options) -> Facts:
     return Facts.model_validate(machines.facts(name, folder, **options))
 
 
+def write(files):
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
 @pytest.mark.parametrize(("name", "count", "generation", "cc", "chip", "title", "mib"), GPUS)
 def test_gpus_are_identified(tmp_path, name, count, generation, cc, chip, title, mib):
     found = read(name, tmp_path)
@@ -50,6 +56,53 @@ def test_gpus_are_identified_before_there_is_a_driver(
 )
 def test_nvswitches_are_counted(tmp_path, name, switches):
     assert len(read(name, tmp_path, driver=False).nvswitches) == switches
+
+
+@pytest.mark.parametrize(("vpd", "found"), [("PN\x08MCX\0SW_MNG", 1), ("PN\x08MCX755106", 0)])
+def test_bridges_to_nvswitches_are_told_by_their_product_data(tmp_path, vpd, found):
+    """From NVLink 5 on, NVSwitches are behind adapters; no such machine was recorded."""
+    machines.build("b200", tmp_path)
+    bridge = tmp_path / "sys/bus/pci/devices/0000:05:00.0"
+    write(
+        {
+            bridge / "vendor": "0x15b3",
+            bridge / "device": "0x1021",
+            bridge / "class": "0x020700",
+            bridge / "vpd": vpd,
+        }
+    )
+    told = Facts.model_validate(machines.collect(tmp_path))
+    assert len(told.nvswitches) == found
+    assert (told.fabric, told.nvlink5) == (bool(found), bool(found))
+
+
+def test_nvswitches_on_the_bus_are_managed_without_a_subnet(tmp_path):
+    told = read("h100-hgx", tmp_path)
+    assert (told.fabric, told.nvlink5) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("module", "installed"),
+    [
+        ("sys/module/nvidia/version", "590.48.01"),
+        ("usr/src/nvidia-590.48.01/dkms.conf", "590.48.01"),
+        ("usr/src/nvidia-current-590.48.01/dkms.conf", "590.48.01"),
+        ("lib/modules/6.1.0-49-amd64/updates/dkms/nvidia.ko.xz", "590.48.01"),
+        ("lib/modules/6.8.0-87-generic/kernel/nvidia-590srv-open/nvidia.ko", "590.48.01"),
+        ("usr/src/other/dkms.conf", None),
+    ],
+)
+def test_a_driver_is_there_with_library_and_a_module_of_any_kernel(tmp_path, module, installed):
+    library = tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.590.48.01"
+    write({library: "", tmp_path / module: "590.48.01"})
+    (library.parent / "libnvidia-ml.so.1").symlink_to(library.name)
+    assert machines.collect(tmp_path)["driver"]["installed"] == installed
+
+
+def test_a_driver_of_nvidias_installer_is_told(tmp_path):
+    assert machines.collect(tmp_path)["driver"]["runfile"] is False
+    write({tmp_path / "usr/bin/nvidia-uninstall": ""})
+    assert machines.collect(tmp_path)["driver"]["runfile"] is True
 
 
 def test_other_vendors_graphics_are_no_gpus(tmp_path):

@@ -4,7 +4,7 @@
 # - packages with NVIDIA's names and versions, in a signed apt repository; dpkg, apt,
 #   gpg and systemd are real, the programs inside only pretend;
 # - the part of sysfs that tells GPUs and loaded modules, under /srv/node;
-# - modprobe and modinfo, which act on that folder.
+# - modprobe, modinfo and dkms, which act on that folder.
 set -eu
 repo=/srv/stand-ins
 node=/srv/node
@@ -35,7 +35,7 @@ program /usr/local/sbin/modprobe <<EOF
 #!/bin/sh
 # STAND-IN for kmod: the "kernel" is $node.
 if [ "\$1" = --remove ]; then
-  [ ! -e $node/in-use ] || { echo 'modprobe: FATAL: Module nvidia is in use.' >&2; exit 1; }
+  [ ! -e $node/sys/module/nvidia_drm/refcnt ] || { echo 'modprobe: FATAL: Module nvidia is in use.' >&2; exit 1; }
   exec rm -rf $node/sys/module/nvidia
 fi
 [ -e $module ] || { echo 'modprobe: FATAL: Module nvidia not found.' >&2; exit 1; }
@@ -48,19 +48,24 @@ program /usr/local/sbin/modinfo <<EOF
 [ "\$3" = nvidia ] && exec cat $module
 exit 1
 EOF
+program /usr/local/sbin/dkms <<EOF
+#!/bin/sh
+# STAND-IN: "builds" what the installed source says.
+[ "\$1" = autoinstall ] && exec install -D -m 644 $node/usr/src/nvidia-*/built $module
+EOF
 cat >/etc/systemd/system/stand-in-boot.service <<EOF
 [Unit]
 Description=STAND-IN for what a boot does: modules are gone, the GPU's is loaded
 [Service]
 Type=oneshot
 RemainAfterExit=true
-ExecStart=/bin/sh -c 'rm -rf $node/sys/module/nvidia $node/in-use; /usr/local/sbin/modprobe nvidia || true'
+ExecStart=/bin/sh -c 'rm -rf $node/sys/module/nvidia $node/sys/module/nvidia_drm; /usr/local/sbin/modprobe nvidia || true'
 [Install]
 WantedBy=multi-user.target
 EOF
 systemctl enable --quiet stand-in-boot.service
 
-package() { # NAME VERSION FIELD...; its files are in ./root
+package() { # NAME VERSION FIELD...; its files are in ./root, what it runs in ./postinst
   local name=$1 version=$2
   shift 2
   mkdir -p root/DEBIAN
@@ -69,25 +74,32 @@ package() { # NAME VERSION FIELD...; its files are in ./root
     for field in "$@"; do printf '%s\n' "$field"; done
     printf 'Description: STAND-IN, no driver\n'
   } >root/DEBIAN/control
+  if [ -e postinst ]; then install -m 755 postinst root/DEBIAN/postinst && rm postinst; fi
   dpkg-deb --root-owner-group --build root "$repo/${name}_$version.deb" >/dev/null
   rm -rf root
 }
-unit() { # NAME PROGRAM
-  program "root/usr/bin/$2" <<<$'#!/bin/sh\n# STAND-IN\nexec sleep infinity'
+unit() { # NAME PROGRAM [ARGUMENTS]
+  program "root/usr/bin/$2" <<<$'#!/bin/sh\n# STAND-IN\n[ "$1" != --user ] || id "$2" || exit 1\nexec sleep infinity'
   mkdir -p root/usr/lib/systemd/system
-  printf '[Unit]\nDescription=STAND-IN\n[Service]\nExecStart=/usr/bin/%s\n[Install]\nWantedBy=multi-user.target\n' "$2" \
+  printf '[Unit]\nDescription=STAND-IN\n[Service]\nExecStart=/usr/bin/%s\n[Install]\nWantedBy=multi-user.target\n' "$2${3:+ $3}" \
     >"root/usr/lib/systemd/system/$1.service"
 }
 
 cd "$(mktemp -d)"
 # 580.99.99 installs, but its module was not built.
-for version in 580.65.06 580.82.07 580.99.99; do
+for version in 580.65.06 580.82.07 580.99.99 590.48.01; do
   for kernel in nvidia-kernel-open-dkms nvidia-kernel-dkms; do
-    mkdir -p root
-    if [ $version != 580.99.99 ]; then echo $version | program root$module; fi
+    mkdir -p "root$node/usr/src/nvidia-$version"
+    if [ $version != 580.99.99 ]; then
+      echo $version | program root$module
+      echo $version >"root$node/usr/src/nvidia-$version/built"
+    fi
     package $kernel $version-1 'Provides: nvidia-stand-in-kernel' 'Conflicts: nvidia-stand-in-kernel'
   done
-  mkdir -p root
+  libraries=root$node/usr/lib/x86_64-linux-gnu
+  mkdir -p "$libraries"
+  touch "$libraries/libnvidia-ml.so.$version"
+  ln -s libnvidia-ml.so.$version "$libraries/libnvidia-ml.so.1"
   package libnvidia-ml1 $version-1
   program root/usr/bin/nvidia-smi <<EOF
 #!/bin/sh
@@ -102,9 +114,14 @@ echo '1, $1, GPU-1, 1024, $version, 00000000:43:00.0'
 EOF
   package nvidia-driver-cuda $version-1 "Depends: libnvidia-ml1 (= $version-1)"
   unit nvidia-fabricmanager nv-fabricmanager
-  package nvidia-fabricmanager-580 $version-1
+  # NVIDIA's names: with the branch, and without.
+  if [ $version = 580.65.06 ]; then package nvidia-fabricmanager-580 $version-1; else
+    package nvidia-fabricmanager $version-1 'Replaces: nvidia-fabricmanager-580' 'Conflicts: nvidia-fabricmanager-580'
+  fi
 done
-unit nvidia-persistenced nvidia-persistenced
+# Debian's user, and an option of Ubuntu's.
+unit nvidia-persistenced nvidia-persistenced '--user nvpd --no-persistence-mode'
+echo $'#!/bin/sh\nid nvpd >/dev/null 2>&1 || useradd --system nvpd' >postinst
 package nvidia-persistenced 580.65.06-1
 
 cd "$repo"

@@ -60,7 +60,8 @@ def test_service_runs_and_starts_at_boot(driven, unit):
 
 def test_gpus_stay_initialised(driven):
     command = driven.check_output("systemctl show --property=ExecStart nvidia-persistenced")
-    assert "--persistence-mode" in command
+    assert "--user nvpd" in command
+    assert "--no-persistence-mode" not in command
 
 
 def test_nouveau_is_kept_off(driven):
@@ -74,5 +75,9 @@ def test_what_was_removed_left_nothing(bare):
         "/etc/apt/sources.list.d/gpubed-nvidia.sources",
         "/etc/modprobe.d/gpubed-nouveau.conf",
         "/etc/gpubed/nvidia-driver",
+        "/etc/systemd/system/nvidia-persistenced.service.d",
+        "/etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service",
     ):
         assert not bare.file(path).exists
+    assert bare.check_output("apt-mark showhold") == ""
+    assert bare.file("/etc/apt/sources.list.d/cuda-debian12-x86_64.list").exists

@@ -1,0 +1,157 @@
+"""What a specification renders for a role is what the role takes: names, types, choices, sense.
+
+And what the roles' filters make of it, with facts of recorded machines.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible.errors import AnsibleFilterError
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from gpubed import recipe, registry, roles
+from gpubed.hardware.drivers import branch_of
+from gpubed.hardware.facts import Facts
+from gpubed.paths import assets
+from support import by_path, machines, role_variables
+from support.specs import BACKENDS, SERVICES, sample
+
+FILTERS = Path(__file__).parents[2] / "playbooks/filter_plugins/gpubed_hardware.py"
+
+
+@cache
+def validator(role):
+    """Return the judge that Ansible itself asks, for the inputs that gpubed renders of a role."""
+    path = assets() / "roles" / role / "meta" / "argument_specs.yml"
+    options = yaml.safe_load(path.read_text())["argument_specs"]["main"].get("options") or {}
+    return ArgumentSpecValidator(
+        {name: {**option, "required": False} for name, option in options.items()}
+    )
+
+
+def complaints(role, values):
+    """Return what the role says against values; that one had to be converted is against it, too."""
+    result = validator(role).validate(values)
+    taken = result.validated_parameters
+    converted = [
+        f"{name} is {value!r} and the role reads {taken[name]!r}"
+        for name, value in values.items()
+        if name in taken and plainly(taken[name]) != plainly(value)
+    ]
+    return result.error_messages + converted
+
+
+def plainly(value):
+    """Return a value with its types, where whole numbers may stand for numbers."""
+    if isinstance(value, dict):
+        return {key: plainly(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plainly(item) for item in value]
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return "number" if number else type(value).__name__, value
+
+
+@pytest.mark.parametrize("recipe", registry.recipe_names())
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("services", sorted(SERVICES))
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_roles_take_the_values_that_are_rendered(backend, recipe, services, gpus):
+    cluster = sample(backend, recipe, services, gpus)
+    wrong = {}
+    for role in roles.active(cluster):
+        if found := complaints(role, roles.inputs(cluster, role)):
+            wrong[role] = found
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("role", "values"),
+    [
+        ("nvidia_driver", {"nvidia_driver_branch": "580.65.06"}),
+        ("nvidia_driver", {"nvidia_driver_cuda": "13"}),
+        ("nvidia_driver", {"nvidia_driver_manage": "sometimes"}),
+        ("nvidia_driver", {"nvidia_driver_newest": "580"}),
+        ("horovod", {"horovod_cuda": 13.2}),
+    ],
+)
+def test_a_value_of_another_kind_is_complained_about(role, values):
+    """A branch is a number; what Ansible would convert quietly counts, too."""
+    assert complaints(role, values)
+
+
+def test_the_samples_are_of_every_backend():
+    assert tuple(sorted(BACKENDS)) == registry.backend_names()
+
+
+@pytest.fixture(scope="module")
+def filters():
+    """The filters, as Ansible gets them."""
+    found = by_path.load(FILTERS, "gpubed_hardware_filters").FilterModule().filters()
+    assert set(found) == {"gpubed_driver", "gpubed_bindings"}, "each of them is tried here"
+    return found
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """The files of facts that Ansible keeps of recorded machines, without and with a driver."""
+    folder, files = tmp_path_factory.mktemp("facts"), {}
+    for name in machines.NAMES:
+        for driver in (False, True):
+            path = folder / f"{name}-{driver}.json"
+            told = machines.facts(name, folder / f"{name}-{driver}", driver=driver)
+            path.write_text(json.dumps(told))
+            files[name, driver] = path
+    return files
+
+
+def choice(filters, plan, release, path):
+    """Return what the role nvidia_driver makes of its inputs on one node."""
+    inputs = roles.inputs(plan, "nvidia_driver")
+    return filters["gpubed_driver"](
+        {"node-0": str(path)},
+        role_variables.value("nvidia_driver", "__nvidia_driver_offers", release, **inputs),
+        oldest=inputs["nvidia_driver_oldest"],
+        cuda=inputs["nvidia_driver_cuda"],
+    )
+
+
+@pytest.mark.parametrize("release", sorted(role_variables.RELEASES))
+@pytest.mark.parametrize("name", recipe.with_gpus())
+@pytest.mark.parametrize("machine", machines.NAMES)
+def test_each_machine_gets_a_driver_that_runs_the_recipe_or_a_reason(
+    filters, kept, machine, name, release
+):
+    known = recipe.load(name)
+    told = Facts.model_validate_json(kept[machine, False].read_text())
+    served = [g for g in told.gpus if g.compute_capability and known.gpus.serve(g.compute_capability)]
+    try:
+        found = choice(filters, sample("static", name, "all", 2), release, kept[machine, False])
+    except AnsibleFilterError as refused:
+        assert "node-0" in str(refused)
+        # NVIDIA has nothing for it there, and the distribution no Fabric Manager.
+        assert len(served) < len(told.gpus) or not told.gpus or "need driver branch" in str(refused)
+        return
+    assert found["branch"] >= branch_of(known.gpus.driver)
+    assert found["cuda"] >= int(known.cuda.split(".")[0])
+
+
+def test_the_recipe_for_cuda_13_gets_the_newest_branch_and_not_the_oldest(filters, kept):
+    plan = sample("static", "cuda13", "all", 2)
+    assert choice(filters, plan, "debian-12", kept["a100-dgx", False])["branch"] == 580
+    assert choice(filters, plan, "debian-13", kept["a100-dgx", False])["branch"] == 590
+
+
+@pytest.mark.parametrize("machine", machines.NAMES)
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_ranks_are_bound_on_each_machine(filters, kept, machine, ranks):
+    bound = filters["gpubed_bindings"](str(kept[machine, True]), ranks)
+    told = json.loads(kept[machine, True].read_text())
+    seen = [gpu for gpu in told["gpus"] if gpu["index"] is not None]
+    assert len(bound) == (ranks if seen else 0)
+
+
+def test_a_machine_that_nobody_asked_has_no_bindings(filters, tmp_path):
+    assert filters["gpubed_bindings"](str(tmp_path / "none.json"), 2) == []

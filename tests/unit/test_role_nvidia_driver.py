@@ -1,0 +1,73 @@
+"""The programs of the role nvidia_driver: what a change of driver would disturb."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpubed.paths import assets
+
+FILES = assets() / "roles/nvidia_driver/files"
+
+
+def busy(folder, answer, *before):
+    """Return what gpubed-busy says; `answer` is a stand-in for nvidia-smi's."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n# STAND-IN: no GPU is here.\ncat <<'END'\n{answer}\nEND\n")
+    program.chmod(0o755)
+    return subprocess.run(
+        [*before, "/bin/sh", FILES / "gpubed-busy"],
+        env={"PATH": f"{folder}{os.pathsep}/usr/sbin:/usr/bin:/sbin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("4711, python3", "process 4711 (python3, on a GPU)"),
+        ("4711, [Not Found]", "process 4711 ([Not Found], on a GPU)"),
+        ("[Not Found], [Not Found]", "process [Not Found] (on a GPU)"),
+    ],
+)
+def test_every_process_on_a_gpu_is_work(tmp_path, answer, says):
+    assert says in busy(tmp_path, answer).stdout.splitlines()
+
+
+@pytest.mark.parametrize("answer", ["", "[N/A], [N/A]", "No running processes found"])
+def test_no_process_is_no_work(tmp_path, answer):
+    assert "on a GPU" not in busy(tmp_path, answer).stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_processes_that_it_may_not_read_are_no_errors(tmp_path):
+    tmp_path.chmod(0o755)
+    assert busy(tmp_path, "", "setpriv", "--reuid=65534", "--clear-groups").stderr == ""
+
+
+def test_a_rank_is_work(tmp_path):
+    waits = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE, env={"HOROVOD_RANK": "0"}) as rank:
+        said = busy(tmp_path, "").stdout
+        rank.stdin.close()
+    assert f"process {rank.pid} (" in said
+    assert "HOROVOD_RANK=0" in said
+
+
+def holders(root):
+    done = subprocess.run(
+        ["/bin/sh", FILES / "gpubed-holders", root], capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("count", "held"), [(None, []), ("0", []), ("1", ["the screen or"])])
+def test_a_console_holds_the_module(tmp_path, count, held):
+    if count is not None:
+        module = tmp_path / "sys/module/nvidia_drm"
+        module.mkdir(parents=True)
+        (module / "refcnt").write_text(f"{count}\n")
+    assert [line[:13] for line in holders(tmp_path)] == held
