@@ -1,9 +1,9 @@
-"""The least that GPUs and links must do, from how they are connected.
+"""The least that the GPUs of a node must do together, from how they are connected.
 
 A floor tells a broken path from a good one; it is no record. Shares of the physical
 rate lie below what others insist on for whole machines: 228 GB/s of 300 on eight A100,
 460 of 450 on eight H100 (azurehpc-health-checks), 185 and 440 (oci-hpc).
-Rates are per direction, in byte/s between GPUs and bit/s between nodes.
+Rates are per direction, in byte/s. What must pass between nodes, job allreduce knows.
 """
 
 from __future__ import annotations
@@ -25,11 +25,6 @@ _OF_NVLINK = 0.6
 _OF_PCIE = 0.25
 # All at once share bridges, which pairs have for themselves.
 _OF_SHARED = 0.5
-# Bus bandwidth of a collective over TCP: Ethernet, IP and TCP leave 94 % to the payload.
-_OF_TCP = 0.9 * 0.94
-# NCCL and Gloo open one stream per neighbour where nobody tunes them, and one stream carries
-# this much on any machine (NCCL's user guide, NCCL_NSOCKS_PERTHREAD, speaks of 100G networks).
-_ONE_STREAM_BPS = 10e9
 
 
 def pair(one: GPU, other: GPU) -> tuple[float, str]:
@@ -48,13 +43,3 @@ def together(gpus: Sequence[GPU]) -> tuple[float, str]:
     ways = [pair(one, other) for one in gpus for other in gpus if one is not other]
     floor, link = min(ways)
     return (floor if link.startswith("NV") else floor * _OF_SHARED), link
-
-
-def between_nodes(rate_bps: float, rdma: float | None) -> float:
-    """Return what an allreduce over the experiment network must reach, in bit/s.
-
-    Args:
-        rate_bps: The declared rate of each node's link.
-        rdma: The share of it that RDMA must reach; None over TCP.
-    """
-    return rate_bps * rdma if rdma else min(rate_bps, _ONE_STREAM_BPS) * _OF_TCP
