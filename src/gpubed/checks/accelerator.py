@@ -58,7 +58,7 @@ def gpus(context: Context) -> Iterator[Check]:
             facts, proof = context.facts[node.name], context.proofs[node.name]
             yield _count(node, facts, proof)
             yield _driver(node, facts, proof, drivers)
-            yield _ecc(node, facts, errors[node])
+            yield _ecc(node, facts, proof, errors[node])
         else:
             yield from (
                 Check(id=id_, node=node.name, result="skip", reason="asks for no GPU")
@@ -122,7 +122,7 @@ def _driver(node: Node, facts: Facts | None, proof: Proof, drivers: set[str]) ->
     )
 
 
-def _ecc(node: Node, facts: Facts | None, answer: CommandResult | None) -> Check:
+def _ecc(node: Node, facts: Facts | None, proof: Proof, answer: CommandResult | None) -> Check:
     """Judge the counters of the memory's uncorrected errors, which only the driver knows."""
     rows = [line.split(", ") for line in answer.stdout.splitlines()] if answer else []
     named = {gpu.index: gpu.name or "" for gpu in facts.gpus} if facts else {}
@@ -146,6 +146,8 @@ def _ecc(node: Node, facts: Facts | None, answer: CommandResult | None) -> Check
         reason = f"the counters cannot be read ({'; '.join(unread)}); nvidia-smi --ecc-config=1"
     elif sum(counts):
         reason = "replace the GPU or reset it"
+    elif not proof.computing:
+        reason = "counters of GPUs that do not compute, see gpu.compute"
     return Check(
         id="gpu.ecc",
         node=node.name,

@@ -81,8 +81,14 @@ def amounts(machine: Machine) -> tuple[int, int]:
     return int(machine.cpus), math.ceil(machine.memory / _GB)
 
 
-# What gpubed-rank does on nodes: a job that was given GPUs does not try anything else.
-_ON_ITS_GPU = ("sh", "-c", 'exec env GPUBED_DEVICE="cuda:$HOROVOD_LOCAL_RANK" "$@"', "-")
+# What gpubed-rank does on nodes: a job that was given GPUs does not try anything else. An
+# image may say otherwise.
+_ON_ITS_GPU = (
+    "sh",
+    "-c",
+    'exec env GPUBED_DEVICE="${GPUBED_DEVICE:-cuda:$HOROVOD_LOCAL_RANK}" "$@"',
+    "-",
+)
 
 
 def render(
