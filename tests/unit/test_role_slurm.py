@@ -1,4 +1,4 @@
-"""What role slurm writes for nodes with GPUs: the templates themselves, rendered as Ansible does."""
+"""What role slurm writes for nodes with GPUs, rendered as Ansible does."""
 
 import pytest
 from ansible.parsing.dataloader import DataLoader

@@ -70,7 +70,8 @@ def test_the_options_are_ones_that_docker_takes(host, head, knows_devices):
     host.check_output("tar -c -C / bin/busybox --dereference | docker import - box:1")
     run = f"docker run --rm $({OPTIONS} 1) box:1 /bin/busybox env"
     said = host.check_output(run).splitlines()
-    assert ("STAND_IN_GPU=1" if knows_devices else "NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1") in said
+    given = "STAND_IN_GPU=1" if knows_devices else "NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1"
+    assert given in said
 
 
 def test_a_gpu_that_is_missing_is_noticed(host, head):

@@ -21,9 +21,8 @@ def submit(head, script, options, user="alice"):
     """Queue a script; return its number."""
     path = f"/shared/home/{user}/job.sh"
     head.run_expect([0], f"cat > {path} <<'EOF'\n#!/bin/sh\n{script}\nEOF")
-    done = head.run(
-        f"cd /shared/home/{user} && runuser -u {user} -- sbatch --parsable -o %j.out {options} {path}"
-    )
+    batch = f"sbatch --parsable -o %j.out {options} {path}"
+    done = head.run(f"cd /shared/home/{user} && runuser -u {user} -- {batch}")
     assert done.rc == 0, done.stderr
     return done.stdout.strip()
 
