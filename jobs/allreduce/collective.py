@@ -18,6 +18,10 @@ MOST_REPETITIONS = 20
 FEWEST_REPETITIONS = 3
 # Share of a layer-2 rate that TCP payload reaches at an MTU of 1500.
 GOODPUT = 0.94
+# Of what a link can carry; who reaches it is not bound by the processors.
+FULL = 0.9
+# Horovod's Gloo and an NCCL that nobody tuned open one TCP stream to a neighbour.
+ONE_STREAM_BPS = 10e9
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,21 @@ def sizes_up_to(limit: int) -> list[int]:
 def largest_size(rate_bps: float, ranks: int, seconds: float) -> int:
     """The size that takes so long at this rate, and fits into a node."""
     return min(LARGEST, int(rate_bps / 8 * GOODPUT * seconds / bus_factor(ranks)))
+
+
+def reachable(rate_bps: float) -> float:
+    """Bus bandwidth that TCP allows on links of a rate, in bit/s."""
+    return GOODPUT * min(rate_bps, ONE_STREAM_BPS)
+
+
+def floor(rate_bps: float, rdma: float | None) -> float:
+    """Bus bandwidth that the largest size must reach, in bit/s.
+
+    Args:
+        rate_bps: The declared rate of each node's link.
+        rdma: The share of it that RDMA must reach; None over TCP.
+    """
+    return rdma * rate_bps if rdma else FULL * reachable(rate_bps)
 
 
 def busy_seconds() -> float:

@@ -1,18 +1,24 @@
-"""Measures the experiment network with one plain TCP stream per pair of nodes.
+"""Measures the experiment network with plain TCP streams between pairs of nodes.
 
 Runs before Horovod starts, since its background thread talks every
 millisecond. Nodes find each other through the run folder on shared storage.
 All of them walk through the same timetable, in which a node has one partner
 at a time; a receiver that gives the word is all the coordination there is.
+
+One stream does where it can carry the declared rate; faster links need several,
+whose sum counts. Python lets threads send and receive at the same time.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +27,15 @@ WARM_UP_S = 0.5
 PATIENCE_S = 60.0
 WINDOWS = 5
 ENOUGH = 0.98
+# What one TCP stream carries on any machine; and the most streams that are of use.
+ONE_STREAM_BPS = 10e9
+MOST_STREAMS = 64
+# How far a link may be off that is held to its rate.
+TOLERANCE = 0.05
+# What a link must carry that is as fast as its owner built it: a share of its rate, as far
+# as the TCP of a machine that nobody tuned comes. RDMA has a check of its own.
+FLOOR = 0.8
+TCP_BPS = 50e9
 CHUNK = bytes(1 << 20)
 RANK = struct.Struct("!I")
 GO = b"g"
@@ -63,6 +78,23 @@ def read_socket(connection: socket.socket) -> Reading:
     return Reading(time.perf_counter(), payload, payload + segments * header)
 
 
+def streams_for(declared: float | None) -> int:
+    """How many streams it takes to carry a rate."""
+    return max(1, min(MOST_STREAMS, math.ceil((declared or 0) / ONE_STREAM_BPS)))
+
+
+def bounds(declared: float, shaped: bool) -> tuple[float, float | None]:
+    """The least and the most that a link may carry; None where more is no fault.
+
+    Args:
+        declared: Its rate, in bit/s.
+        shaped: Whether the testbed holds it to this rate.
+    """
+    if shaped:
+        return (1 - TOLERANCE) * declared, (1 + TOLERANCE) * declared
+    return FLOOR * min(declared, TCP_BPS), None
+
+
 def timetable(count: int) -> Iterator[list[tuple[int, int]]]:
     """Rounds of disjoint pairs in which everyone meets everyone (circle method)."""
     seats = [*range(count), *([-1] if count % 2 else [])]
@@ -93,22 +125,31 @@ class Door:
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
-        self._waiting: dict[int, socket.socket] = {}
+        self._waiting: dict[int, list[socket.socket]] = {}
 
-    def admit(self, rank: int) -> socket.socket:
-        """Waits for this sender and tells it to start."""
-        while rank not in self._waiting:
+    def admit(self, rank: int, count: int = 1) -> list[socket.socket]:
+        """Waits for all streams of this sender and tells it to start."""
+        while len(self._waiting.get(rank, [])) < count:
             stream, _ = self._listener.accept()
             stream.settimeout(PATIENCE_S)
             (sender,) = RANK.unpack(stream.recv(RANK.size, socket.MSG_WAITALL))
-            self._waiting[sender] = stream
-        stream = self._waiting.pop(rank)
-        stream.sendall(GO)
-        return stream
+            self._waiting.setdefault(sender, []).append(stream)
+        streams = self._waiting.pop(rank)
+        for stream in streams:
+            stream.sendall(GO)
+        return streams
 
 
-def send(peer: Peer, rank: int, patience: float) -> None:
+def send(peer: Peer, rank: int, patience: float, count: int = 1) -> None:
     """Sends from its turn on, until the receiver has seen enough and hangs up."""
+    with ThreadPoolExecutor(count) as pool:
+        streams = [pool.submit(pour, peer, rank, patience) for _ in range(count)]
+    for stream in streams:
+        stream.result()
+
+
+def pour(peer: Peer, rank: int, patience: float) -> None:
+    """Sends one stream."""
     with (
         socket.create_connection((peer.address, peer.port), timeout=patience) as stream,
         suppress(ConnectionResetError, BrokenPipeError),
@@ -120,36 +161,60 @@ def send(peer: Peer, rank: int, patience: float) -> None:
             stream.sendall(CHUNK)
 
 
-def drain(stream: socket.socket, seconds: float) -> None:
-    """Receives for a while."""
+def drain(stream: socket.socket, enough: threading.Event) -> None:
+    """Receives until it is enough, then hangs up."""
     buffer = bytearray(len(CHUNK))
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        if not stream.recv_into(buffer):
-            raise SystemExit("the sender of a stream went away")
+    with stream:
+        while not enough.is_set():
+            if not stream.recv_into(buffer):
+                raise SystemExit("the sender of a stream went away")
 
 
-def receive(stream: socket.socket, seconds: float, declared: float | None) -> tuple[float, float]:
-    """Takes one stream: bits per second of payload and on the wire.
+def receive(
+    streams: list[socket.socket], seconds: float, declared: float | None
+) -> tuple[float, float]:
+    """Takes one sender's streams: bits per second of payload and on the wire.
 
     A busy host may starve a stream for a while, which says nothing about the
     link: so up to `WINDOWS` windows are taken, and the fastest counts. A link
     that cannot carry its rate has no such window, and one that carries more
     than declared shows it.
     """
-    best = (0.0, 0.0)
-    with stream:
-        drain(stream, WARM_UP_S)
-        for _ in range(WINDOWS):
-            before = read_socket(stream)
-            drain(stream, seconds)
-            rates = between(before, read_socket(stream))
-            if declared is None:
-                return rates
-            best = max(best, rates, key=lambda pair: pair[1])
-            if best[1] >= ENOUGH * declared:
-                break
+    enough = threading.Event()
+    with ThreadPoolExecutor(len(streams)) as pool:
+        drains = [pool.submit(drain, stream, enough) for stream in streams]
+        try:
+            time.sleep(WARM_UP_S)
+            best = fastest(streams, seconds, declared)
+        finally:
+            enough.set()
+    for drained in drains:
+        drained.result()
     return best
+
+
+def fastest(
+    streams: list[socket.socket], seconds: float, declared: float | None
+) -> tuple[float, float]:
+    """The rates of the fastest window."""
+    best = (0.0, 0.0)
+    for _ in range(WINDOWS if declared else 1):
+        before = total(streams)
+        time.sleep(seconds)
+        best = max(best, between(before, total(streams)), key=lambda pair: pair[1])
+        if declared and best[1] >= ENOUGH * declared:
+            break
+    return best
+
+
+def total(streams: list[socket.socket]) -> Reading:
+    """What several sockets have received together."""
+    readings = [read_socket(stream) for stream in streams]
+    return Reading(
+        sum(reading.seconds for reading in readings) / len(readings),
+        sum(reading.payload for reading in readings),
+        sum(reading.wire for reading in readings),
+    )
 
 
 def between(before: Reading, after: Reading) -> tuple[float, float]:
@@ -179,16 +244,17 @@ def measure(
         declared: The rate that the links should have, in bit/s, if they have one.
     """
     patience = PATIENCE_S + 4 * count * (WARM_UP_S + WINDOWS * seconds)
-    with socket.create_server((address, 0), backlog=count) as listener:
+    streams = streams_for(declared)
+    with socket.create_server((address, 0), backlog=count * streams) as listener:
         listener.settimeout(patience)
         peers = meet(folder, Peer(rank, name, address, listener.getsockname()[1]), count)
         door, results = Door(listener), []
         for first, second in (pair for pairs in timetable(count) for pair in pairs):
             for source, target in ((first, second), (second, first)):
                 if rank == source:
-                    send(peers[target], rank, patience)
+                    send(peers[target], rank, patience, streams)
                 elif rank == target:
-                    rates = receive(door.admit(source), seconds, declared)
+                    rates = receive(door.admit(source, streams), seconds, declared)
                     results.append(row(peers[source], peers[target], *rates))
         return results
 

@@ -21,8 +21,8 @@ import collective
 import horovod.torch as hvd
 import links
 import torch
+import transports
 
-FULL = 0.9  # of what the link can carry; who reaches it is not bound by the processors
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -72,25 +72,31 @@ def rate_of_this_node() -> float | None:
     return float(rate) if rate else None
 
 
+def hosts(out: Path) -> list[str]:
+    """The nodes of this run, which may differ in their number of ranks."""
+    return [line.split()[0] for line in (out / "hostfile").read_text().splitlines()]
+
+
 def measure_links(
     place: Place, seconds: float, declared: float | None, out: Path
 ) -> list[dict[str, Any]]:
     """One rank of each node takes part."""
-    if place.local_rank:
+    nodes = hosts(out)
+    if place.local_rank or len(nodes) < 2:
         return []
     name = os.environ.get("GPUBED_NODE") or socket.gethostname()
     address = os.environ.get("GPUBED_ADDRESS") or socket.gethostbyname(name)
-    node, count = place.rank // place.local_size, place.size // place.local_size
-    return links.measure(out / ".links", node, count, name, address, seconds, declared)
+    number, count = nodes.index(name), len(nodes)
+    return links.measure(out / ".links", number, count, name, address, seconds, declared)
 
 
 def gather_links(mine: list[dict[str, Any]], declared: float | None) -> list[dict[str, Any]]:
     """What all nodes have received, with what was promised."""
+    shaped = bool(os.environ.get("GPUBED_SHAPED"))
+    least, most = links.bounds(declared, shaped) if declared else (None, None)
+    promise = {"declared_bps": declared, "floor_bps": least, "ceiling_bps": most}
     everything = [link for part in hvd.allgather_object(mine) for link in part]
-    rows = [
-        {"src": link["src"], "dst": link["dst"], "declared_bps": declared, **link}
-        for link in everything
-    ]
+    rows = [{"src": link["src"], "dst": link["dst"], **promise, **link} for link in everything]
     return sorted(rows, key=lambda link: (link["src"], link["dst"]))
 
 
@@ -113,12 +119,12 @@ def rows_of(
     return rows
 
 
-def device_of(place: Place) -> torch.device:
-    """This rank's GPU, or the CPU."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    torch.cuda.set_device(place.local_rank)
-    return torch.device("cuda", place.local_rank)
+def device_of_this_rank() -> torch.device:
+    """What `gpubed-rank` found for it: a GPU that cannot be used is no reason for the CPU."""
+    device = torch.device(os.environ.get("GPUBED_DEVICE", "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
 
 
 def host_limit(ranks: int, size: int) -> float:
@@ -143,13 +149,14 @@ def host_limit(ranks: int, size: int) -> float:
         shutil.rmtree(folder)
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of the largest size, and what carried them."""
+def summary(rows: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
+    """The figures of the largest size, and what carried them; one rank alone has none."""
+    largest = rows[-1] if rows else {}
     return {
         "allreduce": rows,
-        "busbw_bps": rows[-1]["busbw_bps"],
-        "ratio": rows[-1]["ratio"],
-        "cpu_percent": rows[-1]["cpu_percent"],
+        **{name: largest.get(name) for name in ("busbw_bps", "ratio", "cpu_percent")},
+        "device": os.environ.get("GPUBED_DEVICE_NAME", str(device)),
+        "simulated": bool(os.environ.get("GPUBED_SIMULATED")),
         "backend": {
             "controller": os.environ.get("HOROVOD_CONTROLLER", "mpi"),
             "cpu_operations": os.environ.get("HOROVOD_CPU_OPERATIONS", "mpi"),
@@ -159,17 +166,37 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def judge(metrics: dict[str, Any], declared: float | None) -> None:
-    """Adds how far the links are off, and what bounds the allreduce."""
-    if declared is None:
+def judge(metrics: dict[str, Any], declared: float | None, device: torch.device) -> None:
+    """Adds how far the links are off, and whether the allreduce uses them.
+
+    Processors bound what ranks on CPUs send; what GPUs send, they hardly touch.
+    """
+    found = metrics["links"]
+    metrics["links_off"] = sum(map(is_off, found)) if declared else None
+    errors = [abs(link["measured_bps"] / declared - 1) for link in found] if declared else []
+    metrics["link_error"] = max(errors, default=None)
+    metrics |= {"host_limit_bps": None, "floor_bps": None, "of_floor": None, "limited_by": None}
+    if not declared or not metrics["allreduce"]:
         # Nothing was promised, so there is nothing to be measured against.
-        metrics |= {"link_error": None, "limited_by": None}
         return
-    errors = [abs(link["measured_bps"] / declared - 1) for link in metrics["links"]]
-    metrics["link_error"] = max(errors, default=0.0)
-    limit = metrics["host_limit_bps"]
-    drives = limit is None or limit >= collective.GOODPUT * declared
-    metrics["limited_by"] = "link" if drives else "cpu"
+    share = os.environ.get("GPUBED_RDMA_FLOOR") if device.type == "cuda" else None
+    floor = collective.floor(declared, float(share) if share else None)
+    of_floor = metrics["busbw_bps"] / floor
+    metrics |= {"floor_bps": floor, "of_floor": of_floor, "limited_by": "link"}
+
+
+def is_off(link: dict[str, Any]) -> bool:
+    """Whether a link carries less than it must, or more than it may."""
+    least, most = link["floor_bps"], link["ceiling_bps"]
+    return link["measured_bps"] < least or (most is not None and link["measured_bps"] > most)
+
+
+def excuse(metrics: dict[str, Any], declared: float, neighbours: int) -> None:
+    """Asks what the processors do without a link, and whether they bound the allreduce."""
+    size = metrics["allreduce"][-1]["bytes"]
+    metrics["host_limit_bps"] = host_limit(max(2, neighbours), size)
+    if metrics["host_limit_bps"] < collective.reachable(declared):
+        metrics["limited_by"] = "cpu"
 
 
 def write(metrics: dict[str, Any], folder: Path) -> None:
@@ -179,38 +206,48 @@ def write(metrics: dict[str, Any], folder: Path) -> None:
     draft.rename(folder / "metrics.json")
 
 
-def main() -> None:
-    """Runs one rank."""
-    arguments = parse_arguments()
-    place = Place.from_environment()
-    if place.size < 2:
-        raise SystemExit("an allreduce needs at least two ranks")
+def measure(arguments: argparse.Namespace, place: Place, device: torch.device) -> dict[str, Any]:
+    """Takes part in all measurements; returns the metrics on every rank."""
     streams = []
     if not arguments.only_allreduce:
         streams = measure_links(place, arguments.seconds, arguments.rate, arguments.out)
     torch.set_num_threads(1)
+    if device.type == "cuda":
+        transports.listen(arguments.out / ".nccl")
     hvd.init()
     rows_links = gather_links(streams, arguments.rate)
     slowest_link = min((link["measured_bps"] for link in rows_links), default=1e9)
-    limit = arguments.bytes or collective.largest_size(
-        slowest_link, place.size, arguments.largest_s
-    )
-    sizes = collective.sizes_up_to(limit)
+    sizes: list[int] = []
+    if place.size > 1:
+        limit = arguments.bytes or collective.largest_size(
+            slowest_link, place.size, arguments.largest_s
+        )
+        sizes = collective.sizes_up_to(limit)
     if arguments.sizes == "largest":
         sizes = sizes[-1:]
-    rows = rows_of(collective.measure(sizes, device_of(place)), place.size, arguments.rate)
+    # Within a node there is no link whose rate would count.
+    rate = arguments.rate if rows_links else None
+    rows = rows_of(collective.measure(sizes, device), place.size, rate)
     boot_id = BOOT_ID.read_text()
     neighbours = hvd.allgather_object(boot_id).count(boot_id)
     hvd.shutdown()
-    if place.rank:
-        return
-    metrics: dict[str, Any] = {"world_size": place.size, "links": rows_links, **summary(rows)}
-    if not arguments.only_allreduce:
-        asked = arguments.host_limit == "always" or (metrics["ratio"] or 0) < FULL
-        size = rows[-1]["bytes"]
-        metrics["host_limit_bps"] = host_limit(max(2, neighbours), size) if asked else None
-        judge(metrics, arguments.rate)
-    write(metrics, arguments.out)
+    metrics = {"world_size": place.size, "links": rows_links, **summary(rows, device)}
+    if not arguments.only_allreduce and place.rank == 0:
+        metrics["transports"] = transports.told(arguments.out / ".nccl")
+        judge(metrics, rate, device)
+        asked = arguments.host_limit == "always" or (metrics["of_floor"] or 0) < 1
+        if rate and asked and device.type == "cpu":
+            excuse(metrics, rate, neighbours)
+    return metrics
+
+
+def main() -> None:
+    """Runs one rank."""
+    arguments = parse_arguments()
+    place = Place.from_environment()
+    metrics = measure(arguments, place, device_of_this_rank())
+    if place.rank == 0:
+        write(metrics, arguments.out)
 
 
 if __name__ == "__main__":

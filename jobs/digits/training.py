@@ -64,7 +64,8 @@ class DigitsNet(nn.Module):
 class Load:
     """Processor and GPU use of this rank between construction and `read`."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._process = psutil.Process()
         self._cpu = self._seconds()
         self._wall = time.perf_counter()
@@ -76,8 +77,8 @@ class Load:
 
     def sample(self) -> None:
         """Looks at the GPU, which keeps no total of its own."""
-        if torch.cuda.is_available():
-            self._gpu.append(float(torch.cuda.utilization()))
+        if self._device.type == "cuda":
+            self._gpu.append(float(torch.cuda.utilization(self._device)))
 
     def read(self) -> tuple[float, float]:
         """Percent of one core, and percent of the GPU (-1 without one)."""
@@ -179,10 +180,14 @@ def run_epochs(
         yield {"loss": sums[0] / hvd.size(), "images": sums[1], "seconds": seconds}
 
 
+def device_of_this_rank() -> torch.device:
+    """What `gpubed-rank` found for it: a GPU that cannot be used is no reason for the CPU."""
+    return torch.device(os.environ.get("GPUBED_DEVICE", "cpu"))
+
+
 def describe_backend(device: torch.device) -> dict[str, Any]:
     """Which software carried the gradients."""
     return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "controller": os.environ.get("HOROVOD_CONTROLLER", "mpi"),
         "data_plane": "nccl"
         if device.type == "cuda" and hvd.nccl_built()
@@ -219,11 +224,12 @@ def train(settings: Settings) -> dict[str, Any]:
     """
     torch.manual_seed(settings.seed)
     threads = limit_threads()
-    use_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", hvd.local_rank()) if use_gpu else torch.device("cpu")
+    device = device_of_this_rank()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     training_set, test_set = load_data(settings.seed)
     model = DigitsNet().to(device)
-    load = Load()
+    load = Load(device)
     epochs = list(run_epochs(model, training_set, settings, device, load))
     cpu_percent, gpu_percent = (mean_over_ranks(value) for value in load.read())
     accuracy, test_loss = evaluate(model, test_set, device)
@@ -238,8 +244,10 @@ def train(settings: Settings) -> dict[str, Any]:
         "epoch_seconds": [round(epoch["seconds"], 4) for epoch in epochs],
         "epoch_loss": [round(epoch["loss"], 5) for epoch in epochs],
         "cpu_percent": cpu_percent,
-        "gpu_percent": gpu_percent if use_gpu else None,
+        "gpu_percent": gpu_percent if device.type == "cuda" else None,
         "world_size": hvd.size(),
+        "device": os.environ.get("GPUBED_DEVICE_NAME", str(device)),
+        "simulated": bool(os.environ.get("GPUBED_SIMULATED")),
         "threads_per_rank": threads,
         "backend": describe_backend(device),
     }

@@ -22,6 +22,7 @@ from gpubed import images, registry
 from gpubed.allocation import Allocation
 from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
+from gpubed.hardware import facts
 from gpubed.launchers.base import JobService, Launch, Launcher, Task, World
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
@@ -119,6 +120,7 @@ class JobResult:
         trials: The single runs where the testbed ran several; else empty.
         statistics: Each metric over the trials that did not fail.
         left_out: Why trials beyond the `min` of their group failed, by name.
+        simulated: GPU models that nodes of the run only pretend to have.
     """
 
     job: str
@@ -128,6 +130,7 @@ class JobResult:
     trials: list[JobResult] = field(default_factory=list)
     statistics: dict[str, Summary] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    simulated: tuple[str, ...] = ()
     units: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -146,6 +149,7 @@ class JobResult:
             "world_size": self.world_size,
             "seconds": round(self.seconds, 2),
             "failures": self.failures,
+            "simulated": bool(self.simulated),
             "metrics": self.metrics,
         }
         if self.trials:
@@ -272,12 +276,17 @@ class _Run:
             _describe(head, launch.folder, self.allocation)
             code = launcher.run(self.cluster, self.allocation, launch, keep)
             head.get(launch.folder, self.here)
-        result = JobResult(self.name, str(self.here), ranks)
+        result = JobResult(self.name, str(self.here), ranks, simulated=self._simulated())
         if code:
             log = self.here / "output.log"
             result.failures.append(f"the job ended with exit code {code}; see {log}")
         _judge(result, self.job)
         return result
+
+    def _simulated(self) -> tuple[str, ...]:
+        """Return the GPU models that nodes pretend to have, by what is known of the nodes."""
+        known = facts.of_cluster(self.cluster.facts, self.allocation).values()
+        return tuple(sorted({found.simulated for found in known if found.simulated}))
 
     def by_service(
         self,
@@ -361,11 +370,15 @@ def _prepare(
     storage = plan.spec.storage
     folder = f"{storage.shared.path}/runs/{run_id}"
     head.put(registry.job_folder(name), folder)
+    network = plan.spec.networks.experiment
+    shaped = network is not None and registry.backend(plan.backend).shapes_links
     environment = {
         "GPUBED_RUN_DIR": folder,
         "GPUBED_SHARED": storage.shared.path,
         "GPUBED_DATASETS": storage.datasets,
         "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
+        "GPUBED_SHAPED": "1" if shaped else "",
+        "GPUBED_RDMA_FLOOR": str(network.rdma.floor) if network and network.rdma else "",
     }
     return Launch(folder, words, environment, ranks)
 

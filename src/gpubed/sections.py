@@ -133,7 +133,10 @@ class ExperimentNetwork(Section):
     """The network that jobs communicate over."""
 
     subnet: Subnet | None = Field(default=None, description="chosen by name when absent")
-    rate: Rate
+    rate: Rate = Field(
+        description="of each node's link, both ways; links are held to it (± 5 %) on the local "
+        "backend, and must reach it elsewhere: 80 % over TCP, as far as 50 Gbit/s"
+    )
     mtu: int = Field(default=1500, ge=1280, le=9216, description="bytes")
     latency: Seconds = Field(default=0.0, description="one way; not on containers")
     loss: float = Field(default=0.0, ge=0, lt=1, description="fraction; not on containers")

@@ -13,15 +13,43 @@ from gpubed.inventory import write_if_changed
 
 Result = Literal["pass", "fail", "skip", "simulated"]
 
-# Checks that speak of GPUs, besides all that are called `gpu.*`.
-_ABOUT_GPUS = {
-    "docker.gpus",
-    "hardware.identified",
-    "health.node",
-    "recipe.driver",
-    "recipe.gpus",
-    "slurm.gpus",
-}
+# Checks that pretended GPUs do not touch. Any other is held to speak of GPUs: what nobody
+# thought of cannot pass on a node that pretends.
+NOT_ABOUT_GPUS = frozenset(
+    {
+        "clock.offset",
+        "cuda.compiler",
+        "docker.daemon",
+        "firewall.closed",
+        "jupyterlab.tls",
+        "jupyterlab.wrong_token",
+        "link.rate",
+        "monitoring.page",
+        "monitoring.rules",
+        "monitoring.target",
+        "nccl.interface",
+        "nccl.memlock",
+        "nccl.version",
+        "network.mtu",
+        "rdma.collective",
+        "rdma.counters",
+        "rdma.device",
+        "rdma.rping",
+        "rdma.write_bw",
+        "recipe.versions",
+        "slurm.munge",
+        "slurm.node",
+        "slurm.step",
+        "ssh.mesh",
+        "storage.latency",
+        "storage.read",
+        "storage.shared",
+        "storage.throughput",
+        "storage.write",
+    }
+)
+# As in automake: nothing was proved, and nothing is wrong.
+_NOTHING_PROVED = 77
 
 
 class _Model(BaseModel):
@@ -51,7 +79,7 @@ class Check(_Model):
     @property
     def about_gpus(self) -> bool:
         """Whether it speaks of GPUs, so that pretended ones cannot pass it."""
-        return self.id.startswith("gpu.") or self.id in _ABOUT_GPUS
+        return self.id not in NOT_ABOUT_GPUS
 
     @property
     def on(self) -> frozenset[str]:
@@ -91,6 +119,13 @@ class Verification(_Model):
     def count(self, result: Result) -> int:
         """Return how many checks had this result."""
         return sum(check.result == result for check in self.checks)
+
+    @property
+    def exit_code(self) -> int:
+        """0 when all is well, 1 when a check failed, 77 when nothing real was proved."""
+        if self.count("fail"):
+            return 1
+        return 0 if self.count("pass") else _NOTHING_PROVED
 
     @property
     def age_s(self) -> float:

@@ -9,6 +9,7 @@ from gpubed.allocation import Allocation
 from gpubed.checks import (
     accelerator,
     access,
+    compute,
     cuda,
     docker,
     firewall,
@@ -39,6 +40,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     storage.shared,
     throughput.throughput,
     accelerator.hardware,
+    compute.compute,
     accelerator.gpus,
     software.packages,
     software.gpus,

@@ -2,7 +2,7 @@
 
 The image of those containers is a node of a local cluster, as it is after `up`: it has
 python3, horovodrun and torch on PATH, as an image for GPULab has. There are no GPUs here,
-so torch computes on the CPU; how many GPUs a worker has is what the server says.
+so the image says that torch computes on the CPU; how many GPUs a worker has is what the server says.
 """
 
 import json
@@ -42,7 +42,8 @@ def image(docker, tmp_path_factory):
         made.call("up")
         [node] = json.loads((made.state / "allocation.json").read_text())["nodes"]
         made.node("node-0", f"test -x {ENVIRONMENT}/horovodrun")
-        docker_call("commit", "--change", f"ENV PATH={ENVIRONMENT}:/usr/bin:/bin", node["id"], tag)
+        settings = f"ENV PATH={ENVIRONMENT}:/usr/bin:/bin GPUBED_DEVICE=cpu"
+        docker_call("commit", "--change", settings, node["id"], tag)
         mounts = json.loads(docker_call("inspect", node["id"]))[0]["Mounts"]
         volume = next(m["Name"] for m in mounts if m["Destination"] == "/shared")
         yield tag, volume

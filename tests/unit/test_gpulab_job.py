@@ -97,7 +97,10 @@ def test_a_job_says_all_that_gpulab_must_know(document):
     command = json.loads(settings)["command"]
     assert command[:2] == ["horovodrun", "--gloo"]
     assert command[4:8] == ["-np", "10", "-H", "localhost:10"]
-    assert command[8:] == ["python", "main.py", "--seed", "3"]
+    # Each rank takes its own GPU and nothing else.
+    assert command[8:10] == ["sh", "-c"]
+    assert "cuda:$HOROVOD_LOCAL_RANK" in command[10]
+    assert command[11:] == ["-", "python", "main.py", "--seed", "3"]
 
 
 def test_the_server_of_the_tests_accepts_it(document):

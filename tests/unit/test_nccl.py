@@ -74,15 +74,20 @@ def test_a_gid_without_an_interface_is_passed_over(derive, sysfs):
 
 
 @pytest.mark.parametrize(
-    ("ports", "rdma", "expected"),
+    ("ports", "dscp", "expected"),
     [
-        ([], False, {"NCCL_IB_DISABLE": "1"}),
-        (["mlx5_0:1", "mlx5_1:1"], False, {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}),
-        (["mlx5_0:1"], True, {"NCCL_IB_HCA": "=mlx5_0:1", "NCCL_NET": "IB"}),
+        ([], None, {"NCCL_IB_DISABLE": "1"}),
+        (["mlx5_0:1", "mlx5_1:1"], None, {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}),
+        (
+            ["mlx5_0:1"],
+            26,
+            {"NCCL_IB_HCA": "=mlx5_0:1", "NCCL_NET": "IB", "NCCL_IB_TC": "104"},
+        ),
+        (["mlx5_0:1"], 0, {"NCCL_IB_HCA": "=mlx5_0:1", "NCCL_NET": "IB", "NCCL_IB_TC": "0"}),
     ],
 )
-def test_settings_ask_for_exact_names(derive, ports, rdma, expected):
-    found = derive.settings(["eth1"], ports, rdma)
+def test_settings_ask_for_exact_names(derive, ports, dscp, expected):
+    found = derive.settings(["eth1"], ports, dscp)
     assert found == {"NCCL_SOCKET_IFNAME": "=eth1", **expected}
 
 

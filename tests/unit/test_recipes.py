@@ -9,9 +9,10 @@ import yaml
 
 from gpubed import recipe as recipes
 from gpubed import recipe_check, roles
-from gpubed.checks.software import Gpu, drift, on_node
+from gpubed.checks.proof import GPU, Figure, Proof
+from gpubed.checks.software import drift, on_node
 from gpubed.fatbin import Architectures
-from support.samples import sample_plan
+from support.samples import sample_allocation, sample_plan
 
 RECIPES = Path(__file__).parents[2] / "src/gpubed/recipes"
 NAMES = sorted(path.parent.name for path in RECIPES.glob("*/recipe.yml"))
@@ -168,12 +169,19 @@ def test_a_cuda_release_reaches_the_roles_as_text():
     assert without["cuda_version"] == without["horovod_cuda"] == ""
 
 
-def gpu_checks(recipe, *gpus):
-    return {c.id: c for c in on_node(recipes.load(recipe), "node-0", 1, list(gpus))}
+NODE = sample_allocation(sample_plan()).nodes[0].model_copy(update={"gpus": 1})
+
+
+def gpu_checks(recipe, name, capability, driver, error=""):
+    """The checks of a node whose GPU computed, or could not."""
+    figure = Figure(value=1.0, error=error)
+    gpu = GPU(index=0, name=name, capability=capability, compute=figure, memory=figure)
+    proof = Proof(asked=1, gpus=(gpu,))
+    return {c.id: c for c in on_node(recipes.load(recipe), NODE, proof, driver)}
 
 
 def test_a_gpu_that_the_recipe_cannot_serve_fails_with_the_recipe_that_can():
-    found = gpu_checks("cuda13", Gpu("Tesla P100-PCIE-16GB", "6.0", "580.95.05"))
+    found = gpu_checks("cuda13", "Tesla P100-PCIE-16GB", "6.0", "580.95.05")
     assert found["recipe.gpus"].result == "fail"
     assert found["recipe.gpus"].reason == (
         "recipe cuda13 has no code for GPUs of compute capability 6.0; recipe cuda12 has"
@@ -187,12 +195,15 @@ def test_a_gpu_that_the_recipe_cannot_serve_fails_with_the_recipe_that_can():
         ("cuda13", "575.57.08", "fail"),
         ("cuda12", "535.309.01", "pass"),
         ("cuda12", "470.256.02", "fail"),
+        ("cuda12", None, "fail"),
         ("cpu", "580.95.05", "skip"),
     ],
 )
 def test_a_driver_must_run_the_recipes_cuda(recipe, driver, result):
-    assert gpu_checks(recipe, Gpu("Tesla T4", "7.5", driver))["recipe.driver"].result == result
+    assert gpu_checks(recipe, "Tesla T4", "7.5", driver)["recipe.driver"].result == result
 
 
-def test_without_an_answer_nothing_is_claimed():
-    assert {check.result for check in gpu_checks("cuda13").values()} == {"skip"}
+def test_names_and_numbers_of_a_gpu_that_does_not_compute_prove_nothing():
+    found = gpu_checks("cuda13", "Tesla T4", "7.5", "580.95.05", error="CUDA error")
+    assert {check.result for check in found.values()} == {"fail"}
+    assert "see gpu.compute" in found["recipe.driver"].reason

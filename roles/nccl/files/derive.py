@@ -61,8 +61,13 @@ def netdevs(port: Path) -> Iterator[str]:
             continue
 
 
-def settings(devices: list[str], ports: list[str], rdma: bool) -> dict[str, str]:
+def settings(devices: list[str], ports: list[str], dscp: int | None) -> dict[str, str]:
     """Return the content of /etc/nccl.conf.
+
+    Args:
+        devices: The interfaces that collectives run over.
+        ports: The ports of RDMA adapters.
+        dscp: Of RDMA packets; None where RDMA was not asked for.
 
     The leading equals sign of a value asks NCCL for exactly this name: eth1 alone
     would also mean eth10.
@@ -72,8 +77,10 @@ def settings(devices: list[str], ports: list[str], rdma: bool) -> dict[str, str]
         found["NCCL_IB_HCA"] = "=" + ",".join(ports)
     else:
         found["NCCL_IB_DISABLE"] = "1"
-    if rdma:
+    if dscp is not None:
         found["NCCL_NET"] = "IB"
+        # The traffic class's upper six bits; the lower two are for ECN.
+        found["NCCL_IB_TC"] = str(dscp << 2)
     return found
 
 
@@ -82,12 +89,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--subnet", required=True)
     parser.add_argument("--sys", type=Path, default=Path("/sys"))
-    parser.add_argument("--rdma", action="store_true")
+    parser.add_argument("--dscp", type=int, help="use RDMA, with packets marked so")
     arguments = parser.parse_args()
     asked = subprocess.run(["ip", "-json", "-4", "address"], capture_output=True, check=True)
     devices = interfaces(json.loads(asked.stdout), arguments.subnet)
     ports = adapters(arguments.sys, devices)
-    found = settings(devices, ports, arguments.rdma)
+    found = settings(devices, ports, arguments.dscp)
     json.dump({"devices": devices, "ports": ports, "settings": found}, sys.stdout)
 
 

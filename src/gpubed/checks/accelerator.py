@@ -1,4 +1,7 @@
-"""Hardware: identified on every node; GPUs as many as asked for, one driver, no memory errors."""
+"""Hardware: identified on every node; GPUs as many as asked for, one driver, no memory errors.
+
+What nvidia-smi says is not enough for any of it: GPUs count when they compute.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,19 @@ from collections.abc import Iterator
 
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
+from gpubed.checks.proof import Proof
 from gpubed.hardware.facts import Facts
-from gpubed.ssh import SSH
+from gpubed.ssh import SSH, CommandResult
 from gpubed.verification import Check
 
-_ECC = "nvidia-smi --format=csv,noheader --query-gpu=ecc.errors.uncorrected.volatile.total"
+_ECC = (
+    "nvidia-smi --format=csv,noheader"
+    " --query-gpu=index,ecc.mode.current,ecc.errors.uncorrected.volatile.total"
+)
 _IDS = ("gpu.count", "gpu.driver", "gpu.ecc")
+# Boards for games and desks; all others that CUDA runs on have memory with ECC.
+_WITHOUT_ECC = ("GeForce", "TITAN")
+_ABSENT = ("[N/A]", "[Not Supported]", "N/A")
 
 
 def hardware(context: Context) -> Iterator[Check]:
@@ -40,15 +50,15 @@ def gpus(context: Context) -> Iterator[Check]:
             Check(id=id_, result="skip", reason="the cluster asks for no GPU") for id_ in _IDS
         )
         return
-    found = [(node, context.facts[node.name]) for node in context.allocation.nodes]
-    errors = dict(context.on_each(_uncorrected))
-    asking = [facts for node, facts in found if node.gpus and facts]
-    drivers = {gpu.driver for facts in asking for gpu in facts.gpus if gpu.driver}
-    for node, facts in found:
+    errors = dict(context.on_each(_ecc_counters))
+    asking = [context.facts[node.name] for node in context.allocation.nodes if node.gpus]
+    drivers = {driver for facts in asking if facts for driver in _drivers(facts)}
+    for node in context.allocation.nodes:
         if node.gpus:
-            yield _count(node, facts)
-            yield _driver(node, facts, drivers)
-            yield _ecc(node, errors[node])
+            facts, proof = context.facts[node.name], context.proofs[node.name]
+            yield _count(node, facts, proof)
+            yield _driver(node, facts, proof, drivers)
+            yield _ecc(node, facts, proof, errors[node])
         else:
             yield from (
                 Check(id=id_, node=node.name, result="skip", reason="asks for no GPU")
@@ -56,8 +66,14 @@ def gpus(context: Context) -> Iterator[Check]:
             )
 
 
-def _uncorrected(node: Node, ssh: SSH) -> list[str]:
-    return ssh.run(_ECC, check=False).stdout.split() if node.gpus else []
+def _ecc_counters(node: Node, ssh: SSH) -> CommandResult | None:
+    return ssh.run(_ECC, check=False) if node.gpus else None
+
+
+def _drivers(facts: Facts) -> set[str]:
+    """Return the driver's version as the kernel and as its library tell it."""
+    told = {gpu.driver for gpu in facts.gpus} | {facts.driver.loaded}
+    return {driver for driver in told if driver}
 
 
 def _described(facts: Facts) -> str:
@@ -68,13 +84,13 @@ def _described(facts: Facts) -> str:
     return ", ".join([f"{facts.cpus} CPUs", *parts])
 
 
-def _count(node: Node, facts: Facts | None) -> Check:
+def _count(node: Node, facts: Facts | None, proof: Proof) -> Check:
     on_bus = facts.gpus if facts else ()
-    answering = sum(gpu.index is not None for gpu in on_bus)
+    computing = len(proof.computing)
     reason = ""
-    if answering < node.gpus:
+    if computing < node.gpus:
         reason = (
-            f"cluster.yml asks for {node.gpus} GPU(s) and {answering} answer(s); "
+            f"cluster.yml asks for {node.gpus} GPU(s) and {computing} compute(s); "
             f"{len(on_bus)} are on the PCI bus: "
             f"{', '.join(f'{gpu.title} at {gpu.pci}' for gpu in on_bus) or 'none'}"
         )
@@ -82,39 +98,62 @@ def _count(node: Node, facts: Facts | None) -> Check:
         id="gpu.count",
         node=node.name,
         result="fail" if reason else "pass",
-        value=answering,
+        value=computing,
         unit="GPUs",
-        limit=f"at least {node.gpus}",
+        limit=f"{node.gpus}",
         reason=reason,
     )
 
 
-def _driver(node: Node, facts: Facts | None, drivers: set[str]) -> Check:
-    one = len(drivers) == 1
-    mine = {gpu.driver for gpu in facts.gpus if gpu.driver} if facts else set()
+def _driver(node: Node, facts: Facts | None, proof: Proof, drivers: set[str]) -> Check:
+    mine = _drivers(facts) if facts else set()
+    reason = ""
+    if len(drivers) != 1 or not mine:
+        reason = f"drivers of the cluster: {', '.join(sorted(drivers)) or 'none'}"
+    elif not proof.computing:
+        reason = "no GPU computes with it, see gpu.compute"
     return Check(
         id="gpu.driver",
         node=node.name,
-        result="pass" if one and mine else "fail",
+        result="fail" if reason else "pass",
         value=", ".join(sorted(mine)) or None,
-        limit="the same on all nodes",
-        reason=""
-        if one and mine
-        else f"drivers of the cluster: {', '.join(sorted(drivers)) or 'none'}",
+        limit="one on all nodes, and GPUs compute with it",
+        reason=reason,
     )
 
 
-def _ecc(node: Node, counts: list[str]) -> Check:
-    known = [int(count) for count in counts if count.isdigit()]
-    if not known:
-        reason = "the GPUs report no ECC counters"
-        return Check(id="gpu.ecc", node=node.name, result="skip", reason=reason)
+def _ecc(node: Node, facts: Facts | None, proof: Proof, answer: CommandResult | None) -> Check:
+    """Judge the counters of the memory's uncorrected errors, which only the driver knows."""
+    rows = [line.split(", ") for line in answer.stdout.splitlines()] if answer else []
+    named = {gpu.index: gpu.name or "" for gpu in facts.gpus} if facts else {}
+    without = all(any(word in name for word in _WITHOUT_ECC) for name in named.values())
+    counts, unread = [], []
+    for index, *cells in rows:
+        if cells and cells[-1].isdigit():
+            counts.append(int(cells[-1]))
+        elif not (without and cells and cells[-1] in _ABSENT):
+            unread.append(f"GPU {index}: {' '.join(cells) or 'nothing'}")
+    if answer and answer.exit_code:
+        unread.append(answer.tail)
+    if len(rows) < node.gpus:
+        unread.append(f"{len(rows)} of {node.gpus} GPUs answer")
+    if not (counts or unread):
+        names = ", ".join(sorted(set(named.values())))
+        why = f"boards of this kind have no ECC: {names}"
+        return Check(id="gpu.ecc", node=node.name, result="skip", reason=why)
+    reason = ""
+    if unread:
+        reason = f"the counters cannot be read ({'; '.join(unread)}); nvidia-smi --ecc-config=1"
+    elif sum(counts):
+        reason = "replace the GPU or reset it"
+    elif not proof.computing:
+        reason = "counters of GPUs that do not compute, see gpu.compute"
     return Check(
         id="gpu.ecc",
         node=node.name,
-        result="fail" if sum(known) else "pass",
-        value=sum(known),
+        result="fail" if reason else "pass",
+        value=sum(counts) if counts else None,
         unit="uncorrected errors",
-        limit="0",
-        reason="replace the GPU or reset it" if sum(known) else "",
+        limit="0, as the driver counts them",
+        reason=reason,
     )

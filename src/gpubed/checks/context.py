@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from gpubed import roles
 from gpubed.allocation import Allocation, Node
+from gpubed.checks import proof
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
@@ -43,6 +44,11 @@ class Context:
     def facts(self) -> dict[str, Facts | None]:
         """What each node says it is made of, by name; None where it says nothing."""
         return {node.name: facts for node, facts in self.on_each(_facts)}
+
+    @cached_property
+    def proofs(self) -> dict[str, proof.Proof]:
+        """What the GPUs of each node really do, by the node's name."""
+        return {node.name: found for node, found in self.on_each(proof.ask)}
 
     @property
     def simulated(self) -> frozenset[str]:

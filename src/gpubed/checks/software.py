@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from gpubed import recipe as recipes
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
+from gpubed.checks.proof import Proof
 from gpubed.recipe import Recipe
 from gpubed.ssh import SSH
 from gpubed.verification import Check
@@ -20,17 +20,7 @@ from importlib.metadata import distributions
 from packaging.markers import default_environment
 packages = {found.metadata["Name"]: found.version for found in distributions()}
 print(json.dumps({"packages": packages, "environment": default_environment()}))'"""
-_GPUS = "nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader"
 _SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU as its driver describes it."""
-
-    name: str
-    capability: str
-    driver: str
 
 
 def packages(context: Context) -> Iterator[Check]:
@@ -90,51 +80,47 @@ def gpus(context: Context) -> Iterator[Check]:
             yield Check(id=id_, result="skip", reason="the cluster asks for no GPU")
         return
     recipe = recipes.load(context.plan.spec.recipe)
-
-    def ask(node: Node, ssh: SSH) -> list[Gpu]:
-        answer = ssh.run(_GPUS, check=False) if node.gpus else None
-        rows = answer.stdout.splitlines() if answer and answer.exit_code == 0 else []
-        return [Gpu(*(cell.strip() for cell in row.rsplit(",", 2))) for row in rows]
-
-    for node, found in context.on_each(ask):
-        yield from on_node(recipe, node.name, node.gpus, found)
+    for node in context.allocation.nodes:
+        known = context.facts[node.name]
+        driver = known.driver.loaded if known else None
+        yield from on_node(recipe, node, context.proofs[node.name], driver)
 
 
-def on_node(recipe: Recipe, node: str, asked: int, found: list[Gpu]) -> Iterator[Check]:
+def on_node(recipe: Recipe, node: Node, proof: Proof, driver: str | None) -> Iterator[Check]:
     """Compare the GPUs of one node with a recipe.
 
     Args:
         recipe: What shall run on them.
-        node: The node's name.
-        asked: How many GPUs it was to have.
-        found: Those that its driver shows.
+        node: The node.
+        proof: What its GPUs did with the recipe's packages.
+        driver: The version of the module that its kernel has loaded.
     """
-    if not found:
-        why = "no GPU answers nvidia-smi, see gpu.count" if asked else "asks for no GPU"
+    if not node.gpus:
         for id_ in ("recipe.gpus", "recipe.driver"):
-            yield Check(id=id_, node=node, result="skip", reason=why)
+            yield Check(id=id_, node=node.name, result="skip", reason="asks for no GPU")
         return
-    capabilities = sorted({gpu.capability for gpu in found})
+    idle = "" if proof.computing else "no GPU computes with the recipe's packages, see gpu.compute"
+    capabilities = sorted({gpu.capability for gpu in proof.gpus})
     reasons = [why for why in (recipes.why_not(recipe, text) for text in capabilities) if why]
     yield Check(
         id="recipe.gpus",
-        node=node,
-        result="fail" if reasons else "pass",
-        value=", ".join(sorted({f"{gpu.name} ({gpu.capability})" for gpu in found})),
+        node=node.name,
+        result="fail" if reasons or idle else "pass",
+        value=", ".join(sorted({f"{gpu.name} ({gpu.capability})" for gpu in proof.gpus})) or None,
         limit=f"compute capabilities of {', '.join(recipe.gpus.architectures) or 'no GPU'}",
-        reason="; ".join(reasons),
+        reason="; ".join(reasons) or idle,
     )
     if recipe.cuda is None:
         why = f"recipe {recipe.name} uses no GPU"
-        yield Check(id="recipe.driver", node=node, result="skip", reason=why)
+        yield Check(id="recipe.driver", node=node.name, result="skip", reason=why)
         return
-    driver = found[0].driver
-    right = recipe.gpus.accept(driver)
+    old = f"CUDA {recipe.cuda} needs a driver from {recipe.gpus.driver} on"
+    right = driver is not None and recipe.gpus.accept(driver)
     yield Check(
         id="recipe.driver",
-        node=node,
-        result="pass" if right else "fail",
+        node=node.name,
+        result="pass" if right and not idle else "fail",
         value=driver,
-        limit=f"≥ {recipe.gpus.driver}",
-        reason="" if right else f"CUDA {recipe.cuda} needs a driver from {recipe.gpus.driver} on",
+        limit=f"≥ {recipe.gpus.driver}, loaded in the kernel",
+        reason=idle if right else old,
     )

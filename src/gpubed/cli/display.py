@@ -52,6 +52,7 @@ class Display:
         self._running: dict[str, tuple[str, float]] = {}
         self._live: Live | None = None
         self._lock = threading.Lock()
+        self._pretending: set[str] = set()
         self.phases: list[dict[str, Any]] = []
         self.errors: list[Event] = []
 
@@ -145,6 +146,10 @@ class Display:
     def _on_check(self, event: Event) -> None:
         if event["result"] == "fail":
             self._ui.mark("fail", f"{event['id']} {event['node']}: {event['reason']}")
+        elif event["result"] == "simulated" and event["node"] not in self._pretending:
+            self._pretending.add(event["node"])
+            where = event["node"] or "the cluster"
+            self._ui.mark("simulated", f"{where}: GPUs are simulated, no check of them can pass")
         elif self._live:
             self._start("phase", f"verifying: {event['id']} {event['node']}")
 

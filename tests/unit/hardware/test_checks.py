@@ -1,39 +1,78 @@
 """What `gpubed verify` says about hardware, on what recorded machines answer.
 
-The session to a node is a stand-in: it hands out what `gpubed-facts` printed.
+The session to a node is a STAND-IN: it hands out what `gpubed-facts`, `gpubed-gpus` and
+nvidia-smi printed. What `gpubed-gpus` would measure is made up here.
 """
 
+import itertools
 import json
+from pathlib import Path
+from tempfile import mkdtemp
 from types import SimpleNamespace
 
 import pytest
 
-from gpubed.checks import accelerator
+from gpubed.checks import accelerator, compute, software
 from gpubed.checks.context import Context
+from gpubed.hardware import floors
+from gpubed.hardware.facts import GPU
+from gpubed.ssh import CommandResult
 from support import machines
 from support.samples import sample_allocation, sample_plan
+
+
+def figure(value=None, error=""):
+    return {"value": value, "error": error}
+
+
+def proof(gpus=2, rate=400e9, simulated=None, **changes):
+    """What `gpubed-gpus` prints where that many GPUs compute."""
+    groups = [*itertools.combinations(range(gpus), 2), *([range(gpus)] if gpus > 2 else [])]
+    return {
+        "asked": gpus,
+        "simulated": simulated,
+        "error": "",
+        "gpus": [
+            {
+                "index": index,
+                "name": "Tesla T4",
+                "capability": "7.5",
+                "compute": figure(4.2),
+                "memory": figure(7.0),
+            }
+            for index in range(gpus)
+        ],
+        "collectives": [{"gpus": list(group), "rate": figure(rate)} for group in groups]
+        if not simulated
+        else [],
+        **changes,
+    }
+
+
+def ecc(*cells):
+    return "".join(f"{index}, Enabled, {cell}\n" for index, cell in enumerate(cells))
 
 
 @pytest.fixture
 def verify(tmp_path):
     """A function that runs a check on a cluster of recorded machines."""
 
-    def run(check, names, gpus, ecc="0\n"):
-        plan = sample_plan(nodes=[{"name": "node", "count": len(names)}])
+    def run(check, names, gpus, ecc=ecc("0", "0"), proof=None, recipe="cuda13"):
+        plan = sample_plan(nodes=[{"name": "node", "count": len(names)}], recipe=recipe)
         allocation = sample_allocation(plan)
         nodes = tuple(node.model_copy(update={"gpus": gpus}) for node in allocation.nodes)
-        answers = {
-            node.name: json.dumps(machines.facts(name, tmp_path / node.name)) if name else ""
-            for node, name in zip(nodes, names, strict=True)
-        }
-        sessions = {
-            name: SimpleNamespace(
-                run=lambda command, answer=answer, **_: SimpleNamespace(
-                    stdout=answer if command == "gpubed-facts" else ecc
+        sessions = {}
+        for node, name in zip(nodes, names, strict=True):
+            facts = json.dumps(machines.facts(name, Path(mkdtemp(dir=tmp_path)))) if name else ""
+            said = {
+                "gpubed-facts": facts,
+                "gpubed-gpus": json.dumps(proof) if proof else "sh: gpubed-gpus: not found",
+            }
+            sessions[node.name] = SimpleNamespace(
+                run=lambda command, said=said, **_: CommandResult(
+                    said.get(command, ecc), "", 0 if command in said or ecc else 9, 0.1
                 )
             )
-            for name, answer in answers.items()
-        }
         context = Context(None, plan, allocation.model_copy(update={"nodes": nodes}), sessions)
         return {(found.id, found.node): found for found in check(context)}
 
@@ -61,38 +100,167 @@ def test_a_node_that_tells_nothing_fails(verify):
 
 
 def test_as_many_gpus_as_asked_for_pass(verify):
-    found = verify(accelerator.gpus, ["t4", "p100"], 2)
+    found = verify(accelerator.gpus, ["t4", "p100"], 2, proof=proof())
     assert {check.result for check in found.values()} == {"pass"}
 
 
+def test_what_nvidia_smi_says_is_not_enough(verify):
+    """The machine looks whole, but its ranks would compute on the CPU."""
+    broken = proof(0, error="Found no NVIDIA driver on your system.")
+    found = {}
+    for check in (accelerator.gpus, compute.compute, software.gpus):
+        found |= verify(check, ["t4"], 2, proof=broken)
+    results = {id_: check.result for (id_, _), check in found.items()}
+    assert results.pop("gpu.allreduce") == "skip"
+    assert set(results.values()) == {"fail"}, results
+    assert "Found no NVIDIA driver" in found["gpu.compute", "node-0"].reason
+
+
+def test_a_program_that_does_not_answer_fails(verify):
+    found = verify(compute.compute, ["t4"], 1)
+    assert found["gpu.compute", "node-0"].result == "fail"
+    assert "gpubed-gpus does not answer: sh: " in found["gpu.compute", "node-0"].reason
+
+
 def test_fewer_gpus_fail_with_both_numbers(verify):
-    check = verify(accelerator.gpus, ["t4"], 4)["gpu.count", "node-0"]
-    assert (check.result, check.value, check.limit) == ("fail", 2, "at least 4")
-    assert "asks for 4 GPU(s) and 2 answer(s); 2 are on the PCI bus: Tesla T4" in check.reason
+    check = verify(accelerator.gpus, ["t4"], 4, proof=proof(2))["gpu.count", "node-0"]
+    assert (check.result, check.value, check.limit) == ("fail", 2, "4")
+    assert "asks for 4 GPU(s) and 2 compute(s); 2 are on the PCI bus: Tesla T4" in check.reason
 
 
 def test_a_lost_gpu_is_named(verify):
-    check = verify(accelerator.gpus, ["mixed"], 2)["gpu.count", "node-0"]
+    check = verify(accelerator.gpus, ["mixed"], 2, proof=proof(1))["gpu.count", "node-0"]
     assert check.result == "fail"
-    assert "1 answer(s); 2 are on the PCI bus" in check.reason
+    assert "1 compute(s); 2 are on the PCI bus" in check.reason
     assert "Turing TU104 at 0000:af:00.0" in check.reason
 
 
 def test_a_node_without_gpus_fails(verify):
-    check = verify(accelerator.gpus, ["none"], 1)["gpu.count", "node-0"]
-    assert "asks for 1 GPU(s) and 0 answer(s); 0 are on the PCI bus: none" in check.reason
+    check = verify(accelerator.gpus, ["none"], 1, proof=proof(0))["gpu.count", "node-0"]
+    assert "asks for 1 GPU(s) and 0 compute(s); 0 are on the PCI bus: none" in check.reason
 
 
 def test_different_drivers_fail(verify):
-    found = verify(accelerator.gpus, ["k80", "t4"], 2)
+    found = verify(accelerator.gpus, ["k80", "t4"], 2, proof=proof())
     check = found["gpu.driver", "node-0"]
     assert (check.result, check.reason) == ("fail", "drivers of the cluster: 470.256.02, 580.82.07")
 
 
-def test_uncorrected_errors_fail(verify):
-    check = verify(accelerator.gpus, ["t4"], 2, ecc="0\n3\n")["gpu.ecc", "node-0"]
-    assert (check.result, check.value) == ("fail", 3)
+@pytest.mark.parametrize(
+    ("said", "result", "reason"),
+    [
+        (ecc("0", "3"), "fail", "replace the GPU"),
+        (ecc("0", "[N/A]"), "fail", "GPU 1: Enabled [N/A]"),
+        (ecc("[N/A]", "[N/A]"), "fail", "cannot be read"),
+        (ecc("0", "[Unknown Error]"), "fail", "GPU 1: Enabled [Unknown Error]"),
+        (ecc("0", "[GPU is lost]"), "fail", "GPU 1: Enabled [GPU is lost]"),
+        (ecc("0"), "fail", "1 of 2 GPUs answer"),
+        ("", "fail", "0 of 2 GPUs answer"),
+        (ecc("0", "0"), "pass", ""),
+    ],
+)
+def test_counters_of_a_data_centre_gpu_are_read_or_fail(verify, said, result, reason):
+    check = verify(accelerator.gpus, ["t4"], 2, ecc=said, proof=proof())["gpu.ecc", "node-0"]
+    assert check.result == result
+    assert reason in check.reason
 
 
-def test_without_ecc_counters_nothing_is_claimed(verify):
-    assert verify(accelerator.gpus, ["t4"], 2, ecc="[N/A]\n")["gpu.ecc", "node-0"].result == "skip"
+def test_boards_without_ecc_are_skipped_and_named(verify, monkeypatch):
+    monkeypatch.setattr(accelerator, "_WITHOUT_ECC", ("T4",))
+    check = verify(accelerator.gpus, ["t4"], 2, ecc=ecc("[N/A]", "[N/A]"), proof=proof())[
+        "gpu.ecc", "node-0"
+    ]
+    assert (check.result, check.reason) == ("skip", "boards of this kind have no ECC: Tesla T4")
+    lost = ecc("[N/A]", "[GPU requires reset]")
+    found = verify(accelerator.gpus, ["t4"], 2, ecc=lost, proof=proof())
+    assert found["gpu.ecc", "node-0"].result == "fail"
+
+
+def test_gpus_that_compute_remember_and_sum_pass(verify):
+    found = verify(compute.compute, ["h100-hgx"], 8, proof=proof(8))
+    assert {id_: check.result for (id_, _), check in found.items()} == {
+        "gpu.compute": "pass",
+        "gpu.memory": "pass",
+        "gpu.pairs": "pass",
+        "gpu.allreduce": "pass",
+    }
+
+
+def test_one_gpu_has_no_other_to_sum_with(verify):
+    found = verify(compute.compute, ["t4"], 1, proof=proof(1))
+    assert found["gpu.compute", "node-0"].result == "pass"
+    assert found["gpu.pairs", "node-0"].reason == "one GPU has no other to sum with"
+
+
+def changed(document, index, **figures):
+    document["gpus"][index] |= figures
+    return document
+
+
+@pytest.mark.parametrize(
+    ("document", "id_", "reason"),
+    [
+        (
+            changed(proof(), 1, compute=figure(error="7 numbers of 3 products are wrong")),
+            "gpu.compute",
+            "GPU 1: 7 numbers of 3 products are wrong",
+        ),
+        (
+            changed(proof(), 0, compute=figure(1.1)),
+            "gpu.compute",
+            "GPU 0 does 1.1 TFLOP/s and its neighbour 4.2",
+        ),
+        (
+            changed(proof(), 1, memory=figure(error="1 words of memory changed")),
+            "gpu.memory",
+            "GPU 1: 1 words of memory changed",
+        ),
+        (proof(1), "gpu.memory", "1 of 2 GPUs can be used"),
+        (proof(1), "gpu.pairs", "0 of 1 pairs summed"),
+        (proof(rate=1e9), "gpu.pairs", "GPU0-GPU1: 1.0 GB/s over"),
+        (
+            proof(collectives=[{"gpus": [0, 1], "rate": figure(error="the sum is wrong")}]),
+            "gpu.pairs",
+            "GPU0-GPU1: the sum is wrong",
+        ),
+    ],
+)
+def test_what_a_gpu_does_wrong_fails(verify, document, id_, reason):
+    check = verify(compute.compute, ["t4"], 2, proof=document)[id_, "node-0"]
+    assert check.result == "fail"
+    assert reason in check.reason
+
+
+def test_all_gpus_together_have_a_floor_too(verify):
+    slow = proof(8)
+    slow["collectives"][-1]["rate"] = figure(100e9)
+    check = verify(compute.compute, ["h100-hgx"], 8, proof=slow)["gpu.allreduce", "node-0"]
+    assert check.result == "fail"
+    assert "100.0 GB/s over NV18, 270.0 are needed" in check.reason
+
+
+def test_nothing_travels_between_pretended_gpus(verify):
+    found = verify(compute.compute, ["t4"], 2, proof=proof(2, simulated="T4"))
+    assert found["gpu.pairs", "node-0"].result == "simulated"
+    assert found["gpu.allreduce", "node-0"].result == "simulated"
+
+
+def gpu(generation, chip=None, **links):
+    return GPU(pci="0", device_id="0", generation=generation, chip=chip, index=0, links=links)
+
+
+@pytest.mark.parametrize(
+    ("one", "giga"),
+    [
+        (gpu("Hopper", GPU1="NV18"), 270),
+        (gpu("Ampere", "GA100", GPU1="NV12"), 180),
+        (gpu("Volta", GPU1="NV1"), 15),
+        (gpu("Pascal", GPU1="NV1"), 12),
+        (gpu("Blackwell", GPU1="NV18"), 540),
+        (gpu("Hopper", GPU1="SYS"), 15.75),
+        (gpu("Turing", GPU1="PHB"), 3.9375),
+    ],
+)
+def test_the_floor_of_a_pair_follows_its_connection(one, giga):
+    other = one.model_copy(update={"index": 1})
+    assert floors.pair(one, other)[0] == pytest.approx(giga * 1e9)

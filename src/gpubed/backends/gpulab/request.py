@@ -81,6 +81,16 @@ def amounts(machine: Machine) -> tuple[int, int]:
     return int(machine.cpus), math.ceil(machine.memory / _GB)
 
 
+# What gpubed-rank does on nodes: a job that was given GPUs does not try anything else. An
+# image may say otherwise.
+_ON_ITS_GPU = (
+    "sh",
+    "-c",
+    'exec env GPUBED_DEVICE="${GPUBED_DEVICE:-cuda:$HOROVOD_LOCAL_RANK}" "$@"',
+    "-",
+)
+
+
 def render(
     plan: ClusterPlan,
     node: NodePlan,
@@ -110,7 +120,7 @@ def render(
     try:
         docker = Docker(
             image=image or config(spec).image,
-            command=_words(node.slots, command, environment["GPUBED_RUN_DIR"], mark, source),
+            command=_words(node, command, environment["GPUBED_RUN_DIR"], mark, source),
             environment={**environment, "HOROVOD_GLOO_TIMEOUT_SECONDS": _START_S},
             storage=_storage(spec),
         )
@@ -128,11 +138,13 @@ def render(
 
 
 def _words(
-    slots: int, command: Sequence[str], folder: str, mark: str, source: Path
+    node: NodePlan, command: Sequence[str], folder: str, mark: str, source: Path
 ) -> tuple[str, ...]:
     """Return the container's command: unpack the job there, start its ranks, hand back."""
+    slots = str(node.slots)
     hosts = f"localhost:{slots}"
-    local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", str(slots), "-H", hosts]
+    local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", slots, "-H", hosts]
+    local += _ON_ITS_GPU if node.gpus else ()
     settings = {
         "folder": folder,
         "command": [*local, *command],

@@ -50,6 +50,9 @@ def command(
         if isinstance(value, int | float | str | Summary):
             unit = result.units.get(name, "")
             ui.say(f"  {name} = {value} {unit}".rstrip())
+    if result.simulated:
+        models = ", ".join(result.simulated)
+        ui.say(f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU")
     ui.say(f"results: {result.run_dir}")
     for reason in result.failures:
         ui.error(reason)

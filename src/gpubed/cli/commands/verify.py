@@ -24,4 +24,4 @@ def command(cluster: Cluster, as_json: Json = False) -> int:
             result = failed.verification
     ui.document("verify", {"verification": result.summary()})
     report.verification(ui, result.summary(), whole=True)
-    return 1 if result.count("fail") else 0
+    return result.exit_code

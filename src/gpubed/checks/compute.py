@@ -1,0 +1,170 @@
+"""What GPUs do: each computes and remembers, and their sums travel as fast as they are wired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpubed.allocation import Node
+from gpubed.checks.context import Context
+from gpubed.checks.proof import Collective, Proof
+from gpubed.hardware import facts, floors
+from gpubed.verification import Check
+
+_IDS = ("gpu.compute", "gpu.memory", "gpu.pairs", "gpu.allreduce")
+# Of the fastest of its model in the node: one that is throttled is far below.
+_SLOW = 0.7
+
+
+def compute(context: Context) -> Iterator[Check]:
+    """Judge what the GPUs of each node did."""
+    asking = [node for node in context.allocation.nodes if node.gpus]
+    if not asking:
+        yield from (
+            Check(id=id_, result="skip", reason="the cluster asks for no GPU") for id_ in _IDS
+        )
+        return
+    for node in context.allocation.nodes:
+        if node.gpus:
+            known = context.facts[node.name]
+            yield from on_node(node, context.proofs[node.name], known.gpus if known else ())
+        else:
+            yield from _skipped(node, _IDS, "asks for no GPU")
+
+
+def on_node(node: Node, proof: Proof, known: Sequence[facts.GPU]) -> Iterator[Check]:
+    """Judge one node.
+
+    Args:
+        node: The node; `gpus` were asked for.
+        proof: What they did.
+        known: What its facts say of its GPUs; how they are connected is among it.
+    """
+    yield _compute(node, proof)
+    yield _memory(node, proof)
+    if proof.simulated:
+        # The CPU computed, but nothing travelled between GPUs that are not there.
+        limit = f"{proof.simulated} is simulated: nothing travels between its GPUs"
+        for id_ in _IDS[2:]:
+            yield Check(id=id_, node=node.name, result="simulated", limit=limit)
+        return
+    if node.gpus == 1:
+        yield from _skipped(node, _IDS[2:], "one GPU has no other to sum with")
+        return
+    gpus = {gpu.index: gpu for gpu in known if gpu.index is not None}
+    pairs = [sum_ for sum_ in proof.collectives if len(sum_.gpus) == 2]
+    yield _pairs(node, proof, pairs, gpus)
+    if node.gpus == 2:
+        yield from _skipped(node, _IDS[3:], "two GPUs are a pair, see gpu.pairs")
+        return
+    whole = [sum_ for sum_ in proof.collectives if len(sum_.gpus) == node.gpus]
+    yield _all(node, proof, whole, gpus)
+
+
+def _skipped(node: Node, ids: Sequence[str], reason: str) -> Iterator[Check]:
+    yield from (Check(id=id_, node=node.name, result="skip", reason=reason) for id_ in ids)
+
+
+def _missing(node: Node, proof: Proof) -> list[str]:
+    """Say why not all GPUs were looked at."""
+    if proof.error:
+        return [proof.error]
+    if len(proof.gpus) < node.gpus:
+        return [f"{len(proof.gpus)} of {node.gpus} GPUs can be used"]
+    return []
+
+
+def _compute(node: Node, proof: Proof) -> Check:
+    reasons = _missing(node, proof)
+    reasons += [f"GPU {gpu.index}: {gpu.compute.error}" for gpu in proof.gpus if gpu.compute.error]
+    rates = {gpu: gpu.compute.value for gpu in proof.gpus if gpu.compute.value is not None}
+    for gpu, rate in rates.items():
+        fastest = max(other for peer, other in rates.items() if peer.name == gpu.name)
+        if rate < _SLOW * fastest and not proof.simulated:
+            reasons.append(
+                f"GPU {gpu.index} does {rate:.1f} TFLOP/s and its neighbour {fastest:.1f}: "
+                "nvidia-smi -q -d PERFORMANCE"
+            )
+    return Check(
+        id="gpu.compute",
+        node=node.name,
+        result="fail" if reasons else "pass",
+        value=round(min(rates.values()), 3) if rates else None,
+        unit="TFLOP/s (FP32), the slowest",
+        limit=f"right on {node.gpus} GPU(s), none below {_SLOW:.0%} of the fastest",
+        reason="; ".join(reasons),
+    )
+
+
+def _memory(node: Node, proof: Proof) -> Check:
+    reasons = _missing(node, proof)
+    reasons += [f"GPU {gpu.index}: {gpu.memory.error}" for gpu in proof.gpus if gpu.memory.error]
+    held = [gpu.memory.value for gpu in proof.gpus if gpu.memory.value is not None]
+    return Check(
+        id="gpu.memory",
+        node=node.name,
+        result="fail" if reasons else "pass",
+        value=round(min(held), 3) if held else None,
+        unit="GiB of each",
+        limit=f"patterns stay as written on {node.gpus} GPU(s)",
+        reason="; ".join(reasons),
+    )
+
+
+def _pairs(
+    node: Node, proof: Proof, pairs: Sequence[Collective], gpus: dict[int, facts.GPU]
+) -> Check:
+    wanted = node.gpus * (node.gpus - 1) // 2
+    reasons = [] if len(pairs) == wanted else _unsummed(proof, f"{len(pairs)} of {wanted} pairs")
+    shares = []
+    for pair in pairs:
+        floor, link = floors.pair(*_known(pair, gpus))
+        if why := _slow(pair, floor, link):
+            reasons.append(why)
+        shares.append(((pair.rate.value or 0) / floor, pair.rate.value or 0, floor))
+    return _rated("gpu.pairs", node, min(shares, default=None), reasons)
+
+
+def _all(
+    node: Node, proof: Proof, whole: Sequence[Collective], gpus: dict[int, facts.GPU]
+) -> Check:
+    if not whole:
+        reasons = _unsummed(proof, "not all GPUs together")
+        return _rated("gpu.allreduce", node, None, reasons)
+    (sum_,) = whole
+    floor, link = floors.together(_known(sum_, gpus))
+    why, rate = _slow(sum_, floor, link), sum_.rate.value or 0
+    return _rated("gpu.allreduce", node, (rate / floor, rate, floor), [why] if why else [])
+
+
+def _unsummed(proof: Proof, which: str) -> list[str]:
+    return [f"{which} summed with NCCL" + (f": {proof.error}" if proof.error else "")]
+
+
+def _known(sum_: Collective, gpus: dict[int, facts.GPU]) -> list[facts.GPU]:
+    """Return what the facts say of the GPUs of a collective."""
+    return [gpus.get(index, facts.GPU(pci="", device_id="", index=index)) for index in sum_.gpus]
+
+
+def _slow(sum_: Collective, floor: float, link: str) -> str:
+    names = "-".join(f"GPU{index}" for index in sum_.gpus)
+    if sum_.rate.error:
+        return f"{names}: {sum_.rate.error}"
+    rate = sum_.rate.value or 0
+    if rate >= floor:
+        return ""
+    return f"{names}: {rate / 1e9:.1f} GB/s over {link}, {floor / 1e9:.1f} are needed"
+
+
+def _rated(
+    id_: str, node: Node, worst: tuple[float, float, float] | None, reasons: Sequence[str]
+) -> Check:
+    """Return a check of bus bandwidths; `worst` is its share of the floor, rate and floor."""
+    return Check(
+        id=id_,
+        node=node.name,
+        result="fail" if reasons else "pass",
+        value=round(worst[1] / 1e9, 1) if worst else None,
+        unit="GB/s, the worst",
+        limit=f"≥ {worst[2] / 1e9:.1f} GB/s by its connection" if worst else "all sum",
+        reason="; ".join(reasons),
+    )

@@ -1,0 +1,79 @@
+"""What GPUs really do: the answer of `gpubed-gpus`, which lets them compute on their node."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gpubed.allocation import Node
+from gpubed.ssh import SSH, CommandTimedOut
+
+PROGRAM = "gpubed-gpus"
+# Sixteen GPUs make 120 pairs.
+_TIMEOUT_S = 420.0
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Figure(_Model):
+    """What was measured, or why it could not be."""
+
+    value: float | None
+    error: str
+
+
+class GPU(_Model):
+    """One GPU, as the framework of jobs sees it.
+
+    Attributes:
+        compute: TFLOP/s (FP32) of products that were right.
+        memory: GiB that held what was written.
+    """
+
+    index: int
+    name: str
+    capability: str
+    compute: Figure
+    memory: Figure
+
+
+class Collective(_Model):
+    """A sum over GPUs of one node with NCCL; bus bandwidth in byte/s."""
+
+    gpus: tuple[int, ...]
+    rate: Figure
+
+
+class Proof(_Model):
+    """What the GPUs of a node did.
+
+    Attributes:
+        simulated: The model that they pretend to be; the CPU computed then.
+        error: Why there is nothing, or not all.
+    """
+
+    asked: int
+    simulated: str | None = None
+    error: str = ""
+    gpus: tuple[GPU, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+
+    @property
+    def computing(self) -> tuple[GPU, ...]:
+        """The GPUs whose answers were right."""
+        return tuple(gpu for gpu in self.gpus if not gpu.compute.error)
+
+
+def ask(node: Node, ssh: SSH) -> Proof:
+    """Let the GPUs of a node compute."""
+    if not node.gpus:
+        return Proof(asked=0)
+    try:
+        answer = ssh.run(PROGRAM, check=False, timeout=_TIMEOUT_S)
+        return Proof.model_validate_json(answer.stdout)
+    except CommandTimedOut:
+        error = f"{PROGRAM} did not end within {_TIMEOUT_S:.0f} s"
+    except ValidationError:
+        error = f"{PROGRAM} does not answer: {answer.tail}"
+    return Proof(asked=node.gpus, error=error)

@@ -1,0 +1,203 @@
+"""What only pretends to be a GPU is never called a pass: in no check, total or exit code."""
+
+import ast
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed import checks, jobs, verify
+from gpubed.checks.context import Context
+from gpubed.cli import report
+from gpubed.cli.display import Display
+from gpubed.cli.ui import UI
+from gpubed.hardware.facts import Facts
+from gpubed.health import NodeHealth
+from gpubed.paths import Project
+from gpubed.ssh import CommandResult
+from gpubed.verification import NOT_ABOUT_GPUS, Check, Verification
+from support.samples import sample_allocation, sample_plan
+
+MODEL = "A100-SXM4-80GB"
+# A new check belongs here, or to NOT_ABOUT_GPUS.
+ABOUT_GPUS = {
+    "allreduce.busbw",
+    "gpu.allreduce",
+    "gpu.compute",
+    "gpu.count",
+    "gpu.driver",
+    "gpu.ecc",
+    "gpu.memory",
+    "gpu.pairs",
+    "hardware.identified",
+    "health.node",
+    "rdma.gpudirect",
+    "recipe.driver",
+    "recipe.gpus",
+    "slurm.gpus",
+}
+
+
+def ids_in_the_code():
+    """Every text in the checks that looks like a check's id."""
+    for path in Path(checks.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and re.fullmatch(r"[a-z]+\.[a-z_]+", str(node.value)):
+                yield node.value
+
+
+def test_each_check_is_held_to_speak_of_gpus_or_not():
+    found = set(ids_in_the_code()) - {"rules.yml"}
+    assert found == ABOUT_GPUS | NOT_ABOUT_GPUS
+    assert not ABOUT_GPUS & NOT_ABOUT_GPUS
+
+
+def test_a_check_that_nobody_thought_of_speaks_of_gpus():
+    assert Check(id="new.thing", result="pass").about_gpus
+
+
+class PretendingNode:
+    """STAND-IN for a session to a node that pretends to have two GPUs, all of them well."""
+
+    FACTS = {
+        "schema": "gpubed/facts/2",
+        "host": "node-0",
+        "kernel": "6.1.0",
+        "cpus": 8,
+        "memory_kib": 1,
+        "simulated": MODEL,
+        "driver": {"loaded": "580.95.05"},
+        "gpus": [
+            {
+                "pci": f"0000:0{index}:00.0",
+                "device_id": "20b2",
+                "generation": "Ampere",
+                "index": index,
+                "name": f"NVIDIA {MODEL}",
+                "driver": "580.95.05",
+            }
+            for index in range(2)
+        ],
+    }
+    PROOF = {
+        "asked": 2,
+        "simulated": MODEL,
+        "gpus": [
+            {
+                "index": index,
+                "name": f"NVIDIA {MODEL}",
+                "capability": "8.0",
+                "compute": {"value": 0.01, "error": ""},
+                "memory": {"value": 0.01, "error": ""},
+            }
+            for index in range(2)
+        ],
+    }
+
+    def run(self, command, *_, **__):
+        answers = {"gpubed-facts": json.dumps(self.FACTS), "gpubed-gpus": json.dumps(self.PROOF)}
+        if "ecc.errors" in command:
+            answers[command] = "0, Enabled, 0\n1, Enabled, 0\n"
+        if "sinfo" in command:
+            answers[command] = "".join(f"node-{i}|idle|gpu:2|none\n" for i in range(3))
+        return CommandResult(answers.get(command, "{}"), "", 0, 0.1)
+
+
+@pytest.fixture
+def context(tmp_path, monkeypatch):
+    plan = sample_plan(
+        nodes=[{"name": "node", "count": 3, "gpus": 2, "simulate": MODEL}],
+        recipe="cuda13",
+        services={"slurm": {}, "jupyterlab": None},
+        networks={"experiment": {"rate": "200 Mbit/s", "rdma": {}}},
+    )
+    allocation = sample_allocation(plan)
+    nodes = tuple(node.model_copy(update={"gpus": 2}) for node in allocation.nodes)
+    sessions = {node.name: PretendingNode() for node in nodes}
+    allocation = allocation.model_copy(update={"nodes": nodes})
+    monkeypatch.setattr(
+        verify.health.health, "look", lambda _, nodes: [NodeHealth(node=n.name) for n in nodes]
+    )
+    metrics = {
+        "busbw_bps": 1.8e8,
+        "floor_bps": 1.7e8,
+        "limited_by": "link",
+        "device": f"cpu (simulated {MODEL})",
+        "links": [],
+    }
+    done = jobs.JobResult("allreduce", str(tmp_path), 6, metrics)
+    monkeypatch.setattr(jobs, "run", lambda *_, **__: done)
+    return Context(Project(tmp_path).cluster("lab"), plan, allocation, sessions)
+
+
+def results_of(context):
+    """What verify makes of every check; a check that the stand-in cannot answer says nothing."""
+    for function in verify.CHECKS:
+        try:
+            said = list(function(context))
+        except (AttributeError, KeyError, ValueError, OSError):
+            continue
+        yield from (verify._honest(check, context) for check in said)
+
+
+def test_no_check_of_gpus_passes_on_a_simulated_cluster(context):
+    found = list(results_of(context))
+    passed = {check.id for check in found if check.result == "pass"}
+    simulated = {check.id for check in found if check.result == "simulated"}
+    assert not passed - NOT_ABOUT_GPUS
+    assert simulated >= ABOUT_GPUS
+
+
+def test_the_same_answers_of_a_real_node_pass(context, monkeypatch):
+    monkeypatch.setitem(PretendingNode.FACTS, "simulated", None)
+    monkeypatch.setitem(PretendingNode.PROOF, "simulated", None)
+    passed = {check.id for check in results_of(context) if check.result == "pass"}
+    assert {"gpu.count", "gpu.compute", "gpu.memory", "gpu.driver", "recipe.driver"} <= passed
+
+
+def verification(*results):
+    checks = tuple(Check(id="gpu.count", node="node-0", result=result) for result in results)
+    return Verification(cluster="lab", at=datetime.now(UTC), node_ids=(), checks=checks)
+
+
+@pytest.mark.parametrize(
+    ("results", "code"),
+    [
+        (("pass", "simulated", "skip"), 0),
+        (("pass", "fail", "simulated"), 1),
+        (("fail",), 1),
+        (("skip", "simulated"), 77),
+        (("skip",), 77),
+    ],
+)
+def test_an_exit_code_tells_what_was_proved(results, code):
+    assert verification(*results).exit_code == code
+
+
+def test_totals_keep_simulated_results_apart(capsys):
+    summary = verification("pass", "simulated", "simulated").summary()
+    assert (summary["passed"], summary["simulated"]) == (1, 2)
+    report.verification(UI(), summary)
+    assert "1 passed, 0 failed, 0 skipped, 2 simulated: no GPU computed" in capsys.readouterr().out
+
+
+def test_progress_says_once_per_node_that_gpus_are_simulated(capsys):
+    display = Display(UI())
+    for check in verification("simulated", "simulated").checks:
+        display.handle({"what": "check", **check.model_dump()})
+    assert capsys.readouterr().err.count("node-0: GPUs are simulated") == 1
+
+
+def test_a_run_knows_what_its_nodes_pretend(tmp_path):
+    plan = sample_plan()
+    allocation, cluster = sample_allocation(plan), Project(tmp_path).cluster("lab")
+    cluster.facts.mkdir(parents=True)
+    facts = Facts.model_validate(PretendingNode.FACTS)
+    (cluster.facts / "id-node-1.json").write_text(facts.model_dump_json(by_alias=True))
+    run = jobs._Run(cluster, plan, allocation, "own", SimpleNamespace(), "run", tmp_path)
+    assert run._simulated() == (MODEL,)
+    result = jobs.JobResult("own", "", 2, {"simulated": False}, simulated=run._simulated())
+    assert result.document()["simulated"] is True
