@@ -1,86 +1,467 @@
-"""What a node finds wrong with itself; the GPU tools are stand-ins that print synthetic output."""
+"""What a node finds wrong with itself.
+
+Rows of figures, `[GPU is lost]` and NVLinks are what the real nvidia-smi (535.261 and
+550.163) printed on a stand-in for NVML; other words are those in its binary. Lines of the
+kernel's log have the forms of drivers 535 to 595.
+"""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from support import by_path
-
-PROGRAM = Path(__file__).parents[2] / "roles/health/files/gpubed-health"
+FILES = Path(__file__).parents[2] / "roles/health/files"
+RULES = FILES.parents[1] / "monitoring/files/rules.yml"
 EXPECTED = {"gpus": 2, "experiment_address": None, "shared_path": "", "min_free_gib": 0,
             "units": [], "patience": 2}  # fmt: skip
+GOOD = "Enabled, 0, No, Not Active, Not Active, Not Active"
+A100 = "NVIDIA A100-SXM4-40GB"
+ROW = "{index}, 00000000:0{index}:00.0, {model}, {figures}"
+LINKS = "".join(f"\t Link {number}: 25.781 GB/s\n" for number in range(12))
+ERRORS = "\t Link 0: Replay Errors: 0\n\t Link 0: Recovery Errors: {}\n\t Link 0: CRC Errors: 0\n\n"
+BOOT = "1795320000.000001 node-0 kernel: Linux version 6.1.0-41-amd64\n"
+
+
+def gpus(*figures, model=A100):
+    """Rows of `--query-gpu`; a GPU of which nothing is said is well."""
+    rows = [ROW.format(index=i, model=model, figures=said) for i, said in enumerate(figures)]
+    return "\n".join(rows)
+
+
+def remapped(*figures, model=A100):
+    return "\n".join(f"00000000:0{i}:00.0, {model}, {said}" for i, said in enumerate(figures))
+
+
+def nvlinks(*lines):
+    return "".join(
+        f"GPU {i}: {A100} (UUID: GPU-0000000{i})\n{said}" for i, said in enumerate(lines)
+    )
+
+
+def logged(*lines):
+    """The kernel's log, an hour after boot."""
+    return BOOT + "\n".join(f"1795323600.{i:06} node-0 kernel: {x}" for i, x in enumerate(lines))
 
 
 @pytest.fixture
-def node(monkeypatch, tmp_path):
-    module = by_path.load(PROGRAM, "gpubed_health")
+def health(monkeypatch, tmp_path):
+    """The program's modules, on a node whose programs give scripted answers."""
+    monkeypatch.syspath_prepend(str(FILES))
+    from gpubed_health import command, program
+    from gpubed_health import gpus as looks
+
+    (tmp_path / "nvidia").mkdir()
+    (tmp_path / "nvidia/version").write_text("580.95.05\n")
     expected = tmp_path / "expected.json"
     expected.write_text(json.dumps(EXPECTED))
-    monkeypatch.setattr(module, "EXPECTED", expected)
-    monkeypatch.setattr(module, "STATE", tmp_path / "state.json")
-    monkeypatch.setattr(module, "HOOKS", tmp_path / "hooks")
-    module.answers = {"nvidia-smi": (0, "0, 0, 0\n1, 0, 0"), "journalctl": (0, "")}
-    monkeypatch.setattr(module, "run", lambda *command: module.answers[command[0]])
-    return module
+    monkeypatch.setattr(program, "EXPECTED", expected)
+    monkeypatch.setattr(program, "STATE", tmp_path / "state.json")
+    monkeypatch.setattr(program, "HOOKS", tmp_path / "hooks")
+    monkeypatch.setattr(program, "METRICS", tmp_path / "metrics/gpubed-health.prom")
+    monkeypatch.setattr(looks, "MODULE", tmp_path / "nvidia")
+    answers = {
+        "--query-gpu=index,pci": (0, gpus(GOOD, GOOD)),
+        "--query-gpu=index,gpu_recovery_action": (0, "0, None\n1, None"),
+        "--query-remapped-rows": (0, remapped("0, 0", "0, 0")),
+        "nvlink --status": (0, nvlinks(LINKS, LINKS)),
+        "nvlink --errorcounters": (0, nvlinks(ERRORS.format(0), ERRORS.format(0))),
+        "journalctl": (0, logged()),
+    }
+
+    def run(*words):
+        line = " ".join(words)
+        return next(answer for question, answer in answers.items() if question in line)
+
+    monkeypatch.setattr(command, "run", run)
+    program.answers = answers
+    return program
 
 
-def found(node, **answers):
-    node.answers |= answers
-    return node.problems(EXPECTED)
+def found(health, memory=None, **changed):
+    names = {
+        "gpus": "--query-gpu=index,pci",
+        "recovery": "--query-gpu=index,gpu_recovery_action",
+        "rows": "--query-remapped-rows",
+        "links": "nvlink --status",
+        "errors": "nvlink --errorcounters",
+        "journal": "journalctl",
+    }
+    health.answers |= {
+        names[key]: (0, answer) if isinstance(answer, str) else answer
+        for key, answer in changed.items()
+    }
+    return health.problems(EXPECTED, {} if memory is None else memory)
 
 
-def test_good_gpus_are_no_problem(node):
-    assert found(node) == []
+def test_good_gpus_are_no_problem(health):
+    assert found(health) == []
 
 
-def test_a_gpu_that_is_lost_is_counted(node):
-    assert found(node, **{"nvidia-smi": (0, "0, 0, 0")}) == ["1 GPUs answer, 2 are expected"]
+def test_remapped_rows_are_asked_for_where_nvidia_smi_has_them(health):
+    """`remapped_rows.*` are no fields of --query-gpu: nvidia-smi would refuse all of them."""
+    from gpubed_health import gpus as looks
+
+    assert not any(field.startswith("remapped_rows") for field in looks.FIELDS)
 
 
-def test_a_driver_that_does_not_answer_is_told_in_its_words(node):
-    said = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
-    assert found(node, **{"nvidia-smi": (9, said)}) == [f"nvidia-smi fails: {said}"]
+def test_a_gpu_that_is_missing_is_counted(health):
+    assert found(health, gpus=gpus(GOOD)) == ["1 GPUs answer, 2 are expected"]
 
 
-def test_uncorrectable_ecc_errors_are_told(node):
-    answer = (0, "0, 3, 0\n1, [N/A], [N/A]")
-    assert found(node, **{"nvidia-smi": answer}) == ["GPU 0 has 3 uncorrectable ECC errors"]
+def test_more_gpus_than_asked_for_are_no_problem(health):
+    assert found(health, gpus=gpus(GOOD, GOOD, GOOD)) == []
 
 
-def test_a_failed_row_remapping_is_told(node):
-    assert found(node, **{"nvidia-smi": (0, "0, 0, 0\n1, 0, 1")}) == [
-        "GPU 1 has no rows left to remap"
+@pytest.mark.parametrize(
+    "said",
+    [
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+        "No devices were found",
+        "Unable to determine the device handle for GPU0: 0000:01:00.0: Unknown Error",
+    ],
+)
+def test_a_driver_that_does_not_answer_is_told_in_its_words(health, said):
+    assert found(health, gpus=(9, said)) == [f"nvidia-smi fails: {said}"]
+
+
+def test_a_driver_of_another_version_than_its_library_is_told_with_the_remedy(health):
+    said = (
+        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 590.48"
+    )
+    assert found(health, gpus=(18, said)) == [
+        "nvidia-smi fails: Failed to initialize NVML: Driver/library version mismatch NVML"
+        " library version: 590.48 (the module that is loaded is 580.95.05: restart the machine)"
     ]
 
 
-@pytest.mark.parametrize(("xid", "fatal"), [(79, True), (48, True), (31, False), (13, False)])
-def test_only_xids_of_broken_hardware_count(node, xid, fatal):
-    line = f"NVRM: Xid (PCI:0000:3b:00): {xid}, pid=1234, name=python"
-    wanted = [f"GPU 0000:3b:00 reported Xid {xid}"] if fatal else []
-    assert found(node, journalctl=(0, f"{line}\n{line}")) == wanted
+def test_a_module_that_is_missing_is_told_with_the_remedy(health, tmp_path):
+    (tmp_path / "nvidia/version").unlink()
+    (tmp_path / "nvidia").rmdir()
+    problems = found(health, gpus=(9, "NVIDIA-SMI has failed"))
+    assert len(problems) == 1
+    assert "kernel module is not loaded" in problems[0]
+    assert "dkms status" in problems[0]
 
 
-def test_one_failing_look_is_not_yet_a_quarantine(node, capsys):
-    node.answers["nvidia-smi"] = (0, "0, 0, 0")
-    assert node.main("watch") == 1
-    assert node.read_state() == {"quarantine": None, "failing_looks": 1}
-    assert node.main("watch") == 1
-    assert node.read_state()["quarantine"]["reason"] == "1 GPUs answer, 2 are expected"
+@pytest.mark.parametrize(
+    "cell", ["[GPU is lost]", "[GPU requires reset]", "[Unknown Error]", "ERR!", "[N/A]"]
+)
+def test_what_is_no_figure_is_a_problem(health, cell):
+    answer = gpus(GOOD, f"Enabled, {cell}, No, Not Active, Not Active, Not Active")
+    assert found(health, gpus=answer) == [
+        f"GPU 1 (00000000:01:00.0) answers {cell} instead of figures"
+    ]
 
 
-def test_a_good_look_in_between_starts_the_count_anew(node):
-    for answer in ("0, 0, 0", "0, 0, 0\n1, 0, 0", "0, 0, 0"):
-        node.answers["nvidia-smi"] = (0, answer)
-        node.main("watch")
-    assert node.read_state() == {"quarantine": None, "failing_looks": 1}
+def test_a_gpu_that_tells_nothing_is_told_once(health):
+    answer = gpus(GOOD, ", ".join(["[GPU requires reset]"] * 6))
+    assert found(health, gpus=answer) == [
+        "GPU 1 (00000000:01:00.0) answers [GPU requires reset] instead of figures"
+    ]
 
 
-def test_only_a_good_node_is_requalified(node):
-    node.main("quarantine", "fan", "is", "loud")
-    node.answers["nvidia-smi"] = (0, "0, 0, 0")
-    assert node.main("requalify") == 1
-    assert node.read_state()["quarantine"]["reason"] == "fan is loud"
-    node.answers["nvidia-smi"] = (0, "0, 0, 0\n1, 0, 0")
-    assert node.main("requalify") == 0
-    assert node.read_state()["quarantine"] is None
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: infoROM is corrupted at gpu 0000:01:00.0",
+        "Unable to determine the device handle for GPU1: 0000:01:00.0: GPU is lost.  "
+        "Reboot the system to recover this GPU",
+    ],
+)
+def test_a_line_that_is_no_row_is_told(health, line):
+    assert found(health, gpus=f"{gpus(GOOD, GOOD)}\n{line}") == [f"nvidia-smi says: {line}"]
+
+
+@pytest.mark.parametrize(
+    ("model", "lacks"),
+    [
+        ("NVIDIA GeForce RTX 4090", True),
+        ("Quadro P400", True),
+        ("NVIDIA A100-SXM4-40GB", False),
+        ("Tesla V100-SXM2-16GB", False),
+        ("NVIDIA H200", False),
+        ("NVIDIA L40S", False),
+    ],
+)
+def test_a_counter_may_be_absent_only_where_the_model_has_none(health, model, lacks):
+    absent = "[N/A], [N/A], [N/A], Not Active, Not Active, Not Active"
+    answer = gpus(absent, absent, model=model)
+    rows = remapped("[N/A], [N/A]", "[N/A], [N/A]", model="NVIDIA GeForce RTX 4090")
+    assert (found(health, gpus=answer, rows=rows) == []) == lacks
+
+
+def test_ecc_that_is_switched_off_counts_nothing(health):
+    off = "Disabled, [N/A], No, Not Active, Not Active, Not Active"
+    assert found(health, gpus=gpus(off, off)) == []
+
+
+def test_uncorrectable_ecc_errors_are_told(health):
+    answer = gpus(GOOD.replace(" 0,", " 3,"), GOOD)
+    assert found(health, gpus=answer) == [
+        "GPU 0 (00000000:00:00.0) has 3 uncorrectable ECC errors: reset it,"
+        " replace it if they come back"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ("Active, Not Active, Not Active", "slowed down by its hardware"),
+        ("Not Active, Active, Not Active", "slowed down since it is too hot"),
+        ("Not Active, Not Active, Active", "slowed down by its power supply's brake"),
+    ],
+)
+def test_a_gpu_that_is_slowed_down_is_told_with_the_reason(health, figures, words):
+    problems = found(health, gpus=gpus(GOOD, f"Enabled, 0, No, {figures}"))
+    assert len(problems) == 1
+    assert words in problems[0]
+
+
+def test_an_older_driver_calls_events_throttling(health, monkeypatch):
+    from gpubed_health import command
+
+    scripted = command.run
+
+    def run(*words):
+        if "clocks_event_reasons" in " ".join(words):
+            return 2, 'Field "clocks_event_reasons.hw_slowdown" is not a valid field to query.'
+        return scripted(*words)
+
+    monkeypatch.setattr(command, "run", run)
+    assert found(health) == []
+
+
+def test_memory_that_waits_for_a_reset_or_has_no_rows_left_is_told(health):
+    assert found(health, rows=remapped("1, 0", "0, 1")) == [
+        "GPU 00000000:00:00.0 waits for a reset to replace rows of its memory",
+        "GPU 00000000:01:00.0 has no rows left to remap: replace it",
+    ]
+    page = GOOD.replace("No", "Yes", 1)
+    assert "waits for a reset to retire pages" in found(health, gpus=gpus(page, GOOD))[0]
+
+
+def test_remapped_rows_of_a_gpu_that_is_lost_are_a_problem(health):
+    assert found(health, rows=remapped("0, 0", "[GPU is lost], [GPU is lost]")) == [
+        "GPU 00000000:01:00.0 answers [GPU is lost] instead of its remapped rows"
+    ]
+
+
+def test_what_the_driver_asks_for_is_told_where_it_has_the_field(health):
+    assert found(health, recovery="0, None\n1, Reset") == [
+        "GPU 1 needs: Reset (gpu_recovery_action)"
+    ]
+    refused = (2, 'Field "gpu_recovery_action" is not a valid field to query.')
+    assert found(health, recovery=refused) == []
+
+
+def test_a_link_that_was_up_and_is_not_any_more_is_told(health):
+    memory = {}
+    assert found(health, memory) == []
+    down = LINKS.replace("Link 3: 25.781 GB/s", "Link 3: <inactive>")
+    assert found(health, memory, links=nvlinks(LINKS, down)) == ["GPU 1 has 11 of 12 NVLinks up"]
+
+
+def test_links_that_never_were_up_are_not_missed(health):
+    assert found(health, links=nvlinks("\t Link 0: <inactive>\n", "")) == []
+
+
+def test_links_that_had_to_recover_are_told(health):
+    errors = nvlinks(ERRORS.format(0), ERRORS.format(3))
+    assert found(health, errors=errors) == [
+        "GPU 1 had 3 NVLink errors that it recovered from: reset it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fatal"),
+    [
+        ("48, pid=1234, name=python, An uncorrectable double bit error (DBE)", True),
+        ("79, GPU has fallen off the bus.", True),
+        ("79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", True),
+        ("95, pid=9, name=python, Uncontained: LTC TAG", True),
+        ("119, pid=9, name=python, Timeout after 6s of waiting for RPC response", True),
+        ("140, pid='<unknown>', name=<unknown>, An uncorrectable ECC error", True),
+        ("143, GPU initialization failed", True),
+        ("149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000)", True),
+        ("149, NETIR_LINK_EVT  Nonfatal XC0 i0 Link 09 (0x025525c6 0x00000000)", False),
+        ("13, pid=1234, name=python, Graphics SM Warp Exception", False),
+        ("31, pid=1234, name=python, Ch 00000008, intr 00000000. MMU Fault", False),
+        ("43, pid=1234, name=python, Ch 00000008", False),
+        ("45, pid=1234, name=python, Ch 00000008", False),
+        ("63, pid=1896, Row Remapper: New row marked for remapping", False),
+        ("92, pid=1234, High single-bit ECC error rate", False),
+        ("94, pid=1234, name=python, Contained: SM", False),
+        ("999, something that no catalog names", False),
+    ],
+)
+@pytest.mark.parametrize("device", ["PCI:0000:3b:00", "PCI:0000:3b:00 GPU-I:01", "0000:3b:00"])
+def test_xids_do_what_nvidias_catalog_says(health, text, fatal, device):
+    line = f"NVRM: Xid ({device}): {text}"
+    problems = found(health, journal=logged(line, line))
+    number = text.split(",")[0]
+    assert [problem.partition(" (")[0] for problem in problems] == (
+        [f"GPU {device.removeprefix('PCI:')} reported Xid {number}"] if fatal else []
+    )
+
+
+def test_a_problem_says_what_the_xid_means_and_what_to_do(health):
+    line = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    assert found(health, journal=logged(line)) == [
+        "GPU 0000:3b:00 reported Xid 79 (GPU has fallen off the bus): switch the machine off and on"
+    ]
+
+
+def test_xid_154_does_what_its_text_says_last(health):
+    said = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from {} to {}"
+    none, reset, drain = "0x0 (None)", "0x1 (GPU Reset Required)", "0x4 (Drain and Reset)"
+    needed = logged(said.format(none, drain), said.format(drain, reset))
+    assert found(health, journal=needed) == ["GPU 0000:3b:00 reported Xid 154: GPU Reset Required"]
+    assert found(health, journal=logged(said.format(none, reset), said.format(reset, none))) == []
+
+
+@pytest.mark.parametrize(
+    "answer", [(1, "Failed to open system journal: Permission denied"), (0, ""), (124, "no answer")]
+)
+def test_a_kernel_log_that_cannot_be_read_is_not_well(health, answer):
+    problems = found(health, journal=answer)
+    assert len(problems) == 1
+    assert "the kernel's log cannot be read, so Xids are not known" in problems[0]
+
+
+def test_without_gpus_nobody_asks_for_them(health):
+    health.answers.clear()
+    assert health.problems({**EXPECTED, "gpus": 0}, {}) == []
+
+
+def test_monitoring_alarms_for_the_xids_that_take_a_node_out_of_use(health):
+    from gpubed_health import xids
+
+    rules = {
+        rule["alert"]: rule["expr"]
+        for group in yaml.safe_load(RULES.read_text())["groups"]
+        for rule in group["rules"]
+    }
+    broken, program = (
+        re.compile(re.search(r'xid[=!]~"([^"]+)"', rules[name])[1])
+        for name in ("GpuXid", "GpuXidOfProgram")
+    )
+    assert broken.pattern == program.pattern, "each Xid is told by one of the two"
+    for xid, (bucket, _) in xids.CATALOG.items():
+        assert bool(broken.fullmatch(str(xid))) == (bucket in xids.REMEDIES), xid
+
+
+def test_a_look_that_breaks_is_a_problem_and_ends_nothing(health, monkeypatch):
+    def journal(_expected, _memory):
+        raise ValueError("not enough values to unpack")
+        yield
+
+    monkeypatch.setattr(health, "LOOKS", (journal, *health.LOOKS))
+    answer = gpus(GOOD)
+    assert found(health, gpus=answer) == [
+        "the look at journal failed: ValueError: not enough values to unpack",
+        "1 GPUs answer, 2 are expected",
+    ]
+    for _ in range(2):
+        assert health.main("watch") == 0
+    assert "the look at journal failed" in health.read_state()["quarantine"]["reason"]
+
+
+def test_one_failing_look_is_not_yet_a_quarantine(health, capsys):
+    found(health, gpus=gpus(GOOD))
+    assert health.main("watch") == 0, "it has looked"
+    state = health.read_state()
+    assert (state["quarantine"], state["failing_looks"]) == (None, 1)
+    assert health.main("watch") == 0
+    assert health.read_state()["quarantine"]["reason"] == "1 GPUs answer, 2 are expected"
+    assert "1 GPUs answer" in capsys.readouterr().out
+
+
+def test_a_good_look_in_between_starts_the_count_anew(health):
+    for answer in (gpus(GOOD), gpus(GOOD, GOOD), gpus(GOOD)):
+        found(health, gpus=answer)
+        health.main("watch")
+    state = health.read_state()
+    assert (state["quarantine"], state["failing_looks"]) == (None, 1)
+
+
+def test_only_a_good_node_is_requalified(health):
+    health.main("quarantine", "fan", "is", "loud")
+    found(health, gpus=gpus(GOOD))
+    assert health.main("requalify") == 1
+    assert health.read_state()["quarantine"]["reason"] == "fan is loud"
+    found(health, gpus=gpus(GOOD, GOOD))
+    assert health.main("requalify") == 0
+    assert health.read_state()["quarantine"] is None
+
+
+def test_an_xid_of_before_the_requalification_does_not_count_again(health):
+    found(health, journal=logged("NVRM: Xid (PCI:0000:3b:00): 95, Uncontained"))
+    health.time.time, real = lambda: 1795327200.0, health.time.time
+    try:
+        assert health.main("check") == 1
+        assert health.main("requalify") == 0
+    finally:
+        health.time.time = real
+    assert health.main("check") == 0
+    later = "1795330000.000001 node-0 kernel: NVRM: Xid (PCI:0000:3b:00): 95, Uncontained"
+    found(health, journal=logged() + later)
+    assert health.main("check") == 1
+
+
+def test_monitoring_is_told_of_problems_and_quarantine(health):
+    health.METRICS.parent.mkdir()
+    found(health, gpus=gpus(GOOD))
+    told = []
+    for verb in ("watch", "watch"):
+        health.main(verb)
+        told.append(health.METRICS.read_text().splitlines())
+    assert told == [
+        ['gpubed_node_quarantined{reason=""} 0', "gpubed_node_problems 1"],
+        [
+            'gpubed_node_quarantined{reason="1 GPUs answer, 2 are expected"} 1',
+            "gpubed_node_problems 1",
+        ],
+    ]
+
+
+def test_links_are_compared_with_what_an_earlier_look_saw(health):
+    assert health.main("check") == 0
+    found(health, links=nvlinks(LINKS, LINKS.replace("Link 3: 25.781 GB/s", "Link 3: <inactive>")))
+    assert health.main("requalify") == 1
+    for _ in range(2):
+        health.main("watch")
+    assert health.read_state()["quarantine"]["reason"] == "GPU 1 has 11 of 12 NVLinks up"
+
+
+def test_a_state_that_cannot_be_read_keeps_jobs_away(health):
+    health.STATE.write_text("{")
+    assert health.main("check") == 1
+    assert "cannot be read" in health.read_state()["quarantine"]["reason"]
+    assert health.main("requalify") == 0
+
+
+def test_a_program_that_hangs_ends_a_look_in_time(monkeypatch):
+    monkeypatch.syspath_prepend(str(FILES))
+    from gpubed_health import command
+
+    monkeypatch.setattr(command, "TIMEOUT_S", 0.2)
+    assert command.run("sleep", "60") == (124, "no answer in 0.2 s")
+    assert command.run("no-such-program") == (127, "no-such-program is not installed")
+
+
+def test_the_program_says_how_it_is_used(tmp_path):
+    (tmp_path / "expected.json").write_text(json.dumps({**EXPECTED, "gpus": 0}))
+    text = (FILES / "gpubed-health").read_text().replace("/usr/local/lib/gpubed", str(FILES))
+    environment = {
+        "GPUBED_HEALTH_EXPECTED": str(tmp_path / "expected.json"),
+        "GPUBED_HEALTH_STATE": str(tmp_path / "state.json"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "requalify" in done.stderr) == (2, True)

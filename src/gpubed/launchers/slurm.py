@@ -1,4 +1,4 @@
-"""Starts a job through Slurm: it waits its turn, then has all nodes for itself.
+"""Starts a job through Slurm: it waits its turn, then has its nodes and their GPUs for itself.
 
 The job's script is one `gpubed-srun`, which the role slurm puts on the nodes. Its
 name in the queue is its run's name, so that it can be found and cancelled
@@ -23,7 +23,8 @@ _OUTPUT = "slurm.log"
 # Under a lock with the cancellation: a job that was cancelled first is never submitted.
 _SUBMIT = (
     "cd %s && flock .submit sh -c '[ -e .cancelled ] || exec sbatch \"$@\"' - --parsable "
-    f"--job-name=%s --nodes=%s --exclusive --mem=0 --no-requeue --output={_OUTPUT} --wrap %s"
+    f"--job-name=%s --nodes=%s --nodelist=%s --gpus=%s --exclusive --mem=0 --no-requeue "
+    f"--output={_OUTPUT} --wrap %s"
 )
 _CANCEL = (
     "cd {folder} && flock .submit sh -c 'touch .cancelled; scancel --name={name}'; "
@@ -84,8 +85,12 @@ def _submit(cluster: ClusterPaths, allocation: Allocation, launch: Launch, name:
     script = shlex.join(
         ["exec", "env", *settings, "gpubed-srun", "--hosts", hosts, "--", *launch.command]
     )
+    names = ",".join(node.name for node in allocation.nodes)
+    # An exclusive job has all CPUs of its nodes, but only those GPUs that it asks for.
+    gpus = sum(node.gpus for node in allocation.nodes)
+    words = (launch.folder, name, len(allocation.nodes), names, gpus, script)
     with SSH(allocation.head, cluster) as head:
-        answer = head.run(_SUBMIT, launch.folder, name, len(allocation.nodes), script, check=False)
+        answer = head.run(_SUBMIT, *words, check=False)
     if answer.exit_code == 127:
         raise GpubedError(
             f"cluster {cluster.name} has no Slurm", "set services.slurm in cluster.yml"

@@ -136,6 +136,51 @@ def test_a_rank_has_the_nodes_network_and_limits(host, image):
     assert said == bare
 
 
+@pytest.fixture
+def told(host):
+    """A role's program that says which GPUs it was asked to give, as a variable of the rank."""
+    program = "/etc/gpubed/container.d/50-told"
+    line = 'printf -- "--env GPUBED_TOLD=%s" "$(echo "$@" | tr " " ,)"'
+    host.check_output(f"printf '#!/bin/sh\n%s\n' '{line}' > {program} && chmod 755 {program}")
+    yield
+    host.check_output(f"rm {program}")
+
+
+@pytest.mark.parametrize(
+    ("variables", "gpus"),
+    [
+        ("", ""),
+        ("SLURM_JOB_ID=7", ""),
+        ("SLURM_JOB_ID=7 SLURM_JOB_GPUS=2", "2"),
+        ("SLURM_JOB_ID=7 SLURM_JOB_GPUS=0 SLURM_STEP_GPUS=1,3", "1,3"),
+    ],
+)
+def test_a_rank_has_the_gpus_of_its_job_only(host, image, told, variables, gpus):
+    start = f"{variables} CUDA_VISIBLE_DEVICES=5 gpubed-container {image} {BOX} env"
+    said = host.check_output(f"runuser -l gpubed -c '{start}'").splitlines()
+    assert f"GPUBED_TOLD={gpus}" in said
+    assert not any(line.startswith("CUDA_VISIBLE_DEVICES") for line in said)
+
+
+def test_a_rank_has_the_cpus_that_it_is_bound_to(host, image):
+    one = host.check_output("nproc --all && taskset -cp 1").splitlines()[-1].split()[-1]
+    cpu = one.split(",")[0].split("-")[0]
+    ask = f"{BOX} grep Cpus_allowed_list /proc/self/status"
+    start = f"taskset --cpu-list {cpu} gpubed-container {image} {ask}"
+    assert host.check_output(f"runuser -l gpubed -c '{start}'").split() == [
+        "Cpus_allowed_list:",
+        cpu,
+    ]
+
+
+def test_a_rank_sees_settings_of_nccl_and_folders_of_the_specification(host, image):
+    host.check_output("echo NCCL_DEBUG=WARN > /etc/nccl.conf && mkdir -p /datasets/set")
+    ask = f'{BOX} sh -c "{BOX} cat /etc/nccl.conf; {BOX} ls /datasets; {BOX} ls -d /scratch"'
+    said = host.run(f"runuser -l gpubed -c 'gpubed-container {image} {ask}'")
+    host.check_output("rm -r /etc/nccl.conf /datasets")
+    assert said.stdout.split() == ["NCCL_DEBUG=WARN", "set"], "the node has no /scratch"
+
+
 def test_a_rank_passes_its_exit_code_on_and_leaves_no_container(host, image):
     ended = host.run(f"runuser -l gpubed -c 'gpubed-container {image} {BOX} sh -c \"exit 7\"'")
     assert (ended.rc, host.check_output("docker ps -aq --filter name=gpubed-")) == (7, "")

@@ -5,6 +5,7 @@ NVIDIA's package is a stand-in (files/stand-in); the real one is a matter of a G
 
 import pytest
 
+OPTIONS = "/etc/gpubed/container.d/nvidia"
 RELEASE = "docker version --format '{{.Server.Version}}'"
 
 
@@ -49,17 +50,28 @@ def test_a_change_of_the_driver_lists_the_gpus_again(host, head):
 
 def test_an_old_docker_has_nvidias_runtime_and_a_new_one_devices(host, head, knows_devices):
     runtimes = host.check_output("docker info --format '{{json .Runtimes}}'")
-    option = host.file("/etc/gpubed/container.d/nvidia").content_string
+    option = host.check_output(f"{OPTIONS} 0")
     assert ("nvidia-container-runtime" in runtimes) != knows_devices
     assert option.startswith("--device" if knows_devices else "--runtime")
 
 
-def test_the_options_are_ones_that_docker_takes(host, head):
+def test_a_container_is_given_the_gpus_of_its_job_and_no_others(host, head, knows_devices):
+    option = host.check_output(f"{OPTIONS} 1 3").strip()
+    assert option == (
+        "--device nvidia.com/gpu=1 --device nvidia.com/gpu=3"
+        if knows_devices
+        else "--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1,nvidia.com/gpu=3"
+    )
+    assert host.check_output(OPTIONS) == ""
+
+
+def test_the_options_are_ones_that_docker_takes(host, head, knows_devices):
     host.check_output("apt-get install -qq -y busybox-static >/dev/null")
     host.check_output("tar -c -C / bin/busybox --dereference | docker import - box:1")
-    options = host.file("/etc/gpubed/container.d/nvidia").content_string
-    said = host.check_output(f"docker run --rm {options} box:1 /bin/busybox echo started")
-    assert said == "started"
+    run = f"docker run --rm $({OPTIONS} 1) box:1 /bin/busybox env"
+    said = host.check_output(run).splitlines()
+    given = "STAND_IN_GPU=1" if knows_devices else "NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1"
+    assert given in said
 
 
 def test_a_gpu_that_is_missing_is_noticed(host, head):

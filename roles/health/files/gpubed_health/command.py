@@ -1,0 +1,24 @@
+"""Runs programs that may hang: a look must end all the same."""
+
+import subprocess
+
+TIMEOUT_S = 20
+HANGS = 124
+ABSENT = 127
+
+
+def run(*command: str) -> tuple[int, str]:
+    """Return a program's exit code and all that it said; one that hangs has failed."""
+    try:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+    except FileNotFoundError:
+        return ABSENT, f"{command[0]} is not installed"
+    try:
+        said, _ = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        # Not waited for: what hangs inside a driver cannot even be killed.
+        process.kill()
+        return HANGS, f"no answer in {TIMEOUT_S} s"
+    return process.returncode, said.strip()

@@ -1,0 +1,166 @@
+"""Looks at the GPUs, as their driver and `nvidia-smi` know them.
+
+Whatever nvidia-smi says that is no figure is told: a warning, a GPU that is lost or
+requires a reset, a counter that is not there although the model has it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gpubed_health import command
+
+MODULE = Path("/sys/module/nvidia")
+# What a newer driver calls events, an older one calls throttling.
+REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
+SLOWED = {
+    "hw_slowdown": "by its hardware",
+    "hw_thermal_slowdown": "since it is too hot",
+    "hw_power_brake_slowdown": "by its power supply's brake",
+}
+FIELDS = (
+    "index",
+    "pci.bus_id",
+    "name",
+    "ecc.mode.current",
+    "ecc.errors.uncorrected.volatile.total",
+    "retired_pages.pending",
+)
+NO_SUCH_FIELD = "is not a valid field to query"
+LINKS_OF = re.compile(r"^GPU (\d+): .*\(UUID: (\S+)\)\n((?:[ \t]+.*\n?|\n)*)", re.MULTILINE)
+LINK_UP = re.compile(r"Link \d+: [\d.]+ GB/s")
+RECOVERIES = re.compile(r"Recovery Errors: (\d+)")
+ABSENT = {"N/A", "[N/A]", "Not Supported", "[Not Supported]"}
+# NVIDIA's data-centre GPUs correct and count errors of their memory; since Ampere those
+# with HBM replace its rows (NVIDIA, "GPU Memory Error Management"). Others need not tell.
+REMAPS = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
+COUNTS = re.compile(rf"{REMAPS.pattern}|\b(K80|P4|P40|P100|V100|T4|A2|A10|A16|A40|L4|L20|L40S?)\b")
+
+
+def driver(expected: dict[str, Any], _memory: dict[str, Any]) -> Iterator[str]:
+    """The driver's kernel module is loaded."""
+    if expected["gpus"] and not MODULE.exists():
+        yield (
+            "the NVIDIA kernel module is not loaded: see 'dkms status' whether it was built for"
+            " this kernel, then 'modprobe nvidia'"
+        )
+
+
+def gpus(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
+    """All GPUs answer with figures, and none is broken, slowed down or has lost a link."""
+    if not expected["gpus"] or not MODULE.exists():
+        return
+    code, text = _ask()
+    if code:
+        yield f"nvidia-smi fails: {' '.join(text.split()) or code}{_remedy(text)}"
+        return
+    rows, others = _rows(text, len(FIELDS) + len(SLOWED))
+    yield from (f"nvidia-smi says: {line}" for line in others)
+    if len(rows) < expected["gpus"]:
+        yield f"{len(rows)} GPUs answer, {expected['gpus']} are expected"
+    for row in rows:
+        yield from _judge(dict(zip((*FIELDS, *SLOWED), row, strict=True)))
+    yield from _remapped()
+    yield from _recovery()
+    yield from _links(memory)
+
+
+def _ask() -> tuple[int, str]:
+    """Return exit code and rows of nvidia-smi, in the names that this driver knows."""
+    for prefix in REASONS:
+        fields = [*FIELDS, *(f"{prefix}.{reason}" for reason in SLOWED)]
+        code, text = _query("query-gpu", fields)
+        if NO_SUCH_FIELD not in text:
+            break
+    return code, text
+
+
+def _query(what: str, fields: Iterable[str]) -> tuple[int, str]:
+    return command.run(
+        "nvidia-smi", f"--{what}={','.join(fields)}", "--format=csv,noheader,nounits"
+    )
+
+
+def _remedy(text: str) -> str:
+    if "version mismatch" in text:
+        version = MODULE / "version"
+        loaded = version.read_text().strip() if version.exists() else "of another version"
+        return f" (the module that is loaded is {loaded}: restart the machine)"
+    return ""
+
+
+def _rows(text: str, width: int) -> tuple[list[list[str]], list[str]]:
+    """Return the rows of figures, and the lines that are none."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    rows = [[cell.strip() for cell in line.split(",")] for line in lines]
+    others = [line for line, cells in zip(lines, rows, strict=True) if len(cells) != width]
+    return [cells for cells in rows if len(cells) == width], others
+
+
+def _judge(gpu: dict[str, str]) -> Iterator[str]:
+    """Tell what is wrong with one GPU."""
+    name = f"GPU {gpu['index']} ({gpu['pci.bus_id']})"
+    mode, ecc = gpu["ecc.mode.current"], gpu["ecc.errors.uncorrected.volatile.total"]
+    pending = gpu["retired_pages.pending"]
+    counts = COUNTS.search(gpu["name"]) is not None
+    answers = [
+        (mode, mode in ("Enabled", "Disabled") or (mode in ABSENT and not counts)),
+        (ecc, ecc.isdigit() or (ecc in ABSENT and (mode == "Disabled" or not counts))),
+        (pending, pending in ("Yes", "No", *ABSENT)),
+        *((gpu[reason], gpu[reason] in ("Active", "Not Active", *ABSENT)) for reason in SLOWED),
+    ]
+    for cell in dict.fromkeys(cell for cell, right in answers if not right):
+        yield f"{name} answers {cell} instead of figures"
+    if ecc.isdigit() and int(ecc):
+        yield f"{name} has {ecc} uncorrectable ECC errors: reset it, replace it if they come back"
+    if pending == "Yes":
+        yield f"{name} waits for a reset to retire pages of its memory"
+    for reason, words in SLOWED.items():
+        if gpu[reason] == "Active":
+            yield f"{name} is slowed down {words} ({reason})"
+
+
+def _remapped() -> Iterator[str]:
+    """No row of memory waits to be replaced, and there is one left for the next."""
+    fields = ("gpu_bus_id", "gpu_name", "remapped_rows.pending", "remapped_rows.failure")
+    code, text = _query("query-remapped-rows", fields)
+    rows, others = _rows(text, len(fields))
+    if code or others:
+        yield f"nvidia-smi does not tell of remapped rows: {' '.join(text.split()) or code}"
+    for bus, model, pending, failure in rows:
+        cells = {pending, failure} - {"0", "1", "Yes", "No"}
+        for cell in sorted(cells if REMAPS.search(model) else cells - ABSENT):
+            yield f"GPU {bus} answers {cell} instead of its remapped rows"
+        if pending in ("1", "Yes"):
+            yield f"GPU {bus} waits for a reset to replace rows of its memory"
+        if failure in ("1", "Yes"):
+            yield f"GPU {bus} has no rows left to remap: replace it"
+
+
+def _recovery() -> Iterator[str]:
+    """The driver asks for nothing; drivers before 570 have no such field."""
+    code, text = _query("query-gpu", ("index", "gpu_recovery_action"))
+    for index, action in _rows(text, 2)[0] if code == 0 else ():
+        if action not in ("None", *ABSENT):
+            yield f"GPU {index} needs: {action} (gpu_recovery_action)"
+
+
+def _links(memory: dict[str, Any]) -> Iterator[str]:
+    """As many NVLinks are up as at any look before, and none had to recover."""
+    _, text = command.run("nvidia-smi", "nvlink", "--status")
+    _, errors = command.run("nvidia-smi", "nvlink", "--errorcounters")
+    known = memory.setdefault("links", {})
+    for gpu, uuid, lines in _by_gpu(text):
+        up = len(LINK_UP.findall(lines))
+        known[uuid] = max(up, known.get(uuid, 0))
+        if up < known[uuid]:
+            yield f"GPU {gpu} has {up} of {known[uuid]} NVLinks up"
+    for gpu, _, lines in _by_gpu(errors):
+        if count := sum(map(int, RECOVERIES.findall(lines))):
+            yield f"GPU {gpu} had {count} NVLink errors that it recovered from: reset it"
+
+
+def _by_gpu(text: str) -> Iterator[tuple[str, str, str]]:
+    """Return index, UUID and the lines of each GPU."""
+    return ((m[1], m[2], m[3]) for m in LINKS_OF.finditer(text))

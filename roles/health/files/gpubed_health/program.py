@@ -1,0 +1,172 @@
+"""Looks whether this node is well.
+
+  gpubed-health check                print what is wrong; 0 well, 1 not
+  gpubed-health watch                quarantine after several failing looks; 0 once it has looked
+  gpubed-health quarantine REASON    no job starts here until it is requalified
+  gpubed-health requalify            end the quarantine, if nothing is wrong any more
+  gpubed-health status               everything as JSON; 0 well and in use, 1 not
+
+Looks are cheap and passive: jobs may be running. Programs in
+/etc/gpubed/quarantine.d are told of each change: `quarantine REASON` or `requalify`.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpubed_health import command, gpus, machine, xids
+
+EXPECTED = Path(os.environ.get("GPUBED_HEALTH_EXPECTED", "/etc/gpubed/health.json"))
+STATE = Path(os.environ.get("GPUBED_HEALTH_STATE", "/var/lib/gpubed/health.json"))
+HOOKS = Path("/etc/gpubed/quarantine.d")
+# Role monitoring makes the folder.
+METRICS = Path("/var/lib/gpubed/metrics/gpubed-health.prom")
+# A look is given what is expected of the node, and what may be remembered for the next.
+Look = Callable[[dict[str, Any], dict[str, Any]], Iterator[str]]
+LOOKS: tuple[Look, ...] = (
+    machine.disk,
+    machine.units,
+    machine.shared,
+    machine.link,
+    gpus.driver,
+    gpus.gpus,
+    xids.xids,
+    machine.memory,
+)
+
+
+def problems(expected: dict[str, Any], memory: dict[str, Any]) -> list[str]:
+    """Return all that is wrong, in words; looks may note in `memory` what they compare with."""
+    return [problem for look in LOOKS for problem in _looked(look, expected, memory)]
+
+
+def _looked(look: Look, expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
+    """A look that breaks has found something nobody thought of: that is a problem, too."""
+    try:
+        yield from look(expected, memory)
+    except Exception as error:  # whatever it is, the other looks go on
+        yield f"the look at {look.__name__} failed: {type(error).__name__}: {error}"
+
+
+def read_state() -> dict[str, Any]:
+    """Return what is remembered of this node.
+
+    Keys: `quarantine` (reason and since, or null), `failing_looks` in a row, and `memory`:
+    `requalified` (seconds since 1970) and what looks compare with.
+    """
+    fresh = {"quarantine": None, "failing_looks": 0, "memory": {}}
+    if not STATE.exists():
+        return fresh
+    try:
+        return {**fresh, **json.loads(STATE.read_text())}
+    except ValueError:
+        # It may have been in quarantine: nobody knows any more.
+        return {**fresh, "quarantine": _now(f"{STATE} cannot be read")}
+
+
+def write_state(state: dict[str, Any]) -> None:
+    """Remember it, whole or not at all."""
+    draft = STATE.with_suffix(".new")
+    draft.write_text(json.dumps(state, indent=2) + "\n")
+    draft.rename(STATE)
+
+
+def tell(*words: str) -> None:
+    """Tell the programs that act on a change, such as the scheduler's."""
+    for hook in sorted(HOOKS.glob("*")):
+        code, text = command.run(str(hook), *words)
+        if code:
+            sys.stderr.write(f"{hook} {' '.join(words)} failed: {text}\n")
+
+
+def _now(reason: str) -> dict[str, str]:
+    return {"reason": reason, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+
+
+def publish(state: dict[str, Any], found: Sequence[str]) -> None:
+    """Leave the result for the cluster's monitoring, where there is one."""
+    if not METRICS.parent.is_dir():
+        return
+    reason = state["quarantine"]["reason"] if state["quarantine"] else ""
+    # JSON quotes as Prometheus does.
+    label = json.dumps(reason, ensure_ascii=False)
+    lines = (
+        f"gpubed_node_quarantined{{reason={label}}} {int(bool(reason))}",
+        f"gpubed_node_problems {len(found)}",
+    )
+    draft = METRICS.with_suffix(".draft")
+    draft.write_text("".join(f"{line}\n" for line in lines))
+    draft.rename(METRICS)
+
+
+def quarantine(state: dict[str, Any], reason: str, found: Sequence[str] = ()) -> None:
+    """Take this node out of use."""
+    state = {**state, "quarantine": _now(reason)}
+    write_state(state)
+    publish(state, found)
+    tell("quarantine", reason)
+
+
+def check(found: Sequence[str], state: dict[str, Any]) -> int:
+    """Say what is wrong, and whether the node is in quarantine."""
+    held = state["quarantine"]
+    told = [f"in quarantine since {held['since']}: {held['reason']}"] if held else []
+    for problem in (*told, *found):
+        sys.stdout.write(f"{problem}\n")
+    return 1 if told or found else 0
+
+
+def watch(found: Sequence[str], state: dict[str, Any], patience: int) -> int:
+    """Count failing looks in a row; enough of them are a quarantine."""
+    check(found, state)
+    state["failing_looks"] = state["failing_looks"] + 1 if found else 0
+    if found and state["failing_looks"] >= patience and not state["quarantine"]:
+        quarantine(state, "; ".join(found), found)
+    else:
+        write_state(state)
+        publish(state, found)
+    return 0
+
+
+def requalify(found: Sequence[str], state: dict[str, Any]) -> int:
+    """End a quarantine if nothing is wrong any more."""
+    if found:
+        return check(found, {**state, "quarantine": None})
+    state = {**state, "quarantine": None, "failing_looks": 0}
+    write_state(state)
+    publish(state, found)
+    tell("requalify")
+    return 0
+
+
+def main(verb: str, *words: str) -> int:
+    """Do what was asked; the exit code says whether the node is well and in use."""
+    expected, memory = json.loads(EXPECTED.read_text()), read_state()["memory"]
+    if verb == "quarantine" and words:
+        quarantine(read_state(), " ".join(words))
+        return 0
+    if verb not in ("check", "watch", "requalify", "status"):
+        sys.stderr.write(__doc__)
+        return 2
+    if verb == "requalify":
+        # Xids are of the past then: what is still wrong shows elsewhere, too.
+        memory = {**memory, "requalified": time.time()}
+    found = problems(expected, memory)
+    # Read anew: looks take their time, and a person may have decided meanwhile.
+    before = read_state()
+    state = {**before, "memory": memory}
+    if verb == "watch":
+        return watch(found, state, expected["patience"])
+    if verb == "requalify":
+        return requalify(found, state)
+    if state != before:
+        write_state(state)
+    if verb == "check":
+        return check(found, state)
+    answer = {"problems": found, "quarantine": state["quarantine"]}
+    sys.stdout.write(f"{json.dumps(answer)}\n")
+    return 1 if found or state["quarantine"] else 0

@@ -1,0 +1,111 @@
+"""Looks for Xids: what the driver wrote about its GPUs into the kernel's log.
+
+Which Xid means what, and what is to be done, is NVIDIA's word: "Xid Catalog",
+https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, column
+"Resolution Bucket (Immediate Action)", of drivers R580 to R590.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from gpubed_health import command
+
+# What a person has to do. An Xid in another bucket (RESTART_APP, IGNORE, WORKFLOW_XID_45,
+# CONTACT_SUPPORT) is of the program that ran, or needs nothing: the node stays in use.
+REMEDIES = {
+    "RESET_GPU": "reset the GPU or restart the machine",
+    "RESTART_BM": "switch the machine off and on",
+    "RESTART_VM": "restart the machine",
+    "CHECK_MECHANICALS": "look at the GPU's power cables",
+    "WORKFLOW_XID_48": "reset the GPU, replace it if it comes back",
+    "WORKFLOW_NVLINK_ERR": "reset the GPU, look at its NVLinks if it comes back",
+    "WORKFLOW_NVLINK5_ERR": "reset the GPU, look at its NVLinks if it comes back",
+}
+# Those whose bucket has a remedy, and those that are met most.
+CATALOG = {
+    13: ("RESTART_APP", "graphics engine exception"),
+    31: ("RESTART_APP", "GPU memory page fault"),
+    32: ("RESTART_APP", "corrupted push buffer stream"),
+    43: ("IGNORE", "GPU stopped processing"),
+    45: ("WORKFLOW_XID_45", "preemptive cleanup after an earlier error"),
+    46: ("RESET_GPU", "GPU stopped processing"),
+    48: ("WORKFLOW_XID_48", "double-bit ECC error"),
+    54: ("CHECK_MECHANICALS", "auxiliary power is not connected"),
+    62: ("RESET_GPU", "internal micro-controller halt"),
+    63: ("IGNORE", "row of memory remapped"),
+    64: ("RESET_GPU", "row of memory could not be remapped"),
+    68: ("RESTART_APP", "video decoder exception"),
+    69: ("RESTART_APP", "graphics engine class error"),
+    74: ("WORKFLOW_NVLINK_ERR", "NVLink error"),
+    79: ("RESTART_BM", "GPU has fallen off the bus"),
+    92: ("IGNORE", "many single-bit ECC errors"),
+    94: ("RESTART_APP", "contained memory error"),
+    95: ("RESET_GPU", "uncontained memory error"),
+    109: ("RESET_GPU", "context switch timeout"),
+    110: ("RESET_GPU", "security fault"),
+    119: ("RESET_GPU", "GSP does not answer"),
+    120: ("RESET_GPU", "GSP error"),
+    121: ("IGNORE", "C2C link error"),
+    136: ("RESET_GPU", "link training failed"),
+    137: ("IGNORE", "NVLink privilege error"),
+    140: ("RESET_GPU", "unrecovered ECC error"),
+    143: ("RESET_GPU", "GPU initialization error"),
+    144: ("WORKFLOW_NVLINK5_ERR", "NVLink SAW error"),
+    145: ("WORKFLOW_NVLINK5_ERR", "NVLink RLW error"),
+    146: ("WORKFLOW_NVLINK5_ERR", "NVLink TLW error"),
+    147: ("WORKFLOW_NVLINK5_ERR", "NVLink TREX error"),
+    148: ("WORKFLOW_NVLINK5_ERR", "NVLink NVLPW_CTRL error"),
+    149: ("WORKFLOW_NVLINK5_ERR", "NVLink NETIR error"),
+    150: ("WORKFLOW_NVLINK5_ERR", "NVLink MSE error"),
+    151: ("RESTART_VM", "key rotation error"),
+    154: ("XID_154", "recovery action changed"),
+    155: ("RESET_GPU", "NVLink error that software defines"),
+    156: ("RESET_GPU", "resource retired"),
+    157: ("IGNORE", "resource could not be retired"),
+    158: ("RESET_GPU", "fatal timeout"),
+}
+# `PCI:0000:3b:00`, with MIG `PCI:0000:3b:00 GPU-I:01`, before Volta's drivers without `PCI:`.
+LINE = re.compile(
+    r"^(?P<time>[\d.]+) .*NVRM: Xid \((?:PCI:)?(?P<gpu>[^)]+)\): (?P<xid>\d+)(?P<text>.*)$",
+    re.MULTILINE,
+)
+NEEDED = re.compile(r" to 0x[0-9a-f]+ \((?P<action>[^)]+)\)")
+JOURNAL = ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-unix")
+
+
+def xids(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
+    """Since this boot, and since the last requalification, no GPU was reported as broken."""
+    if not expected["gpus"]:
+        return
+    code, text = command.run(*JOURNAL)
+    if code or not text:
+        why = " ".join(text.split()) or "it is empty"
+        yield f"the kernel's log cannot be read, so Xids are not known: {why} ({' '.join(JOURNAL)})"
+        return
+    lines = [m for m in LINE.finditer(text) if float(m["time"]) > memory.get("requalified", 0)]
+    yield from dict.fromkeys(filter(None, map(_told, lines)))
+    yield from _recoveries(lines)
+
+
+def _told(line: re.Match[str]) -> str:
+    """Say what an Xid means; nothing where the node may stay in use."""
+    bucket, meaning = CATALOG.get(int(line["xid"]), ("", ""))
+    if bucket not in REMEDIES:
+        return ""
+    # What NVLink 5 has corrected is told with the same number.
+    if bucket == "WORKFLOW_NVLINK5_ERR" and re.search(r"\bnon-?fatal\b", line["text"], re.I):
+        return ""
+    return f"GPU {line['gpu']} reported Xid {line['xid']} ({meaning}): {REMEDIES[bucket]}"
+
+
+def _recoveries(lines: list[re.Match[str]]) -> Iterator[str]:
+    """Xid 154 says itself what its GPU needs; the last word counts."""
+    needed = {
+        line["gpu"]: match["action"]
+        for line in lines
+        if line["xid"] == "154" and (match := NEEDED.search(line["text"]))
+    }
+    for gpu, action in needed.items():
+        if action != "None":
+            yield f"GPU {gpu} reported Xid 154: {action}"
