@@ -77,11 +77,13 @@ def by_phase(plan: ClusterPlan) -> dict[str, list[str]]:
 
 def variables(plan: ClusterPlan) -> dict[str, Any]:
     """Return the inputs of all roles that are on."""
-    render = _renderer(plan)
-    merged: dict[str, Any] = {}
-    for role in active(plan):
-        merged |= render(meta(role).variables)
-    return merged
+    return {name: value for role in active(plan) for name, value in inputs(plan, role).items()}
+
+
+def inputs(plan: ClusterPlan, role: str) -> dict[str, Any]:
+    """Return the inputs that the plan gives to one role."""
+    rendered: dict[str, Any] = _renderer(plan)(meta(role).variables)
+    return rendered
 
 
 def secrets(plan: ClusterPlan) -> set[str]:
