@@ -29,11 +29,18 @@ def _hardware(module: str) -> Any:
 
 def driver(
     files: Mapping[str, str],
-    offers: Mapping[str, Sequence[int]],
-    pinned: int | str = "",
-    cuda: int | str = "",
+    offers: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    branch: int | str = 0,
+    version: str = "",
+    oldest: str = "",
+    cuda: int | str = 0,
 ) -> dict[str, Any]:
-    """Choose a driver: `{node: facts file} | gpubed_driver({source: [branch]})`."""
+    """Choose a driver: `{node: facts file} | gpubed_driver({source: [offer]})`.
+
+    An offer has `branch` and `fabric_manager`; the rest is as in `drivers.Wanted`, where
+    0 and an empty text ask for nothing.
+    """
     facts, drivers = _hardware("facts"), _hardware("drivers")
     found = {node: facts.load(Path(path)) for node, path in files.items()}
     if missing := [node for node, known in found.items() if known is None]:
@@ -43,9 +50,8 @@ def driver(
     try:
         choice = drivers.choose(
             {node: known for node, known in found.items() if known},
-            {source: list(branches) for source, branches in offers.items()},
-            pinned=int(pinned) if pinned else None,
-            cuda=int(cuda) if cuda else None,
+            {source: [drivers.Offer(**o) for o in there] for source, there in offers.items()},
+            drivers.Wanted(int(branch) or None, version or None, oldest or None, int(cuda) or None),
         )
     except drivers.NoDriver as error:
         raise AnsibleFilterError(str(error)) from error

@@ -1,13 +1,17 @@
 """The driver that serves all nodes of a cluster: branch, kernel module, CUDA line.
 
-One branch for all, since NCCL and the CUDA runtime are one build for all; the
-kernel module is each node's own.
+Three things, three names: the *oldest driver* that runs a recipe (`580.65.06`), the
+*branch* (`580`), and the exact *version* (`580.82.07`). One branch for all where that
+can be, since NCCL and the CUDA runtime are one build for all; the kernel module is each
+node's own. A driver that is there and serves its node stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from packaging.version import Version
 
 from gpubed.errors import GpubedError
 from gpubed.hardware.facts import Facts
@@ -21,14 +25,47 @@ class NoDriver(GpubedError):
 
 
 @dataclass(frozen=True)
-class DriverChoice:
-    """What to install.
+class Offer:
+    """A driver branch of a package source, and whether it has Fabric Manager for it."""
+
+    branch: int
+    fabric_manager: bool = False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of the driver; nothing is asked where a value is None.
 
     Attributes:
-        branch: Driver branch, such as 580.
+        branch: This branch.
+        version: Exactly this version.
+        oldest: Version of the oldest driver that will do.
+        cuda: CUDA major version that has to run.
+    """
+
+    branch: int | None = None
+    version: str | None = None
+    oldest: str | None = None
+    cuda: int | None = None
+
+    @property
+    def pinned(self) -> int | None:
+        """The branch that is asked for, by itself or by its version."""
+        return self.branch if self.version is None else branch_of(self.version)
+
+
+@dataclass(frozen=True)
+class DriverChoice:
+    """What the nodes run.
+
+    Attributes:
+        branch: Driver branch of nodes that get one, such as 580.
         source: Whose packages: a key of the offers.
+        kept: Version by node, where the driver that is there stays.
+        replaced: Why, by node, where a driver that is there does not stay.
         open_module: Nodes that take the open kernel module; the rest take the proprietary one.
         fabric_manager: Nodes that need Fabric Manager, of exactly the driver's version.
+        subnet_manager: Of these, the nodes that need the NVLink subnet manager, too.
         cuda: The newest CUDA major version that runs on all nodes.
     """
 
@@ -36,38 +73,60 @@ class DriverChoice:
     source: str
     open_module: tuple[str, ...]
     fabric_manager: tuple[str, ...]
+    subnet_manager: tuple[str, ...]
     cuda: int
+    kept: dict[str, str] = field(default_factory=dict)
+    replaced: dict[str, str] = field(default_factory=dict)
 
 
 def choose(
     nodes: Mapping[str, Facts],
-    offers: Mapping[str, Sequence[int]],
-    *,
-    pinned: int | None = None,
-    cuda: int | None = None,
+    offers: Mapping[str, Sequence[Offer]],
+    wanted: Wanted = Wanted(),  # noqa: B008  # frozen
 ) -> DriverChoice:
-    """Choose the newest branch that serves every GPU of every node.
+    """Keep the drivers that serve their nodes; choose the newest that serves the rest.
+
+    Nodes without a driver that serves take the branch of those that have one, if it can
+    be had, else the newest of the first source that has one for them.
 
     Args:
         nodes: Facts by node name, of the nodes that are to have GPUs.
         offers: Branches by source, the preferred source first.
-        pinned: Take this branch, if it serves the nodes.
-        cuda: CUDA major version that has to run.
+        wanted: What is asked of the driver.
 
     Raises:
-        NoDriver: A node has no GPU, a GPU is unknown and no branch is pinned, or no
-            branch serves all; the message names the nodes.
+        NoDriver: A node has no GPU, a GPU is unknown and no branch is asked for, no branch
+            serves all, or what has to be replaced cannot be; the message names the nodes.
     """
-    _require_gpus(nodes, pinned)
-    oldest, newest = _range(nodes, cuda)
-    branch, source = _pick(nodes, offers, pinned, oldest, newest)
+    _require_agreement(wanted)
+    _require_gpus(nodes, wanted)
+    _range(nodes, wanted)
+    against = {name: _against(name, facts, wanted) for name, facts in nodes.items()}
+    kept = {n: nodes[n].driver.installed or "" for n, reason in against.items() if reason == ""}
+    rest = {name: facts for name, facts in nodes.items() if name not in kept}
+    replaced = {name: reason for name, reason in against.items() if reason}
+    _require_packages(rest, replaced)
+    # Nodes that all keep theirs are described by the newest of these.
+    branches = sorted({branch_of(version) for version in kept.values()}, reverse=True)
+    branch, source = _pick(rest, offers, wanted, branches) if rest else (branches[0], "")
+    of_node = {name: branch_of(kept[name]) if name in kept else branch for name in nodes}
     return DriverChoice(
         branch=branch,
         source=source,
-        open_module=tuple(name for name, facts in nodes.items() if _open(name, facts, branch)),
-        fabric_manager=tuple(name for name, facts in nodes.items() if facts.nvswitches),
-        cuda=newest_cuda((g for facts in nodes.values() for g in facts.generations), branch),
+        open_module=tuple(n for n, facts in nodes.items() if _open(n, facts, of_node[n])),
+        fabric_manager=tuple(name for name, facts in nodes.items() if facts.fabric),
+        subnet_manager=tuple(name for name, facts in nodes.items() if facts.nvlink5),
+        cuda=newest_cuda(
+            (g for facts in nodes.values() for g in facts.generations), min(of_node.values())
+        ),
+        kept=kept,
+        replaced=replaced,
     )
+
+
+def branch_of(version: str) -> int:
+    """Return the branch of a version: 580 of `580.65.06`."""
+    return int(version.split(".")[0])
 
 
 def newest_cuda(generations: Iterable[str], branch: int) -> int:
@@ -88,13 +147,28 @@ def _known(generations: Iterable[str]) -> dict[str, Generation]:
     return {name: table().generations[name] for name in set(generations) if name != UNKNOWN}
 
 
-def _require_gpus(nodes: Mapping[str, Facts], pinned: int | None) -> None:
+def _require_agreement(wanted: Wanted) -> None:
+    if wanted.version is None:
+        return
+    if wanted.branch is not None and wanted.branch != wanted.pinned:
+        raise NoDriver(
+            f"driver {wanted.version} is not of branch {wanted.branch}",
+            "set nvidia_driver_version or nvidia_driver_branch, not both",
+        )
+    if wanted.oldest and Version(wanted.version) < Version(wanted.oldest):
+        raise NoDriver(
+            f"driver {wanted.version} is older than {wanted.oldest}, the oldest that will do",
+            "change nvidia_driver_version, or choose a recipe with an older CUDA",
+        )
+
+
+def _require_gpus(nodes: Mapping[str, Facts], wanted: Wanted) -> None:
     if bare := [name for name, facts in nodes.items() if not facts.gpus]:
         raise NoDriver(
             f"no NVIDIA GPU is on the PCI bus of {_listed(bare)}",
             "set gpus: 0 for that group in cluster.yml, or take nodes that have GPUs",
         )
-    if pinned is None:
+    if wanted.pinned is None:
         for name, facts in nodes.items():
             for gpu in facts.gpus:
                 if gpu.generation is None:
@@ -104,8 +178,35 @@ def _require_gpus(nodes: Mapping[str, Facts], pinned: int | None) -> None:
                     )
 
 
-def _range(nodes: Mapping[str, Facts], cuda: int | None) -> tuple[int, int | None]:
+def _require_packages(rest: Mapping[str, Facts], replaced: Mapping[str, str]) -> None:
+    for name, reason in replaced.items():
+        if rest[name].driver.runfile:
+            raise NoDriver(
+                f"{name} {reason}, and NVIDIA's installer put it there, not packages",
+                "remove it on that node (nvidia-uninstall), then run this again",
+            )
+
+
+def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
+    """Return what speaks against the driver that is there; None where there is none."""
+    installed = facts.driver.installed
+    if installed is None:
+        return None
+    if wanted.version is not None and installed != wanted.version:
+        return f"has driver {installed}, and {wanted.version} is asked for"
+    if wanted.pinned is not None and branch_of(installed) != wanted.pinned:
+        return f"has driver {installed}, and branch {wanted.pinned} is asked for"
+    if wanted.oldest and Version(installed) < Version(wanted.oldest):
+        return f"has driver {installed}, and the recipe needs {wanted.oldest} or newer"
+    oldest, newest = _range({name: facts}, wanted)
+    if not oldest <= branch_of(installed) <= (newest or branch_of(installed)):
+        return f"has driver {installed}, which does not serve its GPUs"
+    return ""
+
+
+def _range(nodes: Mapping[str, Facts], wanted: Wanted) -> tuple[int, int | None]:
     """Return the oldest and the newest branch that will do; None is no end."""
+    cuda = wanted.cuda
     served = [
         (name, generation, limits)
         for name, facts in nodes.items()
@@ -121,10 +222,14 @@ def _range(nodes: Mapping[str, Facts], cuda: int | None) -> tuple[int, int | Non
     first = max(served, key=lambda row: row[2].first_branch, default=None)
     ending = [row for row in served if row[2].last_branch is not None]
     last = min(ending, key=lambda row: row[2].last_branch or 0, default=None)
-    oldest = max(first[2].first_branch if first else 0, table().cuda[cuda] if cuda else 0)
+    oldest = max(
+        first[2].first_branch if first else 0,
+        table().cuda[cuda] if cuda else 0,
+        branch_of(wanted.oldest) if wanted.oldest else 0,
+    )
     newest = last[2].last_branch if last else None
     if first and last and newest is not None and oldest > newest:
-        begins = f"CUDA {cuda}" if oldest > first[2].first_branch else f"{first[0]} ({first[1]})"
+        begins = "the recipe" if oldest > first[2].first_branch else f"{first[0]} ({first[1]})"
         raise NoDriver(
             f"no driver serves all nodes: the last branch for {last[0]} ({last[1]}) is {newest}, "
             f"the first for {begins} is {oldest}",
@@ -135,29 +240,41 @@ def _range(nodes: Mapping[str, Facts], cuda: int | None) -> tuple[int, int | Non
 
 def _pick(
     nodes: Mapping[str, Facts],
-    offers: Mapping[str, Sequence[int]],
-    pinned: int | None,
-    oldest: int,
-    newest: int | None,
+    offers: Mapping[str, Sequence[Offer]],
+    wanted: Wanted,
+    others: Sequence[int],
 ) -> tuple[int, str]:
+    """Return branch and source for nodes that get a driver; others' branches come first."""
+    oldest, newest = _range(nodes, wanted)
+
     def fits(branch: int) -> bool:
         return oldest <= branch and (newest is None or branch <= newest)
 
-    wanted = f"{oldest} to {newest}" if newest else f"{oldest} or newer"
-    if pinned is not None:
-        if not fits(pinned):
-            raise NoDriver(
-                f"driver branch {pinned} does not serve {_listed(nodes)}: it has to be {wanted}",
-                "change nvidia_driver_branch",
-            )
-        known = [source for source, branches in offers.items() if pinned in branches]
-        return pinned, known[0] if known else list(offers)[-1]
-    for source, branches in offers.items():
+    said = f"{oldest} to {newest}" if newest else f"{oldest} or newer"
+    if wanted.pinned is not None and not fits(wanted.pinned):
+        raise NoDriver(
+            f"driver branch {wanted.pinned} does not serve {_listed(nodes)}: it has to be {said}",
+            "change nvidia_driver_branch",
+        )
+    switched = any(facts.fabric for facts in nodes.values())
+    # Fabric Manager has exactly the driver's version, so both come from one source.
+    had = {
+        source: [offer.branch for offer in there if offer.fabric_manager or not switched]
+        for source, there in offers.items()
+    }
+    if wanted.pinned is not None:
+        listed = [source for source, branches in had.items() if wanted.pinned in branches]
+        return wanted.pinned, listed[0] if listed else list(offers)[-1]
+    for branch in others:
+        if fits(branch) and (having := [s for s, branches in had.items() if branch in branches]):
+            return branch, having[0]
+    for source, branches in had.items():
         if fitting := [branch for branch in branches if fits(branch)]:
             return max(fitting), source
-    listed = "; ".join(f"{source}: {', '.join(map(str, b))}" for source, b in offers.items())
+    there = "; ".join(f"{source}: {', '.join(map(str, b)) or 'none'}" for source, b in had.items())
     raise NoDriver(
-        f"{_listed(nodes)} need driver branch {wanted}, and there is {listed or 'none'}",
+        f"{_listed(nodes)} need driver branch {said}"
+        f"{' with Fabric Manager' if switched else ''}, and there is {there or 'none'}",
         "allow another source (nvidia_driver_sources) or choose a recipe with an older CUDA",
     )
 

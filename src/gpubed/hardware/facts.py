@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpubed.allocation import Allocation
+from gpubed.hardware.table import table
 
 
 class _Model(BaseModel):
@@ -53,9 +54,19 @@ class GPU(_Model):
 
 
 class Driver(_Model):
-    """The kernel module that is loaded: its version, and whether it is the open one."""
+    """The driver of a node.
+
+    Attributes:
+        loaded: Version of the kernel module that is loaded.
+        installed: Version on disk; after an upgrade it may not be loaded yet.
+        runfile: Installed by NVIDIA's installer, which apt knows nothing of.
+        open: Whether the module is the open one.
+        nouveau: Whether the other driver has the GPUs.
+    """
 
     loaded: str | None = None
+    installed: str | None = None
+    runfile: bool = False
     open: bool | None = None
     nouveau: bool = False
 
@@ -119,6 +130,7 @@ class Facts(_Model):
     """What a node is made of.
 
     Attributes:
+        nvswitches: PCI addresses of NVSwitches, or of the bridges that manage them.
         simulated: The model of its GPUs where it only pretends to have them.
     """
 
@@ -140,6 +152,20 @@ class Facts(_Model):
     def generations(self) -> frozenset[str]:
         """The GPU generations of the node; a GPU that the table lacks is `unknown`."""
         return frozenset(gpu.generation or "unknown" for gpu in self.gpus)
+
+    @property
+    def nvlink5(self) -> bool:
+        """Whether NVSwitches connect its GPUs that are managed like an InfiniBand network.
+
+        The bridges to them tell; a full baseboard has NVSwitches although none tells.
+        """
+        chips = [gpu for gpu in self.gpus if gpu.chip in table().nvlink5]
+        return bool(chips and self.nvswitches) or len(chips) == table().nvlink5_board
+
+    @property
+    def fabric(self) -> bool:
+        """Whether NVSwitches connect its GPUs, so that it needs Fabric Manager."""
+        return bool(self.nvswitches) or self.nvlink5
 
     def summary(self) -> dict[str, Any]:
         """Return what `status --json` shows of a node's hardware."""

@@ -49,6 +49,8 @@ class Table(BaseModel):
     Attributes:
         open_default: The first branch that prefers the open kernel module.
         cuda: The oldest driver branch for a CUDA major version.
+        nvlink5: Chips whose NVSwitches are not on the PCI bus.
+        nvlink5_board: How many of these are on a baseboard with NVSwitches.
         nvswitches: PCI device ids of NVSwitches that need Fabric Manager.
         chips: By device id; of several that fit, the first counts.
     """
@@ -58,6 +60,8 @@ class Table(BaseModel):
     generations: dict[str, Generation]
     open_default: int
     cuda: dict[int, int]
+    nvlink5: frozenset[str]
+    nvlink5_board: int
     nvswitches: tuple[str, ...]
     chips: tuple[Chip, ...]
 

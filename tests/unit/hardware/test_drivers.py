@@ -2,11 +2,14 @@
 
 import pytest
 
-from gpubed.hardware.drivers import NoDriver, choose, newest_cuda
-from gpubed.hardware.facts import Facts
+from gpubed.hardware.drivers import NoDriver, Offer, Wanted, choose, newest_cuda
+from gpubed.hardware.facts import Driver, Facts
 from support import machines
 
-DEBIAN_12 = {"distribution": [470, 535], "nvidia": [570, 580]}
+DEBIAN_12 = {
+    "distribution": [Offer(470), Offer(535)],
+    "nvidia": [Offer(570, fabric_manager=True), Offer(580, fabric_manager=True)],
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +35,19 @@ def cluster(nodes, *names):
         (["v100-dgx1"], 12, 535, "distribution", 12),
         (["t4"], None, 535, "distribution", 12),
         (["t4"], 13, 580, "nvidia", 13),
+        (["a100-dgx"], 12, 580, "nvidia", 13),
         (["a100-dgx"], 13, 580, "nvidia", 13),
         (["h100-hgx"], 13, 580, "nvidia", 13),
         (["b200"], None, 580, "nvidia", 13),
         (["k80", "t4"], None, 470, "distribution", 11),
-        (["p100", "h100-hgx"], None, 535, "distribution", 12),
+        (["p100", "t4"], None, 535, "distribution", 12),
+        (["p100", "h100-hgx"], None, 580, "nvidia", 12),
         (["v100-dgx1", "b200"], None, 580, "nvidia", 12),
         (["mixed"], None, 535, "distribution", 12),
     ],
 )
 def test_newest_branch_that_serves_all(nodes, names, cuda, branch, source, line):
-    found = choose(cluster(nodes, *names), DEBIAN_12, cuda=cuda)
+    found = choose(cluster(nodes, *names), DEBIAN_12, Wanted(cuda=cuda))
     assert (found.branch, found.source, found.cuda) == (branch, source, line)
 
 
@@ -59,33 +64,33 @@ def test_newest_branch_that_serves_all(nodes, names, cuda, branch, source, line)
 )
 def test_what_no_driver_serves_names_the_nodes(nodes, names, cuda, says):
     with pytest.raises(NoDriver, match=says):
-        choose(cluster(nodes, *names), DEBIAN_12, cuda=cuda)
+        choose(cluster(nodes, *names), DEBIAN_12, Wanted(cuda=cuda))
 
 
 def test_a_branch_that_nobody_offers_is_named(nodes):
     with pytest.raises(
         NoDriver, match="need driver branch 570 or newer, and there is distribution"
     ):
-        choose(cluster(nodes, "b200"), {"distribution": [470, 535]})
+        choose(cluster(nodes, "b200"), {"distribution": [Offer(470), Offer(535)]})
 
 
 def test_a_pinned_branch_is_taken(nodes):
-    found = choose(cluster(nodes, "a100-dgx"), DEBIAN_12, pinned=570)
+    found = choose(cluster(nodes, "a100-dgx"), DEBIAN_12, Wanted(branch=570))
     assert (found.branch, found.source) == (570, "nvidia")
 
 
 def test_a_pinned_branch_that_no_source_lists_comes_from_the_last(nodes):
-    assert choose(cluster(nodes, "a100-dgx"), DEBIAN_12, pinned=595).source == "nvidia"
+    assert choose(cluster(nodes, "a100-dgx"), DEBIAN_12, Wanted(branch=595)).source == "nvidia"
 
 
 @pytest.mark.parametrize(("name", "pinned"), [("k80", 535), ("p100", 595), ("b200", 535)])
 def test_a_pinned_branch_must_serve_the_nodes(nodes, name, pinned):
     with pytest.raises(NoDriver, match=f"driver branch {pinned} does not serve node-0"):
-        choose(cluster(nodes, name), DEBIAN_12, pinned=pinned)
+        choose(cluster(nodes, name), DEBIAN_12, Wanted(branch=pinned))
 
 
 def test_a_pinned_branch_serves_unknown_gpus(nodes):
-    assert choose(cluster(nodes, "unknown"), DEBIAN_12, pinned=580).open_module == ("node-0",)
+    assert choose(cluster(nodes, "unknown"), DEBIAN_12, Wanted(branch=580)).open_module == ("node-0",)
 
 
 def test_kernel_modules_are_each_nodes_own(nodes):
@@ -96,7 +101,7 @@ def test_kernel_modules_are_each_nodes_own(nodes):
 
 
 def test_older_branches_keep_the_proprietary_module(nodes):
-    assert choose(cluster(nodes, "a100-dgx"), DEBIAN_12).open_module == ()
+    assert choose(cluster(nodes, "t4"), DEBIAN_12).open_module == ()
 
 
 def test_one_node_cannot_have_both_kernel_modules(nodes):
@@ -108,6 +113,92 @@ def test_one_node_cannot_have_both_kernel_modules(nodes):
 def test_nvswitches_want_fabric_manager(nodes):
     found = choose(cluster(nodes, "a100-dgx", "t4", "h100-hgx"), DEBIAN_12)
     assert found.fabric_manager == ("node-0", "node-2")
+    assert found.subnet_manager == ()
+
+
+def test_fabric_manager_and_driver_come_from_one_source(nodes):
+    """Debian has branch 535 for an HGX, and no Fabric Manager of that version."""
+    assert choose(cluster(nodes, "h100-hgx"), DEBIAN_12, Wanted(cuda=12)).source == "nvidia"
+    with pytest.raises(NoDriver, match="525 or newer with Fabric Manager, and there is"):
+        choose(cluster(nodes, "h100-hgx"), {"distribution": DEBIAN_12["distribution"]})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "bridges", "fabric"),
+    [(8, (), True), (8, ("0000:05:00.0",), True), (2, ("0000:05:00.0",), True), (4, (), False)],
+)
+def test_a_baseboard_of_b200_wants_the_subnet_manager_too(nodes, gpus, bridges, fabric):
+    board = nodes["b200"].model_copy(
+        update={"gpus": nodes["b200"].gpus * gpus, "nvswitches": bridges}
+    )
+    found = choose({"node-0": board}, DEBIAN_12)
+    assert found.fabric_manager == found.subnet_manager == (("node-0",) if fabric else ())
+
+
+def having(facts, installed, **more):
+    return facts.model_copy(update={"driver": Driver(installed=installed, **more)})
+
+
+RECIPE = Wanted(oldest="580.65.06", cuda=13)
+
+
+@pytest.mark.parametrize("installed", ["580.65.06", "590.48.01", "580.126.20"])
+def test_a_driver_that_serves_stays(nodes, installed):
+    found = choose({"node-0": having(nodes["t4"], installed)}, DEBIAN_12, RECIPE)
+    assert found.kept == {"node-0": installed}
+    assert found.replaced == {}
+
+
+@pytest.mark.parametrize(
+    ("machine", "installed", "wanted", "because"),
+    [
+        ("t4", "535.261.03", RECIPE, "the recipe needs 580.65.06 or newer"),
+        ("t4", "580.12.01", RECIPE, "the recipe needs 580.65.06 or newer"),
+        ("v100-dgx1", "590.48.01", Wanted(cuda=12), "which does not serve its GPUs"),
+        ("t4", "590.48.01", Wanted(branch=580), "branch 580 is asked for"),
+        ("t4", "580.65.06", Wanted(version="580.82.07"), "580.82.07 is asked for"),
+    ],
+)
+def test_a_driver_that_does_not_serve_is_replaced_with_the_reason(
+    nodes, machine, installed, wanted, because
+):
+    found = choose({"node-0": having(nodes[machine], installed)}, DEBIAN_12, wanted)
+    assert found.kept == {}
+    assert because in found.replaced["node-0"]
+
+
+def test_what_the_installer_put_there_is_not_installed_over(nodes):
+    old = having(nodes["t4"], "535.104.05", runfile=True)
+    with pytest.raises(NoDriver, match=r"node-0 has driver 535.104.05.*NVIDIA's installer"):
+        choose({"node-0": old}, DEBIAN_12, RECIPE)
+    serving = having(nodes["t4"], "580.65.06", runfile=True)
+    assert choose({"node-0": serving}, DEBIAN_12, RECIPE).kept
+
+
+def test_nodes_without_a_driver_take_the_branch_of_those_that_keep_theirs(nodes):
+    offers = {**DEBIAN_12, "nvidia": [*DEBIAN_12["nvidia"], Offer(590, fabric_manager=True)]}
+    one = {"node-0": having(nodes["t4"], "580.126.20"), "node-1": nodes["a100-dgx"]}
+    assert choose(one, offers, RECIPE).branch == 580
+    assert choose({"node-1": nodes["a100-dgx"]}, offers, RECIPE).branch == 590
+    # Where it cannot be had, both serve.
+    other = {"node-0": having(nodes["t4"], "595.10"), "node-1": nodes["a100-dgx"]}
+    assert choose(other, offers, RECIPE).branch == 590
+
+
+def test_an_exact_version_decides_the_branch(nodes):
+    assert choose(cluster(nodes, "t4"), DEBIAN_12, Wanted(version="570.10.01")).branch == 570
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        (Wanted(branch=570, version="580.82.07"), "580.82.07 is not of branch 570"),
+        (Wanted(version="580.12.01", oldest="580.65.06"), "is older than 580.65.06"),
+    ],
+)
+def test_wishes_that_contradict_each_other_are_refused(nodes, wanted, says):
+    with pytest.raises(NoDriver, match=says):
+        choose(cluster(nodes, "t4"), DEBIAN_12, wanted)
 
 
 @pytest.mark.parametrize(
