@@ -15,8 +15,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gpubed import __version__, paths
+from gpubed.allocation import Allocation
 from gpubed.errors import GpubedError
 from gpubed.hardware.anonymous import Anonymous
+from gpubed.paths import ClusterPaths
 from gpubed.ssh import SSH
 
 # Facts that have nothing to do with GPUs.
@@ -63,6 +65,22 @@ class Report(_Model):
     nodes: tuple[NodeReport, ...]
 
 
+def of_cluster(cluster: ClusterPaths, allocation: Allocation) -> Report:
+    """Return the report of the nodes that are to have GPUs.
+
+    Raises:
+        GpubedError: No node is, or one cannot be asked.
+    """
+    asked = [node for node in allocation.nodes if node.gpus]
+    if not asked:
+        raise GpubedError(f"no node of {cluster.name} is to have GPUs", "gpus: in cluster.yml")
+    collected = {}
+    for node in asked:
+        with SSH(node, cluster) as ssh:
+            collected[node.name] = collect(ssh)
+    return make(collected)
+
+
 def collect(ssh: SSH) -> dict[str, Any]:
     """Ask a node for what its report is made of, names included.
 
@@ -105,6 +123,13 @@ def write(path: Path, report: Report) -> None:
         path.write_text(report.model_dump_json(indent=1, by_alias=True) + "\n", encoding="utf-8")
     except OSError as error:
         raise GpubedError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def described(report: Report, path: Path) -> str:
+    """Say what was written where, and what of it is only pretended."""
+    simulated = sorted({node.simulated for node in report.nodes if node.simulated})
+    note = f"; simulated ({', '.join(simulated)}): no model can be recorded" if simulated else ""
+    return f"GPU report of {len(report.nodes)} node(s): {path}{note}"
 
 
 def read(path: Path) -> Report:
