@@ -5,15 +5,19 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
-from gpubed import registry
+from gpubed import allocation, plan, registry
 from gpubed.backends.base import Finding
 from gpubed.errors import GpubedError
+from gpubed.hardware import host
 from gpubed.paths import ClusterPaths
 from gpubed.spec import load, spec_backend
+from gpubed.ssh import SSH
 
 _PYTHON = (3, 11)
+_AT_ONCE = 16
 
 
 def examine(cluster: ClusterPaths | None) -> list[Finding]:
@@ -24,7 +28,30 @@ def examine(cluster: ClusterPaths | None) -> list[Finding]:
             findings += registry.backend(name).doctor(None)
         return findings
     spec = load(cluster.spec)
-    return findings + registry.backend(spec_backend(spec)).doctor(spec)
+    findings += registry.backend(spec_backend(spec)).doctor(spec)
+    return findings + gpu_hosts(cluster)
+
+
+def gpu_hosts(cluster: ClusterPaths) -> list[Finding]:
+    """Look at the machines that are to have GPUs: the nodes, or what will be nodes."""
+    wanted = plan.from_file(cluster.spec)
+    asked = {node.name: node.gpus for node in wanted.nodes if node.gpus}
+    if cluster.allocation.is_file():
+        sessions = [SSH(node, cluster) for node in allocation.load(cluster.allocation).nodes]
+    else:
+        sessions = registry.backend(wanted.backend).hosts(wanted.spec)
+
+    def look(session: SSH) -> list[Finding]:
+        name = session.node.name
+        try:
+            with session:
+                return host.findings(name, host.look(session), asked[name])
+        except GpubedError as error:
+            return [Finding(f"gpu.{name}", False, error.message, error.hint)]
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = pool.map(look, (each for each in sessions if each.node.name in asked))
+        return [finding for findings in found for finding in findings]
 
 
 def repair(cluster: ClusterPaths | None, say: Callable[[str], None]) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpubed.allocation import Allocation
     from gpubed.plan import ClusterPlan
     from gpubed.spec import ClusterSpec
+    from gpubed.ssh import SSH
 
 Properties = Mapping[str, Any]
 
@@ -289,6 +290,10 @@ class Backend(ABC):
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return what machines the testbed has, and how many of them are free now."""
         raise UsageError(f"backend {self.name} cannot tell what is free")
+
+    def hosts(self, spec: ClusterSpec) -> list[SSH]:
+        """Return sessions to machines that are there before they are nodes, by their names."""
+        return []
 
     def fits(self, plan: ClusterPlan) -> list[str]:
         """Return why the cluster cannot be had now; empty when it can, or nobody knows."""

@@ -31,6 +31,18 @@ class Generation(BaseModel):
     last_cuda: int | None
 
 
+class Chip(BaseModel):
+    """The GPUs with device ids from `first` to `last`, hexadecimal."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first: str
+    last: str
+    chip: str
+    generation: str
+    compute_capability: str
+
+
 class Table(BaseModel):
     """The part of the file that choices are made from.
 
@@ -39,6 +51,8 @@ class Table(BaseModel):
         cuda: The oldest driver branch for a CUDA major version.
         nvlink5: Chips whose NVSwitches are not on the PCI bus.
         nvlink5_board: How many of these are on a baseboard with NVSwitches.
+        nvswitches: PCI device ids of NVSwitches that need Fabric Manager.
+        chips: By device id; of several that fit, the first counts.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -48,6 +62,8 @@ class Table(BaseModel):
     cuda: dict[int, int]
     nvlink5: frozenset[str]
     nvlink5_board: int
+    nvswitches: tuple[str, ...]
+    chips: tuple[Chip, ...]
 
 
 @cache
@@ -55,3 +71,10 @@ def table() -> Table:
     """Return the table."""
     path = paths.assets() / "roles" / "hardware" / "files" / "nvidia-gpus.json"
     return Table.model_validate_json(path.read_text(encoding="utf-8"))
+
+
+def chip_of(device_id: str) -> Chip | None:
+    """Return what is known of a PCI device id, four hexadecimal digits; None if nothing."""
+    number = int(device_id, 16)
+    fitting = (c for c in table().chips if int(c.first, 16) <= number <= int(c.last, 16))
+    return next(fitting, None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpubed.backends.base import Backend, Driver, Existing, Finding, Offer, Problem
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, PrerequisiteMissing
 
 # Pulumi's and paramiko's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
@@ -138,6 +139,34 @@ class StaticBackend(Backend):
 
         return _on_each(_all(spec), offer)
 
+    def hosts(self, spec: ClusterSpec) -> list[SSH]:
+        """Return sessions to the hosts whose keys are known; `doctor` names the others."""
+        found = []
+        for host, name in _wanted(spec):
+            with suppress(PrerequisiteMissing):
+                found.append(_session(spec, host, name))
+        return found
+
+    def fits(self, plan: ClusterPlan) -> list[str]:
+        """Look at the hosts that are to have GPUs: whether they have them, and the recipe code."""
+        from gpubed.backends.static.node import lacking, look
+
+        nodes = {node.name: node for node in plan.nodes if node.gpus}
+
+        def why(host: Host, name: str) -> list[str]:
+            try:
+                found = _on(plan.spec, host, name, look)
+            except GpubedError:
+                return []  # `doctor` and `up` say that it is away
+            return lacking(found, nodes[name].gpus, plan.spec.recipe)
+
+        wanted = [(host, name) for host, name in _wanted(plan.spec) if name in nodes]
+        return [
+            f"{name} ({host.address}) {reason}"
+            for (host, name), reasons in zip(wanted, _on_each(wanted, why), strict=True)
+            for reason in reasons
+        ]
+
 
 def _config(spec: ClusterSpec) -> Config:
     config: Any = spec.backend
@@ -155,14 +184,18 @@ def _wanted(spec: ClusterSpec) -> list[tuple[Host, str]]:
     return [(host, name) for host, name in _all(spec) if name in names]
 
 
-def _on(spec: ClusterSpec, host: Host, name: str, do: Callable[[SSH], T]) -> T:
-    """Do something on a host, logged in as the user would be."""
+def _session(spec: ClusterSpec, host: Host, name: str) -> SSH:
+    """Return a session to a host, logged in as the user would be."""
     from gpubed.backends.static.access import door
     from gpubed.paths import Project
     from gpubed.ssh import SSH
 
     config = _config(spec)
-    with SSH(door(config, host, name), Project.find().cluster(spec.name), config.key) as ssh:
+    return SSH(door(config, host, name), Project.find().cluster(spec.name), config.key)
+
+
+def _on(spec: ClusterSpec, host: Host, name: str, do: Callable[[SSH], T]) -> T:
+    with _session(spec, host, name) as ssh:
         return do(ssh)
 
 

@@ -8,10 +8,12 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from gpubed import recipe as recipes
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties
 from gpubed.backends.static.access import door
 from gpubed.backends.static.config import Config, Host
 from gpubed.errors import GpubedError
+from gpubed.hardware.table import chip_of
 from gpubed.paths import Project
 from gpubed.ssh import SSH
 
@@ -32,13 +34,13 @@ echo "python=$(command -v python3)"
 echo "free_gib=$(df --output=avail -BG / | tail -n 1 | tr -dc 0-9)"
 echo "addresses=$(hostname -I)"
 echo "own_address=$(echo $SSH_CONNECTION | cut -d ' ' -f 3)"
-count=0
+gpus=
 for device in /sys/bus/pci/devices/*; do
   case "$(cat $device/vendor $device/class 2> /dev/null | tr '\n' ' ')" in
-    "0x10de 0x030"*) count=$((count + 1)) ;;
+    "0x10de 0x030"*) gpus="$gpus $(cat $device/device)" ;;
   esac
 done
-echo "gpus=$count"
+echo "gpus=$gpus"
 echo "owner=$(sudo -n cat /etc/gpubed/owner.json 2> /dev/null)"
 """
 _KEYS = "cat /etc/ssh/ssh_host_*_key.pub"
@@ -131,6 +133,7 @@ class Found:
         image: Its operating system as `cluster.yml` names it.
         addresses: All that it has.
         own_address: The one that we came in by.
+        gpu_ids: PCI device ids of its NVIDIA GPUs, four hexadecimal digits each.
         owner: The mark of the cluster whose node it is; empty when it is free.
     """
 
@@ -143,8 +146,13 @@ class Found:
     free_gib: int
     addresses: tuple[str, ...]
     own_address: str
-    gpus: int
+    gpu_ids: tuple[str, ...]
     owner: dict[str, str]
+
+    @property
+    def gpus(self) -> int:
+        """How many NVIDIA GPUs it has."""
+        return len(self.gpu_ids)
 
 
 def look(ssh: SSH) -> Found:
@@ -161,7 +169,7 @@ def look(ssh: SSH) -> Found:
         free_gib=int(facts["free_gib"] or 0),
         addresses=tuple(facts["addresses"].split()),
         own_address=facts["own_address"],
-        gpus=int(facts["gpus"]),
+        gpu_ids=tuple(word.removeprefix("0x") for word in facts["gpus"].split()),
         owner=json.loads(facts["owner"] or "{}"),
     )
 
@@ -182,7 +190,7 @@ def problems(found: Found, inputs: Properties) -> list[str]:
         "has no python3": not found.python,
         f"runs {found.image}, but cluster.yml says image: {image}": found.image != image,
         f"has {found.free_gib} GiB free on /, {_FREE_GIB} are needed": found.free_gib < _FREE_GIB,
-        f"has {found.gpus} NVIDIA GPUs, {gpus} are asked for": found.gpus < gpus,
+        _too_few(found, gpus): found.gpus < gpus,
         f"has no address {experiment}, only {', '.join(found.addresses)}": bool(
             experiment and experiment not in found.addresses
         ),
@@ -191,6 +199,18 @@ def problems(found: Found, inputs: Properties) -> list[str]:
         ),
     }
     return [why for why, is_so in wrong.items() if is_so]
+
+
+def lacking(found: Found, gpus: int, recipe: str) -> list[str]:
+    """Return why the GPUs of a host will not do: too few, or the recipe has no code for them."""
+    capabilities = {chip.compute_capability for id_ in found.gpu_ids if (chip := chip_of(id_))}
+    few = [_too_few(found, gpus)] if found.gpus < gpus else []
+    unserved = (recipes.why_not(recipes.load(recipe), each) for each in sorted(capabilities))
+    return few + [f"cannot run its GPUs: {why}" for why in unserved if why]
+
+
+def _too_few(found: Found, gpus: int) -> str:
+    return f"has {found.gpus} NVIDIA GPUs, {gpus} are asked for"
 
 
 def _words(line: str, owner: dict[str, str]) -> dict[str, str]:

@@ -1,21 +1,40 @@
 """gpubed verify."""
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from gpubed import handover, lifecycle
 from gpubed.allocation import load as load_allocation
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.hardware import report as gpu_report
 from gpubed.plan import from_file
 from gpubed.verify import VerificationFailed
 
 EXAMPLE = "gpubed verify lab"
+GpuReport = Annotated[
+    Path | None,
+    typer.Option(
+        "--gpu-report",
+        metavar="FILE",
+        help="First write all that a simulation of the GPUs can be recorded from, "
+        "with no name, address or serial number in it.",
+    ),
+]
 
 
-def command(cluster: Cluster, as_json: Json = False) -> int:
+def command(cluster: Cluster, report_to: GpuReport = None, as_json: Json = False) -> int:
     """Prove that the cluster is what its specification says."""
     ui, paths = UI(as_json), find(cluster)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    if report_to:
+        found = gpu_report.of_cluster(paths, granted)
+        gpu_report.write(report_to, found)
+        ui.say(gpu_report.described(found, report_to))
     display = Display(ui)
     with lifecycle.event_file(paths, "verify", None) as path, display.following(path):
         try:

@@ -16,3 +16,9 @@ def test_login_shells_know_cuda(host):
 
 def test_the_mock_of_nvidia_smi_is_gone(host):
     assert not host.exists("nvidia-smi")
+
+
+def test_a_compiler_that_nobody_needs_any_more_is_gone(host):
+    assert not host.file("/etc/gpubed/cuda-compiler").exists
+    assert not host.package("cuda-nvcc-12-4").is_installed
+    assert not host.package("cuda-cudart-dev-12-4").is_installed

@@ -1,0 +1,252 @@
+"""Whether a host can use its GPUs well: firmware, kernel, PCI bus and power.
+
+What was seen on the host by `roles/hardware/files/gpubed-gpu-host`, and what of it is to be
+repaired. Sources of what is demanded:
+
+- Secure Boot loads signed modules only: NVIDIA driver installation guide, "Secure Boot".
+- Peer-to-peer traffic that bridges redirect (ACS), or an IOMMU translates, takes the way
+  through the root: NCCL user guide, "PCI Access Control Services (ACS)".
+- Sizes of the window to a GPU's memory: the kernel's ABI, sysfs-bus-pci, `resourceN_resize`.
+- A link may run slower than it can while the GPU idles, but has all its lanes: the width is
+  compared as it is now, the speed as card and slot could have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gpubed import paths
+from gpubed.backends.base import Finding
+from gpubed.errors import GpubedError
+from gpubed.ssh import SSH
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Link(_Model):
+    """A PCI link: width in lanes, speed in GT/s; None where the kernel does not tell."""
+
+    current_link_width: float | None = None
+    max_link_width: float | None = None
+    current_link_speed: float | None = None
+    max_link_speed: float | None = None
+
+
+class Module(_Model):
+    """NVIDIA's kernel module; `loaded` is its version."""
+
+    loaded: str | None = None
+    installed: bool = False
+    signer: str | None = None
+
+
+class HostGPU(_Model):
+    """A GPU and its way to the root of the PCI bus.
+
+    Attributes:
+        driver: The kernel's driver that has it: nvidia, nouveau, vfio-pci, None.
+        slot: The link that the nearest bridge offers; None without a bridge (in a VM).
+        bar1_mib: MiB of the window to its memory.
+        bar1_largest_mib: MiB that it could be made; None where the kernel does not tell.
+        iommu: How its addresses are translated: `identity`, `DMA`, `DMA-FQ`; None is not.
+        redirecting: Bridges above it that send peer-to-peer traffic up to the root.
+        bridges_seen: Whether the bridges could be read: root may, others may not.
+        power_limit_w: Watts that it may take; `power_default_w` is the maker's.
+    """
+
+    pci: str
+    driver: str | None = None
+    link: Link = Link()
+    slot: Link | None = None
+    bar1_mib: int | None = None
+    bar1_largest_mib: int | None = None
+    iommu: str | None = None
+    redirecting: tuple[str, ...] = ()
+    bridges_seen: bool = True
+    power_limit_w: float | None = None
+    power_default_w: float | None = None
+    persistence: bool | None = None
+
+
+class GpuHost(_Model):
+    """A host, as far as its GPUs depend on it.
+
+    Attributes:
+        secure_boot: None without UEFI.
+        headers: Where the running kernel's are: `installed`, `offered` by a package source.
+    """
+
+    schema_: Literal["gpubed/gpu-host/1"] = Field(alias="schema")
+    kernel: str
+    simulated: str | None = None
+    secure_boot: bool | None = None
+    headers: Literal["installed", "offered"] | None = None
+    module: Module = Module()
+    nouveau: bool = False
+    gpus: tuple[HostGPU, ...] = ()
+
+
+def look(ssh: SSH) -> GpuHost:
+    """Ask a host; nothing on it is changed, and nothing needs to be installed there.
+
+    Raises:
+        GpubedError: It cannot be reached, or has no python3.
+    """
+    program = paths.assets() / "roles" / "hardware" / "files" / "gpubed-gpu-host"
+    command = "if sudo -n true 2> /dev/null; then sudo -n python3 -; else python3 -; fi"
+    said = ssh.run(command, stdin=program.read_text(encoding="utf-8"))
+    try:
+        return GpuHost.model_validate_json(said.stdout)
+    except ValidationError:
+        raise GpubedError(f"{ssh.node.name} does not tell about its GPUs: {said.tail}") from None
+
+
+def findings(name: str, host: GpuHost, asked: int) -> list[Finding]:
+    """Judge a host that is to have GPUs.
+
+    Args:
+        name: The node, for the ids: `gpu.<node>.<what>`.
+        host: What was seen there.
+        asked: How many GPUs it is to have.
+    """
+    if host.simulated:
+        message = f"{name} pretends to have {len(host.gpus)} x {host.simulated}: simulated"
+        return [Finding(f"gpu.{name}.simulated", True, message)]
+    return [
+        Finding(f"gpu.{name}.{what}", not why, f"{name}: {why or well}", fix if why else None)
+        for what, why, well, fix in _judged(host, asked)
+    ]
+
+
+def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
+    """Yield what was looked at, what is wrong, what is said if nothing is, and the repair."""
+    here = len(host.gpus)
+    yield (
+        "count",
+        f"has {here} NVIDIA GPUs, {asked} are asked for" if here < asked else "",
+        f"{here} GPUs",
+        "set gpus in cluster.yml to what there is; or lspci -d 10de:, and the seat of the card",
+    )
+    yield (
+        "secure_boot",
+        _unsigned(host),
+        "Secure Boot does not stand in the way",
+        "switch Secure Boot off in the firmware, or enrol the key of DKMS: "
+        "sudo mokutil --import /var/lib/dkms/mok.pub, then reboot",
+    )
+    yield (
+        "nouveau",
+        "nouveau is loaded and holds the GPU" if host.nouveau else "",
+        "nouveau is not loaded",
+        "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf; "
+        "sudo update-initramfs -u; sudo reboot",
+    )
+    yield (
+        "headers",
+        f"there are no headers of kernel {host.kernel}, and no driver yet"
+        if host.headers is None and host.module.loaded is None
+        else "",
+        f"headers of kernel {host.kernel} are {host.headers or 'not needed: a driver is loaded'}",
+        f"install linux-headers-{host.kernel}, or boot a kernel of the distribution",
+    )
+    yield from _bus(host.gpus)
+    yield from _power(host.gpus)
+
+
+def _unsigned(host: GpuHost) -> str:
+    if not host.secure_boot or host.module.loaded or host.module.signer:
+        return ""
+    built = "its driver is not signed" if host.module.installed else "a driver is built here"
+    return f"Secure Boot is on, and {built}: the kernel will refuse it"
+
+
+def _bus(gpus: tuple[HostGPU, ...]) -> Iterator[tuple[str, str, str, str]]:
+    taken = [f"{gpu.pci} by {gpu.driver}" for gpu in gpus if gpu.driver not in _DRIVERS]
+    yield (
+        "driver",
+        f"held by another driver: {_listed(taken)}" if taken else "",
+        "no other driver holds a GPU",
+        "take it out of /etc/modprobe.d and the kernel's command line (vfio-pci.ids), reboot",
+    )
+    narrow = [found for gpu in gpus if (found := _narrow(gpu))]
+    yield (
+        "pcie",
+        f"PCIe links below what the card can: {_listed(narrow)}" if narrow else "",
+        "PCIe links are as wide and as fast as the cards",
+        "seat the card anew, in a slot with all lanes; look at its riser and at the firmware",
+    )
+    small = [
+        f"{gpu.pci} {gpu.bar1_mib} of {gpu.bar1_largest_mib} MiB"
+        for gpu in gpus
+        if gpu.bar1_mib and gpu.bar1_largest_mib and gpu.bar1_mib < gpu.bar1_largest_mib
+    ]
+    yield (
+        "bar1",
+        f"BAR1 is smaller than it could be: {_listed(small)}" if small else "",
+        "BAR1 is as large as the card offers, as far as the kernel tells",
+        "switch Above 4G Decoding and Resizable BAR on in the firmware",
+    )
+    yield _peers(gpus)
+
+
+def _narrow(gpu: HostGPU) -> str:
+    width, lanes = gpu.link.current_link_width, gpu.link.max_link_width
+    if width and lanes and width < lanes:
+        return f"{gpu.pci} has x{width:g} of x{lanes:g}"
+    offered, speed = gpu.slot and gpu.slot.max_link_speed, gpu.link.max_link_speed
+    if offered and speed and offered < speed:
+        return f"{gpu.pci} is in a slot of {offered:g} of {speed:g} GT/s"
+    return ""
+
+
+def _peers(gpus: tuple[HostGPU, ...]) -> tuple[str, str, str, str]:
+    bridges = sorted({bridge for gpu in gpus for bridge in gpu.redirecting})
+    translated = [f"{gpu.pci} ({gpu.iommu})" for gpu in gpus if gpu.iommu not in (None, "identity")]
+    why = ""
+    if bridges:
+        why = f"ACS redirects traffic between GPUs and NICs at {_listed(bridges)}"
+    elif translated:
+        why = f"an IOMMU translates the addresses of {_listed(translated)}"
+    seen = all(gpu.bridges_seen for gpu in gpus)
+    return (
+        "peer_to_peer",
+        why,
+        "GPUs and NICs may talk directly" if seen else "bridges cannot be read without root",
+        "switch ACS and the IOMMU (VT-d, AMD-Vi) off in the firmware, or boot with iommu=pt; "
+        "a virtual machine needs both on its host",
+    )
+
+
+def _power(gpus: tuple[HostGPU, ...]) -> Iterator[tuple[str, str, str, str]]:
+    capped = [
+        f"{gpu.pci} {gpu.power_limit_w:g} of {gpu.power_default_w:g} W"
+        for gpu in gpus
+        if gpu.power_limit_w and gpu.power_default_w and gpu.power_limit_w < gpu.power_default_w
+    ]
+    default = max((gpu.power_default_w or 0 for gpu in gpus), default=0)
+    yield (
+        "power",
+        f"power is capped: {_listed(capped)}" if capped else "",
+        "no GPU has less power than its maker gives it, as far as the driver tells",
+        f"sudo nvidia-smi -pl {default:g}",
+    )
+    off = [gpu.pci for gpu in gpus if gpu.persistence is False]
+    yield (
+        "persistence",
+        f"set up anew for each job: {_listed(off)}" if off else "",
+        "GPUs stay initialised, as far as the driver tells",
+        "gpubed up CLUSTER starts nvidia-persistenced; by hand: sudo nvidia-smi -pm 1",
+    )
+
+
+# nouveau has a line of its own.
+_DRIVERS = (None, "nvidia", "nouveau")
+
+
+def _listed(words: list[str]) -> str:
+    return ", ".join(words)

@@ -1,0 +1,213 @@
+"""Records a model for simulated nodes from a GPU report.
+
+    python -m gpubed.hardware.recording REPORT MODEL > templates/simulation/models/MODEL.json
+
+The model is that of the first GPU of the first node. What no program on a node tells (CUDA
+cores, width of the memory bus) is null, to be looked up by hand; so are MIG's profiles. The
+machine around it is the one that other models of the same device have, else `pcie`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from lxml import etree
+
+from gpubed import paths
+from gpubed.errors import GpubedError, UsageError
+from gpubed.hardware.report import NodeReport, Report, read
+
+_MIB = 1 << 20
+
+
+def model(report: Report, name: str) -> dict[str, Any]:
+    """Return the content of a model's file.
+
+    Args:
+        report: What was found on real nodes.
+        name: What the model is called in `cluster.yml`.
+
+    Raises:
+        GpubedError: The report is a simulation's, or tells of no GPU.
+    """
+    node = report.nodes[0] if report.nodes else None
+    if node is None or not node.facts.get("gpus"):
+        raise GpubedError("the report tells of no GPU")
+    if node.simulated:
+        raise GpubedError(f"the report is of a simulated {node.simulated}, not of a GPU")
+    try:
+        parser = etree.XMLParser(resolve_entities=False, no_network=True)
+        log = etree.fromstring(node.commands["nvidia-smi -q -x"].encode(), parser)
+    except etree.XMLSyntaxError:
+        raise GpubedError("nvidia-smi did not answer on that node") from None
+    gpu = log.find("gpu")
+    if gpu is None:
+        raise GpubedError("nvidia-smi knew no GPU on that node")
+    version = log.findtext("driver_version", "unknown")
+    return {
+        "model": name,
+        **_identity(gpu, node),
+        "sources": [
+            {"document": f"GPU report of {report.at:%Y-%m-%d}, driver {version}", "url": None}
+        ],
+        "synthetic": ["GPU UUID", "serial number"],
+        **_card(node),
+        **_values(gpu),
+        "nvlink": _nvlink(node),
+        "mig": None,
+    }
+
+
+def _identity(gpu: etree._Element, node: NodeReport) -> dict[str, Any]:
+    return {
+        "name": gpu.findtext("product_name"),
+        "brand": gpu.findtext("product_brand"),
+        "architecture": node.facts["gpus"][0]["generation"],
+        "compute_capability": node.facts["gpus"][0]["compute_capability"],
+        "cuda_cores": None,
+    }
+
+
+def _card(node: NodeReport) -> dict[str, Any]:
+    device = node.pci[node.facts["gpus"][0]["pci"]]
+    word = {key: str(value).removeprefix("0x") for key, value in device.items()}
+    speed = re.match(r"[0-9.]+", word["max_link_speed"])
+    return {
+        "board": _board(word["device"]),
+        "pci": {
+            "device": word["device"],
+            "subsystem_vendor": word["subsystem_vendor"],
+            "subsystem_device": word["subsystem_device"],
+            "class": word["class"],
+            "revision": word["revision"],
+            "generation": _GENERATIONS.get(float(speed[0]) if speed else 0),
+            "width": int(word["max_link_width"]),
+            "bars": list(_bars(word["resource"])),
+        },
+    }
+
+
+# NVLink's version by generation: NVIDIA's whitepapers.
+_NVLINKS = {"Pascal": 1, "Volta": 2, "Ampere": 3, "Hopper": 4, "Blackwell": 5}
+# GT/s of a lane, by PCI Express Base Specification.
+_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+
+
+def _bars(resource: str) -> list[dict[str, int]]:
+    """Return the windows of a device: the first six lines are BARs, an unused one is zeros."""
+    found = []
+    for index, line in enumerate(resource.splitlines()[:6]):
+        first, last = (int(cell, 16) for cell in line.split()[:2])
+        if last:
+            found.append({"index": index, "bytes": last - first + 1})
+    return found
+
+
+def _board(device: str) -> str:
+    files = (paths.assets() / "templates" / "simulation" / "models").glob("*.json")
+    known = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(files))
+    return next((each["board"] for each in known if each["pci"]["device"] == device), "pcie")
+
+
+def _values(gpu: etree._Element) -> dict[str, Any]:
+    """Return readings, limits and versions; idle ones are what the report found."""
+
+    def number(*names: str) -> float | int | None:
+        """Return the number of the first element that has one: names changed over the years."""
+        for name in names:
+            found = re.match(r"[0-9.]+", gpu.findtext(name) or "")
+            if found:
+                value = float(found[0])
+                return int(value) if value.is_integer() else value
+        return None
+
+    def word(name: str) -> str | None:
+        text = gpu.findtext(name)
+        return None if text in (None, "N/A") else text
+
+    def power(name: str) -> float | int | None:
+        return number(f"gpu_power_readings/{name}", f"power_readings/{name}")
+
+    ecc, rows = word("ecc_mode/current_ecc"), gpu.find("remapped_rows/remapped_row_corr")
+    memory = number("fb_memory_usage/total"), number("fb_memory_usage/reserved")
+    return {
+        "part_number": word("gpu_part_number"),
+        "vbios": word("vbios_version"),
+        "inforom": {
+            "image": word("inforom_version/img_version"),
+            "oem": word("inforom_version/oem_object"),
+            "ecc": word("inforom_version/ecc_object"),
+        },
+        "memory": {
+            "bytes": int(memory[0] or 0) * _MIB,
+            "reserved_bytes": int(memory[1] or 0) * _MIB,
+            "bus_bits": None,
+        },
+        "clocks_mhz": {
+            "graphics": {
+                "idle": number("clocks/graphics_clock"),
+                "application": number("applications_clocks/graphics_clock"),
+                "max": number("max_clocks/graphics_clock"),
+            },
+            "memory": {
+                "idle": number("clocks/mem_clock"),
+                "max": number("max_clocks/mem_clock"),
+            },
+            "video": {
+                "idle": number("clocks/video_clock"),
+                "max": number("max_clocks/video_clock"),
+            },
+        },
+        "power_watts": {
+            "idle": power("instant_power_draw") or power("power_draw"),
+            "default": power("default_power_limit"),
+            "min": power("min_power_limit"),
+            "max": power("max_power_limit"),
+        },
+        "temperature_celsius": {
+            "idle": number("temperature/gpu_temp"),
+            "memory_idle": number("temperature/memory_temp"),
+            "max": number("temperature/gpu_temp_max_gpu_threshold"),
+            "slowdown": number("temperature/gpu_temp_slow_threshold"),
+            "shutdown": number("temperature/gpu_temp_max_threshold"),
+        },
+        "ecc": None if ecc is None else ecc == "Enabled",
+        "repair": "rows" if rows is not None else "pages" if ecc is not None else None,
+        "remap_banks": number("remapped_rows/row_remapper_histogram/row_remapper_histogram_max"),
+        "fan": word("fan_speed") is not None,
+        "gsp": word("gsp_firmware_version") is not None,
+    }
+
+
+def _nvlink(node: NodeReport) -> dict[str, int | None] | None:
+    """Return the links of the first GPU: `Link 0: 26.562 GB/s` is what each can do."""
+    first = node.commands["nvidia-smi nvlink -s"].split("\nGPU 1")[0]
+    speeds = [float(text) for text in re.findall(r"Link \d+: ([0-9.]+) GB/s", first)]
+    if not speeds:
+        return None
+    version = _NVLINKS.get(node.facts["gpus"][0]["generation"])
+    return {
+        "version": version,
+        "links": len(speeds),
+        "megabytes_per_second": int(speeds[0] * 1000),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Print the model that a report holds."""
+    if len(arguments) != 2:
+        raise UsageError("python -m gpubed.hardware.recording REPORT MODEL")
+    found = model(read(Path(arguments[0])), arguments[1])
+    sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except GpubedError as error:
+        sys.exit(f"{error}")

@@ -1,0 +1,269 @@
+"""`gpubed doctor` on GPU hosts: the collector on trees, and what is made of its answers.
+
+The trees are SYNTHETIC, written after the kernel's ABI (sysfs-bus-pci) and linux/pci_regs.h:
+no host with a GPU was at hand to record one. nvidia-smi, modinfo and apt-cache are STAND-INS.
+"""
+
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed import doctor
+from gpubed.backends.base import Finding
+from gpubed.errors import GpubedError
+from gpubed.hardware import host
+from gpubed.hardware.host import GpuHost
+
+COLLECTOR = Path(__file__).parents[3] / "roles/hardware/files/gpubed-gpu-host"
+KERNEL = "6.1.0-40-amd64"
+BRIDGE, CARD = "0000:00:01.0", "0000:01:00.0"
+LINK = {"link_width": "16", "link_speed": "32.0 GT/s PCIe"}
+SMI = "00000000:01:00.0, 700.00, 700.00, Enabled"
+
+
+class Tree:
+    """A host with one H100 below one bridge, everything as it should be."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.card = self._device(f"pci0000:00/{BRIDGE}/{CARD}")
+        self.bridge = self.card.parent
+        self.write(self.card / "vendor", "0x10de")
+        self.write(self.card / "device", "0x2330")
+        self.write(self.card / "class", "0x030200")
+        self.write(self.bridge / "class", "0x060400")
+        for device in (self.card, self.bridge):
+            for key, value in LINK.items():
+                self.write(device / f"current_{key}", value)
+                self.write(device / f"max_{key}", value)
+        self.bar1(131072, 131072)
+        self.acs(0)
+        self.write(folder / f"lib/modules/{KERNEL}/build/Makefile", "")
+        self.program("nvidia-smi", SMI)
+
+    def _device(self, place):
+        path = self.folder / "sys/devices" / place
+        path.mkdir(parents=True)
+        index = self.folder / "sys/bus/pci/devices"
+        index.mkdir(parents=True)
+        for device in (path, path.parent):
+            (index / device.name).symlink_to(device)
+        return path
+
+    def write(self, path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+    def bar1(self, mib, largest):
+        first, last = 0x1000000000, 0x1000000000 + (mib << 20) - 1
+        self.write(self.card / "resource", f"0x0 0x0 0x0\n{first:#x} {last:#x} 0x14220c")
+        # Every size from 1 MiB to the largest.
+        self.write(self.card / "resource1_resize", f"{(largest << 1) - 1:016x}")
+
+    def acs(self, control):
+        """Write the bridge's configuration space: AER, then ACS with this control register."""
+        space = bytearray(4096)
+        struct.pack_into("<I", space, 0x100, 0x140 << 20 | 1 << 16 | 0x0001)
+        struct.pack_into("<I", space, 0x140, 1 << 16 | 0x000D)
+        struct.pack_into("<HH", space, 0x144, 0x5F, control)
+        (self.bridge / "config").write_bytes(space)
+
+    def secure_boot(self, state):
+        path = self.folder / "sys/firmware/efi/efivars"
+        path.mkdir(parents=True)
+        name = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+        (path / name).write_bytes(bytes([6, 0, 0, 0, state]))
+
+    def program(self, name, answer):
+        """STAND-IN: a program that always says the same."""
+        path = self.folder / "bin" / name
+        self.write(path, f"#!/bin/sh\necho '{answer}'")
+        path.chmod(0o755)
+
+    def seen(self):
+        command = [sys.executable, COLLECTOR, "--root", self.folder, "--kernel", KERNEL]
+        environment = {**os.environ, "PATH": f"{self.folder / 'bin'}:/nowhere"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return GpuHost.model_validate_json(done.stdout)
+
+    def wrong(self, asked=1):
+        found = host.findings("node-0", self.seen(), asked)
+        return {f.id.removeprefix("gpu.node-0."): f for f in found if not f.ok}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path)
+
+
+def test_a_good_host_has_nothing_to_repair(tree):
+    found = host.findings("node-0", tree.seen(), 1)
+    assert [f for f in found if not f.ok] == []
+    assert len(found) == 10
+
+
+def nouveau(tree):
+    tree.write(tree.folder / "sys/module/nouveau/version", "")
+
+
+def unsigned(tree):
+    tree.secure_boot(1)
+    tree.program("modinfo", "")
+
+
+def half_width(tree):
+    tree.write(tree.card / "current_link_width", "8")
+
+
+def slow_slot(tree):
+    tree.write(tree.bridge / "max_link_speed", "16.0 GT/s PCIe")
+
+
+def held(tree):
+    (tree.folder / "sys/bus/pci/drivers/vfio-pci").mkdir(parents=True)
+    (tree.card / "driver").symlink_to(tree.folder / "sys/bus/pci/drivers/vfio-pci")
+
+
+def translated(tree):
+    tree.write(tree.card / "iommu_group/type", "DMA-FQ")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "what", "words", "fix"),
+    [
+        (nouveau, "nouveau", "nouveau is loaded", "blacklist nouveau"),
+        (unsigned, "secure_boot", "a driver is built here: the kernel will refuse", "mokutil"),
+        (half_width, "pcie", f"{CARD} has x8 of x16", "seat the card"),
+        (slow_slot, "pcie", "slot of 16 of 32 GT/s", "seat the card"),
+        (held, "driver", f"{CARD} by vfio-pci", "modprobe.d"),
+        (translated, "peer_to_peer", f"{CARD} (DMA-FQ)", "iommu=pt"),
+        (lambda t: t.acs(0x1D), "peer_to_peer", f"ACS redirects .* at {BRIDGE}", "iommu=pt"),
+        (lambda t: t.bar1(256, 131072), "bar1", "256 of 131072 MiB", "Resizable BAR"),
+        (
+            lambda t: t.program("nvidia-smi", SMI.replace("700.00,", "500.00,", 1)),
+            "power",
+            "500 of 700 W",
+            "nvidia-smi -pl 700",
+        ),
+        (
+            lambda t: t.program("nvidia-smi", SMI.replace("Enabled", "Disabled")),
+            "persistence",
+            CARD,
+            "nvidia-persistenced",
+        ),
+        (
+            lambda t: (
+                (t.folder / f"lib/modules/{KERNEL}/build/Makefile").unlink()
+                or (t.folder / f"lib/modules/{KERNEL}/build").rmdir()
+            ),
+            "headers",
+            f"no headers of kernel {KERNEL}",
+            f"linux-headers-{KERNEL}",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_repair(tree, break_it, what, words, fix):
+    break_it(tree)
+    wrong = tree.wrong()
+    assert list(wrong) == [what]
+    assert re.search(words.replace("(", r"\(").replace(")", r"\)"), wrong[what].message)
+    assert fix in wrong[what].fix
+
+
+def test_more_gpus_asked_than_there_are(tree):
+    assert "has 1 NVIDIA GPUs, 2 are asked for" in tree.wrong(asked=2)["count"].message
+
+
+@pytest.mark.parametrize("signed", ["a loaded driver", "a signature"])
+def test_secure_boot_does_no_harm_to_a_signed_driver(tree, signed):
+    tree.secure_boot(1)
+    if signed == "a signature":
+        tree.program("modinfo", "Debian Secure Boot CA")
+    else:
+        tree.write(tree.folder / "sys/module/nvidia/version", "580.95.05")
+    assert tree.wrong() == {}
+
+
+def test_headers_that_a_package_source_offers_will_do(tree):
+    (tree.folder / f"lib/modules/{KERNEL}/build/Makefile").unlink()
+    (tree.folder / f"lib/modules/{KERNEL}/build").rmdir()
+    tree.program("apt-cache", f"linux-headers-{KERNEL} | 6.1.1 | main")
+    assert tree.wrong() == {}
+
+
+def test_an_idle_link_that_is_slow_is_well(tree):
+    """GPUs save power that way; only what card and slot could do counts."""
+    tree.write(tree.card / "current_link_speed", "2.5 GT/s PCIe")
+    assert tree.wrong() == {}
+
+
+def test_what_nobody_may_read_is_not_called_well(tree):
+    """Without root the kernel shows 64 bytes of a bridge."""
+    (tree.bridge / "config").write_bytes(bytes(64))
+    found = {f.id: f for f in host.findings("node-0", tree.seen(), 1)}
+    assert "cannot be read without root" in found["gpu.node-0.peer_to_peer"].message
+
+
+def test_a_card_that_offers_no_other_window_is_well(tree):
+    tree.bar1(256, 256)
+    assert tree.wrong() == {}
+
+
+def test_a_host_that_pretends_says_so(tree):
+    simulation = {"schema": "gpubed/simulation/1", "model": "A100-SXM4-80GB", "gpus": 1}
+    tree.write(tree.folder / "etc/gpubed/simulation.json", json.dumps(simulation))
+    found = host.findings("node-0", tree.seen(), 1)
+    assert [f.id for f in found] == ["gpu.node-0.simulated"]
+    assert "1 x A100-SXM4-80GB: simulated" in found[0].message
+
+
+class TestDoctor:
+    """Which machines are looked at. STAND-IN: sessions that hand out an answer."""
+
+    @pytest.fixture
+    def cluster(self, tmp_path, monkeypatch):
+        folder = tmp_path / "inventories/own"
+        folder.mkdir(parents=True)
+        (folder / "cluster.yml").write_text(
+            "version: 1\n"
+            "backend: {type: static, user: me, hosts: {cpu: [{address: a}], gpu: [{address: b}]}}\n"
+            "nodes: [{name: cpu, count: 1}, {name: gpu, count: 1, gpus: 2}]\n"
+            "networks: {control: {subnet: 10.1.0.0/24}}\nrecipe: cuda13\n"
+        )
+        (tmp_path / "Pulumi.yaml").write_text("name: gpubed\n")
+        monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+        from gpubed.paths import Project
+
+        return Project.find().cluster("own")
+
+    def test_only_hosts_that_are_to_have_gpus_are_looked_at(self, cluster, monkeypatch):
+        class Session:
+            def __init__(self, name):
+                self.node = SimpleNamespace(name=name)
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                pass
+
+        asked = []
+
+        def look(session):
+            asked.append(session.node.name)
+            raise GpubedError("gpu-0 does not answer", "switch it on")
+
+        backend = "gpubed.backends.static.backend.StaticBackend.hosts"
+        monkeypatch.setattr(backend, lambda *_: [Session("cpu-0"), Session("gpu-0")])
+        monkeypatch.setattr(host, "look", look)
+        assert doctor.gpu_hosts(cluster) == [
+            Finding("gpu.gpu-0", False, "gpu-0 does not answer", "switch it on")
+        ]
+        assert asked == ["gpu-0"]
