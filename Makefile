@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-live bench lint format docs lock clean
+.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-live bench lint format docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -22,7 +22,7 @@ down: setup ## remove CLUSTER and everything that carries its id
 test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
 	@./setup.sh test
 	@$(MAKE) --no-print-directory lint
-	@$(PYTEST) tests --durations=15 -m "not services and not testbeds and not vms"
+	@$(PYTEST) tests --durations=15 -m "not services and not testbeds and not vms and not simulated"
 
 test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
 	@./setup.sh test
@@ -35,6 +35,10 @@ test-testbeds: ## servers and hosts that stand for each testbed, up to a finishe
 test-vms: ## virtual machines: the contract of the backend, NFS and RDMA between two of them
 	@./setup.sh test
 	@GPUBED_VM=1 $(PYTEST) tests -m vms
+
+test-gpu: ## the whole way of GPU clusters, on nodes that pretend to have GPUs
+	@./setup.sh test
+	@GPUBED_VM=1 $(PYTEST) tests -m simulated
 
 test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=debian-12 CHANGED=1 for a part
 	@./setup.sh test

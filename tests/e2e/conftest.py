@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from gpubed.backends.local import apt_sources
 from support.cluster import BIN, Cluster
 
 
@@ -33,6 +34,37 @@ def cluster(docker, tmp_path_factory):
         subprocess.run(
             [str(BIN / "gpubed"), "down", made.name, "-y"], env=made.environment, check=False
         )
+
+
+@pytest.fixture(scope="session")
+def rank_image(docker, tmp_path_factory):
+    """Return a function from a Debian release to an image that ranks run in, and its archive.
+
+    It has what the cluster's environment is built on; no registry is needed.
+    """
+    made = {}
+
+    def build(suite):
+        if suite not in made:
+            made[suite] = _rank_image(suite, tmp_path_factory.mktemp("image"))
+        return made[suite]
+
+    yield build
+    for name, _ in made.values():
+        subprocess.run(["docker", "rmi", name], check=False, capture_output=True)
+
+
+def _rank_image(suite, folder):
+    sources = apt_sources.sources(suite)
+    if shutil.which("mmdebstrap") is None or not sources:
+        pytest.skip(f"mmdebstrap, or apt sources of {suite}, are missing on this machine")
+    root, archive, name = folder / "root.tar", folder / "image.tar", f"gpubed-test-rank:{suite}"
+    packages = f"--include=python3,{'libopenmpi3' if suite == 'bookworm' else 'libopenmpi40'}"
+    build = ["mmdebstrap", "--variant=minbase", packages, suite, str(root)]
+    subprocess.run([*build, *map(str, sources)], check=True, capture_output=True)
+    subprocess.run(["docker", "import", str(root), name], check=True, capture_output=True)
+    subprocess.run(["docker", "save", name, "--output", str(archive)], check=True)
+    return name, archive
 
 
 @pytest.fixture

@@ -1,32 +1,10 @@
 """A job's ranks in containers: handed out, run on all nodes, and refused where an image lacks."""
 
-import shutil
-import subprocess
-
 import pytest
-
-from gpubed.backends.local import apt_sources
 
 pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
 
-IMAGE = "gpubed-test-rank:1"
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory):
-    """An image with what the cluster's environment is built on; no registry is needed."""
-    sources = apt_sources.sources("bookworm")
-    if shutil.which("mmdebstrap") is None or not sources:
-        pytest.skip("mmdebstrap, or apt sources of Debian 12, are missing on this machine")
-    folder = tmp_path_factory.mktemp("image")
-    root, made = folder / "root.tar", folder / "image.tar"
-    packages = "--include=python3,libopenmpi3"
-    build = ["mmdebstrap", "--variant=minbase", packages, "bookworm", str(root)]
-    subprocess.run([*build, *map(str, sources)], check=True, capture_output=True)
-    subprocess.run(["docker", "import", str(root), IMAGE], check=True, capture_output=True)
-    subprocess.run(["docker", "save", IMAGE, "--output", str(made)], check=True)
-    yield made
-    subprocess.run(["docker", "rmi", IMAGE], check=False, capture_output=True)
+IMAGE = "gpubed-test-rank:bookworm"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +20,8 @@ def cluster_with_docker(cluster):
 
 
 @pytest.fixture(scope="module")
-def handed_out(cluster_with_docker, archive):
+def handed_out(cluster_with_docker, rank_image):
+    _, archive = rank_image("bookworm")
     cluster_with_docker.json("image", IMAGE, "--archive", str(archive))
     return cluster_with_docker
 

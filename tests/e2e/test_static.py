@@ -3,7 +3,6 @@
 The hosts are bare nodes of a local cluster; their user's key and known hosts are a user's.
 """
 
-import json
 import socket
 import subprocess
 from urllib.parse import urlsplit
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from e2e.conftest import unique
-from support import howto
+from support import howto, own
 from support.cluster import Cluster
 from support.everywhere import EVERYWHERE, SUBNET, becomes_a_cluster_that_trains
 
@@ -60,29 +59,11 @@ def ground(docker, tmp_path_factory):
 @pytest.fixture(scope="module")
 def cluster(ground, tmp_path_factory):
     """The lab's specification with another backend block."""
-    allocation = json.loads((ground.state / "allocation.json").read_text())
-    *hosts, gate = allocation["nodes"]
     root = tmp_path_factory.mktemp("own")
-    known = root / "known_hosts"
-    with known.open("w") as file:
-        for node in allocation["nodes"]:
-            file.writelines(f"{node['control_address']} {key}\n" for key in node["host_keys"])
     made = Cluster(
         root,
         unique("own"),
-        backend={
-            "type": "static",
-            "user": "gpubed",
-            "key": str(ground.state / "secrets" / "id_ed25519"),
-            "known_hosts": str(known),
-            "bastions": [{"address": gate["control_address"]}],
-            "hosts": {
-                "node": [
-                    {"address": n["control_address"], "experiment_address": n["experiment_address"]}
-                    for n in hosts
-                ]
-            },
-        },
+        backend=own.backend(ground, root, "node"),
         **EVERYWHERE,
     )
     try:

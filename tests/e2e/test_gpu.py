@@ -1,0 +1,171 @@
+"""The whole way of a GPU cluster, on nodes that pretend to have GPUs: from `check` to `down`.
+
+Nothing computes on a GPU here, and nothing may say that it did.
+"""
+
+import re
+
+import pytest
+
+from e2e.conftest import unique
+from support.cluster import Cluster, labelled
+from support.simulated import SERVICES, checks, group, pin_driver
+
+pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+
+SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
+
+
+def way(id_, recipe, *groups, runtime="container", marks=(pytest.mark.simulated,)):
+    return pytest.param((recipe, groups, runtime), id=id_, marks=marks)
+
+
+# The first one is part of `make test`.
+WAYS = [
+    way("cuda13", "cuda13", group("A100-SXM4-80GB", 2, count=2), marks=()),
+    way("cuda12", "cuda12", group("V100-SXM2-16GB", 1, count=2)),
+    way("cuda12-13", "cuda12", group("P100-PCIE-16GB", 2, count=2, image="debian-13")),
+    way("nvswitch", "cuda13", group("H100-SXM5-80GB", 8, count=2, image="debian-13")),
+    way("more", "cuda13", group("A100-SXM4-80GB", 2, count=2, has=4)),
+    way(
+        "mixed",
+        "cuda13",
+        group("T4", 1, name="small"),
+        group("H200-SXM5-141GB", 8, name="large"),
+    ),
+]
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def cluster(request, docker, tmp_path_factory):
+    recipe, groups, runtime = request.param
+    made = Cluster(
+        tmp_path_factory.mktemp("gpu"),
+        unique("gpu"),
+        backend={"type": "local", "runtime": runtime},
+        nodes=list(groups),
+        recipe=recipe,
+        services=SERVICES,
+    )
+    try:
+        made.first_up = made.json("up")
+        yield made
+    finally:
+        made.call("down", "-y")
+        assert labelled(made.name) == []
+
+
+def asked(cluster):
+    """Return how many GPUs each node was to have."""
+    return {f"{g['name']}-{i}": g["gpus"] for g in cluster.spec["nodes"] for i in range(g["count"])}
+
+
+def drivers(cluster):
+    return {n["name"]: n["hardware"]["driver"] for n in cluster.json("status")["nodes"]}
+
+
+def test_up_ends_in_a_verified_cluster(cluster):
+    found = cluster.first_up["verification"]
+    assert found["failed"] == 0
+    assert found["simulated"] > 0
+    simulated = {c["id"] for c in checks(cluster.first_up) if c["result"] == "simulated"}
+    assert {"gpu.count", "gpu.driver", "gpu.compute", "gpu.memory"} <= simulated
+
+
+def test_no_check_of_a_gpu_passes(cluster):
+    about = [c for c in checks(cluster.first_up) if re.search("gpu|recipe.driver", c["id"])]
+    assert about
+    assert {c["result"] for c in about} <= {"simulated", "skip"}
+
+
+def test_status_says_that_the_gpus_are_pretended(cluster):
+    assert all(n["hardware"]["simulated"] for n in cluster.json("status")["nodes"])
+    assert "simulated" in cluster.call("status").stdout
+
+
+def test_nothing_is_left_to_do(cluster):
+    assert "nothing to change" in cluster.call("up").stderr
+
+
+def test_horovod_was_built_for_nccl(cluster):
+    said = cluster.node("head", "gpubed-rank horovodrun --check-build")
+    assert "[X] NCCL" in said
+
+
+def test_a_job_has_a_rank_per_gpu_and_says_that_no_gpu_computed(cluster):
+    result = cluster.json("run", "digits", "--set", "epochs=12")
+    assert (result["status"], result["world_size"]) == ("ok", sum(asked(cluster).values()))
+    assert result["simulated"] is True
+    assert result["backend"]["device"].startswith("cpu (simulated ")
+
+
+def test_a_job_in_containers_sees_the_gpus_that_were_asked_for(cluster, rank_image):
+    image, archive = rank_image(SUITES[cluster.spec["nodes"][0]["image"]])
+    cluster.json("image", image, "--archive", str(archive))
+    result = cluster.json("run", "digits", "--set", "epochs=12", "--container", image)
+    assert (result["status"], result["world_size"]) == ("ok", sum(asked(cluster).values()))
+    assert result["simulated"] is True
+
+
+def test_a_job_under_slurm_gets_its_gpus(cluster):
+    result = cluster.json("run", "digits", "--set", "epochs=12", "--launcher", "slurm")
+    assert (result["status"], result["world_size"]) == ("ok", sum(asked(cluster).values()))
+    offered = cluster.node("head", "sinfo --Node --noheader --format='%N %G'")
+    counts = {
+        row.split()[0]: re.search(r"gpu:(?:\S+?:)?(\d+)", row) for row in offered.splitlines()
+    }
+    assert {name: int(found[1]) for name, found in counts.items()} == asked(cluster)
+
+
+def test_a_driver_is_upgraded_and_rolled_back(cluster):
+    before = drivers(cluster)
+    if not all(version.startswith("580.") for version in before.values()):
+        pytest.skip(f"the archive has one version of the driver that was chosen: {before}")
+    for version in ("580.82.07", "580.65.06"):
+        up = pin_driver(cluster, version)
+        assert set(drivers(cluster).values()) == {version}
+        assert up["verification"]["failed"] == 0
+    pin_driver(cluster, None)
+
+
+FAULTS = {
+    "fallen-off-bus": "fallen off the bus|is lost|Unable to determine",
+    "xid-79": "Xid 79",
+    "ecc-double-bit": "ECC|Xid 48",
+    "requires-reset": "[Rr]equires reset",
+    "nvlink-down": "NVLink|Xid 74",
+    "throttled": "slowdown|throttl",
+    "library-mismatch": "mismatch",
+    "kernel-update": "module",
+}
+
+
+def look_twice(cluster, node):
+    cluster.node(node, "for i in 1 2; do sudo systemctl start gpubed-health.service; done")
+
+
+def states(cluster, *words, rc=0):
+    return {n["name"]: n for n in cluster.json("health", *words, rc=rc)["nodes"]}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_gpu_that_fails_is_found_left_out_and_requalified(cluster, fault):
+    node = list(asked(cluster))[-1]
+    if fault == "nvlink-down" and not has_nvlink(cluster, node):
+        pytest.skip("these GPUs have no NVLink")
+    cluster.node(node, f"sudo gpubed-simulate fault {fault}")
+    try:
+        look_twice(cluster, node)
+        found = states(cluster, rc=1)[node]
+        assert found["state"] == "quarantined"
+        assert re.search(FAULTS[fault], found["reason"]), found["reason"]
+        result = cluster.json("run", "digits", "--set", "epochs=2", rc=1)
+        assert list(result["left_out"]) == [node], "only its accuracy may be too low"
+        assert states(cluster, "--requalify", node, rc=1)[node]["state"] == "quarantined"
+    finally:
+        cluster.node(node, "sudo gpubed-simulate heal")
+    assert states(cluster, "--requalify", node)[node]["state"] == "well"
+
+
+def has_nvlink(cluster, node):
+    return "NV" in cluster.node(node, "nvidia-smi topo -m | grep ^GPU")

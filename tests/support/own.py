@@ -1,0 +1,33 @@
+"""Nodes of a bare local cluster as somebody's own hosts."""
+
+import json
+
+
+def backend(ground, folder, group):
+    """Return the static backend's options for the nodes of a bare cluster.
+
+    Args:
+        ground: The bare cluster; a node of its group `gate` is the way to the others.
+        folder: Where the user's known hosts go.
+        group: The node group that the hosts are for.
+    """
+    nodes = json.loads((ground.state / "allocation.json").read_text())["nodes"]
+    known = folder / "known_hosts"
+    with known.open("w") as file:
+        for node in nodes:
+            file.writelines(f"{node['control_address']} {key}\n" for key in node["host_keys"])
+    gates = [{"address": n["control_address"]} for n in nodes if n["group"] == "gate"]
+    return {
+        "type": "static",
+        "user": "gpubed",
+        "key": str(ground.state / "secrets" / "id_ed25519"),
+        "known_hosts": str(known),
+        **({"bastions": gates} if gates else {}),
+        "hosts": {
+            group: [
+                {"address": n["control_address"], "experiment_address": n["experiment_address"]}
+                for n in nodes
+                if n["group"] != "gate"
+            ]
+        },
+    }
