@@ -9,7 +9,7 @@ import pytest
 
 from e2e.conftest import unique
 from support.cluster import Cluster, labelled
-from support.simulated import SERVICES, checks, group, pin_driver
+from support.gpu_cluster import SERVICES, checks, group, pin_driver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 

@@ -6,7 +6,7 @@ from e2e.conftest import unique
 from support import own
 from support.cluster import Cluster
 from support.everywhere import SUBNET
-from support.simulated import MACHINE, SERVICES, checks, group, pin_driver
+from support.gpu_cluster import MACHINE, SERVICES, checks, group, pin_driver
 
 pytestmark = [pytest.mark.simulated, pytest.mark.e2e, pytest.mark.docker]
 
