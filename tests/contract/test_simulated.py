@@ -80,14 +80,14 @@ def test_gpus_are_on_the_bus_before_any_driver(node: SSH) -> None:
 
 def test_module_that_is_not_installed_does_not_load(node: SSH) -> None:
     assert "Module nvidia not found" in node.run("sudo modprobe nvidia", check=False).stderr
-    assert node.run("modinfo nvidia", check=False).exit_code == 1
+    assert node.run("sudo modinfo nvidia", check=False).exit_code == 1
 
 
 def test_driver_is_installed_from_the_archive_and_loaded(node: SSH) -> None:
     node.run("sudo apt-get update --error-on=any", timeout=180)
     install(node, OLD)
     node.run("sudo modprobe nvidia")
-    assert node.run("modinfo --field version nvidia").stdout.strip() == OLD.removesuffix("-1")
+    assert node.run("sudo modinfo --field version nvidia").stdout.strip() == OLD.removesuffix("-1")
     assert "Open Kernel Module" in node.run("cat /proc/driver/nvidia/version").stdout
     numbers = node.run("stat --format=%%t:%%T /dev/nvidia0 /dev/nvidia1 /dev/nvidiactl").stdout
     assert numbers.split() == ["c3:0", "c3:1", "c3:ff"]
@@ -171,14 +171,14 @@ def test_upgrade_needs_the_module_to_be_exchanged(node: SSH) -> None:
 def test_module_that_does_not_build_fails_the_installation(node: SSH) -> None:
     assert "Bad return status for module build" in install(node, BROKEN, check=False).stderr
     install(node, NEW)
-    assert node.run("modinfo --field version nvidia").stdout.strip() == NEW.removesuffix("-1")
+    assert node.run("sudo modinfo --field version nvidia").stdout.strip() == NEW.removesuffix("-1")
 
 
 def test_kernel_that_is_new_has_no_module_until_it_is_built(node: SSH) -> None:
     node.run("sudo gpubed-simulate fault kernel-update")
-    assert node.run("modinfo nvidia", check=False).exit_code == 1
+    assert node.run("sudo modinfo nvidia", check=False).exit_code == 1
     node.run("sudo dkms autoinstall")
-    assert node.run("modinfo nvidia").exit_code == 0
+    assert node.run("sudo modinfo nvidia").exit_code == 0
     assert json.loads(node.run("sudo gpubed-simulate status --json").stdout)["faults"] == []
 
 
