@@ -368,6 +368,8 @@ def _listed(machine, gpu, faults):
             f"link {link['link']} {'down' if down else 'up'} {link['to']} {link['pci']}"
             f" {int(device + vendor, 16)} {link['remote_link']}"
         )
+    count = (machine["model"]["nvlink"] or {"links": 0})["links"]
+    lines += [f"link {number} down" for number in range(len(gpu["links"]), count)]
     for profile in (machine["model"]["mig"] or {}).get("profiles", []):
         keys = (
             "enumerant",

@@ -73,15 +73,15 @@ API nvmlDeviceGetP2PStatus(handle one, handle other, uint capability, uint *out)
 
 /* -- NVLink ----------------------------------------------------------------------------- */
 
-/* Finds a link, or says that the GPU has no such one. */
+/* Finds a link. Callers try all numbers that any GPU could have. */
 static result find_link(handle device, uint number, struct gpu *gpu, struct link *link) {
     result found = look(device, gpu);
     if (found != SUCCESS)
         return found;
-    if (gpu->nvlink_version == ABSENT)
-        return NOT_SUPPORTED;
-    if (number >= MAX_LINKS || !gpu->links[number].present)
+    if (number >= MAX_LINKS)
         return INVALID_ARGUMENT;
+    if (!gpu->links[number].present)
+        return NOT_SUPPORTED;
     *link = gpu->links[number];
     return SUCCESS;
 }

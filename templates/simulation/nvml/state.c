@@ -82,11 +82,12 @@ static void read_link(struct gpu *gpu, const char *line) {
     uint number;
     char up[8], kind[8];
     struct link link = {.present = true};
-    if (sscanf(line, "%u %7s %7s %23s %u %u", &number, up, kind, link.pci, &link.device,
-               &link.remote) != 6 || number >= MAX_LINKS)
+    int found = sscanf(line, "%u %7s %7s %23s %u %u", &number, up, kind, link.pci, &link.device,
+                       &link.remote);
+    if (found < 1 || number >= MAX_LINKS)
         return;
-    link.up = !strcmp(up, "up");
-    link.to_switch = !strcmp(kind, "switch");
+    link.up = found == 6 && !strcmp(up, "up"); /* shorter: it leads nowhere */
+    link.to_switch = found == 6 && !strcmp(kind, "switch");
     gpu->links[number] = link;
 }
 

@@ -15,10 +15,25 @@ static const unsigned char wanted[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6
                                          0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
 
 API nvmlDeviceGetHandleByIndex_v2(uint index, handle *out);
+API nvmlDeviceGetHandleByPciBusId_v2(const char *address, handle *out);
+API nvmlDeviceGetTopologyCommonAncestor(handle one, handle other, uint *out);
 API nvmlDeviceGetMaxPcieLinkGeneration(handle device, uint *out);
 
 static result accept(void) { return SUCCESS; }
 static result refuse(void) { return NOT_SUPPORTED; }
+
+/* How two PCI devices reach each other, by their addresses; counted 0, 1, 2 for NVML's 10, 20, 30. */
+static result path(const char *one, const char *other, uint *out) {
+    handle first, second;
+    result found = nvmlDeviceGetHandleByPciBusId_v2(one, &first);
+    if (found == SUCCESS)
+        found = nvmlDeviceGetHandleByPciBusId_v2(other, &second);
+    if (found == SUCCESS)
+        found = nvmlDeviceGetTopologyCommonAncestor(first, second, out);
+    if (found == SUCCESS)
+        *out = *out / 10 - 1;
+    return found;
+}
 
 static result processes(handle device, uint *count, void *list) {
     LOOK(device);
@@ -33,9 +48,9 @@ static const union {
 } table[256] = {
     [0] = {.length = 256 * sizeof(function)},
     PLACES(1, 22, refuse),
-    PLACES(23, 23, accept), /* while a view is put together, and 26 */
+    PLACES(23, 23, path),
     PLACES(24, 25, refuse),
-    PLACES(26, 26, accept),
+    PLACES(26, 26, accept), /* while a view is put together */
     PLACES(27, 80, refuse),
     PLACES(81, 81, nvmlDeviceGetHandleByIndex_v2),
     PLACES(82, 212, refuse),
