@@ -110,7 +110,7 @@ def test_the_distributions_own_nvidia_smi_answers(node: SSH) -> None:
         ("xid-79", "-L", "lost"),
         ("requires-reset", "--query-gpu=temperature.gpu --format=csv", "reset"),
         ("throttled", "--query-gpu=clocks_throttle_reasons.hw_slowdown --format=csv", "Active"),
-        ("nvlink-down", "nvlink -s", "inactive"),
+        ("nvlink-down", "nvlink -s -i 1", "Link 0: <inactive>"),
     ],
 )
 def test_faults_of_a_gpu_show_and_heal(node: SSH, fault: str, query: str, shown: str) -> None:
