@@ -12,7 +12,12 @@ import json
 import os
 import sys
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+Place = tuple[str, int]  # PCI address, socket
 
 HERE = Path(__file__).resolve().parent
 SOCKETS = 2
@@ -62,17 +67,18 @@ FAULTS = (
 FAULTS_OF_THE_DRIVER = ("library-mismatch", "kernel-update")
 
 
-def models():
+def models() -> list[str]:
     """Return the names of the models there are."""
     return sorted(path.stem for path in (HERE / "models").glob("*.json"))
 
 
-def load(path):
+def load(path: str | Path) -> Json:
     """Return a model from its file."""
-    return json.loads(Path(path).read_text())
+    model: Json = json.loads(Path(path).read_text())
+    return model
 
 
-def machine(model, gpus, node, cpus=None):
+def machine(model: Json, gpus: int, node: str, cpus: list[int] | None = None) -> Json:
     """Return a machine with this many GPUs of a model (what `load` returned).
 
     UUIDs and serial numbers follow from the node's name and the GPU's number: they stay
@@ -114,10 +120,12 @@ def machine(model, gpus, node, cpus=None):
     }
 
 
-def _places(board, gpus, model):
+def _places(board: Json, gpus: int, model: Json) -> list[Place]:
     """Return each GPU's PCI address and socket: the first half on the first socket."""
     first = (gpus + 1) // SOCKETS
-    halves = [part[:count] for part, count in zip(board["addresses"], (first, gpus - first))]
+    halves = [
+        part[:count] for part, count in zip(board["addresses"], (first, gpus - first), strict=True)
+    ]
     places = [(address, socket) for socket, part in enumerate(halves) for address in part]
     if not gpus or len(places) < gpus:
         room = sum(len(part) for part in board["addresses"])
@@ -125,7 +133,7 @@ def _places(board, gpus, model):
     return places
 
 
-def _numa(cpus, places):
+def _numa(cpus: list[int], places: list[Place]) -> list[list[int]]:
     """Return the CPUs of each NUMA node; one node where there is one CPU, or one GPU."""
     if len(cpus) < SOCKETS or len(places) < SOCKETS:
         return [cpus]
@@ -133,7 +141,7 @@ def _numa(cpus, places):
     return [cpus[:half], cpus[half:]]
 
 
-def _switches(board, gpus):
+def _switches(board: Json, gpus: int) -> list[Json]:
     """Return what the node sees of the NVSwitches: they are on boards of eight.
 
     Where they are no PCI devices of their own, their bridges are listed in their place.
@@ -158,7 +166,7 @@ def _switches(board, gpus):
     return [{**seen, "pci": address, "class": "068000"} for address in switches["addresses"]]
 
 
-def _joined(board, gpus, model, switches):
+def _joined(board: Json, gpus: int, model: Json, switches: list[Json]) -> list[list[int]]:
     """Return how many NVLinks join GPU and GPU, row by row."""
     if not model["nvlink"]:
         return [[0] * gpus for _ in range(gpus)]
@@ -168,13 +176,15 @@ def _joined(board, gpus, model, switches):
     return [row[:gpus] for row in board["mesh"][:gpus]]
 
 
-def _links(places, joined, model, switches):
+def _links(
+    places: list[Place], joined: list[list[int]], model: Json, switches: list[Json]
+) -> list[list[Json]]:
     """Return the NVLinks of each GPU: to whom, and which link of the other one it is."""
     if not model["nvlink"]:
         return [[] for _ in places]
     if switches:
         return [_links_to(switches, gpu, model["nvlink"]["links"]) for gpu in range(len(places))]
-    links = [[] for _ in places]
+    links: list[list[Json]] = [[] for _ in places]
     device = f"10de:{model['pci']['device']}"
     for row, counts in enumerate(joined):
         for column in range(row + 1, len(counts)):
@@ -185,7 +195,7 @@ def _links(places, joined, model, switches):
     return links
 
 
-def _links_to(switches, gpu, count):
+def _links_to(switches: list[Json], gpu: int, count: int) -> list[Json]:
     """Return a GPU's links to the switches, shared out evenly."""
     return [
         _link(
@@ -199,19 +209,19 @@ def _links_to(switches, gpu, count):
     ]
 
 
-def _link(number, kind, pci, device, remote):
+def _link(number: int, kind: str, pci: str, device: str, remote: int) -> Json:
     return {"link": number, "to": kind, "pci": pci, "device": device, "remote_link": remote}
 
 
-def _topology(paths, joined):
+def _topology(paths: list[list[str]], joined: list[list[int]]) -> list[list[str]]:
     """Return the matrix that `nvidia-smi topo -m` prints: NVLinks where there are, else PCIe."""
     return [
-        [f"NV{links}" if links else path for path, links in zip(row, counts)]
-        for row, counts in zip(paths, joined)
+        [f"NV{links}" if links else path for path, links in zip(row, counts, strict=True)]
+        for row, counts in zip(paths, joined, strict=True)
     ]
 
 
-def _path(board, places, one, other):
+def _path(board: Json, places: list[Place], one: int, other: int) -> str:
     """Return how two GPUs reach each other over PCIe, in nvidia-smi's words."""
     if one == other:
         return "X"
@@ -223,12 +233,17 @@ def _path(board, places, one, other):
     return "PIX" if len(cards) == 1 else board["near"]
 
 
-def _serial(node, index):
+def _serial(node: str, index: int) -> str:
     digest = hashlib.sha256(f"{node}/{index}".encode()).digest()
     return f"00{int.from_bytes(digest[:6], 'big') % 10**11:011d}"  # 13 digits; no real one has 00
 
 
-def nvml_text(machine, faults=(), driver=None, module=None):
+def nvml_text(
+    machine: Json,
+    faults: Iterable[tuple[str, int]] = (),
+    driver: str | None = None,
+    module: str | None = None,
+) -> str:
     """Return what the NVML library reads; nvml/README.md has the format.
 
     Args:
@@ -257,14 +272,14 @@ def nvml_text(machine, faults=(), driver=None, module=None):
     return "\n".join(lines) + "\n"
 
 
-def _cuda(driver):
+def _cuda(driver: str) -> int:
     """Return NVML's number for the newest CUDA that a driver serves: 13000 for 13.0."""
     branch = int(driver.split(".")[0])
     major, minor = CUDA[max(known for known in CUDA if known <= max(branch, min(CUDA)))].split(".")
     return int(major) * 1000 + int(minor) * 10
 
 
-def _facts(machine, gpu):
+def _facts(machine: Json, gpu: Json) -> Json:
     """Return a GPU's single values. None means that such a GPU has no such thing."""
     model = machine["model"]
     pci, clocks, power = model["pci"], model["clocks_mhz"], model["power_watts"]
@@ -336,7 +351,7 @@ def _facts(machine, gpu):
     }
 
 
-def _faulty(fault, model, facts):
+def _faulty(fault: str, model: Json, facts: Json) -> Json:
     """Return the values that a fault changes."""
     if fault in ("fallen-off-bus", "xid-79"):
         return {"state": "lost"}
@@ -354,7 +369,7 @@ def _faulty(fault, model, facts):
     return {}
 
 
-def _listed(machine, gpu, faults):
+def _listed(machine: Json, gpu: Json, faults: list[str]) -> list[str]:
     """Return the lines of what a GPU has several of: ways to other GPUs, NVLinks, MIG profiles."""
     lines = [
         f"peer {other} {path} {int(machine['topology'][gpu['index']][other] != path)}"

@@ -1,0 +1,57 @@
+"""A pretended driver for tests: the NVML library, compiled, and the text that it reads."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from support import by_path
+
+FOLDER = Path(__file__).resolve().parents[2] / "templates/simulation"
+machine = by_path.load(FOLDER / "machine.py", "gpubed_simulation_machine")
+MODELS = machine.models()
+
+
+def model(name):
+    """Return what models/NAME.json holds."""
+    return machine.load(FOLDER / "models" / f"{name}.json")
+
+
+def library(version, folder):
+    """Compile the library of a driver version into a folder, and return the folder."""
+    subprocess.run(
+        ["make", "-s", "-C", FOLDER / "nvml", f"VERSION={version}", f"DESTINATION={folder}"],
+        check=True,
+    )
+    return folder
+
+
+class Driver:
+    """A node's driver, as programs that load libnvidia-ml.so.1 meet it.
+
+    Args:
+        libraries: folder with the library.
+        version: the driver version that the library was compiled for.
+        text: the file that the library reads.
+    """
+
+    def __init__(self, libraries, version, text):
+        self.libraries = libraries
+        self.version = version
+        self.text = text
+
+    def has(self, name, gpus=2, faults=(), module=...):
+        """Write the text anew: GPUs of a model; `module` is another version, or None."""
+        pretended = machine.machine(model(name), gpus, "node-0", cpus=[0, 1, 2, 3])
+        loaded = self.version if module is ... else module
+        self.text.write_text(machine.nvml_text(pretended, faults, self.version, loaded))
+        return pretended
+
+    def run(self, *command, check=True):
+        """Run a program on this driver and return what it did."""
+        environment = os.environ | {
+            "LD_LIBRARY_PATH": str(self.libraries),
+            "GPUBED_SIMULATION_NVML": str(self.text),
+        }
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=check, timeout=60
+        )
