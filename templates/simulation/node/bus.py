@@ -40,7 +40,8 @@ def show(address: str, pci: Mapping[str, Any], place: Mapping[str, Any]) -> None
 
     Args:
         address: As `0000:1b:00.0`.
-        pci: Ids and class as hexadecimal text, PCIe generation and width: see models/.
+        pci: Ids and class as hexadecimal text, PCIe generation and width: see models/;
+            `product_data` is a text of its vendor's.
         place: Its NUMA node and the CPUs next to it, as numbers.
     """
     folder = DEVICES / address
@@ -63,6 +64,8 @@ def show(address: str, pci: Mapping[str, Any], place: Mapping[str, Any]) -> None
     for name, text in texts.items():
         (folder / name).write_text(f"{text}\n")
     (folder / "config").write_bytes(_config(pci))
+    if "product_data" in pci:
+        (folder / "vpd").write_bytes(_product_data(pci["product_data"]))
 
 
 def lose(address: str) -> None:
@@ -110,6 +113,12 @@ def _config(pci: Mapping[str, Any]) -> bytes:
     config[0x08] = int(pci["revision"], 16)
     config[0x09:0x0C] = int(pci["class"], 16).to_bytes(3, "little")
     return bytes(config)
+
+
+def _product_data(text: str) -> bytes:
+    """Return vital product data with one field of the vendor's (PCI 3.0, appendix I)."""
+    field = b"V0" + bytes([len(text)]) + text.encode()
+    return b"\x90" + len(field).to_bytes(2, "little") + field + b"\x78"
 
 
 def _resource(bars: Iterable[Mapping[str, int]]) -> str:
