@@ -13,14 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from machine import CUDA  # noqa: E402
 
+# As packages.toml has them.
+Family = dict[str, Any]
+Package = dict[str, Any]
 # apt lets packages' scripts find no programs in /usr/local.
 DKMS = "/usr/local/sbin/dkms"
-ABOUT = " A STAND-IN for a simulated node of gpubed: it pretends, and drives no GPU.\n Named like the one of {}."
+ABOUT = """ A STAND-IN for a simulated node of gpubed: it pretends, and drives no GPU.
+ Named like the one of {}."""
 
 
 @dataclass(frozen=True)
@@ -31,28 +36,28 @@ class Release:
     broken: bool
 
     @property
-    def version(self):
+    def version(self) -> str:
         """The version of what is in the package."""
         return self.full.rpartition("-")[0]
 
     @property
-    def branch(self):
+    def branch(self) -> str:
         """The driver branch, as text."""
         return self.version.partition(".")[0]
 
     @property
-    def cuda(self):
+    def cuda(self) -> int:
         """The newest CUDA that the driver runs, as cuDriverGetVersion says it: 13000 is 13.0."""
         major, _, minor = CUDA[int(self.branch)].partition(".")
         return int(major) * 1000 + int(minor) * 10
 
-    def fill(self, text, **more):
+    def fill(self, text: str, **more: object) -> str:
         """Put the version's parts into a text."""
         known = {"version": self.version, "full": self.full, "branch": self.branch}
         return Template(text).safe_substitute(**known, **more)
 
 
-def releases(family, suite):
+def releases(family: Family, suite: str) -> list[Release]:
     """Return the versions that a family has for a suite of Debian."""
     names = family.get("versions") or family["suites"].get(suite, [])
     return [Release(name, name in family.get("broken", [])) for name in names]
@@ -61,10 +66,10 @@ def releases(family, suite):
 class Libraries:
     """What is compiled: once for each driver version, and only when a package has it."""
 
-    def __init__(self, work):
+    def __init__(self, work: Path) -> None:
         self._work = work
 
-    def content(self, name, release):
+    def content(self, name: str, release: Release) -> bytes:
         """Return the bytes of a file of a package."""
         if name == "nvidia-smi":
             return (self._work / name).read_bytes()
@@ -72,7 +77,7 @@ class Libraries:
             return self._compiled(name, release).read_bytes()
         return (HERE / "programs" / name).read_bytes()
 
-    def _compiled(self, name, release):
+    def _compiled(self, name: str, release: Release) -> Path:
         made = self._work / f"{name}.{release.version}"
         if made.exists():
             return made
@@ -87,7 +92,7 @@ class Libraries:
         return made
 
 
-def put(root, target, content, mode=0o644):
+def put(root: Path, target: str, content: bytes, mode: int = 0o644) -> None:
     """Write a file of a package."""
     path = root / target.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +100,7 @@ def put(root, target, content, mode=0o644):
     path.chmod(mode)
 
 
-def control(package, release, family):
+def control(package: Package, release: Release, family: Family) -> str:
     """Return the control file of a package."""
     fields = {
         "Package": release.fill(package["name"]),
@@ -114,7 +119,7 @@ def control(package, release, family):
     return "\n".join([*lines, described, ""])
 
 
-def scripts(package, release):
+def scripts(package: Package, release: Release) -> dict[str, str]:
     """Return the scripts that dpkg runs, by name, as Debian's own helpers write them."""
     configured, removed = [], []
     if user := package.get("user"):
@@ -143,7 +148,7 @@ def scripts(package, release):
     }
 
 
-def dkms(package, release):
+def dkms(package: Package, release: Release) -> bytes:
     """Return the description of a kernel module that `dkms` builds on the node."""
     lines = {
         "PACKAGE_NAME": package["dkms"],
@@ -159,7 +164,9 @@ def dkms(package, release):
     return f"# STAND-IN: read by gpubed-simulate, not by DKMS.\n{text}".encode()
 
 
-def build(package, release, family, libraries, out):
+def build(
+    package: Package, release: Release, family: Family, libraries: Libraries, out: Path
+) -> None:
     """Build one package."""
     with TemporaryDirectory() as folder:
         root = Path(folder) / "root"
@@ -184,7 +191,7 @@ def build(package, release, family, libraries, out):
         )
 
 
-def index(out):
+def index(out: Path) -> None:
     """Write the archive's index, for a `Suites: ./` source."""
     scan = ["dpkg-scanpackages", "--multiversion", "."]
     listed = subprocess.run(scan, cwd=out, check=True, capture_output=True).stdout
@@ -200,7 +207,7 @@ def index(out):
     )
 
 
-def main(work, out):
+def main(work: Path, out: Path) -> None:
     """Build all packages that this distribution's nodes are offered."""
     told = Path("/etc/os-release").read_text().splitlines()
     suite = next(line.partition("=")[2] for line in told if line.startswith("VERSION_CODENAME="))

@@ -5,7 +5,9 @@ Overlays: what is really there stays, and a file that is written here covers not
 
 import shutil
 import subprocess
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 _LAYERS = Path("/run/gpubed-simulation/layers")
 DEVICES = Path("/sys/bus/pci/devices")
@@ -14,7 +16,7 @@ PROC = Path("/proc/driver")
 _GIGATRANSFERS = {3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 
 
-def cover():
+def cover() -> None:
     """Lay a writable layer over the real folders; nothing happens the second time."""
     for folder in (DEVICES, MODULES):
         if not _is_covered(folder, "overlay"):
@@ -28,17 +30,18 @@ def cover():
         _run("mount", "-t", "tmpfs", "-o", "mode=755", "gpubed-simulation", str(PROC))
 
 
-def _is_covered(folder, kind):
+def _is_covered(folder: Path, kind: str) -> bool:
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return f"gpubed-simulation {folder} {kind} " in "".join(f"{line}\n" for line in mounts)
 
 
-def show(address, pci, place):
+def show(address: str, pci: Mapping[str, Any], place: Mapping[str, Any]) -> None:
     """Put a device on the bus; what was there is hidden.
 
     Args:
         address: As `0000:1b:00.0`.
-        pci: Ids and class as hexadecimal text, PCIe generation and width: see models/.
+        pci: Ids and class as hexadecimal text, PCIe generation and width: see models/;
+            `product_data` is a text of its vendor's.
         place: Its NUMA node and the CPUs next to it, as numbers.
     """
     folder = DEVICES / address
@@ -61,15 +64,17 @@ def show(address, pci, place):
     for name, text in texts.items():
         (folder / name).write_text(f"{text}\n")
     (folder / "config").write_bytes(_config(pci))
+    if "product_data" in pci:
+        (folder / "vpd").write_bytes(_product_data(pci["product_data"]))
 
 
-def lose(address):
+def lose(address: str) -> None:
     """Let a device answer nothing any more: it reads as ones, as what fell off the bus does."""
     (DEVICES / address / "config").write_bytes(b"\xff" * 64)
     (DEVICES / address / "revision").write_text("0xff\n")
 
 
-def bind(addresses, module):
+def bind(addresses: Iterable[str], module: str | None) -> None:
     """Say which module drives devices; None is none."""
     for address in addresses:
         link = DEVICES / address / "driver"
@@ -78,7 +83,7 @@ def bind(addresses, module):
             link.symlink_to(f"../../drivers/{module}")
 
 
-def load(name, version):
+def load(name: str, version: str) -> None:
     """Show a loaded module."""
     folder = MODULES / name
     folder.mkdir(exist_ok=True)
@@ -87,18 +92,18 @@ def load(name, version):
     (folder / "refcnt").write_text("0\n")
 
 
-def unload(name):
+def unload(name: str) -> None:
     """Show a module no more."""
     shutil.rmtree(MODULES / name, ignore_errors=True)
 
 
-def version(name):
+def version(name: str) -> str | None:
     """Return the version of a loaded module, or None."""
     path = MODULES / name / "version"
     return path.read_text().strip() if path.exists() else None
 
 
-def _config(pci):
+def _config(pci: Mapping[str, Any]) -> bytes:
     """Return the first 64 bytes of the configuration space (PCI Local Bus 3.0, section 6.1)."""
     config = bytearray(64)
     fields = {0x00: "vendor", 0x02: "device", 0x2C: "subsystem_vendor", 0x2E: "subsystem_device"}
@@ -110,7 +115,13 @@ def _config(pci):
     return bytes(config)
 
 
-def _resource(bars):
+def _product_data(text: str) -> bytes:
+    """Return vital product data with one field of the vendor's (PCI 3.0, appendix I)."""
+    field = b"V0" + bytes([len(text)]) + text.encode()
+    return b"\x90" + len(field).to_bytes(2, "little") + field + b"\x78"
+
+
+def _resource(bars: Iterable[Mapping[str, int]]) -> str:
     """Return the regions as sysfs lists them; their addresses are made up, their sizes not."""
     start, lines = 0x1000_0000_0000, ["0x0 0x0 0x0"] * 7
     for bar in bars:
@@ -119,5 +130,5 @@ def _resource(bars):
     return "\n".join(lines)
 
 
-def _run(*command):
+def _run(*command: str) -> None:
     subprocess.run(command, check=True)

@@ -9,11 +9,14 @@ import re
 import shutil
 import stat
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import bus
 import kernel_log
 import machine
+
 import node
 
 # What is loaded with it; the first is the driver itself.
@@ -32,12 +35,12 @@ class Failed(Exception):
     """What cannot be done, in the words of the real program."""
 
 
-def sources():
+def sources() -> list[dict[str, str]]:
     """Return the modules that packages brought to be built: the fields of their dkms.conf."""
     return [_fields(path) for path in sorted(_SOURCES.glob("*/dkms.conf")) if _is_ours(path)]
 
 
-def build(name, version):
+def build(name: str, version: str) -> None:
     """Build a module for the running kernel, as `dkms install` does.
 
     Raises:
@@ -57,19 +60,21 @@ def build(name, version):
     _INDEX.touch()
 
 
-def discard(name):
+def discard(name: str) -> None:
     """Remove a built module, as `dkms remove` does."""
     (_BUILT / f"{name}.ko").unlink(missing_ok=True)
 
 
-def built(name=None):
+def built(name: str | None = None) -> dict[str, str] | None:
     """Return what modinfo says of a built module, or of the one that `nvidia` stands for."""
     pattern = f"{name}.ko" if name else "nvidia*.ko"
     found = sorted(_BUILT.glob(pattern))
-    return dict(line.split(": ", 1) for line in found[0].read_text().splitlines()) if found else None
+    return (
+        dict(line.split(": ", 1) for line in found[0].read_text().splitlines()) if found else None
+    )
 
 
-def load():
+def load() -> None:
     """Load the driver; nothing happens when it is loaded.
 
     Raises:
@@ -79,13 +84,12 @@ def load():
         return
     module = built()
     if module is None:
-        raise Failed(
-            f"modprobe: FATAL: Module nvidia not found in directory /lib/modules/{platform.release()}"
-        )
+        folder = f"/lib/modules/{platform.release()}"
+        raise Failed(f"modprobe: FATAL: Module nvidia not found in directory {folder}")
     _come_up(module["version"], module["license"])
 
 
-def _come_up(version, license_):
+def _come_up(version: str, license_: str) -> None:
     found = node.simulated()
     for name in MODULES:
         bus.load(name, version)
@@ -98,7 +102,7 @@ def _come_up(version, license_):
     tell_nvml()
 
 
-def unload():
+def unload() -> None:
     """Unload the driver.
 
     Raises:
@@ -119,7 +123,7 @@ def unload():
     tell_nvml()
 
 
-def pretend_version(version):
+def pretend_version(version: str) -> None:
     """Let another version be loaded than is installed."""
     for name in MODULES:
         bus.load(name, version)
@@ -128,21 +132,20 @@ def pretend_version(version):
     tell_nvml()
 
 
-def tell_nvml():
+def tell_nvml() -> None:
     """Write what the NVML library reads."""
     loaded = bus.version("nvidia")
-    node.write(
-        _NVML, machine.nvml_text(node.simulated(), node.faults(), driver=_installed(), module=loaded)
-    )
+    found, broken = node.simulated(), node.faults()
+    node.write(_NVML, machine.nvml_text(found, broken, driver=_installed(), module=loaded))
 
 
-def _installed():
+def _installed() -> str | None:
     """Return the version of the driver's libraries, or None."""
     target = _LIBRARY.resolve()
     return target.name.removeprefix("libnvidia-ml.so.") if target.exists() else None
 
 
-def _proc(found, version, banner):
+def _proc(found: Mapping[str, Any], version: str, banner: str) -> None:
     for gpu in found["gpus"]:
         lines = {
             "Model": found["model"]["name"],
@@ -167,7 +170,7 @@ def _proc(found, version, banner):
     )
 
 
-def _device_files(found):
+def _device_files(found: Mapping[str, Any]) -> None:
     numbers = {f"nvidia{gpu['minor']}": (_MAJOR, gpu["minor"]) for gpu in found["gpus"]}
     numbers |= {"nvidiactl": (_MAJOR, _CONTROL)}
     numbers |= {"nvidia-uvm": (_UVM_MAJOR, 0), "nvidia-uvm-tools": (_UVM_MAJOR, 1)}
@@ -178,10 +181,10 @@ def _device_files(found):
         path.chmod(0o666)
 
 
-def _is_ours(path):
+def _is_ours(path: Path) -> bool:
     return "STAND-IN" in path.read_text().partition("\n")[0]
 
 
-def _fields(path):
+def _fields(path: Path) -> dict[str, str]:
     pairs = (line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
     return {key: value.strip('"') for key, value in pairs}

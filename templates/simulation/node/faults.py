@@ -4,10 +4,14 @@ Each fault shows where it would on a real node: in NVML's answers, in the kernel
 /sys and /proc, in what modinfo finds. Forms of the log's lines: NVIDIA, "XID Errors".
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import bus
 import driver
 import kernel_log
 import machine
+
 import node
 
 NAMES = (*machine.FAULTS, *machine.FAULTS_OF_THE_DRIVER)
@@ -16,7 +20,7 @@ _MENDED_BY_RESTART = ("xid-79", "ecc-double-bit", "requires-reset", "library-mis
 _OTHER_BUILD = ".00.00"
 
 
-def inject(name, index, instance=None):
+def inject(name: str, index: int, instance: int | None = None) -> None:
     """Let a GPU fail.
 
     Args:
@@ -43,7 +47,7 @@ def inject(name, index, instance=None):
         announce(name, index, instance)
 
 
-def _break_driver(name):
+def _break_driver(name: str) -> None:
     loaded = bus.version("nvidia")
     if name == "kernel-update":
         for source in driver.sources():
@@ -54,7 +58,7 @@ def _break_driver(name):
         driver.pretend_version(loaded.partition(".")[0] + _OTHER_BUILD)
 
 
-def heal(name=None):
+def heal(name: str | None = None) -> None:
     """Put a fault right, or all."""
     gone = [fault for fault in present() if name in (None, fault[0])]
     node.remember([fault for fault in node.faults() if fault not in gone])
@@ -67,7 +71,7 @@ def heal(name=None):
     show()
 
 
-def present():
+def present() -> list[tuple[str, int]]:
     """Return the faults that there still are: new packages put those of the driver right."""
     built = driver.built()
     ended = {
@@ -77,12 +81,12 @@ def present():
     return [fault for fault in node.faults() if not ended.get(fault[0], False)]
 
 
-def forget_what_a_restart_mends():
+def forget_what_a_restart_mends() -> None:
     """Keep only the faults that a restart does not put right."""
     node.remember([fault for fault in node.faults() if fault[0] not in _MENDED_BY_RESTART])
 
 
-def show():
+def show() -> None:
     """Let the bus and NVML show what there is, faults included."""
     found = node.simulated()
     pci = {"vendor": "10de", **found["model"]["pci"]}
@@ -92,7 +96,7 @@ def show():
         if gpu["index"] in lost:
             bus.lose(gpu["pci"])
     for switch in found["nvswitches"]:
-        bus.show(switch["pci"], {**_SWITCH, **switch}, {"numa_node": 0, "cpus": found["gpus"][0]["cpus"]})
+        bus.show(switch["pci"], {**_SWITCH, **switch}, found["gpus"][0])
     driver.tell_nvml()
 
 
@@ -107,7 +111,7 @@ _SWITCH = {
 }
 
 
-def announce(name, index, instance=None):
+def announce(name: str, index: int, instance: int | None = None) -> None:
     """Let the kernel say what its driver says of a fault."""
     found = node.simulated()
     where = found["gpus"][index]["pci"].rpartition(".")[0]
@@ -116,13 +120,14 @@ def announce(name, index, instance=None):
         kernel_log.say(f"NVRM: Xid (PCI:{where}{part}): {number}, {words}")
 
 
-def _messages(name, model):
+def _messages(name: str, model: Mapping[str, Any]) -> list[tuple[int, str]]:
     """Return the Xids of a fault and what follows their number."""
     nobody = "pid='<unknown>', name=<unknown>"
     repair = {
-        "rows": "Row Remapper: New row (0x0000000000b22f83) marked for remapping, reset gpu to activate.",
-        "pages": "Dynamic Page Retirement: New page retired, reboot to activate (0x00000000000fc10a).",
+        "rows": "Row Remapper: New row (0xb22f83) marked for remapping, reset gpu to activate.",
+        "pages": "Dynamic Page Retirement: New page retired, reboot to activate (0xfc10a).",
     }
+    registers = ", ".join(["0x10000"] + ["0x0"] * 6)
     messages = {
         "fallen-off-bus": [(79, f"{nobody}, GPU has fallen off the bus.")],
         "xid-79": [(79, f"{nobody}, GPU has fallen off the bus.")],
@@ -131,7 +136,7 @@ def _messages(name, model):
             (63, f"{nobody}, {repair.get(model['repair'])}"),
         ],
         "nvlink-down": [
-            (74, f"{nobody}, NVLink: fatal error detected on link 0(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"),
+            (74, f"{nobody}, NVLink: fatal error detected on link 0({registers})"),
         ],
         "requires-reset": [
             (154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"),

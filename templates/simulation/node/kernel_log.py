@@ -15,7 +15,7 @@ _SEQUENCE = Path("/run/gpubed-simulation/kmsg-sequence")
 _WARNING = 4
 
 
-def say(text):
+def say(text: str) -> None:
     """Let the kernel say a line."""
     log = os.open(_KMSG, os.O_RDWR | os.O_NONBLOCK if _is_fifo() else os.O_WRONLY)
     try:
@@ -30,11 +30,11 @@ def say(text):
         os.close(log)
 
 
-def _is_fifo():
+def _is_fifo() -> bool:
     return stat.S_ISFIFO(_KMSG.stat().st_mode)
 
 
-def _record(text):
+def _record(text: str) -> bytes:
     """Return a record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg of the kernel)."""
     number = int(_SEQUENCE.read_text()) + 1 if _SEQUENCE.exists() else 0
     _SEQUENCE.write_text(str(number))

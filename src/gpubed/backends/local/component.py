@@ -37,9 +37,7 @@ class Cluster(Testbed):
         recipe = Recipe(name, self._runtime, simulate)
         inputs = {"image": name, "runtime": self._runtime, "digest": recipe.digest}
         if simulate:
-            return Image(
-                f"{name}-simulated", _BACKEND, {**inputs, "simulate": True}, self.children
-            )
+            return Image(f"{name}-simulated", _BACKEND, {**inputs, "simulate": True}, self.children)
         return Image(name, _BACKEND, inputs, self.children)
 
     def _network(self, purpose: str, network: NetworkPlan) -> Network:

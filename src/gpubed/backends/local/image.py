@@ -127,9 +127,7 @@ class Recipe:
         found = (path for path in self.folder.rglob("*") if path.is_file())
         names = {path.relative_to(self.folder) for path in found}
         return sorted(
-            str(name)
-            for name in names
-            if name.parts[0] != "files" and name.suffix not in _NO_PARTS
+            str(name) for name in names if name.parts[0] != "files" and name.suffix not in _NO_PARTS
         )
 
     def read(self, name: str) -> bytes:
