@@ -35,7 +35,13 @@ def variables(cluster):
 def as_ansible_reads(cluster, host):
     """Return the variables of a host, as real Ansible puts them together."""
     done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-inventory"), "-i", cluster.inventory, "--host", host],
+        [
+            Path(sys.executable).with_name("ansible-inventory"),
+            "-i",
+            cluster.inventory,
+            "--host",
+            host,
+        ],
         env={**os.environ, "ANSIBLE_CONFIG": str(assets() / "ansible.cfg")},
         capture_output=True,
         text=True,

@@ -90,7 +90,9 @@ def test_a_pinned_branch_must_serve_the_nodes(nodes, name, pinned):
 
 
 def test_a_pinned_branch_serves_unknown_gpus(nodes):
-    assert choose(cluster(nodes, "unknown"), DEBIAN_12, Wanted(branch=580)).open_module == ("node-0",)
+    assert choose(cluster(nodes, "unknown"), DEBIAN_12, Wanted(branch=580)).open_module == (
+        "node-0",
+    )
 
 
 def test_kernel_modules_are_each_nodes_own(nodes):
