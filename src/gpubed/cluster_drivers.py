@@ -113,10 +113,10 @@ class _ConfigurationDriver(Driver):
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         cluster = _paths(inputs)
-        for path in (cluster.allocation, cluster.ssh_config, cluster.known_hosts):
+        inventory_files = (cluster.hosts, cluster.variables, cluster.former_variables)
+        state_files = (cluster.allocation, cluster.ssh_config, cluster.known_hosts)
+        for path in inventory_files + state_files:
             path.unlink(missing_ok=True)
-        for generated in ("hosts.yml", "group_vars/all/gpubed.yml"):
-            (cluster.inventory / generated).unlink(missing_ok=True)
         for folder in (cluster.applied, cluster.facts):
             shutil.rmtree(folder, ignore_errors=True)
         cluster.verification.unlink(missing_ok=True)

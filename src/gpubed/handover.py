@@ -39,7 +39,7 @@ def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
 
 
 def render(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:
-    """Write inventory, ssh_config, known_hosts, group_vars and the secrets they point to.
+    """Write inventory, variables, ssh_config, known_hosts and the secrets they point to.
 
     Returns:
         The files that changed, relative to the project.

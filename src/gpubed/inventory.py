@@ -22,7 +22,7 @@ _STATE = "{{ inventory_dir | realpath }}/../../.gpubed/"
 
 
 def render(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[Path]:
-    """Write inventory, group variables, ssh_config, known_hosts and allocation.
+    """Write inventory, variables, ssh_config, known_hosts and allocation.
 
     Returns:
         The files whose content changed.
@@ -30,23 +30,25 @@ def render(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> li
     for folder in (paths.facts, paths.applied):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     wanted = _texts(paths, plan, allocation)
+    paths.former_variables.unlink(missing_ok=True)
     return [path for path, text in wanted.items() if write_if_changed(path, text)]
 
 
 def is_rendered(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> bool:
     """Return whether `render` would change nothing: a killed run may have left any mixture."""
-    return all(_has(path, text) for path, text in _texts(paths, plan, allocation).items())
+    wanted = _texts(paths, plan, allocation)
+    return not paths.former_variables.exists() and all(_has(p, text) for p, text in wanted.items())
 
 
 def _texts(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[Path, str]:
     if not allocation.nodes:
         return {paths.allocation: allocation.model_dump_json(indent=2) + "\n"}
-    variables = group_vars(plan, allocation, paths)
+    given = {"all": {"vars": variables(plan, allocation, paths)}}
     mark = _MARK.format(paths.name)
     return {
         paths.allocation: allocation.model_dump_json(indent=2) + "\n",
-        paths.inventory / "hosts.yml": mark + text(allocation),
-        paths.inventory / "group_vars" / "all" / "gpubed.yml": mark + _yaml(variables),
+        paths.hosts: mark + text(allocation),
+        paths.variables: mark + _yaml(given),
         paths.known_hosts: known_hosts(allocation),
         paths.ssh_config: mark + ssh_config(allocation, paths),
     }
@@ -77,7 +79,7 @@ def _host(node: Node) -> dict[str, Any]:
     }
 
 
-def group_vars(plan: ClusterPlan, allocation: Allocation, paths: ClusterPaths) -> dict[str, Any]:
+def variables(plan: ClusterPlan, allocation: Allocation, paths: ClusterPaths) -> dict[str, Any]:
     """Return the variables of all hosts: the cluster's facts and every role's inputs."""
     networks = {
         "control": allocation.control.model_dump(mode="json"),

@@ -97,6 +97,25 @@ class ClusterPaths:
         return self.project.inventories / self.name
 
     @property
+    def hosts(self) -> Path:
+        """The hosts and groups of the inventory."""
+        return self.inventory / "hosts.yml"
+
+    @property
+    def variables(self) -> Path:
+        """The variables that gpubed gives to all hosts.
+
+        A file of the inventory itself, and not of its group_vars: these win, whatever
+        they are called (Ansible's "Understanding variable precedence").
+        """
+        return self.inventory / "gpubed.yml"
+
+    @property
+    def former_variables(self) -> Path:
+        """Where they were before; there they would win over files that sort before them."""
+        return self.inventory / "group_vars" / "all" / "gpubed.yml"
+
+    @property
     def state(self) -> Path:
         """Everything gpubed keeps about the cluster, outside Pulumi's state."""
         return self.project.root / ".gpubed" / self.name

@@ -148,7 +148,8 @@ def _renderer(plan: ClusterPlan) -> Any:
 
 def _user_variables(inventory: Path) -> list[Path]:
     found = [*inventory.glob("group_vars/**/*"), *inventory.glob("host_vars/**/*")]
-    return [path for path in found if path.is_file() and path.name != "gpubed.yml"]
+    former = inventory / "group_vars" / "all" / "gpubed.yml"  # gpubed's own, of an older release
+    return [path for path in found if path.is_file() and path != former]
 
 
 def _role_digest(role: str) -> str:

@@ -24,8 +24,14 @@ BACKENDS = {
     },
     "virtualwall": {
         "type": "virtualwall",
-        "aggregate": {"url": "https://am.example/3", "urn": "urn:publicid:IDN+a.example+authority+cm"},
-        "authority": {"slices": "https://sa.example/geni-sa/2", "members": "https://ma.example/geni-ma/2"},
+        "aggregate": {
+            "url": "https://am.example/3",
+            "urn": "urn:publicid:IDN+a.example+authority+cm",
+        },
+        "authority": {
+            "slices": "https://sa.example/geni-sa/2",
+            "members": "https://ma.example/geni-ma/2",
+        },
         "project": "mine",
         "login": "/login.pem",
     },

@@ -1,13 +1,17 @@
 """From an allocation to files: ordinary, complete, without a secret."""
 
+import json
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from gpubed import applied, inventory, roles
 from gpubed.allocation import Hop
-from gpubed.paths import Project
+from gpubed.paths import Project, assets
 from support.samples import sample_allocation, sample_plan
 
 
@@ -25,7 +29,25 @@ def rendered(cluster):
 
 
 def variables(cluster):
-    return yaml.safe_load((cluster.inventory / "group_vars" / "all" / "gpubed.yml").read_text())
+    return yaml.safe_load(cluster.variables.read_text())["all"]["vars"]
+
+
+def as_ansible_reads(cluster, host):
+    """Return the variables of a host, as real Ansible puts them together."""
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-inventory"),
+            "-i",
+            cluster.inventory,
+            "--host",
+            host,
+        ],
+        env={**os.environ, "ANSIBLE_CONFIG": str(assets() / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
 
 
 def test_a_second_rendering_writes_nothing(rendered):
@@ -68,6 +90,32 @@ def test_variables_are_plain_data_for_ansible(rendered):
     assert set(found["gpubed_fingerprints"]) == {
         r for p in found["gpubed_phases"].values() for r in p
     }
+
+
+@pytest.mark.parametrize(
+    "name", ["all/driver.yml", "all/00.yml", "all/zz.yml", "all.yml", "workers.yml"]
+)
+def test_a_users_own_variables_win_whatever_their_name(rendered, name):
+    cluster = rendered[0]
+    own = cluster.inventory / "group_vars" / name
+    own.parent.mkdir(parents=True)
+    own.write_text("jupyterlab_port: 9999\n")
+    found = as_ansible_reads(cluster, "node-1")
+    assert found["jupyterlab_port"] == 9999
+    assert found["gpubed_head"] == "node-0"
+
+
+def test_variables_of_an_older_release_do_not_stay(rendered):
+    """They would win: they were in the inventory's group_vars."""
+    cluster, wanted, granted, _ = rendered
+    before = roles.fingerprints(wanted, granted, cluster.inventory)
+    cluster.former_variables.parent.mkdir(parents=True)
+    cluster.former_variables.write_text("jupyterlab_port: 1\n")
+    assert roles.fingerprints(wanted, granted, cluster.inventory) == before
+    assert not inventory.is_rendered(cluster, wanted, granted)
+    inventory.render(cluster, wanted, granted)
+    assert not cluster.former_variables.exists()
+    assert inventory.is_rendered(cluster, wanted, granted)
 
 
 def test_phases_keep_the_order_that_roles_ask_for(rendered):

@@ -64,6 +64,10 @@ for unit in $({ ls gpubed-*.timer; sudo -n grep -ls gpubed -- *.service; } 2> /d
   sudo -n systemctl disable --now "$unit"
 done
 ! command -v nft > /dev/null || sudo -n nft delete table inet gpubed 2> /dev/null || true
+# What a role has to undo, so that the owner can go on with what stays.
+for hook in /etc/gpubed/leave.d/*; do
+  [ ! -e "$hook" ] || sudo -n sh "$hook"
+done
 sudo -n rm -f %(mark)s
 [ ! -f ~/.ssh/authorized_keys ] || sed -i %(pattern)s ~/.ssh/authorized_keys
 """

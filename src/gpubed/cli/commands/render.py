@@ -10,7 +10,7 @@ EXAMPLE = "gpubed render lab && ansible-playbook -i inventories/lab playbooks/si
 
 
 def command(cluster: Cluster, as_json: Json = False) -> int:
-    """Write inventory, group_vars, ssh_config and known_hosts; nothing else."""
+    """Write inventory, variables, ssh_config and known_hosts; nothing else."""
     ui, paths = UI(as_json), find(cluster)
     changed = handover.render(paths, from_file(paths.spec), load_allocation(paths.allocation))
     ui.document("render", {"changed": changed})

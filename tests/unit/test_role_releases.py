@@ -1,0 +1,83 @@
+"""Every role finds its variables on every release whose image somebody may choose.
+
+Ubuntu cannot be installed from here: that names and packages are worked out is all that
+is shown for it.
+"""
+
+import re
+
+import pytest
+
+from gpubed import registry, roles
+from gpubed.paths import assets
+from support import role_variables
+from support.specs import sample
+
+RELEASES = sorted(role_variables.RELEASES)
+INCLUDED = re.compile(r"include_vars:\s+(?:file: )?\"\{\{ ansible_facts\['(\w+)'\] \}\}\.yml\"")
+PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+# Worked out from what nodes told, not from their release.
+NOT_NAMES = {"__nvidia_driver_packages"}
+
+
+def included(role):
+    """Return the facts that name the files of variables of a role."""
+    texts = (p.read_text() for p in (assets() / "roles" / role / "tasks").glob("*.yml"))
+    return {name for text in texts for name in INCLUDED.findall(text)}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("role", registry.role_names())
+def test_the_files_that_a_role_reads_are_there(role, release):
+    told, folder = role_variables.facts(release), assets() / "roles" / role / "vars"
+    missing = [n for n in included(role) if not (folder / f"{told[n]}.yml").is_file()]
+    assert not missing
+
+
+@pytest.mark.parametrize("role", registry.role_names())
+def test_no_file_of_a_distribution_is_read_by_nobody(role):
+    own = {path.stem for path in (assets() / "roles" / role / "vars").glob("[A-Z]*.yml")}
+    assert bool(own) == bool(included(role))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("role", registry.role_names())
+def test_names_of_packages_are_worked_out(role, release):
+    given = roles.inputs(sample("static", "cuda13", "all", 2), role)
+    there = role_variables.variables(role, release, **given)
+    for name in there:
+        if re.search(r"_packages(_head)?$", name) and name not in NOT_NAMES:
+            found = role_variables.value(role, name, release, **given)
+            assert all(PACKAGE.fullmatch(package) for package in found), (name, found)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_each_branch_of_the_driver_names_all_its_parts(release):
+    catalog = role_variables.value("nvidia_driver", "__nvidia_driver_catalog", release)
+    key = role_variables.value("nvidia_driver", "__nvidia_driver_release", release)
+    for rows in catalog.values():
+        for row in rows:
+            assert row["dkms"]
+            assert all(PACKAGE.fullmatch(name) for name in row["libraries"])
+    keys = role_variables.value("nvidia_driver", "__nvidia_driver_keys", release)
+    assert re.fullmatch(r"[0-9A-F]{40}", keys[key]["fingerprint"])
+    assert keys[key]["fingerprint"].endswith(keys[key]["file"].removesuffix(".pub").upper())
+
+
+@pytest.mark.parametrize(
+    ("release", "missed"),
+    [("debian-12", []), ("debian-13", []), ("ubuntu-22.04", [">=3.11"]), ("ubuntu-24.04", [])],
+)
+def test_a_release_whose_python_is_too_old_is_refused_at_once(release, missed):
+    given = roles.inputs(sample("static", "cuda13", "all", 2), "base")
+    told = role_variables.facts(release)["python_version"]
+    asked = {"stdout": ".".join(told.split(".")[:2])}
+    found = role_variables.value(
+        "base", "__base_python_misses", release, __base_python_asked=asked, **given
+    )
+    assert found == missed
+
+
+def test_what_was_never_run_on_ubuntu_says_so():
+    for path in (assets() / "roles").glob("*/vars/Ubuntu.yml"):
+        assert re.match(r"---\n# (Unt|Not t)ested", path.read_text()), path
