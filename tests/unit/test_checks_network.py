@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import jobs
+from gpubed import jobs, registry
 from gpubed.checks import network
 from gpubed.checks.context import Context
 from gpubed.hardware.facts import HCA, Port
@@ -121,3 +121,25 @@ def test_gpudirect_is_proved_where_it_was_asked_for(verify, transports, options,
     check = verify({"transports": transports}, **given)["rdma.gpudirect"]
     assert check.result == result
     assert says in check.reason
+
+
+CLOUD = {
+    "type": "openstack",
+    "external_network": "public",
+    "access_from": ["192.0.2.0/24"],
+    "flavor": "gpu",
+}
+
+
+@pytest.mark.parametrize(
+    ("backend", "shaped"),
+    [
+        ({"type": "local"}, True),
+        (CLOUD, True),
+        ({**CLOUD, "shaping": "none"}, False),
+    ],
+)
+def test_who_holds_links_to_their_rate(backend, shaped):
+    plan = sample_plan(backend=backend)
+    assert registry.backend(plan.backend).shapes_links(plan.spec) is shaped
+    assert registry.backend("static").shapes_links(plan.spec) is False

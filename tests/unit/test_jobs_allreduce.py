@@ -151,6 +151,8 @@ def test_the_sum_of_all_sockets_counts(links):
         (200e6, True, 200e6, False),
         (200e6, True, 189e6, True),
         (200e6, True, 230e6, True),  # a link that is not held to its rate
+        (100e9, True, 93e9, False),
+        (100e9, True, 120e9, True),
         (10e9, False, 9.4e9, False),
         (10e9, False, 7e9, True),
         (10e9, False, 25e9, False),  # its owner built a faster one
