@@ -106,6 +106,13 @@ def test_in_slurm_the_job_asks(ask):
     assert ask(**job, SLURM_GPUS_ON_NODE="2", COUNT="0").returncode == 1
 
 
+def test_a_run_that_slurm_gave_no_gpus_does_not_start(ask):
+    """`gpubed run --launcher slurm` has all GPUs of its nodes, or ends."""
+    job = {"SLURM_JOB_ID": "7", "GPUBED_GPUS": "2", "GPUBED_RUN_DIR": "/shared/runs/x"}
+    assert ask(**job, COUNT="0").returncode == 1
+    assert ask(rank=1, **job, COUNT="2").stdout.startswith("cuda:1 ")
+
+
 @pytest.fixture
 def rank(tmp_path, library):
     """A function that starts a rank with `gpubed-rank`, as a launcher does."""
