@@ -12,6 +12,7 @@ import pytest
 from gpubed import checks, jobs, verify
 from gpubed.checks.context import Context
 from gpubed.cli import report
+from gpubed.cli.commands import run
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
 from gpubed.hardware.facts import Facts
@@ -199,7 +200,21 @@ def test_a_run_knows_what_its_nodes_pretend(tmp_path):
     cluster.facts.mkdir(parents=True)
     facts = Facts.model_validate(FACTS)
     (cluster.facts / "id-node-1.json").write_text(facts.model_dump_json(by_alias=True))
-    run = jobs._Run(cluster, plan, allocation, "own", SimpleNamespace(), "run", tmp_path)
-    assert run._simulated() == (MODEL,)
-    result = jobs.JobResult("own", "", 2, {"simulated": False}, simulated=run._simulated())
+    own = jobs._Run(cluster, plan, allocation, "own", SimpleNamespace(), "run", tmp_path)
+    assert own._simulated() == (MODEL,)
+    result = jobs.JobResult("own", "", 2, {"simulated": False}, simulated=own._simulated())
     assert result.document()["simulated"] is True
+
+
+def test_the_last_lines_of_a_run_say_that_its_gpus_are_simulated(tmp_path, monkeypatch, capsys):
+    plan = sample_plan()
+    granted = sample_allocation(plan)
+    monkeypatch.setattr(run, "find", lambda _: Project(tmp_path).cluster("lab"))
+    monkeypatch.setattr(run, "load_allocation", lambda _: granted)
+    monkeypatch.setattr(run, "from_file", lambda _: plan)
+    monkeypatch.setattr(run.health, "usable", lambda *_: (granted, []))
+    done = jobs.JobResult("digits", "/runs/1", 2, {"loss": 0.1}, simulated=(MODEL,))
+    monkeypatch.setattr(jobs, "run", lambda *_: done)
+    assert run.command("lab", "digits") == 0
+    simulated, _ = capsys.readouterr().out.splitlines()[-2:]
+    assert simulated.startswith(f"simulated: {MODEL} did not compute, the CPU did")
