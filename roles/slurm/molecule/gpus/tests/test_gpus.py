@@ -69,7 +69,7 @@ def test_a_model_may_be_asked_for(head):
 
 
 def test_the_launchers_job_has_all_gpus_of_all_nodes(head):
-    """As `--launcher slurm` and gpubed-srun start it: local ranks take their node's GPUs in turn."""
+    """As `--launcher slurm` and gpubed-srun start it: local ranks take GPUs in turn."""
     script = (
         f"export GPUBED_SLOTS='{SLOTS}' SLURM_HOSTFILE=/shared/home/alice/places\n"
         "printf 'node-0\\nnode-0\\nnode-1\\n' > $SLURM_HOSTFILE\n"
