@@ -98,7 +98,8 @@ def command_line() -> Iterator[str]:
         if kind.__module__ == "gpubed.errors":
             first = (kind.__doc__ or "").splitlines()[0]
             yield f"| {kind.exit_code} | {first} |"
-    yield "| 77 | Nothing was proved: there are only skips and simulated GPUs. |\n| 130 | Interrupted. |"
+    yield "| 77 | Nothing was proved: there are only skips and simulated GPUs. |"
+    yield "| 130 | Interrupted. |"
 
 
 def _verbs(group: Any) -> Iterator[list[str]]:

@@ -32,8 +32,9 @@ ONE_STREAM_BPS = 10e9
 MOST_STREAMS = 64
 # How far a link may be off that is held to its rate.
 TOLERANCE = 0.05
-# What a link must carry that is as fast as its owner built it: a share of its rate, as far
-# as the TCP of a machine that nobody tuned comes. RDMA has a check of its own.
+# What a link must carry that is as fast as its owner built it, or faster than one stream: a
+# share of its rate, as far as the TCP of a machine that nobody tuned comes. RDMA has a
+# check of its own.
 FLOOR = 0.8
 TCP_BPS = 50e9
 CHUNK = bytes(1 << 20)
@@ -90,9 +91,9 @@ def bounds(declared: float, shaped: bool) -> tuple[float, float | None]:
         declared: Its rate, in bit/s.
         shaped: Whether the testbed holds it to this rate.
     """
-    if shaped:
-        return (1 - TOLERANCE) * declared, (1 + TOLERANCE) * declared
-    return FLOOR * min(declared, TCP_BPS), None
+    exact = shaped and declared <= ONE_STREAM_BPS
+    least = (1 - TOLERANCE) * declared if exact else FLOOR * min(declared, TCP_BPS)
+    return least, (1 + TOLERANCE) * declared if shaped else None
 
 
 def timetable(count: int) -> Iterator[list[tuple[int, int]]]:

@@ -371,7 +371,7 @@ def _prepare(
     folder = f"{storage.shared.path}/runs/{run_id}"
     head.put(registry.job_folder(name), folder)
     network = plan.spec.networks.experiment
-    shaped = network is not None and registry.backend(plan.backend).shapes_links
+    shaped = network is not None and registry.backend(plan.backend).shapes_links(plan.spec)
     environment = {
         "GPUBED_RUN_DIR": folder,
         "GPUBED_SHARED": storage.shared.path,

@@ -134,8 +134,8 @@ class ExperimentNetwork(Section):
 
     subnet: Subnet | None = Field(default=None, description="chosen by name when absent")
     rate: Rate = Field(
-        description="of each node's link, both ways; links are held to it (± 5 %) on the local "
-        "backend, and must reach it elsewhere: 80 % over TCP, as far as 50 Gbit/s"
+        description="of each node's link, both ways; ± 5 % where the testbed holds links to it "
+        "(local, virtualwall, openstack with QoS), else the least: 80 %, or 40 Gbit/s over TCP"
     )
     mtu: int = Field(default=1500, ge=1280, le=9216, description="bytes")
     latency: Seconds = Field(default=0.0, description="one way; not on containers")

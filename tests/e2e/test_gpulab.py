@@ -2,7 +2,8 @@
 
 The image of those containers is a node of a local cluster, as it is after `up`: it has
 python3, horovodrun and torch on PATH, as an image for GPULab has. There are no GPUs here,
-so the image says that torch computes on the CPU; how many GPUs a worker has is what the server says.
+so the image says that torch computes on the CPU; how many GPUs a worker has is what the
+server says.
 """
 
 import json

@@ -17,6 +17,11 @@ def links():
     return by_path.load(JOB / "links.py", "allreduce_links")
 
 
+@pytest.fixture(scope="module")
+def transports():
+    return by_path.load(JOB / "transports.py", "allreduce_transports")
+
+
 @pytest.mark.parametrize("count", range(2, 12))
 def test_every_pair_of_nodes_meets_once(links, count):
     met = [tuple(sorted(pair)) for pairs in links.timetable(count) for pair in pairs]
@@ -81,11 +86,97 @@ def test_a_sender_out_of_turn_waits(links):
         early.sendall(links.RANK.pack(7))
         expected.sendall(links.RANK.pack(3))
         door = links.Door(listener)
-        with door.admit(3), early, expected:
+        [admitted] = door.admit(3)
+        with admitted, early, expected:
             assert expected.recv(1) == links.GO
             early.settimeout(0.05)
             with pytest.raises(TimeoutError):
                 early.recv(1)
-            door.admit(7).close()
+            door.admit(7)[0].close()
             early.settimeout(5)
             assert early.recv(1) == links.GO
+
+
+@pytest.mark.parametrize(
+    ("declared", "streams"),
+    [(None, 1), (200e6, 1), (10e9, 1), (25e9, 3), (100e9, 10), (400e9, 40), (3.2e12, 64)],
+)
+def test_links_faster_than_a_stream_get_several(links, declared, streams):
+    assert links.streams_for(declared) == streams
+
+
+def test_several_streams_are_measured_together(links, tmp_path, monkeypatch):
+    """Over real sockets: no two nodes of this machine have a link of 100 Gbit/s."""
+    monkeypatch.setattr(links, "WARM_UP_S", 0.05)
+    monkeypatch.setattr(links, "WINDOWS", 1)
+    found, opened = {}, []
+    admit = links.Door.admit
+
+    def counted(door, rank, count=1):
+        opened.append(count)
+        return admit(door, rank, count)
+
+    monkeypatch.setattr(links.Door, "admit", counted)
+
+    def node(rank):
+        found[rank] = links.measure(
+            tmp_path / "links", rank, 2, f"node-{rank}", "127.0.0.1", 0.2, 100e9
+        )
+
+    threads = [threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert opened == [10, 10]
+    # Loopback does more than this with a single stream, on any machine.
+    assert all(row["measured_bps"] > 1e9 for part in found.values() for row in part)
+
+
+def test_the_sum_of_all_sockets_counts(links):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        senders = [socket.create_connection(listener.getsockname()) for _ in range(3)]
+        streams = [listener.accept()[0] for _ in senders]
+        for sender, stream in zip(senders, streams, strict=True):
+            sender.sendall(bytes(1000))
+            stream.recv(1000, socket.MSG_WAITALL)
+        assert links.total(streams).payload == 3000
+        for one in (*senders, *streams):
+            one.close()
+
+
+@pytest.mark.parametrize(
+    ("declared", "shaped", "measured", "off"),
+    [
+        (200e6, True, 200e6, False),
+        (200e6, True, 189e6, True),
+        (200e6, True, 230e6, True),  # a link that is not held to its rate
+        (100e9, True, 93e9, False),
+        (100e9, True, 120e9, True),
+        (10e9, False, 9.4e9, False),
+        (10e9, False, 7e9, True),
+        (10e9, False, 25e9, False),  # its owner built a faster one
+        (100e9, False, 93e9, False),
+        (100e9, False, 9.4e9, True),  # a port that came up at 10 Gbit/s
+        (400e9, False, 180e9, False),
+        (400e9, False, 23e9, True),
+    ],
+)
+def test_a_link_is_judged_by_whether_it_is_shaped(links, declared, shaped, measured, off):
+    least, most = links.bounds(declared, shaped)
+    assert (measured < least or (most is not None and measured > most)) == off
+
+
+SAID = """
+node-0:11:20 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+node-0:11:20 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
+node-0:11:20 [0] NCCL INFO Channel 01/0 : 8[0] -> 0[0] [receive] via NET/IB/3/GDRDMA
+node-0:11:20 [0] NCCL INFO Channel 02/0 : 0[0] -> 8[0] [send] via NET/Socket/1
+node-0:11:20 [0] NCCL INFO Connected all rings
+"""
+
+
+def test_transports_are_counted_without_their_numbers(transports, tmp_path):
+    (tmp_path / "node-0.11").write_text(SAID)
+    assert transports.told(tmp_path) == {"P2P/CUMEM": 1, "NET/IB/GDRDMA": 2, "NET/Socket": 1}
+    assert transports.told(tmp_path / "nothing") == {}

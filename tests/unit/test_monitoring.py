@@ -127,7 +127,11 @@ def answers(figures):
         "link_carrier": [sample(1, **link)],
         "link_declared": [sample(200e6, **link)],
         "verified_at": [sample(NOW - 180, node="node-0")],
-        "verified": [sample(46, result="pass"), sample(0, result="fail")],
+        "verified": [
+            sample(46, result="pass"),
+            sample(0, result="fail"),
+            sample(9, result="simulated"),
+        ],
     }
 
 
@@ -160,7 +164,7 @@ def test_the_page_shows_nodes_gpus_links_and_verification(page):
     assert "97 %" in text
     assert "▲ slowed down" in text
     assert "node-0 eth1 ✓ up 200 Mbit/s" in text
-    assert "✓ 46 passed 3 min ago" in text
+    assert "✓ 46 passed 9 simulated, 3 min ago" in text
     assert "No alert fires." in text
 
 

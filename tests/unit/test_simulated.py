@@ -12,6 +12,7 @@ import pytest
 from gpubed import checks, jobs, verify
 from gpubed.checks.context import Context
 from gpubed.cli import report
+from gpubed.cli.commands import run
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
 from gpubed.hardware.facts import Facts
@@ -59,46 +60,48 @@ def test_a_check_that_nobody_thought_of_speaks_of_gpus():
     assert Check(id="new.thing", result="pass").about_gpus
 
 
-class PretendingNode:
-    """STAND-IN for a session to a node that pretends to have two GPUs, all of them well."""
+# What a node says that pretends to have two GPUs, all of them well.
+FACTS = {
+    "schema": "gpubed/facts/2",
+    "host": "node-0",
+    "kernel": "6.1.0",
+    "cpus": 8,
+    "memory_kib": 1,
+    "simulated": MODEL,
+    "driver": {"loaded": "580.95.05"},
+    "gpus": [
+        {
+            "pci": f"0000:0{index}:00.0",
+            "device_id": "20b2",
+            "generation": "Ampere",
+            "index": index,
+            "name": f"NVIDIA {MODEL}",
+            "driver": "580.95.05",
+        }
+        for index in range(2)
+    ],
+}
+PROOF = {
+    "asked": 2,
+    "simulated": MODEL,
+    "gpus": [
+        {
+            "index": index,
+            "name": f"NVIDIA {MODEL}",
+            "capability": "8.0",
+            "compute": {"value": 0.01, "error": ""},
+            "memory": {"value": 0.01, "error": ""},
+        }
+        for index in range(2)
+    ],
+}
 
-    FACTS = {
-        "schema": "gpubed/facts/2",
-        "host": "node-0",
-        "kernel": "6.1.0",
-        "cpus": 8,
-        "memory_kib": 1,
-        "simulated": MODEL,
-        "driver": {"loaded": "580.95.05"},
-        "gpus": [
-            {
-                "pci": f"0000:0{index}:00.0",
-                "device_id": "20b2",
-                "generation": "Ampere",
-                "index": index,
-                "name": f"NVIDIA {MODEL}",
-                "driver": "580.95.05",
-            }
-            for index in range(2)
-        ],
-    }
-    PROOF = {
-        "asked": 2,
-        "simulated": MODEL,
-        "gpus": [
-            {
-                "index": index,
-                "name": f"NVIDIA {MODEL}",
-                "capability": "8.0",
-                "compute": {"value": 0.01, "error": ""},
-                "memory": {"value": 0.01, "error": ""},
-            }
-            for index in range(2)
-        ],
-    }
+
+class PretendingNode:
+    """STAND-IN for a session to that node."""
 
     def run(self, command, *_, **__):
-        answers = {"gpubed-facts": json.dumps(self.FACTS), "gpubed-gpus": json.dumps(self.PROOF)}
+        answers = {"gpubed-facts": json.dumps(FACTS), "gpubed-gpus": json.dumps(PROOF)}
         if "ecc.errors" in command:
             answers[command] = "0, Enabled, 0\n1, Enabled, 0\n"
         if "sinfo" in command:
@@ -152,8 +155,8 @@ def test_no_check_of_gpus_passes_on_a_simulated_cluster(context):
 
 
 def test_the_same_answers_of_a_real_node_pass(context, monkeypatch):
-    monkeypatch.setitem(PretendingNode.FACTS, "simulated", None)
-    monkeypatch.setitem(PretendingNode.PROOF, "simulated", None)
+    monkeypatch.setitem(FACTS, "simulated", None)
+    monkeypatch.setitem(PROOF, "simulated", None)
     passed = {check.id for check in results_of(context) if check.result == "pass"}
     assert {"gpu.count", "gpu.compute", "gpu.memory", "gpu.driver", "recipe.driver"} <= passed
 
@@ -195,9 +198,23 @@ def test_a_run_knows_what_its_nodes_pretend(tmp_path):
     plan = sample_plan()
     allocation, cluster = sample_allocation(plan), Project(tmp_path).cluster("lab")
     cluster.facts.mkdir(parents=True)
-    facts = Facts.model_validate(PretendingNode.FACTS)
+    facts = Facts.model_validate(FACTS)
     (cluster.facts / "id-node-1.json").write_text(facts.model_dump_json(by_alias=True))
-    run = jobs._Run(cluster, plan, allocation, "own", SimpleNamespace(), "run", tmp_path)
-    assert run._simulated() == (MODEL,)
-    result = jobs.JobResult("own", "", 2, {"simulated": False}, simulated=run._simulated())
+    own = jobs._Run(cluster, plan, allocation, "own", SimpleNamespace(), "run", tmp_path)
+    assert own._simulated() == (MODEL,)
+    result = jobs.JobResult("own", "", 2, {"simulated": False}, simulated=own._simulated())
     assert result.document()["simulated"] is True
+
+
+def test_the_last_lines_of_a_run_say_that_its_gpus_are_simulated(tmp_path, monkeypatch, capsys):
+    plan = sample_plan()
+    granted = sample_allocation(plan)
+    monkeypatch.setattr(run, "find", lambda _: Project(tmp_path).cluster("lab"))
+    monkeypatch.setattr(run, "load_allocation", lambda _: granted)
+    monkeypatch.setattr(run, "from_file", lambda _: plan)
+    monkeypatch.setattr(run.health, "usable", lambda *_: (granted, []))
+    done = jobs.JobResult("digits", "/runs/1", 2, {"loss": 0.1}, simulated=(MODEL,))
+    monkeypatch.setattr(jobs, "run", lambda *_: done)
+    assert run.command("lab", "digits") == 0
+    simulated, _ = capsys.readouterr().out.splitlines()[-2:]
+    assert simulated.startswith(f"simulated: {MODEL} did not compute, the CPU did")

@@ -196,8 +196,6 @@ class Backend(ABC):
         engine_required: The only engine that its resources can be made with, if it is one.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
         simulates: Whether its nodes can pretend to have GPUs.
-        shapes_links: Whether it holds links of the experiment network to the declared rate;
-            else they carry what their owner built, and more is no fault.
     """
 
     name: str
@@ -207,7 +205,6 @@ class Backend(ABC):
     engine_required: Literal["cli"] | None = None
     native: frozenset[str] = frozenset()
     simulates: bool = False
-    shapes_links: bool = False
 
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot make the testbed's resources.
@@ -225,6 +222,13 @@ class Backend(ABC):
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Return what of the specification this testbed cannot do."""
         return []
+
+    def shapes_links(self, spec: ClusterSpec) -> bool:
+        """Say whether links of the experiment network are held to the declared rate.
+
+        Else they carry what their owner built, and more than declared is no fault.
+        """
+        return False
 
     @abstractmethod
     def doctor(self, spec: ClusterSpec | None) -> list[Finding]:

@@ -53,11 +53,14 @@ def ecc(*cells):
     return "".join(f"{index}, Enabled, {cell}\n" for index, cell in enumerate(cells))
 
 
+NO_ERRORS = ecc("0", "0")
+
+
 @pytest.fixture
 def verify(tmp_path):
     """A function that runs a check on a cluster of recorded machines."""
 
-    def run(check, names, gpus, ecc=ecc("0", "0"), proof=None, recipe="cuda13"):
+    def run(check, names, gpus, ecc=NO_ERRORS, proof=None, recipe="cuda13"):
         plan = sample_plan(nodes=[{"name": "node", "count": len(names)}], recipe=recipe)
         allocation = sample_allocation(plan)
         nodes = tuple(node.model_copy(update={"gpus": gpus}) for node in allocation.nodes)

@@ -10,6 +10,7 @@ from gpubed.hardware.binding import Binding
 from support import machines
 
 TEMPLATES = machines.ROOT / "roles/horovod/templates"
+DEVICE = machines.ROOT / "roles/horovod/files/gpubed-device"
 SAY = ["sh", "-c", 'echo "$(taskset -cp $$ | sed "s/.*: //") gpu=$GPUBED_GPU hca=$GPUBED_HCA"']
 
 
@@ -24,7 +25,8 @@ def rank(tmp_path):
     """A function that runs a command as a local rank."""
     (tmp_path / "horovod.env").write_text("GPUBED_NODE=node-0\n")
     program = tmp_path / "gpubed-rank"
-    program.write_text(render("gpubed-rank.j2").replace("/etc/gpubed", str(tmp_path)))
+    text = render("gpubed-rank.j2").replace("/etc/gpubed", str(tmp_path))
+    program.write_text(text.replace("/usr/local/bin/gpubed-device", str(DEVICE)))
 
     def run(bindings, **environment):
         if bindings is not None:

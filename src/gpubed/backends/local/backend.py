@@ -21,13 +21,16 @@ class LocalBackend(Backend):
     name = "local"
     shared_storage = "volume"
     simulates = True
-    shapes_links = True
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what containers cannot do."""
         from gpubed.backends.local import limits
 
         return limits.problems(spec)
+
+    def shapes_links(self, spec: ClusterSpec) -> bool:
+        """Links are held to their rate by the kernel's traffic control."""
+        return True
 
     def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
         """Look at Docker, disk, memory, kernel and addresses."""

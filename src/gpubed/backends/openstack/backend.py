@@ -30,6 +30,12 @@ class OpenStackBackend(Backend):
 
         return limits.problems(spec)
 
+    def shapes_links(self, spec: ClusterSpec) -> bool:
+        """Links are held to their rate by the cloud's network, unless the owner wants no QoS."""
+        from gpubed.backends.openstack.config import Config
+
+        return isinstance(spec.backend, Config) and spec.backend.shaping == "qos"
+
     def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
         """Look at tools, credentials, quota, flavors, images and networks."""
         from gpubed.backends.openstack import doctor

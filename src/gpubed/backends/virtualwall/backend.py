@@ -30,6 +30,10 @@ class VirtualWallBackend(Backend):
 
         return limits.problems(spec)
 
+    def shapes_links(self, spec: ClusterSpec) -> bool:
+        """Links are asked for with their capacity, and the testbed holds them to it."""
+        return True
+
     def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
         """Look at login, servers, project and bastion."""
         from gpubed.backends.virtualwall import doctor

@@ -39,6 +39,17 @@ def test_ranks_use_the_interface_of_the_experiment_address(host, settings):
     assert f" {settings['GPUBED_ADDRESS']}/" in addresses
 
 
+def test_a_rank_computes_on_the_cpu_where_no_gpu_was_asked_for(host):
+    rank = "HOROVOD_LOCAL_RANK=0 gpubed-rank sh -c 'echo $GPUBED_DEVICE $CUDA_DEVICE_ORDER'"
+    assert host.check_output(rank) == "cpu PCI_BUS_ID"
+
+
+def test_a_rank_whose_gpu_is_not_there_does_not_start(host):
+    done = host.run("GPUBED_GPUS=1 gpubed-device 0")
+    assert done.rc == 1
+    assert "was asked for GPUs, but there is no NVIDIA driver" in done.stderr
+
+
 def test_workers_have_no_compiler(host, is_head):
     if is_head:
         pytest.skip("the head may have built the wheel")

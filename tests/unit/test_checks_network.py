@@ -1,0 +1,145 @@
+"""What `gpubed verify` makes of what job allreduce measured; the job is a STAND-IN."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed import jobs, registry
+from gpubed.checks import network
+from gpubed.checks.context import Context
+from gpubed.hardware.facts import HCA, Port
+from support.samples import sample_allocation, sample_plan
+
+
+def link(measured, floor, ceiling):
+    return {
+        "src": "node-0",
+        "dst": "node-1",
+        "declared_bps": 1e9,
+        "floor_bps": floor,
+        "ceiling_bps": ceiling,
+        "measured_bps": measured,
+    }
+
+
+GOOD = {
+    "busbw_bps": 180e6,
+    "floor_bps": 169e6,
+    "limited_by": "link",
+    "device": "cpu",
+    "links": [link(200e6, 190e6, 210e6)],
+}
+
+
+@pytest.fixture
+def verify(monkeypatch):
+    """A function that judges metrics of the job; further arguments are of the cluster."""
+
+    def run(metrics, failures=(), gpus=0, experiment=None, hcas=(), simulated=None):
+        wanted = {"rate": "200 Mbit/s", **(experiment or {})}
+        plan = sample_plan(networks={"experiment": wanted})
+        allocation = sample_allocation(plan)
+        nodes = tuple(node.model_copy(update={"gpus": gpus}) for node in allocation.nodes)
+        allocation = allocation.model_copy(update={"nodes": nodes})
+        if experiment is False:
+            allocation = allocation.model_copy(update={"experiment": None})
+        result = jobs.JobResult("allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures))
+        monkeypatch.setattr(jobs, "run", lambda *_: result)
+        context = Context(SimpleNamespace(), plan, allocation, {})
+        facts = SimpleNamespace(simulated=simulated, hcas=hcas)
+        context.__dict__["facts"] = {node.name: facts for node in nodes}
+        return {check.id: check for check in network.links_and_collective(context)}
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("found", "result", "reason"),
+    [
+        (link(200e6, 190e6, 210e6), "pass", ""),
+        (link(150e6, 190e6, 210e6), "fail", "does not carry"),
+        (link(250e6, 190e6, 210e6), "fail", "not held to the rate"),
+        (link(180e9, 40e9, None), "pass", ""),
+        (link(23e9, 40e9, None), "fail", "does not carry"),
+    ],
+)
+def test_a_link_keeps_to_its_bounds(verify, found, result, reason):
+    check = verify({"links": [found]})["link.rate"]
+    assert check.result == result
+    assert reason in check.reason
+
+
+def test_a_declared_rate_that_nobody_measured_is_a_failure(verify):
+    check = verify({"links": []})["link.rate"]
+    assert (check.result, check.reason) == (
+        "fail",
+        "200 Mbit/s are declared, and no link was measured",
+    )
+
+
+def test_links_without_a_declared_rate_are_skipped(verify):
+    """The job measures the control network then, and has nothing to compare it with."""
+    found = verify({"links": [link(9e8, None, None)], "floor_bps": None}, experiment=False)
+    assert found["link.rate"].result == "skip"
+    assert found["allreduce.busbw"].result == "pass"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "failures", "result"),
+    [
+        ({}, [], "pass"),
+        ({"busbw_bps": 100e6}, [], "fail"),
+        ({"busbw_bps": 100e6, "limited_by": "cpu"}, [], "pass"),
+        ({"busbw_bps": None}, [], "fail"),
+        ({}, ["the job ended with exit code 1"], "fail"),
+    ],
+)
+def test_the_collective_reaches_its_floor(verify, metrics, failures, result):
+    assert verify(metrics, failures)["allreduce.busbw"].result == result
+
+
+ADAPTER = HCA(name="mlx5_0", pci="0000:1b:00.0", ports=(Port(port=1, state="ACTIVE"),))
+SOFT = HCA(name="rxe0", ports=(Port(port=1, state="ACTIVE"),))
+
+
+@pytest.mark.parametrize(
+    ("transports", "options", "result", "says"),
+    [
+        ({"NET/IB/GDRDMA": 8, "P2P/CUMEM": 4}, {}, "pass", ""),
+        ({"NET/IB": 8}, {}, "fail", "NCCL used NET/IB: a driver with DMA-BUF"),
+        ({"NET/IB/GDRDMA": 8, "NET/Socket": 1}, {}, "fail", "NCCL used NET/Socket"),
+        ({}, {}, "fail", "does not tell"),
+        ({}, {"hcas": (SOFT,)}, "skip", "Soft-RoCE"),
+        ({}, {"hcas": (SOFT,), "experiment": {"rdma": {"device": "hardware"}}}, "fail", "tell"),
+        ({}, {"simulated": "T4"}, "simulated", ""),
+        ({}, {"gpus": 0}, "skip", "does not ask"),
+        ({}, {"experiment": {}}, "skip", "does not ask"),
+    ],
+)
+def test_gpudirect_is_proved_where_it_was_asked_for(verify, transports, options, result, says):
+    given = {"gpus": 2, "experiment": {"rdma": {}}, "hcas": (ADAPTER,), **options}
+    check = verify({"transports": transports}, **given)["rdma.gpudirect"]
+    assert check.result == result
+    assert says in check.reason
+
+
+CLOUD = {
+    "type": "openstack",
+    "external_network": "public",
+    "access_from": ["192.0.2.0/24"],
+    "flavor": "gpu",
+}
+
+
+@pytest.mark.parametrize(
+    ("backend", "shaped"),
+    [
+        ({"type": "local"}, True),
+        (CLOUD, True),
+        ({**CLOUD, "shaping": "none"}, False),
+    ],
+)
+def test_who_holds_links_to_their_rate(backend, shaped):
+    plan = sample_plan(backend=backend)
+    assert registry.backend(plan.backend).shapes_links(plan.spec) is shaped
+    assert registry.backend("static").shapes_links(plan.spec) is False

@@ -1,0 +1,123 @@
+"""What job allreduce reports; torch, psutil and Horovod are STAND-INS of a world of one rank.
+
+The job itself runs in tests/e2e, on real ranks.
+"""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from gpubed import jobs
+from support import by_path
+
+JOB = Path(__file__).parents[2] / "jobs/allreduce"
+RATE = 1e9
+
+
+@pytest.fixture
+def main(monkeypatch):
+    """The job's program."""
+    chosen = []
+    torch = SimpleNamespace(
+        device=lambda text: SimpleNamespace(type=text.split(":")[0], __str__=lambda: text),
+        cuda=SimpleNamespace(set_device=chosen.append),
+        set_num_threads=lambda _: None,
+        Tensor=None,
+        __version__="0",
+    )
+    horovod = SimpleNamespace(
+        init=lambda: None, shutdown=lambda: None, allgather_object=lambda mine: [mine]
+    )
+    for name, module in {
+        "torch": torch,
+        "psutil": SimpleNamespace(),
+        "horovod": SimpleNamespace(torch=horovod),
+        "horovod.torch": horovod,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in ("collective", "links", "transports"):
+        monkeypatch.setitem(sys.modules, name, by_path.load(JOB / f"{name}.py", name))
+    module = by_path.load(JOB / "main.py", "allreduce_main")
+    module.chosen = chosen
+    return module
+
+
+def run(main, monkeypatch, folder, *words):
+    (folder / "hostfile").write_text("node-0 slots=1\n")
+    for name, value in {"RANK": "0", "SIZE": "1", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"}.items():
+        monkeypatch.setenv(f"HOROVOD_{name}", value)
+    monkeypatch.setattr(sys, "argv", ["main.py", "--out", str(folder), *words])
+    main.main()
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def test_one_rank_alone_reports_that_there_is_nothing_to_send(main, monkeypatch, tmp_path):
+    metrics = run(main, monkeypatch, tmp_path, "--rate", str(RATE))
+    described = yaml.safe_load((JOB / "job.yml").read_text())
+    assert set(described["metrics"]) <= set(metrics)
+    assert (metrics["links"], metrics["allreduce"], metrics["busbw_bps"]) == ([], [], None)
+    job = jobs.load("allreduce")
+    assert not [why for one in job.sanity if (why := one.broken_by(metrics, ranks=1))]
+
+
+def test_a_pretended_gpu_is_reported_as_such(main, monkeypatch, tmp_path):
+    monkeypatch.setenv("GPUBED_DEVICE", "cpu")
+    monkeypatch.setenv("GPUBED_DEVICE_NAME", "cpu (simulated A100-SXM4-80GB)")
+    monkeypatch.setenv("GPUBED_SIMULATED", "A100-SXM4-80GB")
+    metrics = run(main, monkeypatch, tmp_path)
+    assert metrics["device"] == "cpu (simulated A100-SXM4-80GB)"
+    assert metrics["simulated"] is True
+
+
+def test_the_gpu_that_a_rank_was_given_is_used_or_refused(main, monkeypatch):
+    monkeypatch.setenv("GPUBED_DEVICE", "cuda:1")
+    assert main.device_of_this_rank().type == "cuda"
+    assert len(main.chosen) == 1
+
+    def refuse(_):
+        raise RuntimeError("Found no NVIDIA driver on your system.")
+
+    monkeypatch.setattr(main.torch.cuda, "set_device", refuse)
+    with pytest.raises(RuntimeError, match="no NVIDIA driver"):
+        main.device_of_this_rank()
+
+
+def found(busbw):
+    link = {"measured_bps": RATE, "floor_bps": 0.95 * RATE, "ceiling_bps": 1.05 * RATE}
+    return {"links": [link], "allreduce": [{"bytes": 1 << 20}], "busbw_bps": busbw}
+
+
+@pytest.mark.parametrize(
+    ("device", "share", "floor"),
+    [
+        ("cpu", "", 0.9 * 0.94 * RATE),
+        ("cpu", "0.8", 0.9 * 0.94 * RATE),  # Gloo knows TCP only
+        ("cuda", "0.8", 0.8 * RATE),
+    ],
+)
+def test_the_floor_is_of_what_carries_the_sums(main, monkeypatch, device, share, floor):
+    monkeypatch.setenv("GPUBED_RDMA_FLOOR", share)
+    metrics = found(busbw=floor / 2)
+    main.judge(metrics, RATE, SimpleNamespace(type=device))
+    assert metrics["floor_bps"] == pytest.approx(floor)
+    assert metrics["of_floor"] == pytest.approx(0.5)
+    assert (metrics["links_off"], metrics["limited_by"]) == (0, "link")
+
+
+def test_a_fast_network_is_held_to_what_one_stream_carries(main):
+    assert main.collective.floor(400e9, None) == main.collective.floor(10e9, None)
+    assert main.collective.floor(400e9, 0.8) == 320e9
+
+
+@pytest.mark.parametrize(("alone", "by"), [(5e9, "link"), (0.5e9, "cpu")])
+def test_processors_are_an_excuse_where_they_are_slow(main, monkeypatch, alone, by):
+    asked = []
+    monkeypatch.setattr(main, "host_limit", lambda ranks, size: asked.append(ranks) or alone)
+    metrics = found(busbw=1e8)
+    main.judge(metrics, RATE, SimpleNamespace(type="cpu"))
+    main.excuse(metrics, RATE, neighbours=1)
+    assert (asked, metrics["limited_by"]) == ([2], by)
