@@ -47,6 +47,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     cuda.compiler,
     cuda.nccl,
     docker.daemon,
+    docker.gpus,
     jupyter.jupyterlab,
     monitoring.monitoring,
     slurm.slurm,

@@ -63,6 +63,7 @@ def health(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "HOOKS", tmp_path / "hooks")
     monkeypatch.setattr(program, "METRICS", tmp_path / "metrics/gpubed-health.prom")
     monkeypatch.setattr(looks, "MODULE", tmp_path / "nvidia")
+    monkeypatch.setattr(looks, "MODULES", tmp_path)
     answers = {
         "--query-gpu=index,pci": (0, gpus(GOOD, GOOD)),
         "--query-gpu=index,gpu_recovery_action": (0, "0, None\n1, None"),
@@ -70,6 +71,7 @@ def health(monkeypatch, tmp_path):
         "nvlink --status": (0, nvlinks(LINKS, LINKS)),
         "nvlink --errorcounters": (0, nvlinks(ERRORS.format(0), ERRORS.format(0))),
         "journalctl": (0, logged()),
+        "modinfo": (0, "580.95.05"),
     }
 
     def run(*words):
@@ -145,6 +147,13 @@ def test_a_module_that_is_missing_is_told_with_the_remedy(health, tmp_path):
     assert len(problems) == 1
     assert "kernel module is not loaded" in problems[0]
     assert "dkms status" in problems[0]
+
+
+def test_a_module_that_is_gone_is_told_before_the_restart(health):
+    health.answers["modinfo"] = (1, "modinfo: ERROR: Module nvidia not found.")
+    problems = found(health)
+    assert len(problems) == 1
+    assert "after a restart the node would have no GPU" in problems[0]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Docker: the daemon answers on every node, and its data lie on a disk that suits it."""
+"""Docker: the daemon answers on every node, and a container computes on a GPU."""
 
 from __future__ import annotations
 
@@ -14,6 +14,19 @@ _ASK = (
     "sudo -n docker version --format '{{.Server.Version}}'"
     " && sudo -n docker info --format '{{.Driver}}'"
 )
+# An image of nothing but the node's own /usr: so no registry is asked, and what is there of
+# GPUs is what the container was given. Its ranks' device is found as on the node.
+_GPUS = """
+folder=$(mktemp -d) && cd "$folder" && mkdir usr etc tmp && mkdir -p etc/gpubed &&
+ln -s usr/bin usr/sbin usr/lib usr/lib64 . && tar -c . | sudo -n docker import - %s >/dev/null
+sudo -n docker run --rm --pull never --network none $(/etc/gpubed/container.d/nvidia 0) \\
+  --volume /usr:/usr:ro --volume /etc/gpubed:/etc/gpubed:ro \\
+  %s sh -c '. /etc/gpubed/horovod.env && export GPUBED_GPUS=1 GPUBED_SIMULATED &&
+    gpubed-device 0 && ls /dev | grep -c "^nvidia[0-9]"'
+code=$?
+sudo -n docker rmi %s >/dev/null; rm -r "$folder"; exit $code
+"""
+_IMAGE = "gpubed-verify:1"
 
 
 def daemon(context: Context) -> Iterator[Check]:
@@ -38,3 +51,43 @@ def daemon(context: Context) -> Iterator[Check]:
             limit="answers",
             reason="" if right else f"{answer.tail}; see {log}, then {repair}",
         )
+
+
+def gpus(context: Context) -> Iterator[Check]:
+    """Let a container on each node begin to use one GPU, and see no other."""
+    id_ = "docker.gpus"
+    asking = [node for node in context.allocation.nodes if node.gpus]
+    if context.plan.spec.services.docker is None or not asking:
+        off = context.plan.spec.services.docker is None
+        why = "Docker is off in cluster.yml" if off else "the cluster asks for no GPU"
+        yield Check(id=id_, result="skip", reason=why)
+        return
+
+    def ask(node: Node, ssh: SSH) -> CommandResult | None:
+        return ssh.run(_GPUS, _IMAGE, _IMAGE, _IMAGE, check=False) if node.gpus else None
+
+    for node, answer in context.on_each(ask):
+        if answer is None:
+            yield Check(id=id_, node=node.name, result="skip", reason="asks for no GPU")
+            continue
+        reason = _wrong(answer, node.name in context.simulated)
+        yield Check(
+            id=id_,
+            node=node.name,
+            result="fail" if reason else "pass",
+            value=None if answer.exit_code else answer.stdout.split("\n")[0].partition(" ")[2],
+            limit="a container that is given one GPU begins to use it, and has no other",
+            reason=reason,
+        )
+
+
+def _wrong(answer: CommandResult, simulated: bool) -> str:
+    """Say what is wrong with what a container did with its GPU; empty where nothing is."""
+    if answer.exit_code:
+        return f"{answer.tail}; see nvidia-ctk cdi list there"
+    device, _, devices = answer.stdout.strip().partition("\n")
+    if not device.startswith("cuda") and not simulated:
+        return f"it computes on {device or 'nothing'}"
+    if devices != "1":
+        return f"it was given one GPU, and has {devices or 'no'} device(s)"
+    return ""

@@ -18,6 +18,11 @@ _DECODE = "sudo --non-interactive unmunge"
 _STEP = (
     "timeout 50 srun --nodes=%s --ntasks-per-node=1 --partition=%s --time=1 --immediate=20 hostname"
 )
+# One GPU, and what a rank computes on: gpubed-rank fails where that cannot be used.
+_GPU_JOB = (
+    "timeout 50 srun --nodelist=%s --ntasks=1 --gpus=1 --time=1 --immediate=20 "
+    "gpubed-rank sh -c 'echo \"$CUDA_VISIBLE_DEVICES|$GPUBED_DEVICE_NAME\"'"
+)
 _IDS = ("slurm.munge", "slurm.node", "slurm.gpus", "slurm.step")
 
 
@@ -38,7 +43,7 @@ def slurm(context: Context) -> Iterator[Check]:
     for node in context.allocation.nodes:
         state, gpus, reason = rows.get(node.name, ("absent", "", "slurm.conf does not name it"))
         yield _state(node, state, reason)
-        yield _gpus(node, gpus)
+        yield _gpus(context, node, state, gpus)
     yield from _steps(context, {name for name, row in rows.items() if row[0] == "idle"})
 
 
@@ -76,7 +81,7 @@ def _state(node: Node, state: str, reason: str) -> Check:
     )
 
 
-def _gpus(node: Node, gres: str) -> Check:
+def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
     if not node.gpus:
         return Check(
             id="slurm.gpus", node=node.name, result="skip", reason="the node asks for no GPU"
@@ -84,15 +89,33 @@ def _gpus(node: Node, gres: str) -> Check:
     # gpu:2, gpu:nvidia_h100:2(S:0-1), several separated by commas.
     entries = [entry.split("(")[0].split(":") for entry in gres.split(",")]
     count = sum(int(entry[-1]) for entry in entries if entry[0] == "gpu")
+    if count != node.gpus:
+        reason = "Slurm gives out another number than was granted"
+    else:
+        reason = _gpu_job(context, node) if state == "idle" else ""
+    tried = f"a job that asks for one has it{'' if state == 'idle' else f' (not tried: {state})'}"
     return Check(
         id="slurm.gpus",
         node=node.name,
-        result="pass" if count == node.gpus else "fail",
+        result="fail" if reason else "pass",
         value=count,
         unit="GPUs",
-        limit=str(node.gpus),
-        reason="" if count == node.gpus else "Slurm gives out another number than was granted",
+        limit=f"{node.gpus}; {tried}",
+        reason=reason,
     )
+
+
+def _gpu_job(context: Context, node: Node) -> str:
+    """Say what is wrong with a job that asks for one GPU of a node; empty where nothing is."""
+    done = context.head.run(_GPU_JOB, node.name, check=False)
+    if done.exit_code:
+        return f"a job that asks for one GPU fails: {done.tail}"
+    visible, _, device = done.stdout.strip().partition("|")
+    if len(visible.split(",")) != 1 or not visible:
+        return f"a job that asks for one GPU is shown {visible or 'none'}"
+    if not device.startswith("cuda") and node.name not in context.simulated:
+        return f"a job that asks for one GPU computes on {device or 'nothing'}"
+    return ""
 
 
 def _steps(context: Context, idle: set[str]) -> Iterator[Check]:

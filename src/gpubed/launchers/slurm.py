@@ -23,7 +23,7 @@ _OUTPUT = "slurm.log"
 # Under a lock with the cancellation: a job that was cancelled first is never submitted.
 _SUBMIT = (
     "cd %s && flock .submit sh -c '[ -e .cancelled ] || exec sbatch \"$@\"' - --parsable "
-    f"--job-name=%s --nodes=%s --nodelist=%s --gpus=%s --exclusive --mem=0 --no-requeue "
+    f"--job-name=%s --nodes=%s --nodelist=%s --exclusive --mem=0 --no-requeue "
     f"--output={_OUTPUT} --wrap %s"
 )
 _CANCEL = (
@@ -88,9 +88,10 @@ def _submit(cluster: ClusterPaths, allocation: Allocation, launch: Launch, name:
     names = ",".join(node.name for node in allocation.nodes)
     # An exclusive job has all CPUs of its nodes, but only those GPUs that it asks for.
     gpus = sum(node.gpus for node in allocation.nodes)
-    words = (launch.folder, name, len(allocation.nodes), names, gpus, script)
+    asks = [f"--gpus={gpus}"] if gpus else []
+    words = (launch.folder, name, len(allocation.nodes), names, script, *asks)
     with SSH(allocation.head, cluster) as head:
-        answer = head.run(_SUBMIT, *words, check=False)
+        answer = head.run(_SUBMIT + " %s" * len(asks), *words, check=False)
     if answer.exit_code == 127:
         raise GpubedError(
             f"cluster {cluster.name} has no Slurm", "set services.slurm in cluster.yml"

@@ -83,12 +83,12 @@ def test_cpus_that_are_not_ours_do_not_stop_a_rank(rank):
     ("variables", "local", "gpu"),
     [
         ({"SLURM_JOB_GPUS": "2"}, "0", "2"),
-        ({"SLURM_STEP_GPUS": "2"}, "0", "2"),
-        ({"SLURM_STEP_GPUS": "1,2"}, "1", "2"),
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "2"}, "0", "2"),
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "1,2"}, "1", "2"),
         # The batch node's numbers travel along to steps on other nodes: the step's own count.
-        ({"SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0"}, "0", "1"),
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0"}, "0", "1"),
         # More ranks than GPUs share them.
-        ({"SLURM_STEP_GPUS": "1,2"}, "2", "1"),
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "1,2"}, "2", "1"),
     ],
 )
 def test_a_job_of_a_scheduler_is_bound_to_the_gpus_that_it_was_given(
@@ -99,7 +99,10 @@ def test_a_job_of_a_scheduler_is_bound_to_the_gpus_that_it_was_given(
     assert said == f"{mine[0]} gpu={gpu} hca=mlx5_{gpu}"
 
 
-def test_a_job_of_a_scheduler_that_was_given_no_gpu_is_beside_none(rank):
-    said = rank([Binding(0, 0, "0", "mlx5_0")], SLURM_JOB_ID="7", SLURM_LOCALID="0")
+@pytest.mark.parametrize("variables", [{}, {"SLURM_STEP_ID": "0", "SLURM_JOB_GPUS": "0"}])
+def test_a_job_of_a_scheduler_that_was_given_no_gpu_is_beside_none(rank, variables):
+    """An exclusive job is told of all GPUs of its first node, and its steps have none."""
+    bindings = [Binding(0, 0, "0", "mlx5_0")]
+    said = rank(bindings, SLURM_JOB_ID="7", SLURM_LOCALID="0", **variables)
     assert everywhere(said)
     assert said.endswith("gpu= hca=")

@@ -4,6 +4,7 @@ Whatever nvidia-smi says that is no figure is told: a warning, a GPU that is los
 requires a reset, a counter that is not there although the model has it.
 """
 
+import platform
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from gpubed_health import command
 
 MODULE = Path("/sys/module/nvidia")
+MODULES = Path("/lib/modules") / platform.release()
 # What a newer driver calls events, an older one calls throttling.
 REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
 SLOWED = {
@@ -39,11 +41,19 @@ COUNTS = re.compile(rf"{REMAPS.pattern}|\b(K80|P4|P40|P100|V100|T4|A2|A10|A16|A4
 
 
 def driver(expected: dict[str, Any], _memory: dict[str, Any]) -> Iterator[str]:
-    """The driver's kernel module is loaded."""
-    if expected["gpus"] and not MODULE.exists():
+    """The driver's kernel module is loaded, and would be after a restart."""
+    if not expected["gpus"]:
+        return
+    if not MODULE.exists():
         yield (
             "the NVIDIA kernel module is not loaded: see 'dkms status' whether it was built for"
             " this kernel, then 'modprobe nvidia'"
+        )
+    # A container has the modules of its machine, and no files of them.
+    elif MODULES.is_dir() and command.run("modinfo", "--field", "version", "nvidia")[0] == 1:
+        yield (
+            f"no NVIDIA kernel module is installed in {MODULES} any more: after a restart the node"
+            " would have no GPU; see 'dkms status'"
         )
 
 

@@ -152,7 +152,8 @@ def told(host):
         ("", ""),
         ("SLURM_JOB_ID=7", ""),
         ("SLURM_JOB_ID=7 SLURM_JOB_GPUS=2", "2"),
-        ("SLURM_JOB_ID=7 SLURM_JOB_GPUS=0 SLURM_STEP_GPUS=1,3", "1,3"),
+        ("SLURM_JOB_ID=7 SLURM_JOB_GPUS=0 SLURM_STEP_ID=0 SLURM_STEP_GPUS=1,3", "1,3"),
+        ("SLURM_JOB_ID=7 SLURM_JOB_GPUS=0 SLURM_STEP_ID=0", ""),
     ],
 )
 def test_a_rank_has_the_gpus_of_its_job_only(host, image, told, variables, gpus):

@@ -7,7 +7,7 @@ import pytest
 HEAD = "node-0"
 SLOTS = json.dumps([{"local_size": 1, "local_rank": rank} for rank in (0, 1, 0)])
 SAY = 'echo "$SLURMD_NODENAME gpu=$GPUBED_GPU hca=$GPUBED_HCA visible=$CUDA_VISIBLE_DEVICES"'
-RANK = f"export GPUBED_SLOTS='{SLOTS}'; srun --gpu-bind=none gpubed-srun --rank sh -c '{SAY}; %s'"
+RANK = f"export GPUBED_SLOTS='{SLOTS}'; srun gpubed-srun --rank sh -c '{SAY}; %s'"
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ def test_a_model_may_be_asked_for(head):
 
 
 def test_the_launchers_job_has_all_gpus_of_all_nodes(head):
-    """As `--launcher slurm` and gpubed-srun start it: local ranks take their node's GPUs in turn."""
+    """As `--launcher slurm` and gpubed-srun start it: local ranks take GPUs in turn."""
     script = (
         f"export GPUBED_SLOTS='{SLOTS}' SLURM_HOSTFILE=/shared/home/alice/places\n"
         "printf 'node-0\\nnode-0\\nnode-1\\n' > $SLURM_HOSTFILE\n"
-        "srun --distribution=arbitrary --ntasks=3 --kill-on-bad-exit=1 --gpu-bind=none"
+        "srun --distribution=arbitrary --ntasks=3 --kill-on-bad-exit=1"
         f" gpubed-srun --rank sh -c '{SAY}'"
     )
     options = "--nodes=2 --nodelist=node-0,node-1 --gpus=3 --exclusive --mem=0 --no-requeue"
