@@ -82,7 +82,7 @@ class DriverChoice:
 def choose(
     nodes: Mapping[str, Facts],
     offers: Mapping[str, Sequence[Offer]],
-    wanted: Wanted = Wanted(),  # frozen
+    wanted: Wanted = Wanted(),  # noqa: B008  # frozen
 ) -> DriverChoice:
     """Keep the drivers that serve their nodes; choose the newest that serves the rest.
 
