@@ -6,18 +6,16 @@ what role nvidia_driver knows of package sources; the outcomes are those that te
 
 from __future__ import annotations
 
-import json
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from gpubed import paths, recipe
 from gpubed.hardware import drivers
 from gpubed.hardware.facts import Facts
-from gpubed.hardware.table import chip_of
+from gpubed.hardware.models import Model, models
 from gpubed.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
@@ -48,20 +46,19 @@ def page() -> str:
 def _rows() -> Iterator[str]:
     yield f"| GPU | recipe | CUDA | {' | '.join(DISTRIBUTIONS)} |"
     yield "| --- " * (3 + len(DISTRIBUTIONS)) + "|"
-    for path in sorted((paths.assets() / "templates" / "simulation" / "models").glob("*.json")):
-        model = json.loads(path.read_text(encoding="utf-8"))
+    for model in models().values():
         for name in recipe.with_gpus():
             yield _row(model, recipe.load(name))
 
 
-def _row(model: dict[str, Any], of: Recipe) -> str:
-    name, capability = model["model"], model["compute_capability"]
-    if recipe.why_not(of, capability):
-        cells = [f"no code for compute capability {capability}"] + [""] * (len(DISTRIBUTIONS) - 1)
+def _row(model: Model, of: Recipe) -> str:
+    if recipe.why_not(of, model.compute_capability):
+        reason = f"no code for compute capability {model.compute_capability}"
+        cells = [reason] + [""] * (len(DISTRIBUTIONS) - 1)
     else:
         facts = _facts(model)
-        cells = [_cell(name, facts, of, release) for release in DISTRIBUTIONS]
-    return f"| {name} | {of.name} | {of.cuda} | {' | '.join(cells)} |"
+        cells = [_cell(model.model, facts, of, release) for release in DISTRIBUTIONS]
+    return f"| {model.model} | {of.name} | {of.cuda} | {' | '.join(cells)} |"
 
 
 def _cell(model: str, facts: Facts, of: Recipe, release: str) -> str:
@@ -76,25 +73,12 @@ def _cell(model: str, facts: Facts, of: Recipe, release: str) -> str:
     return f"{choice.branch} {choice.source}, {kind}{manager} ({tested})"
 
 
-def _facts(model: dict[str, Any]) -> Facts:
-    """Return what a machine full of such GPUs would tell before it has a driver."""
-    made = MACHINE["machine"](model, 8, "node", cpus=list(range(16)))
-    chip = chip_of(model["pci"]["device"])
-    known = chip.model_dump(include={"chip", "generation", "compute_capability"}) if chip else {}
-    gpus = [
-        {"pci": gpu["pci"], "device_id": model["pci"]["device"], **known} for gpu in made["gpus"]
-    ]
-    return Facts.model_validate(
-        {
-            "schema": "gpubed/facts/2",
-            "host": "node",
-            "kernel": "",
-            "cpus": 16,
-            "memory_kib": 0,
-            "gpus": gpus,
-            "nvswitches": [switch["pci"] for switch in made["nvswitches"]],
-        }
-    )
+def _facts(model: Model) -> Facts:
+    """Return what a machine full of such GPUs tells before it has a driver."""
+    content = MACHINE["load"](SIMULATION / "models" / f"{model.model}.json")
+    switches = MACHINE["machine"](content, model.most, "node", cpus=[0, 1])["nvswitches"]
+    found = model.facts(model.most)
+    return found.model_copy(update={"nvswitches": tuple(switch["pci"] for switch in switches)})
 
 
 def _offers(release: str) -> dict[str, list[drivers.Offer]]:
@@ -112,5 +96,6 @@ def _offers(release: str) -> dict[str, list[drivers.Offer]]:
     }
 
 
-MACHINE = runpy.run_path(str(ROOT / "templates" / "simulation" / "machine.py"))
+SIMULATION = ROOT / "templates" / "simulation"
+MACHINE = runpy.run_path(str(SIMULATION / "machine.py"))
 RESULTS = runpy.run_path(str(ROOT / "tests" / "support" / "gpu_results.py"))

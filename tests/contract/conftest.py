@@ -84,6 +84,27 @@ SPECS: dict[str, dict[str, Any]] = {
         },
     },
 }
+# One node that pretends to have GPUs; test_simulated.py asks for these by name.
+SIMULATED: dict[str, dict[str, Any]] = {
+    f"simulated-{runtime}": {
+        "version": 1,
+        "name": "contract",
+        "backend": {"type": "local", "runtime": runtime},
+        "nodes": [
+            {
+                "name": "gpu",
+                "count": 1,
+                "gpus": 2,
+                "simulate": "A100-SXM4-80GB",
+                "machine": {"cpus": 2, "memory": "1 GiB"},
+            }
+        ],
+        "networks": {"control": {"subnet": subnet}},
+        "recipe": "cuda13",
+        "configure": False,
+    }
+    for runtime, subnet in (("container", "10.127.221.0/24"), ("vm", "10.127.222.0/24"))
+}
 
 
 @dataclass
@@ -241,10 +262,11 @@ def _marks(name: str) -> list[pytest.MarkDecorator]:
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """A cluster of two nodes; gone afterwards."""
-    if request.param == "vm" and os.environ.get("GPUBED_VM") != "1":
+    """A cluster of two nodes, or one that pretends; gone afterwards."""
+    if request.param.endswith("vm") and os.environ.get("GPUBED_VM") != "1":
         pytest.skip("virtual machines take minutes where KVM does not work: set GPUBED_VM=1")
-    project, data = Project(tmp_path_factory.mktemp("project")), SPECS[request.param]
+    project = Project(tmp_path_factory.mktemp("project"))
+    data = {**SPECS, **SIMULATED}[request.param]
     asyncio.set_event_loop(asyncio.new_event_loop())
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("GPUBED_CACHE", str(project.root / "cache"))

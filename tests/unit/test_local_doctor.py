@@ -168,3 +168,12 @@ def test_machines_are_emulated_without_kvm(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_containers_need_nothing_of_that() -> None:
     assert not [found for found in doctor.findings(lab()) if found.id.startswith("local.vm.")]
+
+
+def test_gpus_that_are_only_pretended_are_told() -> None:
+    wanted = lab().model_dump(mode="json") | {"recipe": "cuda13"}
+    wanted["nodes"] = [{"count": 1, "gpus": 2, "simulate": "A100-SXM4-80GB"}]
+    found = find("local.gpus.simulated", spec.model().model_validate(wanted))
+    assert found.ok
+    assert "only pretend to have A100-SXM4-80GB" in found.message
+    assert "local.gpus.simulated" not in [finding.id for finding in doctor.findings(lab())]

@@ -11,6 +11,7 @@ import pytest
 
 from gpubed import paths
 from gpubed.backends.local import image
+from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
 from gpubed.errors import GpubedError
 
@@ -82,3 +83,26 @@ def test_machine_image_has_every_file_that_its_dockerfile_copies() -> None:
     copied = [line.split()[1:-1] for line in lines if line.startswith(("COPY ", "ADD "))]
     named = {name for words in copied for name in words if not name.startswith(("--", "/"))}
     assert named == {*recipe.parts, "files.tar"} - {"Dockerfile"}
+
+
+@pytest.mark.parametrize("name", ["machine.py", "archive/packages.toml", "nvml/device.c"])
+def test_image_that_simulates_is_another_one_and_covers_its_sub_folders(
+    templates: Path, name: str
+) -> None:
+    def tags() -> list[str]:
+        runtimes: tuple[Runtime, ...] = ("container", "vm")
+        return [Recipe("debian-12", runtime, simulate=True).tag for runtime in runtimes]
+
+    plain, before = Recipe("debian-12").tag, tags()
+    assert before[0].startswith("gpubed-node:debian-12-simulated-")
+    assert before[1].startswith("gpubed-machine:debian-12-simulated-")
+    with (templates.parent / "simulation" / name).open("a") as file:
+        file.write("\n")
+    assert not {*before} & {*tags()}
+    assert Recipe("debian-12").tag == plain
+
+
+def test_documentation_changes_no_image(templates: Path) -> None:
+    before = Recipe("debian-12", simulate=True).digest
+    (templates.parent / "simulation" / "NOTES.md").write_text("for readers")
+    assert Recipe("debian-12", simulate=True).digest == before

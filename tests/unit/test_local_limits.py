@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from gpubed import spec
 from gpubed.backends.local import limits
 
 GIB = 2**30
+DATA: dict[str, Any] = {"version": 1, "name": "lab", "backend": {"type": "local"}}
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +25,9 @@ def _small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(**changes: Any) -> list[tuple[str, str]]:
     group = {"count": 2, **changes.pop("group", {})}
     data = {
-        "version": 1,
-        "name": "lab",
+        **DATA,
         "backend": {"type": "local", "runtime": changes.pop("runtime", "container")},
+        "recipe": changes.pop("recipe", "cpu"),
         "nodes": [group],
         "networks": {"experiment": {"rate": "200 Mbit/s", **changes}},
     }
@@ -75,3 +77,48 @@ def test_machines_delay_and_lose_packets() -> None:
 )
 def test_machines_refuse_with_a_path_too(group: dict[str, Any], path: str) -> None:
     assert [where for where, _ in found(runtime="vm", group=group)] == [path]
+
+
+def test_machines_and_containers_pretend_what_this_machine_lacks() -> None:
+    group = {"gpus": 2, "simulate": "A100-SXM4-80GB"}
+    assert found(group=group, recipe="cuda13") == []
+    assert found(group=group, recipe="cuda13", runtime="vm") == []
+    more = {"gpus": 2, "simulate": {"model": "V100-SXM2-16GB", "gpus": 8}}
+    assert found(group=more, recipe="cuda12") == []
+
+
+@pytest.mark.parametrize(
+    ("group", "recipe", "path", "words"),
+    [
+        ({"simulate": "A100-SXM-80GB"}, "cuda13", "simulate", "no GPU model 'A100-SXM-80GB'"),
+        ({"gpus": 9}, "cuda13", "gpus", "asks for 9 GPUs, .* no room"),
+        ({"simulate": {"model": "T4", "gpus": 12}}, "cuda13", "simulate", "asks for 12 GPUs"),
+        ({"simulate": "V100-SXM2-16GB"}, "cuda13", "simulate", "recipe cuda12 has"),
+        ({"simulate": "B200-SXM6-180GB"}, "cuda12", "simulate", "recipe cuda13 has"),
+        ({"simulate": "K80"}, "cuda12", "simulate", "no recipe has"),
+    ],
+)
+def test_what_no_node_can_pretend_is_refused(
+    group: dict[str, Any], recipe: str, path: str, words: str
+) -> None:
+    asked = {"gpus": 2, "simulate": "A100-SXM4-80GB", **group}
+    [(where, message)] = found(group=asked, recipe=recipe)
+    assert where == f"nodes.0.{path}"
+    assert re.search(words, message)
+
+
+def test_the_names_nearest_to_an_unknown_model_are_told() -> None:
+    group = {"gpus": 1, "simulate": "a100-sxm4"}
+    data = {**DATA, "recipe": "cuda13", "nodes": [{"count": 1, **group}]}
+    [problem] = limits.problems(spec.model().model_validate(data))
+    assert "A100-SXM4-80GB" in problem.allowed
+
+
+def test_generations_without_a_common_driver_are_refused() -> None:
+    old, new = ({"count": 1, "gpus": 1, "simulate": m} for m in ("K80", "B200-SXM6-180GB"))
+    groups = [{"name": "old", **old}, {"name": "new", **new}]
+    data = {**DATA, "recipe": "cuda13", "nodes": groups}
+    problems = limits.problems(spec.model().model_validate(data))
+    found = {problem.path: problem.message for problem in problems}
+    assert "no recipe has" in found["nodes", 0, "simulate"]
+    assert "the last branch for old-0 (Kepler) is 470" in found["nodes", 1, "simulate"]

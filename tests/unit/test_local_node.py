@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.node_inputs import NodeInputs
+from gpubed.backends.local.runtime import simulation
 
 INPUTS: dict[str, Any] = {
     "backend": "local",
@@ -72,3 +74,18 @@ def test_stopped_node_is_started_by_an_update() -> None:
     change = NodeDriver().diff({"running": False}, INPUTS, INPUTS)
     assert (list(change.replace), list(change.update)) == ([], ["running"])
     assert not NodeDriver().diff({"running": True}, INPUTS, INPUTS).update
+
+
+def test_node_that_pretends_is_another_node() -> None:
+    asked = {**INPUTS, "simulate": {"model": "A100-SXM4-80GB", "gpus": 8.0}}
+    node = NodeInputs.model_validate(asked)
+    assert node.digest != NodeInputs.model_validate(INPUTS).digest
+    change = NodeDriver().diff({"running": True}, INPUTS, asked)
+    assert list(change.replace) == ["simulate"]
+    assert node.simulate is not None
+    assert json.loads(simulation(node.name, node.simulate).content) == {
+        "schema": "gpubed/simulation/1",
+        "model": "A100-SXM4-80GB",
+        "gpus": 8,
+        "node": "node-0",
+    }

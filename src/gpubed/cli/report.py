@@ -18,7 +18,7 @@ def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
     if "jobs" in document:
         _jobs_only(ui, name, document)
         return
-    rows = [[*(row[c] for c in columns), _hardware(row["hardware"])] for row in document["nodes"]]
+    rows = [[*(row[c] for c in columns), hardware(row["hardware"])] for row in document["nodes"]]
     ui.table(("node", *(c.replace("_", " ") for c in columns[1:]), "hardware"), rows)
     if document["verification"]:
         verification(ui, document["verification"])
@@ -72,12 +72,13 @@ def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> Non
         ui.say(f"  skipped {id_}: {reason}")
 
 
-def _hardware(found: dict[str, Any] | None) -> str:
+def hardware(found: dict[str, Any] | None) -> str:
     """Say in few words what a node is made of."""
     if found is None:
         return ""
     gpus = Counter(gpu["name"] for gpu in found["gpus"])
-    parts = [f"{count} x {name}" for name, count in gpus.items()]
+    kind = " (simulated)" if found["simulated"] else ""
+    parts = [f"{count} x {name}{kind}" for name, count in gpus.items()]
     parts += [hca["name"] for hca in found["hcas"]]
     memory = f"{found['memory_kib'] / 2**20:.0f} GiB"
     return ", ".join([f"{found['cpus']} CPUs", memory, *parts])

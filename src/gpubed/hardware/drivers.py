@@ -82,7 +82,7 @@ class DriverChoice:
 def choose(
     nodes: Mapping[str, Facts],
     offers: Mapping[str, Sequence[Offer]],
-    wanted: Wanted = Wanted(),  # noqa: B008  # frozen
+    wanted: Wanted = Wanted(),  # frozen
 ) -> DriverChoice:
     """Keep the drivers that serve their nodes; choose the newest that serves the rest.
 
@@ -127,6 +127,15 @@ def choose(
 def branch_of(version: str) -> int:
     """Return the branch of a version: 580 of `580.65.06`."""
     return int(version.split(".")[0])
+
+
+def require_common(nodes: Mapping[str, Facts]) -> None:
+    """Check that one driver branch could serve all these nodes, whoever offers it.
+
+    Raises:
+        NoDriver: None could; the message names two nodes that no branch serves both.
+    """
+    _range(nodes, Wanted())
 
 
 def newest_cuda(generations: Iterable[str], branch: int) -> int:

@@ -25,16 +25,21 @@ class Cluster(Testbed):
         self._plan = plan
         self._runtime: Runtime = plan.spec.backend.runtime  # type: ignore[attr-defined]
         self._owner = {"cluster": plan.cluster, "uuid": uuid}
-        self._images = {name: self._image(name) for name in {n.image for n in plan.nodes}}
+        kinds = {(node.image, node.simulate is not None) for node in plan.nodes}
+        self._images = {kind: self._image(*kind) for kind in sorted(kinds)}
         self._control = self._network("control", plan.control)
         self._experiment = self._network("experiment", plan.experiment) if plan.experiment else None
         self._shared = self._volume()
         nodes = [self._node(node, public_key) for node in plan.nodes]
         self.grant(plan, uuid, [node.result for node in nodes], one_host=True)
 
-    def _image(self, name: str) -> Image:
-        recipe = Recipe(name, self._runtime)
+    def _image(self, name: str, simulate: bool) -> Image:
+        recipe = Recipe(name, self._runtime, simulate)
         inputs = {"image": name, "runtime": self._runtime, "digest": recipe.digest}
+        if simulate:
+            return Image(
+                f"{name}-simulated", _BACKEND, {**inputs, "simulate": True}, self.children
+            )
         return Image(name, _BACKEND, inputs, self.children)
 
     def _network(self, purpose: str, network: NetworkPlan) -> Network:
@@ -53,7 +58,7 @@ class Cluster(Testbed):
             **self._owner,
             "name": node.name,
             "runtime": self._runtime,
-            "image": self._images[node.image].result["tag"],
+            "image": self._images[node.image, node.simulate is not None].result["tag"],
             "public_key": public_key,
             "control": _attachment(self._control, node.control_address),
             "cpus": node.machine.cpus,
@@ -62,6 +67,9 @@ class Cluster(Testbed):
             "on_failure": node.on_failure,
             **self._link(node),
         }
+        if node.simulate:
+            gpus = node.simulate.gpus or node.gpus
+            inputs["simulate"] = {"model": node.simulate.model, "gpus": gpus}
         if self._shared:
             path = self._plan.spec.storage.shared.path
             inputs["shared"] = {"volume": self._shared.result["name"], "path": path}
@@ -86,5 +94,8 @@ def _attachment(network: Network, address: object) -> dict[str, Any]:
 
 def gpu_ids(plan: ClusterPlan, node: NodePlan) -> list[str]:
     """Return which of this machine's GPUs a node gets; no two nodes share one."""
-    first = sum(n.gpus for n in plan.nodes[: plan.nodes.index(node)])
+    if node.simulate:
+        return []
+    before = plan.nodes[: plan.nodes.index(node)]
+    first = sum(other.gpus for other in before if not other.simulate)
     return [str(first + i) for i in range(node.gpus)]

@@ -22,6 +22,10 @@ _SYSTEMD: dict[str, Any] = {
     "stop_signal": "SIGRTMIN+3",
 }
 
+# Files of devices that a simulated node makes; no driver answers them. The majors are of
+# nvidia and (dynamic on a real machine) nvidia-uvm and nvidia-caps.
+_SIMULATED_DEVICES = ("c 195:* rwm", "c 511:* rwm", "c 510:* rwm")
+
 
 class SystemContainer(Runtime):
     """Boots systemd in the container; shares the kernel of this machine."""
@@ -36,6 +40,7 @@ class SystemContainer(Runtime):
         return {
             "shm_size": _memory(node) // 2,
             "device_requests": _gpus(node),
+            "device_cgroup_rules": list(_SIMULATED_DEVICES) if node.simulate else [],
             "mounts": [_docker_data(node)],
             **limits,
             **_SYSTEMD,

@@ -44,7 +44,14 @@ def findings(spec: ClusterSpec | None) -> list[Finding]:
     found = [docker, _image(spec), _disk(info, spec), _memory(spec), _cgroup(info)]
     if virtual:
         found += _virtual()
-    return [*found, kernel, _environment(), *(_subnets(spec) if spec else [])]
+    return [*found, kernel, _environment(), *(_of_cluster(spec) if spec else [])]
+
+
+def _of_cluster(spec: ClusterSpec) -> Iterator[Finding]:
+    yield from _subnets(spec)
+    if pretended := sorted({group.simulate.model for group in spec.nodes if group.simulate}):
+        message = f"nodes only pretend to have {', '.join(pretended)}: no GPU is tested"
+        yield Finding("local.gpus.simulated", True, message)
 
 
 def _is_virtual(spec: ClusterSpec | None) -> bool:
@@ -88,9 +95,11 @@ def _docker(info: dict[str, Any]) -> Finding:
 
 
 def _recipes(spec: ClusterSpec | None) -> list[image.Recipe]:
-    names = sorted({group.image for group in spec.nodes}) if spec else list(image.RELEASES)
+    groups = spec.nodes if spec else ()
+    asked = {(group.image, group.simulate is not None) for group in groups}
+    kinds = sorted(asked) if spec else [(name, False) for name in image.RELEASES]
     runtime: Runtime = "vm" if _is_virtual(spec) else "container"
-    return [image.Recipe(name, runtime) for name in names if name in image.RELEASES]
+    return [image.Recipe(name, runtime, kind) for name, kind in kinds if name in image.RELEASES]
 
 
 def _image(spec: ClusterSpec | None) -> Finding:

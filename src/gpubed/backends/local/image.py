@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ _REPOSITORIES: dict[Runtime, str] = {"container": "gpubed-node", "vm": "gpubed-m
 
 # Version control and wheels keep neither owners nor all modes, so they are set here.
 _MODES = {"usr/local/sbin": 0o755, "etc/sudoers.d": 0o440}
+# Files of a recipe's folder that no image is built from.
+_NO_PARTS = (".md", ".pyc")
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,12 @@ class Recipe:
     Args:
         name: The name of the operating system, a key of `RELEASES`.
         runtime: `vm` puts that system, and a kernel, on a disk, and qemu around it.
+        simulate: Add what a node needs to pretend that it has GPUs.
     """
 
     name: str
     runtime: Runtime = "container"
+    simulate: bool = False
 
     @property
     def release(self) -> Release:
@@ -67,12 +72,16 @@ class Recipe:
     @property
     def folder(self) -> Path:
         """Where the recipe's files are."""
-        return paths.assets() / "templates" / ("machine" if self.runtime == "vm" else "node")
+        if self.runtime == "vm":
+            return paths.assets() / "templates" / "machine"
+        return paths.assets() / "templates" / ("simulation" if self.simulate else "node")
 
     @property
     def below(self) -> Recipe | None:
         """The recipe of the image that this one is built on, if it is one of ours."""
-        return Recipe(self.name) if self.runtime == "vm" else None
+        if self.runtime == "vm":
+            return Recipe(self.name, simulate=self.simulate)
+        return Recipe(self.name) if self.simulate else None
 
     @cached_property
     def packages(self) -> list[str]:
@@ -109,12 +118,19 @@ class Recipe:
     @property
     def tag(self) -> str:
         """The image's name in Docker."""
-        return f"{_REPOSITORIES[self.runtime]}:{self.name}-{self.digest}"
+        kind = "-simulated" if self.simulate else ""
+        return f"{_REPOSITORIES[self.runtime]}:{self.name}{kind}-{self.digest}"
 
     @property
     def parts(self) -> list[str]:
         """Names of the recipe's own files: the Dockerfile, and what it copies."""
-        return sorted(path.name for path in self.folder.iterdir() if path.is_file())
+        found = (path for path in self.folder.rglob("*") if path.is_file())
+        names = {path.relative_to(self.folder) for path in found}
+        return sorted(
+            str(name)
+            for name in names
+            if name.parts[0] != "files" and name.suffix not in _NO_PARTS
+        )
 
     def read(self, name: str) -> bytes:
         """Return one of the recipe's own files."""
@@ -122,11 +138,12 @@ class Recipe:
 
 
 class ImageDriver(Driver):
-    """Inputs: image, runtime, digest."""
+    """Inputs: image, runtime, simulate, digest."""
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Build the image unless this machine has it."""
-        tag = ensure(Recipe(inputs["image"], inputs.get("runtime", "container")))
+        runtime = inputs.get("runtime", "container")
+        tag = ensure(Recipe(inputs["image"], runtime, inputs.get("simulate", False)))
         return tag, {"tag": tag}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
@@ -161,8 +178,8 @@ def ensure(recipe: Recipe) -> str:
 
 def restore(tag: str) -> None:
     """Build an image again that somebody removed from the cache."""
-    for recipe in (Recipe(name, runtime) for name in RELEASES for runtime in _REPOSITORIES):
-        if recipe.tag == tag:
+    for parts in product(RELEASES, _REPOSITORIES, (False, True)):
+        if (recipe := Recipe(*parts)).tag == tag:
             ensure(recipe)
             return
     raise GpubedError(
@@ -175,6 +192,7 @@ def restore(tag: str) -> None:
 def _lock(recipe: Recipe) -> Iterator[None]:
     # Two clusters that come up at the same time need one image, once.
     paths.cache().mkdir(parents=True, exist_ok=True)
-    with (paths.cache() / f"image-{recipe.runtime}-{recipe.name}.lock").open("w") as lock:
+    kind = "simulated" if recipe.simulate else recipe.runtime
+    with (paths.cache() / f"image-{kind}-{recipe.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

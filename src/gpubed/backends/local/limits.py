@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpubed.backends.base import Problem
+from gpubed.backends.local import simulated
 from gpubed.backends.local.image import RELEASES
 from gpubed.sections import ExperimentNetwork, NodeGroup
 from gpubed.spec import ClusterSpec
@@ -22,6 +23,7 @@ def problems(spec: ClusterSpec) -> list[Problem]:
     found: list[Problem] = []
     for index, group in enumerate(spec.nodes):
         found += [*_image(index, group), *_machine(index, group)]
+    found += simulated.problems(spec)
     if spec.backend.runtime == "vm":  # type: ignore[attr-defined]
         return [*found, *_virtual(spec)]
     if spec.networks.experiment:
@@ -47,11 +49,11 @@ def _virtual(spec: ClusterSpec) -> Iterator[Problem]:
             "any, which gives them Soft-RoCE",
         )
     for index, group in enumerate(spec.nodes):
-        if group.gpus:
+        if group.gpus and not group.simulate:
             yield Problem(
                 ("nodes", index, "gpus"),
                 "virtual machines of this backend get no GPU",
-                "0, or `runtime: container`",
+                "0, `runtime: container`, or simulate: the name of a GPU model",
             )
         if group.machine.memory is not None and group.machine.memory < _VM_MEMORY:
             yield Problem(
@@ -111,7 +113,8 @@ def _machine(index: int, group: NodeGroup) -> Iterator[Problem]:
 
 
 def _gpus(spec: ClusterSpec) -> Iterator[Problem]:
-    wanted = [(index, group) for index, group in enumerate(spec.nodes) if group.gpus]
+    groups = enumerate(spec.nodes)
+    wanted = [(index, group) for index, group in groups if group.gpus and not group.simulate]
     if not wanted:
         return
     total, there = sum(group.gpus * group.count for _, group in wanted), gpus()
@@ -121,7 +124,7 @@ def _gpus(spec: ClusterSpec) -> Iterator[Problem]:
             ("nodes", wanted[0][0], "gpus"),
             f"{total} GPU(s) are wanted for all nodes, and Docker on this machine can give "
             f"{usable} (GPUs: {there}; NVIDIA runtime: {'yes' if usable or not there else 'no'})",
-            "0, or a machine with the NVIDIA container toolkit",
+            "0, a machine with the NVIDIA container toolkit, or simulate: the name of a GPU model",
         )
 
 

@@ -50,6 +50,13 @@ class Shared(_Model):
     path: str
 
 
+class Simulation(_Model):
+    """GPUs that the node pretends to have."""
+
+    model: str
+    gpus: int
+
+
 class NodeInputs(_Model):
     """All inputs; numbers arrive as floats, since Pulumi knows no other."""
 
@@ -66,6 +73,7 @@ class NodeInputs(_Model):
     cpus: float | None = None
     memory: int | None = None
     gpus: tuple[str, ...] = ()
+    simulate: Simulation | None = None
 
     @property
     def owner(self) -> Owner:

@@ -7,18 +7,19 @@ container (networks, volumes, ownership, limits, restarts) is the same for both.
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from docker.models.containers import Container
 
 from gpubed import paths
 from gpubed.backends.local import daemon, environment, ownership
-from gpubed.backends.local.node_inputs import NodeInputs
+from gpubed.backends.local.node_inputs import NodeInputs, Simulation
 
 NODE_CACHE = "/var/cache/gpubed"
 _HOST_KEY = "etc/ssh/ssh_host_ed25519_key.pub"
@@ -87,6 +88,9 @@ class Runtime(ABC):
             key = f"{node.public_key.strip()}\n".encode()
             path = f"{self.files}home/gpubed/.ssh/authorized_keys"
             put(container, File(path, key, 0o600, folder_mode=0o700, owner=_USER_ID))
+        if node.simulate:
+            file = simulation(node.name, node.simulate)
+            put(container, replace(file, path=f"{self.files}{file.path}"))
         self.install_link(container, node)
 
     def install_link(self, container: Container, node: NodeInputs) -> None:
@@ -106,6 +110,12 @@ class Runtime(ABC):
         """Run a command in the node; returns its exit code and all that it printed."""
         code, output = container.exec_run([*self.shell, *command])
         return int(code or 0), bytes(output).decode(errors="replace").strip()  # type: ignore[arg-type]
+
+
+def simulation(name: str, wanted: Simulation) -> File:
+    """Return what tells a node, and everyone who asks it, which GPUs it pretends to have."""
+    content = {"schema": "gpubed/simulation/1", **wanted.model_dump(), "node": name}
+    return File("etc/gpubed/simulation.json", json.dumps(content).encode() + b"\n")
 
 
 def labels(node: NodeInputs) -> dict[str, str]:

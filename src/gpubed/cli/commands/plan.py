@@ -42,6 +42,9 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         f"{len(changes)} change(s); {same} resource(s) stay as they are, nothing else is touched"
     )
     ui.say(f"{wanted.node_hours:g} node-hours over the lease")
+    for group in wanted.spec.nodes:
+        if group.simulate:
+            ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
     for obstacle in obstacles:
         ui.mark("fail", f"does not fit now: {obstacle}")
     return 0

@@ -1,0 +1,73 @@
+"""What nodes can pretend about GPUs, found in a specification before anything is made."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from gpubed import recipe
+from gpubed.backends.base import Problem
+from gpubed.hardware import drivers
+from gpubed.hardware.models import Model, models
+from gpubed.sections import NodeGroup, Simulation
+from gpubed.spec import ClusterSpec
+
+
+def problems(spec: ClusterSpec) -> Iterator[Problem]:
+    """Yield all that no node could pretend, or that no cluster could be made of."""
+    known: dict[int, Model] = {}
+    for index, group in enumerate(spec.nodes):
+        if group.simulate is None:
+            continue
+        if model := models().get(group.simulate.model):
+            known[index] = model
+            yield from _room(index, group, group.simulate, model)
+            yield from _served(index, model, spec)
+        else:
+            yield _unknown(index, group.simulate.model)
+    yield from _common_driver(spec, known)
+
+
+def _unknown(index: int, name: str) -> Problem:
+    near = difflib.get_close_matches(name.upper(), models(), n=3, cutoff=0.4)
+    return Problem(
+        ("nodes", index, "simulate"),
+        f"there is no GPU model {name!r}",
+        f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(models())}",
+    )
+
+
+def _room(index: int, group: NodeGroup, wanted: Simulation, model: Model) -> Iterator[Problem]:
+    key = ("simulate",) if wanted.gpus else ("gpus",)
+    gpus = wanted.gpus or group.gpus
+    if gpus > model.most:
+        yield Problem(
+            ("nodes", index, *key),
+            f"asks for {gpus} GPUs, and a machine with {model.model} has no room for them",
+            f"{model.most} at most",
+        )
+
+
+def _served(index: int, model: Model, spec: ClusterSpec) -> Iterator[Problem]:
+    chosen = recipe.load(spec.recipe)
+    # A recipe without GPUs is refused whatever the GPUs are.
+    if not chosen.gpus.architectures:
+        return
+    if why := recipe.why_not(chosen, model.compute_capability):
+        others = recipe.serving(model.compute_capability)
+        yield Problem(
+            ("nodes", index, "simulate"),
+            f"{model.model}: {why}",
+            f"recipe: {' or '.join(others)}" if others else "another GPU model",
+        )
+
+
+def _common_driver(spec: ClusterSpec, known: Mapping[int, Model]) -> Iterator[Problem]:
+    nodes = {
+        f"{spec.nodes[index].name}-0": model.facts(spec.nodes[index].gpus)
+        for index, model in known.items()
+    }
+    try:
+        drivers.require_common(nodes)
+    except drivers.NoDriver as error:
+        yield Problem(("nodes", max(known), "simulate"), error.message, error.hint or "")

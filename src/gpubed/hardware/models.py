@@ -1,0 +1,93 @@
+"""GPU models that nodes can pretend to have: `templates/simulation/models`.
+
+The node reads the same files, with `machine.py` beside them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpubed import paths
+from gpubed.hardware.facts import Facts
+
+
+class Pci(BaseModel):
+    """What a model is on the PCI bus."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    device: str
+
+
+class Model(BaseModel):
+    """A GPU model.
+
+    Attributes:
+        model: Its name in specifications, as `A100-SXM4-80GB`.
+        name: As its driver says it.
+        architecture: The generation, as `hardware.table` calls it.
+        board: What machines with it look like.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model: str
+    name: str
+    architecture: str
+    compute_capability: str
+    board: str
+    pci: Pci
+
+    @property
+    def most(self) -> int:
+        """How many of them a machine has room for."""
+        return len(_addresses(self.board))
+
+    def facts(self, gpus: int) -> Facts:
+        """Return what a node with this many of them tells before it has a driver."""
+        on_bus = {
+            "device_id": self.pci.device,
+            "generation": self.architecture,
+            "compute_capability": self.compute_capability,
+        }
+        return Facts.model_validate(
+            {
+                "schema": "gpubed/facts/2",
+                "host": "",
+                "kernel": "",
+                "cpus": 1,
+                "memory_kib": 0,
+                "gpus": [{"pci": address, **on_bus} for address in _addresses(self.board)[:gpus]],
+                "simulated": self.model,
+            }
+        )
+
+
+class _Board(BaseModel):
+    """PCI addresses of the GPUs, by socket."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    addresses: tuple[tuple[str, ...], ...] = Field(min_length=1)
+
+
+_FOLDER = "templates/simulation"
+
+
+@cache
+def models() -> Mapping[str, Model]:
+    """Return the models by name."""
+    files = sorted((paths.assets() / _FOLDER / "models").glob("*.json"))
+    found = (Model.model_validate_json(file.read_bytes()) for file in files)
+    return {model.model: model for model in found}
+
+
+@cache
+def _addresses(board: str) -> tuple[str, ...]:
+    boards = json.loads((paths.assets() / _FOLDER / "boards.json").read_bytes())
+    sockets = _Board.model_validate(boards[board]).addresses
+    return tuple(address for socket in sockets for address in socket)

@@ -1,0 +1,187 @@
+"""The kernel module that is only pretended: built by `dkms`, loaded by `modprobe`.
+
+A built module is a file of text where a real one would be, of the lines that modinfo prints.
+"""
+
+import os
+import platform
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import bus
+import kernel_log
+import machine
+import node
+
+# What is loaded with it; the first is the driver itself.
+MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")
+_BUILT = Path("/lib/modules") / platform.release() / "updates/dkms"
+_INDEX = _BUILT.parents[1] / "modules.dep"
+_SOURCES = Path("/usr/src")
+_LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
+_PROC = bus.PROC / "nvidia"
+_NVML = node.RUN / "nvml"
+_MAJOR, _UVM_MAJOR, _CONTROL = 195, 511, 255
+_HOLDERS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
+
+
+class Failed(Exception):
+    """What cannot be done, in the words of the real program."""
+
+
+def sources():
+    """Return the modules that packages brought to be built: the fields of their dkms.conf."""
+    return [_fields(path) for path in sorted(_SOURCES.glob("*/dkms.conf")) if _is_ours(path)]
+
+
+def build(name, version):
+    """Build a module for the running kernel, as `dkms install` does.
+
+    Raises:
+        Failed: There is no such module, or it does not compile.
+    """
+    path = _SOURCES / f"{name}-{version}" / "dkms.conf"
+    if not path.exists():
+        raise Failed(f"Error! Could not find module source directory {path.parent}")
+    fields = _fields(path)
+    if fields["BROKEN"] == "yes":
+        raise Failed(
+            f"Error! Bad return status for module build on kernel: {platform.release()}\n"
+            f"Consult /var/lib/dkms/{name}/{version}/build/make.log for more information."
+        )
+    lines = {"filename": _BUILT / f"{name}.ko", "version": version, "license": fields["LICENSE"]}
+    node.write(_BUILT / f"{name}.ko", "".join(f"{key}: {text}\n" for key, text in lines.items()))
+    _INDEX.touch()
+
+
+def discard(name):
+    """Remove a built module, as `dkms remove` does."""
+    (_BUILT / f"{name}.ko").unlink(missing_ok=True)
+
+
+def built(name=None):
+    """Return what modinfo says of a built module, or of the one that `nvidia` stands for."""
+    pattern = f"{name}.ko" if name else "nvidia*.ko"
+    found = sorted(_BUILT.glob(pattern))
+    return dict(line.split(": ", 1) for line in found[0].read_text().splitlines()) if found else None
+
+
+def load():
+    """Load the driver; nothing happens when it is loaded.
+
+    Raises:
+        Failed: There is no module for the running kernel.
+    """
+    if bus.version("nvidia"):
+        return
+    module = built()
+    if module is None:
+        raise Failed(
+            f"modprobe: FATAL: Module nvidia not found in directory /lib/modules/{platform.release()}"
+        )
+    _come_up(module["version"], module["license"])
+
+
+def _come_up(version, license_):
+    found = node.simulated()
+    for name in MODULES:
+        bus.load(name, version)
+    kind = "Open Kernel Module for x86_64" if license_ != "NVIDIA" else "x86_64 Kernel Module"
+    banner = f"NVRM version: NVIDIA UNIX {kind}  {version}  Release Build  (gpubed simulation)"
+    _proc(found, version, f"{banner}\nGCC version:  none, no module was compiled\n")
+    _device_files(found)
+    bus.bind([gpu["pci"] for gpu in found["gpus"]], "nvidia")
+    kernel_log.say(f"NVRM: loading NVIDIA UNIX {kind}  {version}  (gpubed simulation)")
+    tell_nvml()
+
+
+def unload():
+    """Unload the driver.
+
+    Raises:
+        Failed: Something holds it.
+    """
+    if bus.version("nvidia") is None:
+        return
+    for holder in _HOLDERS:
+        asked = ["systemctl", "is-active", "--quiet", holder]
+        if subprocess.run(asked, check=False).returncode == 0:
+            raise Failed(f"modprobe: FATAL: Module nvidia is in use.  ({holder})")
+    for name in MODULES:
+        bus.unload(name)
+    bus.bind([gpu["pci"] for gpu in node.simulated()["gpus"]], None)
+    shutil.rmtree(_PROC, ignore_errors=True)
+    for path in Path("/dev").glob("nvidia*"):
+        path.unlink()
+    tell_nvml()
+
+
+def pretend_version(version):
+    """Let another version be loaded than is installed."""
+    for name in MODULES:
+        bus.load(name, version)
+    path = _PROC / "version"
+    path.write_text(re.sub(r"\d+\.\d+(\.\d+)?", version, path.read_text(), count=1))
+    tell_nvml()
+
+
+def tell_nvml():
+    """Write what the NVML library reads."""
+    loaded = bus.version("nvidia")
+    node.write(
+        _NVML, machine.nvml_text(node.simulated(), node.faults(), driver=_installed(), module=loaded)
+    )
+
+
+def _installed():
+    """Return the version of the driver's libraries, or None."""
+    target = _LIBRARY.resolve()
+    return target.name.removeprefix("libnvidia-ml.so.") if target.exists() else None
+
+
+def _proc(found, version, banner):
+    for gpu in found["gpus"]:
+        lines = {
+            "Model": found["model"]["name"],
+            "IRQ": 0,
+            "GPU UUID": gpu["uuid"],
+            "Video BIOS": found["model"]["vbios"],
+            "Bus Type": "PCIe",
+            "DMA Size": "47 bits",
+            "DMA Mask": "0x7fffffffffff",
+            "Bus Location": gpu["pci"],
+            "Device Minor": gpu["minor"],
+            "GPU Firmware": version if found["model"]["gsp"] else "N/A",
+            "GPU Excluded": "No",
+        }
+        folder = _PROC / "gpus" / gpu["pci"]
+        folder.mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{key + ':':<16} {value}\n" for key, value in lines.items())
+        (folder / "information").write_text(text)
+    (_PROC / "version").write_text(banner)
+    (_PROC / "params").write_text(
+        "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n"
+    )
+
+
+def _device_files(found):
+    numbers = {f"nvidia{gpu['minor']}": (_MAJOR, gpu["minor"]) for gpu in found["gpus"]}
+    numbers |= {"nvidiactl": (_MAJOR, _CONTROL)}
+    numbers |= {"nvidia-uvm": (_UVM_MAJOR, 0), "nvidia-uvm-tools": (_UVM_MAJOR, 1)}
+    for name, number in numbers.items():
+        path = Path("/dev") / name
+        path.unlink(missing_ok=True)
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*number))
+        path.chmod(0o666)
+
+
+def _is_ours(path):
+    return "STAND-IN" in path.read_text().partition("\n")[0]
+
+
+def _fields(path):
+    pairs = (line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+    return {key: value.strip('"') for key, value in pairs}

@@ -1,0 +1,129 @@
+"""Simulated GPUs: the packages that are offered, and what the kernel is made to say."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tomllib
+from collections.abc import Iterator
+from string import Template
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from gpubed import paths
+from gpubed.cli import report
+from gpubed.hardware.models import models
+from gpubed.hardware.table import table
+from gpubed.recipe import load, with_gpus
+
+FOLDER = paths.assets() / "templates" / "simulation"
+SUITES = {"Debian 12": "bookworm", "Debian 13": "trixie"}
+
+
+def offered(suite: str) -> dict[str, set[str]]:
+    """Return the versions of each package that the archive of a suite has."""
+    found: dict[str, set[str]] = {}
+    text = (FOLDER / "archive" / "packages.toml").read_text(encoding="utf-8")
+    for family in tomllib.loads(text)["family"]:
+        for full in family.get("versions") or family["suites"].get(suite, []):
+            for package in family["package"]:
+                name = Template(package["name"]).substitute(branch=full.partition(".")[0])
+                found.setdefault(name, set()).add(full)
+    return found
+
+
+def catalog() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield suite, source and entry of all that the role nvidia_driver installs on Debian."""
+    path = paths.assets() / "roles" / "nvidia_driver" / "vars" / "Debian.yml"
+    sources = yaml.safe_load(path.read_text(encoding="utf-8"))["__nvidia_driver_catalog"]
+    for source, entries in sources.items():
+        for entry in entries:
+            for release, suite in SUITES.items():
+                if entry["release"] in ("", release):
+                    yield suite, source, entry
+
+
+@pytest.mark.parametrize(("suite", "source", "entry"), list(catalog()))
+def test_archive_has_every_package_that_the_role_installs(
+    suite: str, source: str, entry: dict[str, Any]
+) -> None:
+    names = [*entry["libraries"], entry["dkms"], entry["open_dkms"], "nvidia-persistenced"]
+    for name in filter(None, names):
+        branches = {full.partition(".")[0] for full in offered(suite)[name]}
+        assert str(entry["branch"]) in branches or name == "nvidia-persistenced"
+
+
+def test_nobody_gets_a_broken_version_who_does_not_ask_for_it() -> None:
+    text = (FOLDER / "archive" / "packages.toml").read_text(encoding="utf-8")
+    for family in tomllib.loads(text)["family"]:
+        for broken in family.get("broken", []):
+            branch = broken.partition(".")[0]
+            newest = max(v for v in family["versions"] if v.startswith(f"{branch}."))
+            assert newest != broken
+
+
+def test_every_recipe_finds_a_driver_in_the_archive() -> None:
+    for name in with_gpus():
+        versions = offered("bookworm")["nvidia-driver-cuda"]
+        assert any(load(name).gpus.accept(version.partition("-")[0]) for version in versions)
+
+
+def test_models_are_of_generations_that_drivers_are_chosen_by() -> None:
+    assert {model.architecture for model in models().values()} <= set(table().generations)
+    assert models()["A100-SXM4-80GB"].most == 8
+    assert len(models()["T4"].facts(2).gpus) == 2
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The node's module, with two GPUs whose kernel writes to a list."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.syspath_prepend(str(FOLDER / "node"))
+    names = ("machine", "bus", "driver", "faults", "kernel_log", "node")
+    found = importlib.import_module("faults")
+    machine = sys.modules["machine"]
+    model = machine.load(FOLDER / "models" / "A100-SXM4-80GB.json")
+    monkeypatch.setattr(found.node, "simulated", lambda: machine.machine(model, 2, "node-0"))
+    yield found
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "xids"),
+    [
+        ("fallen-off-bus", [79]),
+        ("xid-79", [79]),
+        ("ecc-double-bit", [48, 63]),
+        ("nvlink-down", [74]),
+        ("requires-reset", [154]),
+        ("throttled", []),
+    ],
+)
+def test_faults_are_told_in_the_words_of_the_kernels_driver(
+    faults: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, xids: list[int]
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(faults.kernel_log, "say", said.append)
+    faults.announce(name, 1)
+    where = faults.node.simulated()["gpus"][1]["pci"].removesuffix(".0")
+    starts = [f"NVRM: Xid (PCI:{where}): {xid}, " for xid in xids]
+    assert all(line.startswith(start) for line, start in zip(said, starts, strict=True))
+
+
+def test_xid_of_a_mig_instance_names_it(
+    faults: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(faults.kernel_log, "say", said.append)
+    faults.announce("xid-79", 0, instance=5)
+    assert said[0].startswith("NVRM: Xid (PCI:0000:07:00 GPU-I:05): 79, ")
+
+
+def test_status_says_which_gpus_are_simulated() -> None:
+    facts = models()["T4"].facts(2).summary()
+    assert "(simulated)" in report.hardware(facts)
+    assert "(simulated)" not in report.hardware(facts | {"simulated": None})
