@@ -29,6 +29,7 @@ def pages() -> dict[str, str]:
         "roles.md": MARK + "\n".join(role_inputs()) + "\n",
         "jobs.md": MARK + "\n".join(job_pages()) + "\n",
         "role-tests.md": MARK + role_tests() + "\n",
+        "gpu.md": MARK + gpus(),
     }
 
 
@@ -37,6 +38,12 @@ def role_tests() -> str:
     matrix = runpy.run_path(str(REFERENCE.parents[1] / "tests" / "molecule" / "matrix.py"))
     table: str = matrix["Results"]().table()
     return table
+
+
+def gpus() -> str:
+    """Say which driver each GPU gets, and how far that was tested."""
+    page: str = runpy.run_path(str(REFERENCE.parent / "gpu.py"))["page"]()
+    return page
 
 
 def cluster_yml() -> Iterator[str]:

@@ -124,6 +124,11 @@ def choose(
     )
 
 
+def branch_of(version: str) -> int:
+    """Return the branch of a version: 580 of `580.65.06`."""
+    return int(version.split(".")[0])
+
+
 def require_common(nodes: Mapping[str, Facts]) -> None:
     """Check that one driver branch could serve all these nodes, whoever offers it.
 
@@ -131,11 +136,6 @@ def require_common(nodes: Mapping[str, Facts]) -> None:
         NoDriver: None could; the message names two nodes that no branch serves both.
     """
     _range(nodes, Wanted())
-
-
-def branch_of(version: str) -> int:
-    """Return the branch of a version: 580 of `580.65.06`."""
-    return int(version.split(".")[0])
 
 
 def newest_cuda(generations: Iterable[str], branch: int) -> int:

@@ -17,8 +17,8 @@ from typing import Any
 
 from lxml import etree
 
-from gpubed import paths
 from gpubed.errors import GpubedError, UsageError
+from gpubed.hardware.models import models
 from gpubed.hardware.report import NodeReport, Report, read
 
 _MIB = 1 << 20
@@ -108,9 +108,8 @@ def _bars(resource: str) -> list[dict[str, int]]:
 
 
 def _board(device: str) -> str:
-    files = (paths.assets() / "templates" / "simulation" / "models").glob("*.json")
-    known = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(files))
-    return next((each["board"] for each in known if each["pci"]["device"] == device), "pcie")
+    same = (model.board for model in models().values() if model.pci.device == device)
+    return next(same, "pcie")
 
 
 def _values(gpu: etree._Element) -> dict[str, Any]:

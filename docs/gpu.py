@@ -1,0 +1,101 @@
+"""The page docs/reference/gpu.md: which driver each GPU gets, and how far that was tested.
+
+The GPUs are the models that nodes can pretend to have; the choice is `drivers.choose`, on
+what role nvidia_driver knows of package sources; the outcomes are those that tests kept.
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from gpubed import paths, recipe
+from gpubed.hardware import drivers
+from gpubed.hardware.facts import Facts
+from gpubed.hardware.models import Model, models
+from gpubed.recipe import Recipe
+
+ROOT = Path(__file__).parents[1]
+DISTRIBUTIONS = ("Debian 12", "Debian 13", "Ubuntu 22.04", "Ubuntu 24.04")
+HEAD = """# GPUs
+
+Which driver role [nvidia_driver](../../roles/nvidia_driver/README.md) chooses, by GPU, recipe
+and operating system: for machines with eight GPUs and none of their drivers yet.
+A driver that is there and serves them stays.
+
+- `580 nvidia, open`: branch, whose packages (the distribution's, or NVIDIA's repository), kernel
+  module.
+- *FM*: with Fabric Manager of the same version, for the NVSwitches between the GPUs.
+- *real*, *simulated*: a whole cluster came up, was verified and ran a job, on such GPUs or on
+  nodes that [pretend](../how-to/first-gpu-cluster.md#rehearse-without-a-gpu) to have them.
+  Neither happened where it says *untested*; after *changed since*, not with what is here now.
+
+A simulation does not show that kernels compute, how fast anything is, or that NVIDIA's module
+loads.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    return "\n".join([HEAD, *_rows(), ""])
+
+
+def _rows() -> Iterator[str]:
+    yield f"| GPU | recipe | CUDA | {' | '.join(DISTRIBUTIONS)} |"
+    yield "| --- " * (3 + len(DISTRIBUTIONS)) + "|"
+    for model in models().values():
+        for name in recipe.with_gpus():
+            yield _row(model, recipe.load(name))
+
+
+def _row(model: Model, of: Recipe) -> str:
+    if recipe.why_not(of, model.compute_capability):
+        reason = f"no code for compute capability {model.compute_capability}"
+        cells = [reason] + [""] * (len(DISTRIBUTIONS) - 1)
+    else:
+        facts = _facts(model)
+        cells = [_cell(model.model, facts, of, release) for release in DISTRIBUTIONS]
+    return f"| {model.model} | {of.name} | {of.cuda} | {' | '.join(cells)} |"
+
+
+def _cell(model: str, facts: Facts, of: Recipe, release: str) -> str:
+    wanted = drivers.Wanted(oldest=of.gpus.driver, cuda=int((of.cuda or "0").split(".")[0]))
+    try:
+        choice = drivers.choose({"node": facts}, _offers(release), wanted)
+    except drivers.NoDriver as error:
+        return f"none: {error.message}"
+    kind = "open" if choice.open_module else "proprietary"
+    manager = ", FM" if choice.fabric_manager else ""
+    tested = RESULTS["described"](model, of.name, release.lower().replace(" ", "-"))
+    return f"{choice.branch} {choice.source}, {kind}{manager} ({tested})"
+
+
+def _facts(model: Model) -> Facts:
+    """Return what a machine full of such GPUs tells before it has a driver."""
+    content = MACHINE["load"](SIMULATION / "models" / f"{model.model}.json")
+    switches = MACHINE["machine"](content, model.most, "node", cpus=[0, 1])["nvswitches"]
+    found = model.facts(model.most)
+    return found.model_copy(update={"nvswitches": tuple(switch["pci"] for switch in switches)})
+
+
+def _offers(release: str) -> dict[str, list[drivers.Offer]]:
+    """Return the branches that role nvidia_driver knows for an operating system, by source."""
+    role = paths.assets() / "roles" / "nvidia_driver"
+    sources = yaml.safe_load((role / "defaults" / "main.yml").read_text())["nvidia_driver_sources"]
+    known = yaml.safe_load((role / "vars" / f"{release.split()[0]}.yml").read_text())
+    return {
+        source: [
+            drivers.Offer(row["branch"], row.get("fabric_manager", False))
+            for row in known["__nvidia_driver_catalog"][source]
+            if row["release"] in (release, "")
+        ]
+        for source in sources
+    }
+
+
+SIMULATION = ROOT / "templates" / "simulation"
+MACHINE = runpy.run_path(str(SIMULATION / "machine.py"))
+RESULTS = runpy.run_path(str(ROOT / "tests" / "support" / "gpu_results.py"))

@@ -1,0 +1,170 @@
+"""GPUs that cannot be had are refused before anything is made, with a way out.
+
+What a specification alone tells, `check` refuses with its line; what only machines tell,
+`plan` says. STAND-INS: Docker's runtimes, and what a host says when it is looked at.
+"""
+
+import json
+
+import pytest
+
+from gpubed import plan, registry, spec
+from gpubed.backends.local import limits
+from gpubed.backends.static import backend as static
+from gpubed.backends.static.node import Found
+from gpubed.errors import GpubedError
+from support.specs import BACKENDS
+
+LOCAL = "{type: local}"
+STATIC = "{type: static, user: me, hosts: {node: [{address: 192.0.2.1}]}}"
+# backend, recipe, the node group's GPUs; the line and what is said there.
+REFUSED = {
+    "a recipe without GPUs": (STATIC, "cpu", "gpus: 1", 5, "allowed: cuda12, cuda13"),
+    "more than any node may have": (STATIC, "cuda13", "gpus: 17", 3, "16"),
+    "fewer than none": (STATIC, "cuda13", "gpus: -1", 3, "0"),
+    "half a GPU": (STATIC, "cuda13", "gpus: 0.5", 3, "integer"),
+    "more than this machine can give": (LOCAL, "cuda13", "gpus: 2", 3, "can give 1 (GPUs: 1"),
+    "pretending elsewhere": (
+        STATIC,
+        "cuda13",
+        "gpus: 1, simulate: T4",
+        3,
+        "rehearse with backend local",
+    ),
+    "pretending without asking": (LOCAL, "cuda13", "simulate: T4", 3, "gpus asks for none"),
+    "fewer pretended than asked for": (
+        LOCAL,
+        "cuda13",
+        "gpus: 4, simulate: {model: T4, gpus: 2}",
+        3,
+        "simulate.gpus is 2",
+    ),
+    "a model that nobody knows": (
+        LOCAL,
+        "cuda13",
+        "gpus: 1, simulate: A100-SXM4-80",
+        3,
+        "did you mean A100-SXM4-80GB",
+    ),
+    "a model that the recipe has no code for": (
+        LOCAL,
+        "cuda13",
+        "gpus: 1, simulate: V100-SXM2-16GB",
+        3,
+        "recipe: cuda12",
+    ),
+    "a model that no recipe serves": (
+        LOCAL,
+        "cuda12",
+        "gpus: 1, simulate: K80",
+        3,
+        "another GPU model",
+    ),
+    "more than the model's machine holds": (
+        LOCAL,
+        "cuda12",
+        "gpus: 16, simulate: V100-SXM2-16GB",
+        3,
+        "8 at most",
+    ),
+    "generations without a common driver": (
+        LOCAL,
+        "cuda12",
+        "gpus: 1, simulate: K80}\n  - {name: other, count: 1, gpus: 1, simulate: B200-SXM6-180GB",
+        4,
+        "no driver serves all nodes",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_gpu(monkeypatch):
+    monkeypatch.setattr(limits, "gpus", lambda: 1)
+    monkeypatch.setattr(limits, "has_gpu_runtime", lambda: True)
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    def written(backend, recipe, gpus):
+        path = tmp_path / "inventories" / "lab" / "cluster.yml"
+        path.parent.mkdir(parents=True)
+        path.write_text(
+            f"backend: {backend}\nnodes:\n  - {{count: 1, {gpus}}}\n"
+            f"version: 1\nrecipe: {recipe}\nnetworks: {{control: {{subnet: 192.0.2.0/24}}}}\n"
+        )
+        return path
+
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    return written
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_check_refuses(write, case):
+    backend, recipe, gpus, line, words = REFUSED[case]
+    found, errors = spec.check(write(backend, recipe, gpus))
+    assert found is None
+    said = [(error.line, f"{error.message} ({error.allowed})") for error in errors]
+    assert any(at == line and words in text for at, text in said), said
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_a_recipe_without_gpus_is_refused_on_all_backends(write, backend):
+    _, errors = spec.check(write(json.dumps(BACKENDS[backend]), "cpu", "gpus: 1"))
+    assert [(e.line, e.allowed) for e in errors if e.path == "recipe"] == [
+        (5, "allowed: cuda12, cuda13")
+    ]
+
+
+class TestOwnHosts:
+    """The plan looks at the hosts that are to have GPUs."""
+
+    def said(self, write, monkeypatch, recipe, gpus, *ids):
+        def look(*_):
+            if ids == ("away",):
+                raise GpubedError("it does not answer")
+            return Found(
+                system="Debian",
+                image="debian-12",
+                user="me",
+                sudo=True,
+                systemd=True,
+                python="/usr/bin/python3",
+                free_gib=100,
+                addresses=("192.0.2.1",),
+                own_address="192.0.2.1",
+                gpu_ids=ids,
+                owner={},
+            )
+
+        monkeypatch.setattr(static, "_on", look)
+        wanted = plan.from_file(write(STATIC, recipe, f"gpus: {gpus}"))
+        return registry.backend("static").fits(wanted)
+
+    def test_that_serve_are_well(self, write, monkeypatch):
+        assert self.said(write, monkeypatch, "cuda13", 2, "20b2", "20b2") == []
+
+    def test_that_have_more_are_well(self, write, monkeypatch):
+        assert self.said(write, monkeypatch, "cuda13", 1, "20b2", "20b2") == []
+
+    def test_that_have_too_few(self, write, monkeypatch):
+        assert self.said(write, monkeypatch, "cuda13", 2, "20b2") == [
+            "node-0 (192.0.2.1) has 1 NVIDIA GPUs, 2 are asked for"
+        ]
+
+    def test_whose_gpus_the_recipe_has_no_code_for(self, write, monkeypatch):
+        (said,) = self.said(write, monkeypatch, "cuda13", 1, "1db5")
+        assert "no code for GPUs of compute capability 7.0; recipe cuda12 has" in said
+
+    def test_whose_gpus_no_recipe_serves(self, write, monkeypatch):
+        (said,) = self.said(write, monkeypatch, "cuda12", 1, "102d")
+        assert "compute capability 3.7; no recipe has" in said
+
+    def test_of_two_kinds_of_which_one_is_not_served(self, write, monkeypatch):
+        (said,) = self.said(write, monkeypatch, "cuda13", 2, "1db5", "20b2")
+        assert "7.0" in said
+
+    def test_that_are_away_are_left_to_doctor(self, write, monkeypatch):
+        assert self.said(write, monkeypatch, "cuda13", 1, "away") == []
+
+    def test_without_gpus_in_the_plan_nobody_is_asked(self, write, monkeypatch):
+        assert self.said(write, monkeypatch, "cpu", 0, "away") == []
