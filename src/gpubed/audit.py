@@ -105,6 +105,8 @@ def owner(stack: Stack) -> tuple[str | None, Backend | None]:
 def remove_unrecorded(stack: Stack, *, transient: bool = False) -> list[str]:
     """Remove what exists under the cluster's id and is not in its state; return the names.
 
+    Data stays: only who asks for that removes it.
+
     Args:
         transient: Whether that includes what would end by itself: running jobs.
     """
@@ -114,7 +116,7 @@ def remove_unrecorded(stack: Stack, *, transient: bool = False) -> list[str]:
     known = {r.id for r in _recorded(stack.export().get("deployment", {}).get("resources", []))}
     found = backend.existing(stack.cluster.name)
     left = [e for e in found if e.uuid == uuid and e.id not in known]
-    return remove(backend, [e for e in left if transient or not e.transient])
+    return remove(backend, [e for e in left if not e.data and (transient or not e.transient)])
 
 
 def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:

@@ -1,6 +1,6 @@
-"""The two resources that every cluster has, whatever its testbed.
+"""The resources that every cluster has, whatever its testbed.
 
-`identity` comes first: the UUID that everything else carries, and the SSH key.
+`identity` comes first: the UUID that everything else carries; `key` is the SSH key.
 `configuration` comes last: it renders the inventory, applies the roles and
 verifies the result, so that `pulumi up` ends in a ready cluster.
 """
@@ -13,18 +13,23 @@ from typing import Any
 
 import pulumi
 
-from gpubed import applied, handover, inventory, registry, roles, secret
+from gpubed import applied, handover, identities, inventory, registry, roles, secret
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Change, Driver, JobTestbed, Properties
 from gpubed.paths import ClusterPaths, Project
 from gpubed.plan import ClusterPlan, from_file
-from gpubed.resources import Configuration, Identity
+from gpubed.resources import Configuration, Identity, Key
 from gpubed.verification import Verification
 
 
-def identity(cluster: ClusterPlan) -> pulumi.Output[dict[str, Any]]:
-    """Declare the cluster's identity; the output has `uuid` and `public_key`."""
-    return Identity("identity", "gpubed", {"cluster": cluster.cluster}).result
+def identity(cluster: ClusterPlan) -> pulumi.Output[str]:
+    """Declare the cluster's identity; the output is its UUID."""
+    return Identity("identity", "gpubed", {"cluster": cluster.cluster}).result["uuid"]
+
+
+def key(cluster: ClusterPlan) -> pulumi.Output[str]:
+    """Declare the cluster's SSH key; the output is its public half."""
+    return Key("key", "gpubed", {"cluster": cluster.cluster}).result["public_key"]
 
 
 def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -> Configuration:
@@ -48,9 +53,10 @@ def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -
 
 
 def driver(kind: str) -> Driver:
-    """Return the driver of `identity` or `configuration`."""
+    """Return the driver of `identity`, `key` or `configuration`."""
     drivers: dict[str, type[Driver]] = {
         "identity": _IdentityDriver,
+        "key": _KeyDriver,
         "configuration": _ConfigurationDriver,
     }
     return drivers[kind]()
@@ -61,19 +67,44 @@ def _paths(inputs: Properties) -> ClusterPaths:
 
 
 class _IdentityDriver(Driver):
-    """Makes the UUID and the key; a lost key is made again, which replaces the nodes."""
+    """Makes the UUID, once: whatever else is lost, what carries it stays the cluster's own.
+
+    It is kept in the cluster's folder, too, so that a cluster whose state is gone, or whose
+    data was kept, is found again.
+    """
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        made = identities.kept(_paths(inputs)) or str(uuid.uuid4())
+        identities.keep(_paths(inputs), made)
+        return made, {"uuid": made}
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        return {"uuid": id}
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        # `gpubed down` removes the folder; what outlives the stack needs the UUID.
+        return
+
+
+class _KeyDriver(Driver):
+    """Makes the key; a lost one is made again, and nodes let the new one in."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         if secret.public_key(_paths(news).private_key) != result.get("public_key"):
-            return Change(replace=["public_key"])
+            return Change(update=["public_key"])
         return super().diff(result, olds, news)
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        made = str(uuid.uuid4())
-        return made, {"uuid": made, "public_key": secret.ensure_key(_paths(inputs).private_key)}
+        return f"{inputs['cluster']}/key", self._result(inputs)
+
+    def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
+        return self._result(news)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        return {"uuid": id, "public_key": secret.ensure_key(_paths(inputs).private_key)}
+        return self._result(inputs)
+
+    def _result(self, inputs: Properties) -> dict[str, Any]:
+        return {"public_key": secret.ensure_key(_paths(inputs).private_key)}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         # The key may already belong to a replacement: `gpubed down` removes the folder.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ from typing import Any
 
 from gpubed import allocation as allocations
 from gpubed import audit as audits
-from gpubed import handover, left_out, progress, registry, runlock, services
+from gpubed import handover, identities, left_out, progress, registry, runlock, services
 from gpubed import lease as leases
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Backend, Existing, Fault, JobTestbed
@@ -31,12 +31,51 @@ from gpubed.verification import Verification
 _NOT_A_CHANGE = {"same", "read", "refresh"}
 
 
+# What goes and comes without anybody's loss.
+_HARMLESS = {"Image", "Key", "Capacity", "Configuration"}
+
+_LOSES = {
+    "Volume": "a new one takes its place, the old one stays on the testbed",
+    "Node": "what is on its own disks is lost",
+}
+
+Approve = Callable[[Sequence[str]], None]
+"""Asks whether a run may go on, given what it costs, a line each; raises when it may not."""
+
+
 @dataclass(frozen=True)
 class Removal:
-    """What `down` did: `removed` and, when something is left, `survivors`."""
+    """What `down` did.
+
+    Attributes:
+        removed: What is gone.
+        kept: Data that was to stay.
+        survivors: What should have gone and did not.
+        others: What has the cluster's name and another UUID: nothing was done to it.
+    """
 
     removed: list[str]
+    kept: list[str]
     survivors: list[str]
+    others: list[Existing]
+
+
+def doomed(planned: Result) -> list[ResourceEvent]:
+    """Return the steps of a plan that delete or replace something; data comes first."""
+    steps = [s for s in planned.steps if s.op in ("delete", "replace")]
+    costly = [step for step in steps if _kind(step) not in _HARMLESS]
+    return sorted(costly, key=lambda step: _kind(step) != "Volume")
+
+
+def cost(step: ResourceEvent) -> str:
+    """Say what a step that deletes or replaces something costs."""
+    kind, why = _kind(step), f" ({', '.join(step.why)})" if step.why else ""
+    loses = f": {_LOSES[kind]}" if kind in _LOSES else ""
+    return f"{step.op} {kind} {step.name}{why}{loses}"
+
+
+def _kind(step: ResourceEvent) -> str:
+    return step.type.rsplit(":", 1)[-1]
 
 
 def preview(cluster: ClusterPaths, engine: EngineName) -> tuple[ClusterPlan, Result]:
@@ -48,12 +87,17 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> tuple[ClusterPlan, Res
 
 
 def up(
-    cluster: ClusterPaths, engine: EngineName, *, verify: bool = False, refresh: bool = False
+    cluster: ClusterPaths,
+    engine: EngineName,
+    *,
+    approve: Approve,
+    verify: bool = False,
+    refresh: bool = False,
 ) -> Result:
     """Make the cluster what its specification says, ready and verified.
 
     Raises:
-        UsageError: The specification has errors.
+        UsageError: The specification has errors, or what it costs was not approved.
         PrerequisiteMissing: The testbed cannot be used from here.
         Locked: Another run holds the cluster.
         GpubedError: A resource, a role or a check failed.
@@ -68,6 +112,8 @@ def up(
         stack = Stack(cluster, engine)
         if not stack.outputs():
             _require(backend, wanted)
+        if not stack.has_resources() and identities.kept(cluster) is None:
+            _mind_another(cluster, backend, approve)
         killed = cluster.state / "killed"
         if stack.interrupted():
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
@@ -79,12 +125,13 @@ def up(
         if killed.exists() and backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
             _remove_leftovers(stack)
-        result = _up(stack, backend, wanted)
+        result = _up(stack, backend, wanted, approve)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack)
             killed.unlink()
         granted = allocations.load(cluster.allocation)
+        identities.keep(cluster, granted.uuid)
         _lease(cluster, wanted, granted)
         if changed(result):
             return result
@@ -94,9 +141,33 @@ def up(
     return result
 
 
-def _up(stack: Stack, backend: Backend, wanted: ClusterPlan) -> Result:
+def _mind_another(cluster: ClusterPaths, backend: Backend, approve: Approve) -> None:
+    """Ask before a second cluster of the name is made: the first may have lost its state."""
+    there: list[Existing] = []
+    with suppress(GpubedError):  # of what we may not see, nothing can be lost by us
+        there = [thing for thing in backend.existing(cluster.name) if not thing.transient]
+    if there:
+        uuids = sorted({thing.uuid for thing in there})
+        approve(
+            [
+                f"there is another {cluster.name} (uuid {', '.join(uuids)}), which this project "
+                f"knows nothing of: {', '.join(map(str, there))}",
+                f"gpubed audit {cluster.name} tells how to take it over; "
+                "to go on makes a second one",
+            ]
+        )
+
+
+def _up(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) -> Result:
     with left_out.of_run(stack.cluster, wanted) as run:
         _remove_faulty(stack, backend)
+        if stack.has_resources():
+            # Looked at first: what refuses must do so before anything is deleted.
+            planned = stack.preview(_discard_steps)
+            if costs := [cost(step) for step in doomed(planned)]:
+                approve(costs)
+            if not changed(planned):
+                return planned
         while True:
             try:
                 return stack.up(_emit)
@@ -198,21 +269,41 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     }
 
 
-def down(cluster: ClusterPaths, engine: EngineName) -> Removal:
+def data_of(cluster: ClusterPaths, engine: EngineName) -> list[Existing]:
+    """Return the volumes that a cluster's data is on."""
+    cluster.project.prepare()
+    uuid, backend = _owner(Stack(cluster, engine))
+    found = backend.existing(cluster.name) if backend and uuid else []
+    return [thing for thing in found if thing.uuid == uuid and thing.data]
+
+
+def _owner(stack: Stack) -> tuple[str | None, Backend | None]:
+    """Return UUID and backend of a cluster, also of one whose state is gone."""
+    uuid, backend = audits.owner(stack)
+    return uuid or identities.kept(stack.cluster), backend
+
+
+def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) -> Removal:
     """Remove everything that carries the cluster's id, and the cluster's state.
 
     Results of jobs (`runs/`) are the user's and stay.
+
+    Args:
+        keep_data: Whether volumes stay, for the next `up` to take over.
     """
     cluster.project.prepare()
     with runlock.hold(cluster.state, "down"):
         stack = Stack(cluster, engine)
-        uuid, backend = audits.owner(stack)
+        uuid, backend = _owner(stack)
         if backend:
             backend.require_engine(engine)
 
+        def existing() -> list[Existing]:
+            return backend.existing(cluster.name) if backend else []
+
         def left() -> list[Existing]:
-            found = backend.existing(cluster.name) if backend and uuid else []
-            return [thing for thing in found if thing.uuid == uuid]
+            mine = [thing for thing in existing() if thing.uuid == uuid]
+            return [thing for thing in mine if not (keep_data and thing.data)]
 
         # What is not in the state may hold on to what is.
         removed = audits.remove_unrecorded(stack, transient=True)
@@ -223,15 +314,20 @@ def down(cluster: ClusterPaths, engine: EngineName) -> Removal:
         if backend:
             removed += audits.remove(backend, left())
         survivors = [str(thing) for thing in left()]
+        there = existing()
+        kept = [thing for thing in there if thing.uuid == uuid and thing.data and keep_data]
+        if kept and uuid:
+            identities.keep(cluster, uuid)
         if not survivors:
-            removed += _forget(cluster)
-    return Removal(removed, survivors)
+            removed += _forget(cluster, {"runs", "uuid"} if kept else {"runs"})
+        others = [thing for thing in there if thing.uuid != uuid]
+    return Removal(removed, [str(thing) for thing in kept], survivors, others)
 
 
-def _forget(cluster: ClusterPaths) -> list[str]:
+def _forget(cluster: ClusterPaths, but: set[str]) -> list[str]:
     gone = []
     for path in sorted(cluster.state.iterdir()):
-        if path.name == "runs":
+        if path.name in but:
             continue
         if path.is_dir():
             shutil.rmtree(path)
@@ -239,8 +335,8 @@ def _forget(cluster: ClusterPaths) -> list[str]:
             path.unlink()
         if path.name != "lock":
             gone.append(f"file {path.relative_to(cluster.project.root)}")
-    if not cluster.runs.exists():
-        shutil.rmtree(cluster.state)
+    if not any(cluster.state.iterdir()):
+        cluster.state.rmdir()
     return gone
 
 
@@ -277,6 +373,12 @@ def _lease(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> l
     except GpubedError as error:
         progress.emit("note", message=f"the lease is what was known before: {error.message}")
         return leases.last(cluster)
+
+
+def _discard_steps(event: ResourceEvent | LogEvent) -> None:
+    """Of a look ahead, only what went wrong is told: its steps come again."""
+    if isinstance(event, LogEvent) or event.status == "failed":
+        _emit(event)
 
 
 def _emit(event: ResourceEvent | LogEvent) -> None:

@@ -121,6 +121,11 @@ class ClusterPaths:
         return self.project.root / ".gpubed" / self.name
 
     @property
+    def uuid(self) -> Path:
+        """The cluster's UUID, which outlives its state; may be missing."""
+        return self.state / "uuid"
+
+    @property
     def secrets(self) -> Path:
         """Private key and tokens; the folder is 0700, files are 0600."""
         return self.state / "secrets"

@@ -140,7 +140,11 @@ class _Managed(Resource):
 
 
 class Identity(_Managed, module="gpubed", name="Identity"):
-    """The cluster's UUID and SSH key pair; only the public half is in the state."""
+    """The cluster's UUID."""
+
+
+class Key(_Managed, module="gpubed", name="Key"):
+    """The cluster's SSH key pair; only the public half is in the state."""
 
 
 class Image(_Managed, module="gpubed", name="Image"):

@@ -104,6 +104,10 @@ class Stack:
         """Say whether an earlier run was killed while it created something."""
         return bool(self.export().get("deployment", {}).get("pending_operations"))
 
+    def has_resources(self) -> bool:
+        """Say whether a run has made anything yet, and nobody removed it."""
+        return bool(self.export().get("deployment", {}).get("resources"))
+
     def destroy(self, sink: EventSink) -> Result:
         """Remove every resource, then the stack itself."""
         embedded = self._embedded()

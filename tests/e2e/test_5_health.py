@@ -80,7 +80,7 @@ def test_a_job_does_not_notice_what_happens_to_other_nodes(cluster):
         set_count(cluster, 4)
         assert len(cluster.json("up")["nodes"]) == 4
         set_count(cluster, 3)
-        cluster.call("up")
+        cluster.call("up", "-y")
         assert job.poll() is None, job.communicate()[0]
     finally:
         cluster.node("head", "touch /shared/stop")

@@ -58,6 +58,7 @@ def test_a_kill_while_ansible_runs_leaves_nothing_that_the_next_up_cannot_mend(c
     process = cluster.start(
         "up",
         cluster.name,
+        "-y",
         "--events",
         str(events),
         stdout=subprocess.DEVNULL,
@@ -69,7 +70,7 @@ def test_a_kill_while_ansible_runs_leaves_nothing_that_the_next_up_cannot_mend(c
     finally:
         process.kill()
         process.wait()
-    status = cluster.json("up")
+    status = cluster.json("up", "-y")
     assert ":9998/" in status["services"][0]["url"]
     assert status["verification"]["failed"] == 0
     assert [node["state"] for node in status["nodes"]] == ["ready"] * 2

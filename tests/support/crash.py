@@ -32,7 +32,7 @@ class Crashes:
     rng: random.Random
     tally: Counter = field(default_factory=Counter)
 
-    def kill(self, verb, *words):
+    def kill(self, verb):
         """Start a verb and kill it: after a number of events, or after a time.
 
         Returns whether it was still running then.
@@ -40,7 +40,7 @@ class Crashes:
         events = self.cluster.root / "kill.jsonl"
         events.unlink(missing_ok=True)
         options = ["--events", str(events)] if verb == "up" else []
-        process = self._start(verb, *options, *words)
+        process = self._start(verb, "-y", *options)
         if verb == "up" and self.rng.random() < 0.5:
             self._wait_for_events(process, events, self.rng.randint(1, EVENTS))
         else:
@@ -70,7 +70,7 @@ class Crashes:
 
     def converge(self, count):
         """The next `up` makes it whole: every node once, nothing more to do."""
-        self.cluster.call("up")
+        self.cluster.call("up", "-y")
         containers = [thing for thing in labelled(self.cluster.name) if "container" in thing]
         self.tally["duplicates"] += max(0, len(containers) - count)
         assert len(containers) == count
@@ -96,13 +96,13 @@ class Crashes:
                 count = self.rng.choice([1, 2, 3])
                 rate = self.rng.choice(["100 Mbit/s", "200 Mbit/s"])
                 self.cluster.edit(lambda spec, c=count, r=rate: _want(spec, c, r))
-            hits += self.kill(verb, *(["-y"] if verb == "down" else []))
+            hits += self.kill(verb)
             self.look()
             if self.rng.random() < 0.3:
                 self.converge(count)
         self.converge(count)
         if self.rng.random() < 0.5:
-            self.kill("down", "-y")
+            self.kill("down")
         self.vanish()
 
     def _start(self, verb, *words):

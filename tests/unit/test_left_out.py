@@ -36,6 +36,9 @@ class Cloud:
             raise GpubedError(PLUGIN_SAYS)
         return self.asked[-1]
 
+    def has_resources(self) -> bool:
+        return False
+
     def refresh(self, _: Any) -> None:
         assert not self.broken, "what is left of a server would pass for a node"
 
@@ -58,7 +61,7 @@ def run(tmp_path, monkeypatch):
         backend = registry.backend("openstack")
         monkeypatch.setattr(backend, "faults", cloud.faults)
         monkeypatch.setattr(backend, "remove", cloud.remove)
-        return cloud, lambda: lifecycle._up(cloud, backend, plan)
+        return cloud, lambda: lifecycle._up(cloud, backend, plan, pytest.fail)
 
     return up
 

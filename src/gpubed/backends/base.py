@@ -89,6 +89,9 @@ class Existing:
         id: Its id there, which is also its id in the state.
         uuid: The cluster it belongs to: names may be used twice, ids not.
         transient: It ends by itself and no state knows of it: a running job.
+        data: It holds what a researcher wrote: removed only when that was asked for.
+        size: Bytes that are on it, or that it has room for; None where nobody knows.
+        made: When it was made; None where nobody knows.
     """
 
     kind: str
@@ -96,6 +99,9 @@ class Existing:
     id: str
     uuid: str
     transient: bool = False
+    data: bool = False
+    size: int | None = None
+    made: datetime | None = None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

@@ -29,6 +29,11 @@ class Testbed(pulumi.ComponentResource):
         """Options of every resource of the component."""
         return pulumi.ResourceOptions(parent=self)
 
+    @property
+    def retained(self) -> pulumi.ResourceOptions:
+        """Options of what holds data: the engine never removes it, `gpubed down` does."""
+        return pulumi.ResourceOptions(parent=self, retain_on_delete=True)
+
     def grant(
         self,
         plan: ClusterPlan,

@@ -86,6 +86,18 @@ class Display:
             ) as self._live:
                 yield
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the terminal to a question."""
+        live = self._live
+        if live:
+            live.stop()
+        try:
+            yield
+        finally:
+            if live:
+                live.start(refresh=True)
+
     def handle(self, event: Event) -> None:
         """Show one event."""
         with self._lock:

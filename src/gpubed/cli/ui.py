@@ -85,7 +85,7 @@ class UI:
             return True
         if not (sys.stdin.isatty() and self.err.is_terminal):
             return default
-        self.err.print(f"{escape(question)} [y/N] ", end="")
+        self.err.print(escape(f"{question} [y/N] "), end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     @staticmethod

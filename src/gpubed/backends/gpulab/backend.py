@@ -81,7 +81,9 @@ class GpulabBackend(JobTestbed):
             labels = dict(word.split("=", 1) for word in _labels(job))
             if labels.get("gpubed.name") == cluster and not job.ended:
                 owner = labels.get("gpubed.cluster", "")
-                found.append(Running("job", job.name, job.uuid, owner, True, cluster))
+                found.append(
+                    Running("job", job.name, job.uuid, owner, transient=True, cluster=cluster)
+                )
         return found
 
     def remove(self, thing: Existing) -> None:

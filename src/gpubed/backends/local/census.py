@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from docker import DockerClient
@@ -36,17 +38,44 @@ def existing(cluster: str) -> list[Existing]:
         ]
     # Docker lists in no particular order.
     found.sort(key=lambda entry: (_KINDS.index(entry[0]), entry[1]))
+    sizes = _sizes() if any(_is_data(thing) for kind, _, thing in found if kind == "volume") else {}
     return [
-        Existing(kind, str(name), str(thing.id), ownership.labels(thing).get(ownership.CLUSTER, ""))
+        Existing(
+            kind,
+            str(name),
+            str(thing.id),
+            ownership.labels(thing).get(ownership.CLUSTER, ""),
+            data=kind == "volume" and _is_data(thing),
+            size=sizes.get(str(name)) if kind == "volume" else None,
+            made=_made(thing) if kind == "volume" else None,
+        )
         for kind, name, thing in found
     ]
+
+
+def _is_data(volume: Any) -> bool:
+    """Say whether a volume is the cluster's own; one of a node goes with the node."""
+    return ownership.NODE not in ownership.labels(volume)
+
+
+def _sizes() -> dict[str, int]:
+    """Return the bytes on each volume, by name, as far as Docker knows them."""
+    rows = daemon.client().df().get("Volumes") or []
+    used = {row["Name"]: (row.get("UsageData") or {}).get("Size", -1) for row in rows}
+    return {name: size for name, size in used.items() if size >= 0}
+
+
+def _made(volume: Any) -> datetime | None:
+    with suppress(KeyError, TypeError, ValueError):
+        return datetime.fromisoformat(volume.attrs["CreatedAt"])
+    return None
 
 
 def _volumes(client: DockerClient, mine: dict[str, Any]) -> list[Any]:
     """Return the cluster's volumes; a node's own only once the node is gone: it goes with it."""
     left = {volume.id for volume in client.volumes.list(filters={**mine, "dangling": True})}
     found = client.volumes.list(filters=mine)
-    return [v for v in found if v.id in left or ownership.NODE not in ownership.labels(v)]
+    return [v for v in found if v.id in left or _is_data(v)]
 
 
 def remove(thing: Existing) -> None:

@@ -49,7 +49,7 @@ class Cluster(Testbed):
         if self._plan.spec.storage.shared.provider == "nfs":
             return None
         inputs = {**self._owner, "purpose": "shared"}
-        return Volume("shared", _BACKEND, inputs, self.children)
+        return Volume("shared", _BACKEND, inputs, self.retained)
 
     def _node(self, node: NodePlan, public_key: pulumi.Output[str]) -> Node:
         inputs = {

@@ -83,8 +83,29 @@ def _make(inputs: Properties, labels: dict[str, str]) -> Network:
     except APIError as error:
         if "overlap" not in daemon.reason(error).lower():
             raise
-        raise GpubedError(
-            f"the {purpose} network {subnet} overlaps with another network of this machine",
-            f"set networks.{purpose}.subnet in inventories/{inputs['cluster']}/cluster.yml",
-        ) from None
+        raise _taken(subnet, inputs) from None
     return made
+
+
+def _taken(subnet: IPv4Network, inputs: Properties) -> GpubedError:
+    """Return what to tell when addresses are in use: by whom, and what to do."""
+    cluster, purpose = inputs["cluster"], inputs["purpose"]
+    for network in daemon.client().networks.list(filters={"label": ownership.CLUSTER}):
+        pools = network.attrs["IPAM"]["Config"] or ()
+        has = ownership.labels(network)
+        if any(IPv4Network(pool["Subnet"]).overlaps(subnet) for pool in pools):
+            owner, uuid = has.get(ownership.NAME), has[ownership.CLUSTER]
+            if owner == cluster:
+                return GpubedError(
+                    f"another {cluster} has the {purpose} network {subnet} (uuid {uuid}): "
+                    "of another project, or this one before its state was lost",
+                    f"gpubed audit {cluster} names what it has, and takes it over or removes it",
+                )
+            return GpubedError(
+                f"cluster {owner} has a network that overlaps with {purpose} {subnet}",
+                f"set networks.{purpose}.subnet in inventories/{cluster}/cluster.yml",
+            )
+    return GpubedError(
+        f"the {purpose} network {subnet} overlaps with another network of this machine",
+        f"set networks.{purpose}.subnet in inventories/{cluster}/cluster.yml",
+    )

@@ -39,7 +39,10 @@ class NodeDriver(Driver):
                 _find(node), node.owner, node.digest, lambda: self.delete("", inputs)
             )
             if container is not None and runtime.is_connected(container, node):
-                return str(container.id), _up(container, node)
+                result = _up(container, node)
+                # Its maker may have had another key, lost since with the state.
+                _exchange_key(container, node)
+                return str(container.id), result
             self.delete("", inputs)
             container = _make(node)
             try:
@@ -75,7 +78,10 @@ class NodeDriver(Driver):
                 )
             runtime.of(node).limit(container, node)
             container.reload()
-            return _up(container, node)
+            result = _up(container, node)
+            if olds.get("public_key") != node.public_key:
+                _exchange_key(container, node)
+            return result
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Remove the node."""
@@ -166,6 +172,12 @@ def _execute(container: Container, node: NodeInputs, command: list[str]) -> None
     if code:
         why = f"{output}\n{_last_words(container, node)}"
         raise GpubedError(f"`{' '.join(command)}` failed on node {node.name}: {why}")
+
+
+def _exchange_key(container: Container, node: NodeInputs) -> None:
+    code, output = runtime.of(node).exchange_key(container, node)
+    if code:
+        raise GpubedError(f"node {node.name} does not take the cluster's new key: {output}")
 
 
 def _last_words(container: Container, node: NodeInputs) -> str:

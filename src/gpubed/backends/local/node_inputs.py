@@ -8,7 +8,7 @@ from gpubed.backends.local import ownership
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.ownership import Owner
 
-UPDATABLE = frozenset({"cpus", "memory", "link"})
+UPDATABLE = frozenset({"cpus", "memory", "link", "public_key"})
 
 
 class _Model(BaseModel):

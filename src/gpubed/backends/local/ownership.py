@@ -78,20 +78,28 @@ def adopt(found: T | None, owner: Owner, digest: str, remove: Callable[[], None]
     Raises:
         GpubedError: It belongs to somebody else.
     """
-    if found is None:
+    if own(found, owner) is None:
         return None
-    has = labels(found)
-    if has.get(CLUSTER) != owner.uuid:
-        kind, name = type(found).__name__.lower(), found.attrs["Name"].lstrip("/")
-        raise GpubedError(
-            f"Docker {kind} {name} has the name that cluster {owner.cluster} needs, "
-            "and does not belong to it",
-            f"docker {kind} rm {name}  # when nobody needs it",
-        )
-    if has.get(DIGEST) == digest:
+    if found is not None and labels(found).get(DIGEST) == digest:
         return found
     remove()
     return None
+
+
+def own(found: T | None, owner: Owner) -> T | None:
+    """Return something that has the name we need, if it is the cluster's.
+
+    Raises:
+        GpubedError: It belongs to somebody else.
+    """
+    if found is None or labels(found).get(CLUSTER) == owner.uuid:
+        return found
+    kind, name = type(found).__name__.lower(), found.attrs["Name"].lstrip("/")
+    raise GpubedError(
+        f"Docker {kind} {name} has the name that cluster {owner.cluster} needs, "
+        "and does not belong to it",
+        f"docker {kind} rm {name}  # when nobody needs it",
+    )
 
 
 def remove_until_gone(find: Callable[[], T | None], remove: Callable[[T], object]) -> None:

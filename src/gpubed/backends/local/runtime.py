@@ -23,6 +23,7 @@ from gpubed.backends.local.node_inputs import NodeInputs, Simulation
 
 NODE_CACHE = "/var/cache/gpubed"
 _HOST_KEY = "etc/ssh/ssh_host_ed25519_key.pub"
+_KEYS = "home/gpubed/.ssh/authorized_keys"
 _USER_ID = 1000
 _CPU_PERIOD_US = 100_000
 _RESTART = {"Name": "unless-stopped"}
@@ -86,12 +87,20 @@ class Runtime(ABC):
         if container.status == "created":
             # Let the cluster's key in.
             key = f"{node.public_key.strip()}\n".encode()
-            path = f"{self.files}home/gpubed/.ssh/authorized_keys"
+            path = f"{self.files}{_KEYS}"
             put(container, File(path, key, 0o600, folder_mode=0o700, owner=_USER_ID))
         if node.simulate:
             file = simulation(node.name, node.simulate)
             put(container, replace(file, path=f"{self.files}{file.path}"))
         self.install_link(container, node)
+
+    def exchange_key(self, container: Container, node: NodeInputs) -> tuple[int, str]:
+        """Let the cluster's key in, in place of any that it had before; others stay.
+
+        The cluster's keys are those without a comment.
+        """
+        script = f'sed -i "/^ssh-ed25519 [^ ]*$/d" /{_KEYS} && printf "%s\\n" "$1" >> /{_KEYS}'
+        return self.run(container, ["sh", "-c", script, "sh", node.public_key.strip()])
 
     def install_link(self, container: Container, node: NodeInputs) -> None:
         """Write what gpubed-link.service reads at boot."""

@@ -20,8 +20,7 @@ class VolumeDriver(Driver):
         owner, digest = Owner.of(inputs), ownership.digest({"purpose": inputs["purpose"]})
         name = owner.name(inputs["purpose"])
         with daemon.errors("make the shared volume"):
-            found = ownership.adopt(_find(inputs), owner, digest, lambda: self.delete("", inputs))
-            if found is None:
+            if ownership.own(_find(inputs), owner) is None:
                 daemon.client().volumes.create(name, labels=owner.labels(digest))
         return name, {"name": name}
 
@@ -32,9 +31,7 @@ class VolumeDriver(Driver):
         return {"name": found.name} if found else None
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Remove the volume and what is on it."""
-        with daemon.errors("remove the shared volume"):
-            ownership.remove_until_gone(lambda: _ours(inputs), lambda volume: volume.remove())
+        """Keep the volume: what is on it is the user's, and goes with `gpubed down` alone."""
 
 
 def _find(inputs: Properties) -> Volume | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from openstack.connection import Connection
@@ -57,10 +58,24 @@ def existing(cluster: str) -> list[Existing]:
     for kind in labels.TYPES:
         with cloud.errors(f"list what there is of kind {kind}"):
             things = list(_listed(connection, kind, cluster))
-        found += [
-            Found(kind, name, id_, uuid, cluster=cluster) for name, id_, uuid in sorted(things)
-        ]
+        found += [_found(kind, cluster, *thing) for thing in sorted(things, key=lambda t: t[:3])]
     return found
+
+
+def _found(kind: str, cluster: str, name: str, id_: str, uuid: str, thing: Any) -> Found:
+    if kind != "volume":
+        return Found(kind, name, id_, uuid, cluster=cluster)
+    made = datetime.fromisoformat(thing.created_at) if thing.created_at else None
+    return Found(
+        kind,
+        name,
+        id_,
+        uuid,
+        data=True,
+        size=thing.size * 2**30,
+        made=made if made is None or made.tzinfo else made.replace(tzinfo=UTC),
+        cluster=cluster,
+    )
 
 
 def remove(thing: Existing) -> None:
@@ -71,12 +86,12 @@ def remove(thing: Existing) -> None:
         _REMOVERS[thing.kind](connection, thing.id)
 
 
-def _listed(connection: Connection, kind: str, cluster: str) -> Iterator[tuple[str, str, str]]:
-    """Yield name, id (as Pulumi's state has it) and UUID."""
+def _listed(connection: Connection, kind: str, cluster: str) -> Iterator[tuple[str, str, str, Any]]:
+    """Yield name, id (as Pulumi's state has it), UUID and the thing itself."""
     for thing, uuid in _LISTERS.get(kind, _network_things)(connection, kind, cluster):
         if uuid is not None:
             # The state knows key pairs by their names, and so does Nova.
-            yield str(thing.name or thing.id), str(thing.id), uuid
+            yield str(thing.name or thing.id), str(thing.id), uuid, thing
 
 
 _Owned = Iterator[tuple[Any, str | None]]

@@ -247,7 +247,7 @@ class Cluster(Testbed):
                 volume_type=wanted.volume_type,
                 availability_zone=wanted.availability_zone,
                 metadata=self._metadata(),
-                opts=self.native(),
+                opts=self.native(retain_on_delete=True),
             )
             compute.VolumeAttach(
                 name,

@@ -20,7 +20,7 @@ from gpubed.ssh import SSH
 MARK = "/etc/gpubed/owner.json"
 _FREE_GIB = 5
 # What may change without another host taking the node's place.
-_ACCESS = {"config", "gpus", "image"}
+_ACCESS = {"config", "gpus", "image", "public_key"}
 
 # Prints one fact per line and changes nothing. `owner` is the mark of a cluster, if there is one.
 _LOOK = r"""
@@ -52,7 +52,8 @@ touch ~/.ssh/authorized_keys
 chmod 600 ~/.ssh/authorized_keys
 # A file whose last line has no end would swallow ours.
 [ -z "$(tail -c 1 ~/.ssh/authorized_keys)" ] || echo >> ~/.ssh/authorized_keys
-grep -qxF %(line)s ~/.ssh/authorized_keys || echo %(line)s >> ~/.ssh/authorized_keys
+sed -i %(pattern)s ~/.ssh/authorized_keys
+echo %(line)s >> ~/.ssh/authorized_keys
 sudo -n install -d -m 755 "$(dirname %(mark)s)"
 echo %(owner)s | sudo -n tee %(mark)s > /dev/null
 """
@@ -180,7 +181,7 @@ def look(ssh: SSH) -> Found:
 
 def release(ssh: SSH, uuid: str) -> None:
     """Take a cluster's key, mark and services from a host."""
-    words = {"mark": MARK, "pattern": f"/ gpubed:{uuid}$/d"}
+    words = {"mark": MARK, "pattern": _line_of(uuid)}
     ssh.run("sh -c %s", _RELEASE % {k: shlex.quote(v) for k, v in words.items()})
 
 
@@ -217,8 +218,18 @@ def _too_few(found: Found, gpus: int) -> str:
     return f"has {found.gpus} NVIDIA GPUs, {gpus} are asked for"
 
 
+def _line_of(uuid: str) -> str:
+    """Return sed's words for taking away a cluster's key, whichever it was."""
+    return f"/ gpubed:{uuid}$/d"
+
+
 def _words(line: str, owner: dict[str, str]) -> dict[str, str]:
-    return {"line": line, "mark": MARK, "owner": json.dumps(owner)}
+    return {
+        "line": line,
+        "mark": MARK,
+        "owner": json.dumps(owner),
+        "pattern": _line_of(owner["uuid"]),
+    }
 
 
 def _connected(inputs: Properties) -> SSH:

@@ -5,8 +5,9 @@ from typing import Annotated
 import typer
 
 from gpubed import audit as audits
-from gpubed import lifecycle, runlock, stack
+from gpubed import identities, lifecycle, runlock, stack
 from gpubed.backends.base import Existing
+from gpubed.cli import approval
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
@@ -20,7 +21,9 @@ Adopt = Annotated[
 Remove = Annotated[bool, typer.Option("--remove", help="Remove what is not in the state.")]
 Uuid = Annotated[
     str | None,
-    typer.Option("--uuid", help="With --remove: what carries this id, of a state that was lost."),
+    typer.Option(
+        "--uuid", help="Of a cluster whose state was lost: what --adopt or --remove is about."
+    ),
 ]
 
 
@@ -40,8 +43,10 @@ def command(
     paths.project.prepare()
     driven = stack.Stack(paths, stack.choose(engine))
     found = audits.audit(driven)
-    if adopt and not found.clean:
-        _adopt(ui, paths, driven)
+    if adopt and (uuid or not found.clean):
+        if uuid:
+            _take_over(paths, found, uuid)
+        _adopt(ui, paths, driven, yes)
         found = audits.audit(driven)
     removed: list[str] = []
     if remove:
@@ -52,10 +57,24 @@ def command(
     return 0 if found.clean else 1
 
 
-def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack) -> None:
+def _take_over(paths: ClusterPaths, found: audits.Audit, uuid: str) -> None:
+    """Let the next `up` make the cluster with a UUID that exists on the testbed."""
+    if found.uuid is not None:
+        raise UsageError(
+            f"{paths.name} has a state, and in it the uuid {found.uuid}",
+            f"gpubed down {paths.name} first, or --remove what carries {uuid}",
+        )
+    if uuid not in {thing.uuid for thing in found.others}:
+        raise UsageError(f"nothing carries the uuid {uuid}", f"gpubed audit {paths.name}")
+    identities.keep(paths, uuid)
+
+
+def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool) -> None:
     """An `up` that looks first: drivers adopt what an interrupted run made."""
-    with lifecycle.event_file(paths, "audit", None) as path, Display(ui).following(path):
-        lifecycle.up(paths, driven.engine, refresh=True)
+    display = Display(ui)
+    approve = approval.asking(ui, display, f"gpubed audit {paths.name} --adopt -y", yes=yes)
+    with lifecycle.event_file(paths, "audit", None) as path, display.following(path):
+        lifecycle.up(paths, driven.engine, approve=approve, refresh=True)
 
 
 def _remove(
@@ -108,5 +127,7 @@ def _show(ui: UI, cluster: str, found: audits.Audit, removed: list[str]) -> None
         ui.say(f"adopt:  gpubed audit {cluster} --adopt    (an `up` that looks first)")
     if found.unrecorded:
         ui.say(f"remove: gpubed audit {cluster} --remove")
-    if found.others:
-        ui.say(f"when nobody needs the other: gpubed audit {cluster} --remove --uuid UUID")
+    for uuid in sorted({other.uuid for other in found.others}):
+        if found.uuid is None:
+            ui.say(f"take it over: gpubed audit {cluster} --adopt --uuid {uuid}")
+        ui.say(f"when nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}")

@@ -1,6 +1,13 @@
 """gpubed down."""
 
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
 from gpubed import lifecycle, stack
+from gpubed.backends.base import Existing
+from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
@@ -9,26 +16,70 @@ from gpubed.errors import UsageError
 EXAMPLE = "gpubed down lab -y"
 
 
+KeepData = Annotated[
+    bool, typer.Option("--keep-data", help="Keep volumes; the next `up` takes them over.")
+]
+
+
 def command(
-    cluster: Cluster, as_json: Json = False, yes: Yes = False, engine: EngineOption = None
+    cluster: Cluster,
+    keep_data: KeepData = False,
+    as_json: Json = False,
+    yes: Yes = False,
+    engine: EngineOption = None,
 ) -> int:
     """Remove the cluster and everything that carries its id; results of jobs stay."""
     ui, paths = UI(as_json), find(cluster)
-    if not ui.confirm(f"Remove cluster {cluster} and all its nodes?", yes=yes, default=False):
-        raise UsageError("not confirmed, so nothing was removed", f"gpubed down {cluster} -y")
+    chosen = stack.choose(engine)
+    questions = [f"Remove cluster {cluster} and all its nodes?"]
+    if not (keep_data or yes):
+        found = lifecycle.data_of(paths, chosen)
+        questions += [f"Remove its data, too: {_described(volume)}?" for volume in found]
+    for question in questions:
+        if not ui.confirm(question, yes=yes, default=False):
+            raise UsageError(
+                f"not confirmed, so nothing was removed: {question}",
+                f"gpubed down {cluster} -y, or gpubed down {cluster} --keep-data -y",
+            )
     display = Display(ui)
     # The log must survive the folder that `down` removes.
     with lifecycle.event_file(
         paths, "down", paths.project.pulumi / f"down-{cluster}.jsonl"
     ) as path:
         with display.following(path):
-            removal = lifecycle.down(paths, stack.choose(engine))
+            removal = lifecycle.down(paths, chosen, keep_data=keep_data)
         path.unlink(missing_ok=True)
-    ui.document("down", {"removed": removal.removed, "survivors": removal.survivors})
+    ui.document(
+        "down",
+        {"removed": removal.removed, "kept": removal.kept, "survivors": removal.survivors},
+    )
     for name in removal.removed:
         ui.say(f"removed {name}")
+    for name in removal.kept:
+        ui.say(f"kept {name}")
     for name in removal.survivors:
         ui.say(f"STILL THERE: {name}")
     if not removal.removed:
         ui.say("there was nothing to remove")
-    return 1 if removal.survivors else 0
+    return _others(ui, cluster, removal) or (1 if removal.survivors else 0)
+
+
+def _others(ui: UI, cluster: str, removal: lifecycle.Removal) -> int:
+    """Tell of another cluster of the name; it may be this one, whose state was lost."""
+    for uuid in sorted({thing.uuid for thing in removal.others}):
+        listed = ", ".join(str(thing) for thing in removal.others if thing.uuid == uuid)
+        ui.mark("skip", f"another {cluster} was left alone (uuid {uuid}): {listed}")
+    if removal.others:
+        ui.note(f"gpubed audit {cluster} tells how to take it over, or to remove it")
+    return 1 if removal.others and not removal.removed else 0
+
+
+def _described(volume: Existing) -> str:
+    """Name a volume with its size and age, as far as they are known."""
+    known = [
+        f"{volume.size / 2**30:.1f} GiB" if volume.size is not None else "",
+        f"made {report.ago((datetime.now(UTC) - volume.made).total_seconds())}"
+        if volume.made
+        else "",
+    ]
+    return ", ".join(filter(None, [str(volume), *known]))

@@ -16,9 +16,11 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     paths = find(cluster)
     os.environ.pop("GPUBED_EVENTS", None)
     wanted, result = lifecycle.preview(paths, stack.choose(engine))
+    costs = lifecycle.doomed(result)
+    others = [step for step in result.steps if step not in costs]
     changes = [
         {"urn": step.urn, "op": step.op, "why": list(step.why)}
-        for step in result.steps
+        for step in [*costs, *others]
         if step.op in _SHOWN and step.type != "pulumi:pulumi:Stack"
     ]
     obstacles = registry.backend(wanted.backend).fits(wanted)
@@ -41,6 +43,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     ui.say(
         f"{len(changes)} change(s); {same} resource(s) stay as they are, nothing else is touched"
     )
+    for step in costs:
+        ui.mark(step.op, lifecycle.cost(step))
     ui.say(f"{wanted.node_hours:g} node-hours over the lease")
     for group in wanted.spec.nodes:
         if group.simulate:

@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from gpubed import lifecycle, stack
-from gpubed.cli import report
+from gpubed.cli import approval, report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
-from gpubed.paths import ClusterPaths
 from gpubed.verification import Verification
 
 EXAMPLE = "gpubed up lab"
@@ -34,10 +33,10 @@ def command(
     """Allocate, configure and verify a cluster; repeat it at any time."""
     ui, paths = UI(as_json), find(cluster)
     chosen = stack.choose(engine)
-    _confirm_removals(ui, paths, chosen, yes)
     display = Display(ui)
+    approve = approval.asking(ui, display, f"gpubed up {cluster} -y", yes=yes)
     with lifecycle.event_file(paths, "up", events) as path, display.following(path):
-        result = lifecycle.up(paths, chosen, verify=verify, refresh=refresh)
+        result = lifecycle.up(paths, chosen, approve=approve, verify=verify, refresh=refresh)
     document = lifecycle.status(paths, chosen)
     ui.document("up", {**document, "phases": display.phases})
     if not lifecycle.changed(result):
@@ -46,17 +45,3 @@ def command(
         ui.note(f"nothing to change{age}")
     report.cluster(ui, cluster, document)
     return 0
-
-
-def _confirm_removals(ui: UI, paths: ClusterPaths, chosen: stack.EngineName, yes: bool) -> None:
-    """Ask before nodes go away; without a terminal the specification is the answer."""
-    if yes or not ui.err.is_terminal or not paths.allocation.exists():
-        return
-    _, planned = lifecycle.preview(paths, chosen)
-    doomed = [
-        s for s in planned.steps if s.op in ("delete", "replace") and s.type.endswith(":Node")
-    ]
-    for step in doomed:
-        ui.mark(step.op, f"{step.op} node {step.name}")
-    if doomed and not ui.confirm("Go on?", yes=yes, default=True):
-        raise typer.Abort

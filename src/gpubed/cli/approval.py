@@ -1,0 +1,31 @@
+"""What a run costs is shown and asked for before anything happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubed import lifecycle
+from gpubed.cli.display import Display
+from gpubed.cli.ui import UI
+from gpubed.errors import UsageError
+
+
+def asking(ui: UI, display: Display, again: str, *, yes: bool) -> lifecycle.Approve:
+    """Return what asks before a run deletes or replaces.
+
+    Args:
+        ui: Where to ask.
+        display: What shows progress meanwhile.
+        again: The command that says yes beforehand.
+        yes: Whether it was said.
+    """
+
+    def approve(costs: Sequence[str]) -> None:
+        with display.paused():
+            for cost in costs:
+                ui.mark("delete", cost)
+            confirmed = ui.confirm("Go on?", yes=yes, default=False)
+        if not confirmed:
+            raise UsageError(f"not confirmed, so nothing was changed: {'; '.join(costs)}", again)
+
+    return approve

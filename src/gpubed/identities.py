@@ -1,0 +1,46 @@
+"""The UUID of a cluster, kept beside its state: it finds again what outlives the state.
+
+Everything on a testbed carries it. A cluster whose Pulumi state is lost, or whose data was
+kept by `gpubed down --keep-data`, gets the same UUID at its next `up` and takes over what is
+there.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from gpubed import files
+from gpubed.errors import UsageError
+from gpubed.paths import ClusterPaths
+
+
+def kept(cluster: ClusterPaths) -> str | None:
+    """Return the UUID that is kept of a cluster; None when there is none.
+
+    Raises:
+        UsageError: The file holds something else.
+    """
+    try:
+        text = cluster.uuid.read_text(encoding="utf-8").strip()
+        return str(uuid.UUID(text))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise UsageError(
+            f"{cluster.uuid} holds no UUID",
+            f"gpubed audit {cluster.name} names what exists; put its uuid there",
+        ) from None
+
+
+def keep(cluster: ClusterPaths, wanted: str) -> None:
+    """Keep a cluster's UUID.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        text = str(uuid.UUID(wanted))
+    except ValueError:
+        raise UsageError(f"{wanted!r} is no UUID", f"gpubed audit {cluster.name}") from None
+    cluster.state.mkdir(parents=True, exist_ok=True)
+    files.write(cluster.uuid, f"{text}\n".encode())
