@@ -15,15 +15,39 @@ from support import simulated
 RELEASES = {"bookworm": "535", "trixie": "550"}  # release, driver branch of its nvidia-smi
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 FAULTS = simulated.machine.FAULTS
-QUERY = (
-    "index name uuid serial pci.bus_id memory.total compute_cap driver_version persistence_mode"
-    " pcie.link.gen.current pcie.link.gen.max pcie.link.width.current temperature.gpu power.draw"
-    " power.limit utilization.gpu mig.mode.current clocks_throttle_reasons.active"
-    " clocks_throttle_reasons.hw_thermal_slowdown clocks.sm clocks.max.memory"
-    " ecc.mode.current ecc.errors.corrected.volatile.total ecc.errors.uncorrected.volatile.total"
-    " ecc.errors.uncorrected.aggregate.total retired_pages.pending retired_pages.double_bit.count"
-    " inforom.ecc vbios_version fan.speed compute_mode"
-).split()
+QUERY = [
+    "index",
+    "name",
+    "uuid",
+    "serial",
+    "pci.bus_id",
+    "memory.total",
+    "compute_cap",
+    "driver_version",
+    "persistence_mode",
+    "pcie.link.gen.current",
+    "pcie.link.gen.max",
+    "pcie.link.width.current",
+    "temperature.gpu",
+    "power.draw",
+    "power.limit",
+    "utilization.gpu",
+    "mig.mode.current",
+    "clocks_throttle_reasons.active",
+    "clocks_throttle_reasons.hw_thermal_slowdown",
+    "clocks.sm",
+    "clocks.max.memory",
+    "ecc.mode.current",
+    "ecc.errors.corrected.volatile.total",
+    "ecc.errors.uncorrected.volatile.total",
+    "ecc.errors.uncorrected.aggregate.total",
+    "retired_pages.pending",
+    "retired_pages.double_bit.count",
+    "inforom.ecc",
+    "vbios_version",
+    "fan.speed",
+    "compute_mode",
+]
 
 
 def archive():
