@@ -3,14 +3,11 @@
 A model (models/NAME.json) is what one GPU is; a board (boards.json) is what machines with
 such GPUs look like. `machine` puts both together with this very computer's CPUs, and
 `nvml_text` writes it down for the NVML library in nvml/, faults included.
-
-    python3 machine.py MODEL GPUS NODE          prints the machine as JSON
 """
 
 import hashlib
 import json
 import os
-import sys
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -399,10 +396,3 @@ def _listed(machine: Json, gpu: Json, faults: list[str]) -> list[str]:
             " ".join(["mig_profile", *(str(profile[key]) for key in keys), profile["name"]])
         )
     return lines
-
-
-if __name__ == "__main__":
-    json.dump(
-        machine(load(HERE / "models" / f"{sys.argv[1]}.json"), int(sys.argv[2]), sys.argv[3]),
-        sys.stdout,
-    )

@@ -26,7 +26,7 @@ API nvmlDeviceGetHandleByIndex_v2(uint index, handle *out) {
 }
 ALIAS(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2);
 
-/* Finds the GPU, or the MIG instance, of which `matches` says that it is meant. */
+/* Finds the GPU of which `matches` says that it is meant. */
 static result find_handle(bool (*matches)(const struct gpu *, const char *), const char *wanted,
                           handle *out) {
     struct gpu gpu;
@@ -37,7 +37,7 @@ static result find_handle(bool (*matches)(const struct gpu *, const char *), con
     for (uint index = 0; peek(index, &gpu); index++) {
         if (!matches(&gpu, wanted))
             continue;
-        *out = gpu.slot < 0 ? gpu_handle(index) : mig_handle(index, (uint)gpu.slot);
+        *out = gpu_handle(index);
         return identify(*out, &gpu);
     }
     return NOT_FOUND;
@@ -294,8 +294,11 @@ static result no_processes(handle device, uint *count) {
     return SUCCESS;
 }
 
-#define NO_PROCESSES(function) \
-    API function(handle device, uint *count, void *list) { (void)list; return no_processes(device, count); }
+#define NO_PROCESSES(function)                              \
+    API function(handle device, uint *count, void *list) { \
+        (void)list;                                        \
+        return no_processes(device, count);                \
+    }
 
 NO_PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)

@@ -281,7 +281,7 @@ API nvmlDeviceGetTemperatureThreshold(handle device, uint threshold, uint *out) 
         return give(gpu.temperature_slowdown, out);
     case THRESHOLD_GPU_MAX:
         return give(gpu.temperature_max, out);
-    case THRESHOLD_MEMORY_MAX:
+    case THRESHOLD_MEMORY_MAX: /* what an A100 says; not recorded for each model */
         return give(gpu.temperature_memory == ABSENT ? ABSENT : 95, out);
     default:
         return NOT_SUPPORTED;

@@ -22,7 +22,7 @@ API nvmlDeviceGetMaxPcieLinkGeneration(handle device, uint *out);
 static result accept(void) { return SUCCESS; }
 static result refuse(void) { return NOT_SUPPORTED; }
 
-/* How two PCI devices reach each other, by their addresses; counted 0, 1, 2 for NVML's 10, 20, 30. */
+/* How two PCI devices reach each other, by their addresses: 0, 1, 2 for NVML's 10, 20, 30. */
 static result path(const char *one, const char *other, uint *out) {
     handle first, second;
     result found = nvmlDeviceGetHandleByPciBusId_v2(one, &first);

@@ -211,8 +211,8 @@ def test_mig_instances_are_devices_of_their_own(driver):
         """
         nvml.nvmlInit()
         gpu = nvml.nvmlDeviceGetHandleByIndex(0)
-        third = nvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE
-        profile = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, third)
+        wanted = nvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE
+        profile = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, wanted)
         for _ in range(2):
             instance = nvml.nvmlDeviceCreateGpuInstance(gpu, profile.id)
             whole = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
