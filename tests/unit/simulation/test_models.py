@@ -42,9 +42,11 @@ def test_drivers_are_not_told_twice(model):
 
 def test_the_memory_is_what_the_name_says_less_what_ecc_takes(model):
     said = re.search(r"(\d+)GB$", model["model"])
-    gigabytes = int(said.group(1)) if said else {"K80": 12, "T4": 16, "4090": 24, "5090": 32}[
-        model["model"].removeprefix("RTX-")
-    ]
+    gigabytes = (
+        int(said.group(1))
+        if said
+        else {"K80": 12, "T4": 16, "4090": 24, "5090": 32}[model["model"].removeprefix("RTX-")]
+    )
     assert 0.9 < model["memory"]["bytes"] / gigabytes / 2**30 < 1.03
 
 
@@ -61,6 +63,8 @@ def test_every_board_is_described():
 
 def test_nvswitches_are_those_that_the_facts_look_for(collector):
     boards = json.loads((simulated.FOLDER / "boards.json").read_text())
-    devices = [board["switches"]["device"] for board in list(boards.values())[1:] if "switches" in board]
+    devices = [
+        board["switches"]["device"] for board in list(boards.values())[1:] if "switches" in board
+    ]
     known = collector.table()["nvswitches"]
     assert all(device.removeprefix("10de:") in known for device in devices if "10de" in device)

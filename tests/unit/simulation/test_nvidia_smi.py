@@ -107,7 +107,10 @@ def test_every_view_of_every_model(smi, name):
     first = dict(zip(QUERY, rows(smi, *QUERY)[0], strict=True))
     assert first["memory.total"] == f"{mebibytes} MiB"
     assert first["compute_cap"] == model["compute_capability"]
-    assert first["ecc.mode.current"] == {True: "Enabled", False: "Disabled", None: "[N/A]"}[model["ecc"]]
+    assert (
+        first["ecc.mode.current"]
+        == {True: "Enabled", False: "Disabled", None: "[N/A]"}[model["ecc"]]
+    )
     assert not any("rror" in value for value in first.values())
     links = [line for line in smi("nvlink", "-s").stdout.splitlines() if "Link" in line]
     assert len(links) == 2 * (model["nvlink"] or {"links": 0})["links"]

@@ -261,7 +261,10 @@ def test_every_function_of_nvidias_package_is_there(driver):
 
 def test_the_library_needs_nothing_but_libc(libraries):
     said = subprocess.run(
-        ["readelf", "-d", libraries / "libnvidia-ml.so.1"], capture_output=True, text=True, check=True
+        ["readelf", "-d", libraries / "libnvidia-ml.so.1"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert re.findall(r"NEEDED.*\[(.*)\]", said) == ["libc.so.6"]
     assert re.findall(r"SONAME.*\[(.*)\]", said) == ["libnvidia-ml.so.1"]
