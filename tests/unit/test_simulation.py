@@ -160,6 +160,26 @@ def test_module_that_does_not_build_leaves_none(faults: ModuleType, sources: Pat
     assert faults.driver.built() is None
 
 
+def test_kernel_update_ends_with_a_module_of_the_new_kernel(
+    faults: ModuleType, sources: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(faults.node, "_REMEMBERED", tmp_path / "faults.json")
+    monkeypatch.setattr(faults, "show", lambda: None)
+    monkeypatch.setattr(faults.bus, "version", lambda _: None)
+    with pytest.raises(faults.driver.Failed, match="no module is built"):
+        faults.inject("kernel-update", 0)
+    source(sources, "580.65.06")
+    faults.driver.build("nvidia", "580.65.06")
+    faults.inject("kernel-update", 0)
+    assert faults.driver.built() is None
+    faults.inject("throttled", 1)
+    assert faults.present() == [("kernel-update", 0), ("throttled", 1)]
+    faults.driver.build("nvidia", "580.65.06")
+    assert faults.present() == [("throttled", 1)]
+    faults.heal()
+    assert faults.node.faults() == []
+
+
 def test_record_of_the_kernels_log_has_its_form_and_a_number_of_its_own(
     faults: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
