@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from gpubed import paths
 from gpubed.hardware.facts import Facts
 
+_FOLDER = "templates/simulation"
+
 
 class Pci(BaseModel):
     """What a model is on the PCI bus."""
@@ -73,9 +75,6 @@ class _Board(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     addresses: tuple[tuple[str, ...], ...] = Field(min_length=1)
-
-
-_FOLDER = "templates/simulation"
 
 
 @cache

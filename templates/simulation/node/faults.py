@@ -18,6 +18,15 @@ NAMES = (*machine.FAULTS, *machine.FAULTS_OF_THE_DRIVER)
 # A restart sets GPUs up anew and loads what is installed; the other faults outlive it.
 _MENDED_BY_RESTART = ("xid-79", "ecc-double-bit", "requires-reset", "library-mismatch")
 _OTHER_BUILD = ".00.00"
+# What the kernel tells of an NVSwitch besides its ids.
+_SWITCH = {
+    "subsystem_vendor": "10de",
+    "subsystem_device": "0000",
+    "revision": "a1",
+    "generation": 3,
+    "width": 2,
+    "bars": [{"index": 0, "bytes": 1 << 25}],
+}
 
 
 def inject(name: str, index: int, instance: int | None = None) -> None:
@@ -41,7 +50,7 @@ def inject(name: str, index: int, instance: int | None = None) -> None:
     if name in machine.FAULTS_OF_THE_DRIVER:
         _break_driver(name)
         index = 0
-    node.remember(sorted({*node.faults(), (name, index)}))
+    node.remember(sorted({*present(), (name, index)}))
     show()
     if bus.version("nvidia"):
         announce(name, index, instance)
@@ -50,6 +59,8 @@ def inject(name: str, index: int, instance: int | None = None) -> None:
 def _break_driver(name: str) -> None:
     loaded = bus.version("nvidia")
     if name == "kernel-update":
+        if driver.built() is None:
+            raise driver.Failed("no module is built that a new kernel could lack")
         for source in driver.sources():
             driver.discard(source["PACKAGE_NAME"])
     elif loaded is None:
@@ -60,9 +71,8 @@ def _break_driver(name: str) -> None:
 
 def heal(name: str | None = None) -> None:
     """Put a fault right, or all."""
-    gone = [fault for fault in present() if name in (None, fault[0])]
-    node.remember([fault for fault in node.faults() if fault not in gone])
-    names = {fault for fault, _ in gone}
+    names = {fault for fault, _ in present() if name in (None, fault)}
+    node.remember([fault for fault in present() if fault[0] not in names])
     if "kernel-update" in names:
         for source in driver.sources():
             driver.build(source["PACKAGE_NAME"], source["PACKAGE_VERSION"])
@@ -98,17 +108,6 @@ def show() -> None:
     for switch in found["nvswitches"]:
         bus.show(switch["pci"], {**_SWITCH, **switch}, found["gpus"][0])
     driver.tell_nvml()
-
-
-# What the kernel tells of an NVSwitch besides its ids.
-_SWITCH = {
-    "subsystem_vendor": "10de",
-    "subsystem_device": "0000",
-    "revision": "a1",
-    "generation": 3,
-    "width": 2,
-    "bars": [{"index": 0, "bytes": 1 << 25}],
-}
 
 
 def announce(name: str, index: int, instance: int | None = None) -> None:
