@@ -26,6 +26,7 @@ MODEL = "A100-SXM4-80GB"
 # A new check belongs here, or to NOT_ABOUT_GPUS.
 ABOUT_GPUS = {
     "allreduce.busbw",
+    "docker.gpus",
     "gpu.allreduce",
     "gpu.compute",
     "gpu.count",
