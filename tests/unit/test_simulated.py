@@ -105,6 +105,8 @@ class PretendingNode:
         answers = {"gpubed-facts": json.dumps(FACTS), "gpubed-gpus": json.dumps(PROOF)}
         if "ecc.errors" in command:
             answers[command] = "0, Enabled, 0\n1, Enabled, 0\n"
+        if "docker run" in command:
+            answers[command] = f"cpu (simulated {MODEL})\n1\n"
         if "sinfo" in command:
             answers[command] = "".join(f"node-{i}|idle|gpu:2|none\n" for i in range(3))
         return CommandResult(answers.get(command, "{}"), "", 0, 0.1)
@@ -115,7 +117,7 @@ def context(tmp_path, monkeypatch):
     plan = sample_plan(
         nodes=[{"name": "node", "count": 3, "gpus": 2, "simulate": MODEL}],
         recipe="cuda13",
-        services={"slurm": {}, "jupyterlab": None},
+        services={"slurm": {}, "docker": {}, "jupyterlab": None},
         networks={"experiment": {"rate": "200 Mbit/s", "rdma": {}}},
     )
     allocation = sample_allocation(plan)
