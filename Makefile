@@ -42,7 +42,7 @@ test-gpu: ## the whole way of GPU clusters, on nodes that pretend to have GPUs
 
 test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=debian-12 CHANGED=1 for a part
 	@./setup.sh test
-	@$(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) --jobs $(or $(JOBS),1) $(if $(CHANGED),--changed)
+	@$(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) --jobs $(or $(JOBS),1) $(if $(CHANGED),--changed) $(if $(MINUTES),--minutes $(MINUTES))
 
 test-live: ## what needs a testbed or the real Pulumi CLI
 	@./setup.sh test

@@ -1,8 +1,9 @@
 """Runs molecule for roles on each distribution and keeps what came of it.
 
 `make test-roles` runs all; `make test-roles ROLES="nfs docker" IMAGES=debian-12` a part;
-`make test-roles CHANGED=1` only what has changed since it passed; `GPUBED_VM=1` also
-what runs virtual machines. Every result is kept at once in results.json, from which
+`make test-roles CHANGED=1` only what has changed since it passed; `MINUTES=10` only what
+ends in that time by what it took before, and names the rest; `GPUBED_VM=1` also what runs
+virtual machines. Every result is kept at once in results.json, from which
 `make docs` writes docs/reference/role-tests.md.
 What is interrupted has no result.
 """
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 RESULTS = Path(__file__).with_name("results.json")
 IMAGES = ("debian-12", "debian-13")
+_GUESS_S = 300
 HEAD = """# Tests of the roles
 
 From what `make test-roles` kept (molecule on containers; nfs and rdma on virtual machines):
@@ -87,6 +89,11 @@ class Results:
         """Say whether the scenario has passed as it is now."""
         outcome = self._kept.get(str(scenario))
         return outcome is not None and outcome.passed and outcome.digest == scenario.digest
+
+    def seconds(self, scenario: Scenario) -> int:
+        """Return how long a scenario took, or a guess."""
+        outcome = self._kept.get(str(scenario))
+        return outcome.seconds if outcome else _GUESS_S
 
     def keep(self, scenario: Scenario, outcome: Outcome) -> None:
         """Remember an outcome, and write it down."""
@@ -154,9 +161,11 @@ def main() -> int:
     parser.add_argument("roles", nargs="*", help="all when none is named")
     parser.add_argument("--images", nargs="*", default=list(IMAGES))
     parser.add_argument("--changed", action="store_true", help="leave out what has passed as it is")
+    parser.add_argument("--minutes", type=float, help="start nothing that would end later")
     parser.add_argument("--jobs", type=int, default=1, help="how many scenarios at once")
     asked = parser.parse_args()
     results, ended = Results(), threading.Event()
+    end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
 
     def test(role: str, name: str) -> bool:
         # One after the other: the images of a scenario share its folder.
@@ -166,6 +175,9 @@ def main() -> int:
                 continue
             if scenario.on_machines and not os.environ.get("GPUBED_VM"):
                 say(f"{scenario}: skipped, it runs virtual machines: set GPUBED_VM=1")
+                continue
+            if time.monotonic() + results.seconds(scenario) > end:
+                say(f"{scenario}: left, there is no time for it")
                 continue
             outcome = run(scenario)
             if ended.is_set():
