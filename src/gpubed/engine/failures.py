@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpubed.engine.events import ResourceEvent
 from gpubed.errors import GpubedError, UsageError
+from gpubed.reading import Unreadable
 
 CLI_HINT = "use the Pulumi CLI for this stack; install it with `gpubed doctor --fix`"
 
@@ -44,6 +45,10 @@ class ProviderFailed(Exception):
 
 class ProviderLost(ProviderFailed):
     """The provider's process ended during a call: nobody knows what it has done."""
+
+
+class DamagedState(Unreadable):
+    """The state is not one that an engine wrote."""
 
 
 class Refusal(UsageError):
