@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pydantic import BaseModel
+
+from gpubed import reading
 from gpubed import recipe as recipes
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
@@ -22,6 +24,11 @@ packages = {found.metadata["Name"]: found.version for found in distributions()}
 print(json.dumps({"packages": packages, "environment": default_environment()}))'"""
 _GPUS = "nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader"
 _SHOWN = 3
+
+
+class _Installed(BaseModel):
+    packages: dict[str, str]
+    environment: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,11 @@ def packages(context: Context) -> Iterator[Check]:
         answer = ssh.run(_ASK, root, check=False)
         if answer.exit_code:
             return 0, [f"the environment does not answer: {answer.tail.splitlines()[-1:]}"]
-        found = json.loads(answer.stdout)
-        return len(found["packages"]), drift(recipe, found["packages"], found["environment"])
+        try:
+            found = reading.reply(answer.stdout, "what the environment holds").json(_Installed)
+        except reading.Unreadable as error:
+            return 0, [error.message]
+        return len(found.packages), drift(recipe, found.packages, found.environment)
 
     for node, (count, differences) in context.on_each(ask):
         more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
