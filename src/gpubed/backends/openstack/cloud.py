@@ -15,6 +15,7 @@ from openstack.connection import Connection
 from gpubed.backends.openstack.config import Config
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.paths import Project
+from gpubed.reading import Unreadable
 from gpubed.spec import load
 
 _TIMEOUT_S = 60
@@ -77,10 +78,17 @@ def errors(doing: str) -> Iterator[None]:
     except (exceptions.SDKException, auth_errors.ClientException) as error:
         raise explained(error, doing) from None
     except requests.exceptions.JSONDecodeError:
-        raise GpubedError(
-            f"OpenStack: cannot {doing}: what answers is no OpenStack service",
-            "look at auth_url, and for a proxy in between",
-        ) from None
+        raise _foreign(doing, "") from None
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        # The client takes answers apart without a look at their shape.
+        raise _foreign(doing, f" ({type(error).__name__}: {_first_line(error)})") from error
+
+
+def _foreign(doing: str, why: str) -> Unreadable:
+    return Unreadable(
+        f"OpenStack: cannot {doing}: what answers is no OpenStack service{why}",
+        "look at auth_url, and for a proxy in between",
+    )
 
 
 def explained(error: Exception, doing: str) -> GpubedError:

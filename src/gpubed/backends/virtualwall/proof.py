@@ -26,7 +26,7 @@ def path(cluster: ClusterPaths) -> Path:
 def token(cluster: ClusterPaths) -> str:
     """Return the token of a cluster, made when missing."""
     secret.ensure_token(path(cluster))
-    return path(cluster).read_text(encoding="utf-8").strip()
+    return secret.text(path(cluster))
 
 
 def command(cluster: ClusterPaths) -> str:
