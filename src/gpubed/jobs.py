@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from gpubed import images, reading, registry
 from gpubed.allocation import Allocation
@@ -28,7 +28,9 @@ from gpubed.ssh import SSH
 from gpubed.trials import Summary, summarize
 
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
-_METRICS = 2**20  # bytes; figures, not data
+_LARGEST = 2**20  # bytes of metrics; they are figures, not data
+_Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+_METRICS = TypeAdapter(dict[str, bool | _Whole | float | str | list[Any] | dict[str, Any] | None])
 
 
 class _Model(BaseModel):
@@ -383,7 +385,7 @@ def _judge(result: JobResult, job: Job) -> None:
     """Read the metrics and say what is wrong with them; a run that failed may have none."""
     here = Path(result.run_dir)
     try:
-        result.metrics = reading.file(here / "metrics.json", limit=_METRICS).json(dict[str, Any])
+        result.metrics = reading.file(here / "metrics.json", limit=_LARGEST).json(_METRICS)
     except reading.Missing:
         if not result.failures:
             result.failures.append(f"the job wrote no metrics.json; see {here / 'output.log'}")

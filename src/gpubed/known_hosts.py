@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import paramiko
-from paramiko.hostkeys import HostKeyEntry
+from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from gpubed import reading
 
@@ -53,6 +53,6 @@ def _stands_for(written: str, name: str) -> bool:
 
 def _key(line: str) -> Iterator[paramiko.PKey]:
     """Yield the key of a line, if it is one that can be used."""
-    with suppress(ValueError, paramiko.SSHException):
+    with suppress(ValueError, InvalidHostKey, paramiko.SSHException):
         if entry := HostKeyEntry.from_line(line):
             yield entry.key

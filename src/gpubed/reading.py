@@ -120,7 +120,9 @@ class Document:
 
     def refusal(self, why: str) -> Unreadable:
         """Return what to raise when it is not as it should be."""
-        return self.error(f"{self.what} cannot be read: {why}", self.fix)
+        printable = "".join(c for c in why if c.isprintable())
+        short = printable if len(printable) <= _LONGEST else f"{printable[:_LONGEST]}…"
+        return self.error(f"{self.what} cannot be read: {short}", self.fix)
 
 
 def file(
@@ -188,6 +190,4 @@ def words(error: ValidationError) -> str:
     where, how = ".".join(map(str, first["loc"])), first["msg"]
     if first["type"] == "literal_error" and where in ("version", "schema"):
         how = f"another version of gpubed wrote it ({how})"
-    said = f"{where}: {how}" if where else how
-    printable = "".join(c for c in said if c.isprintable())
-    return printable if len(printable) <= _LONGEST else f"{printable[:_LONGEST]}…"
+    return f"{where}: {how}" if where else how

@@ -139,7 +139,7 @@ def decode(raw: Mapping[str, Any], cipher: Cipher) -> State:
         state.inputs = _decode_value(state.inputs, cipher, state.urn)
         state.outputs = _decode_value(state.outputs, cipher, state.urn)
     except ValidationError as error:
-        raise DamagedState(f"{raw.get('urn')} has {reading.words(error)}") from None
+        raise DamagedState(f"{str(raw.get('urn'))[:200]}: {reading.words(error)[:200]}") from None
     except RecursionError:
         raise DamagedState(f"{raw['urn']} is nested without end") from None
     for key, feature in _UNSUPPORTED.items():
