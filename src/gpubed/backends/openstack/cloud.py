@@ -79,7 +79,7 @@ def errors(doing: str) -> Iterator[None]:
         raise explained(error, doing) from None
     except requests.exceptions.JSONDecodeError:
         raise _foreign(doing, "") from None
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         # The client takes answers apart without a look at their shape.
         raise _foreign(doing, f" ({type(error).__name__}: {_first_line(error)})") from error
 
