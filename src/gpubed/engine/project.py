@@ -124,7 +124,7 @@ class StackConfig:
 def add_salt(path: Path, salt: str) -> None:
     """Puts the salt line into the stack's configuration, leaving the rest as written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rest = path.read_text(encoding="utf-8") if path.exists() else ""
+    rest = reading.file(path).text() if path.exists() else ""
     files.write(path, f"encryptionsalt: {salt}\n{rest}".encode())
 
 
