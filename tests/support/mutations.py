@@ -88,6 +88,10 @@ def json_text(value):
     return json.dumps(value).encode()
 
 
+def json_line(value):
+    return json_text(value) + b"\n"
+
+
 def yaml_text(value):
     return yaml.safe_dump(value, allow_unicode=True).encode("utf-8", errors="surrogatepass")
 

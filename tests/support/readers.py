@@ -5,6 +5,7 @@ What stands for a node or a service only hands the bytes over.
 """
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import io
@@ -12,7 +13,6 @@ import json
 import tarfile
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +58,8 @@ from gpubed.backends.virtualwall import (
 from gpubed.backends.virtualwall import login as virtualwall_login
 from gpubed.checks import cuda, monitoring, software, throughput
 from gpubed.cli import report
+from gpubed.cli.display import Display
+from gpubed.cli.ui import UI
 from gpubed.engine import checkpoint, locks
 from gpubed.engine.backend import StackFile
 from gpubed.engine.cipher import PassphraseCipher
@@ -73,7 +75,7 @@ from gpubed.paths import Project, assets, recipes
 from gpubed.ssh import CommandResult
 from gpubed.trials import summarize
 from gpubed.verification import Check, Verification
-from support.mutations import json_text, yaml_text
+from support.mutations import json_line, json_text, yaml_text
 from support.samples import sample_allocation, sample_plan
 
 PLAN = sample_plan()
@@ -268,7 +270,7 @@ def _facts(data, folder):
         json.dumps(found.summary())
         report._hardware(found.summary())
         binding.bind(found, 4)
-        with suppress(drivers.NoDriver):
+        with contextlib.suppress(drivers.NoDriver):
             drivers.choose({"node-0": found}, {"debian": [535, 570]})
 
 
@@ -283,11 +285,8 @@ def _run_lock(data, folder):
 
 
 def _events(data, folder):
-    path = folder / "events.jsonl"
-    seen = []
-    with progress.Follower(path, seen.append):
-        _file(path, data)
-    assert all(isinstance(event, dict) for event in seen)
+    with contextlib.redirect_stderr(io.StringIO()):
+        progress.Follower(folder / "events", Display(UI()).handle)._deliver(data + b"\n")
 
 
 def _metrics(data, folder):
@@ -447,7 +446,7 @@ def _xmlrpc(data, _folder):
         lambda: there.describe("urn", []),
         lambda: there.advertisement([], available=True),
     ):
-        with suppress(GpubedError):
+        with contextlib.suppress(GpubedError):
             ask()
 
 
@@ -611,6 +610,16 @@ PROMETHEUS = {
         "groups": [{"rules": [{"name": "a", "health": "ok"}]}],
     },
 }
+EVENT = {
+    "at": 1.5,
+    "what": "resource",
+    "op": "create",
+    "status": "done",
+    "urn": "urn:x",
+    "type": "gpubed:Node",
+    "name": "node-0",
+    "seconds": 1.5,
+}
 CHECKS = (
     Check(id="gpu.driver", node="node-0", result="pass", value=1.5, unit="s", limit="≤ 2"),
     Check(id="link.rate", node="node-0>node-1", result="fail", reason="slow"),
@@ -688,7 +697,7 @@ def _readers():
         Reader("facts", _facts, json_text(FACTS)),
         Reader("applied", _applied, json_text({"base": "1"})),
         Reader("run-lock", _run_lock, json_text(holder)),
-        Reader("events", _events, json_text({"at": 1.5, "what": "note"}) + b"\n"),
+        Reader("events", _events, json_text(EVENT) + b"\n", json_line),
         Reader("metrics", _metrics, json_text({"accuracy": 0.9, "world_size": 2})),
         Reader("slice", _slice, json_text(slice_)),
         Reader("acquaintance", _acquaintance, json_text(known)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,8 @@ class Display:
                 yield
 
     def handle(self, event: Event) -> None:
-        """Show one event."""
-        with self._lock:
+        """Show one event; one that another program wrote may have other fields."""
+        with self._lock, suppress(AttributeError, LookupError, TypeError, ValueError):
             if handler := getattr(self, f"_on_{event['what']}", None):
                 handler(event)
 
