@@ -11,6 +11,7 @@ from gpubed.backends.virtualwall.faults import Malformed
 
 LIMIT = 32 * 2**20  # bytes; the advertisement of a large site has a few million
 _PARTS = 2_000_000  # tags and attributes; each takes many times its bytes once it is parsed
+_LONGEST = 200
 _FORBIDDEN = ("<!DOCTYPE", "<!ENTITY")
 
 
@@ -49,7 +50,7 @@ def parse(text: str, what: str) -> Any:
     try:
         return etree.fromstring(text.encode(), parser)
     except etree.XMLSyntaxError as error:
-        raise Malformed(f"{what} is not XML: {error.msg}") from None
+        raise Malformed(f"{what} is not XML: {str(error.msg)[:_LONGEST]}") from None
 
 
 def inflate(text: str, what: str) -> str:
