@@ -30,8 +30,13 @@ def read(path: Path, limit: int) -> bytes:
     finally:
         os.close(descriptor)
     if len(content) > limit:
-        raise OSError(errno.EFBIG, f"it has more than {limit} bytes", str(path))
+        raise OSError(errno.EFBIG, f"it is larger than {size(limit)}", str(path))
     return content
+
+
+def size(count: int) -> str:
+    """Write a number of bytes for people."""
+    return f"{count / 2**20:g} MiB" if count >= 2**20 else f"{count} bytes"
 
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:

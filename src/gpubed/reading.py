@@ -57,7 +57,7 @@ class Document:
 
     def __post_init__(self) -> None:
         if len(self.data) > self.limit:
-            raise self.refusal(f"it has more than {self.limit} bytes")
+            raise self.refusal(f"it is larger than {files.size(self.limit)}")
 
     def text(self) -> str:
         """Return it as text.
