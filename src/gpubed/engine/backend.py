@@ -18,6 +18,7 @@ from gpubed.errors import GpubedError, unwritable
 from gpubed.reading import Unreadable
 
 _KEPT = 10
+_LONGEST = 500  # of what is said about a name of any length
 _LARGEST = 2**29  # bytes; ten thousand nodes have less
 
 
@@ -84,7 +85,7 @@ class StackFile:
         try:
             yield
         except DamagedState as error:
-            message = f"the state {self.path} cannot be read: {error.message}"
+            message = f"the state {self.path} cannot be read: {error.message[:_LONGEST]}"
             raise DamagedState(message, error.hint or self._repair()) from None
 
     def _repair(self) -> str:

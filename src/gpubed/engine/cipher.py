@@ -87,7 +87,7 @@ def _foreign(salt: str) -> GpubedError:
 
 def _wrong_passphrase(where: str) -> GpubedError:
     return GpubedError(
-        f"the passphrase does not decrypt {where}",
+        f"the passphrase does not decrypt {where[:200]}",
         "give the passphrase this stack was created with",
     )
 

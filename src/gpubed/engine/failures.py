@@ -10,6 +10,8 @@ from gpubed.reading import Unreadable
 
 CLI_HINT = "use the Pulumi CLI for this stack; install it with `gpubed doctor --fix`"
 
+_LONGEST = 200
+
 
 class StepFailed(GpubedError):
     """One or more steps failed; everything that finished has been saved.
@@ -55,4 +57,6 @@ class Refusal(UsageError):
     """The program or the state uses a Pulumi feature the embedded engine leaves out."""
 
     def __init__(self, feature: str, where: str) -> None:
-        super().__init__(f"the embedded engine does not support {feature} ({where})", CLI_HINT)
+        # What a damaged state names may be of any length.
+        what = f"{feature[:_LONGEST]} ({where[:_LONGEST]})"
+        super().__init__(f"the embedded engine does not support {what}", CLI_HINT)
