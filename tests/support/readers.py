@@ -18,6 +18,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+from openstack.compute.v2.flavor import Flavor
+from openstack.compute.v2.server import Server
+from openstack.network.v2.quota import QuotaDetails
+
 from gpubed import allocation as allocations
 from gpubed import (
     applied,
@@ -43,7 +47,9 @@ from gpubed.backends.gpulab.client import Answer, Client
 from gpubed.backends.gpulab.definition import Resources
 from gpubed.backends.gpulab.parcel import Parcel
 from gpubed.backends.local import apt_sources, environment, runtime
+from gpubed.backends.openstack import cloud, labels, quota
 from gpubed.backends.openstack import doctor as openstack_doctor
+from gpubed.backends.openstack import offers as openstack_offers
 from gpubed.backends.static import node as static
 from gpubed.backends.virtualwall import (
     acquaintance,
@@ -535,6 +541,23 @@ def _parcel_lines(content):
     return [f"gpubed-0:{n}/{len(cut)}:{part}" for n, part in enumerate(cut, start=1)]
 
 
+def _openstack(data, _folder):
+    """The client's own resources, as its calls make them of what a cloud answers."""
+    with cloud.errors("look at what the cloud has"):
+        told = json.loads(data)
+        limits = {"cores": quota.Quota("cores", 10, 2)}
+        [openstack_offers._offer(Flavor.existing(**one), limits) for one in told["flavors"]]
+        for one in told["servers"]:
+            server = Server.existing(**one)
+            labels.uuid_of_metadata(server.metadata or {}, "lab")
+            (server.fault or {}).get("message", "no reason given")
+        found = SimpleNamespace(
+            current_project_id="p",
+            network=SimpleNamespace(get_quota=lambda *_, **__: QuotaDetails(**told["quota"])),
+        )
+        list(quota._network(found))
+
+
 def _plugins(data, _folder):
     openstack_doctor._plugins(data.decode(errors="replace"))
 
@@ -609,6 +632,19 @@ PROMETHEUS = {
         ],
         "groups": [{"rules": [{"name": "a", "health": "ok"}]}],
     },
+}
+OPENSTACK = {
+    "flavors": [
+        {
+            "name": "g1",
+            "vcpus": 4,
+            "ram": 8192,
+            "disk": 20,
+            "extra_specs": {"pci_passthrough:alias": "a100:2", "resources:VGPU": "1"},
+        }
+    ],
+    "servers": [{"id": "s", "name": "n", "metadata": {"gpubed.name": "lab"}, "fault": {}}],
+    "quota": {"ports": {"limit": 10, "used": 1, "reserved": 0}},
 }
 EVENT = {
     "at": 1.5,
@@ -781,6 +817,7 @@ def _readers():
             None,
         ),
         Reader("parcel-archive", _parcel_archive, _tar({"metrics.json": b"{}", "d/f": b"x"}), None),
+        Reader("openstack", _openstack, json_text(OPENSTACK)),
         Reader("pulumi-plugins", _plugins, json_text([{"name": "openstack", "version": "5"}])),
     )
 

@@ -19,6 +19,16 @@ from gpubed.reading import Unreadable
 from gpubed.spec import load
 
 _TIMEOUT_S = 60
+# What the client raises of an answer of another shape: it takes answers apart without a look.
+_TAKEN_APART = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+_LONGEST = 500
 _RETRIES = 3  # of connections that are refused or reset
 _CREDENTIALS = "set OS_CLOUD or backend.cloud to an entry of clouds.yaml, or source an openrc file"
 
@@ -79,8 +89,7 @@ def errors(doing: str) -> Iterator[None]:
         raise explained(error, doing) from None
     except requests.exceptions.JSONDecodeError:
         raise _foreign(doing, "") from None
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        # The client takes answers apart without a look at their shape.
+    except _TAKEN_APART as error:
         raise _foreign(doing, f" ({type(error).__name__}: {_first_line(error)})") from error
 
 
@@ -109,4 +118,4 @@ def explained(error: Exception, doing: str) -> GpubedError:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:_LONGEST]
