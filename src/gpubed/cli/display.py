@@ -33,6 +33,8 @@ _VERBS = {
     "refresh": ("refreshing", "refreshed"),
 }
 _SIGN: dict[str, str] = {"create-replacement": "replace", "delete-replaced": "delete"}
+# What comes of events that another program, or another version, wrote.
+_OTHER_FIELDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _QUIET = {"same", "read", "refresh", "replace"}
 
 
@@ -87,7 +89,7 @@ class Display:
 
     def handle(self, event: Event) -> None:
         """Show one event; one that another program wrote may have other fields."""
-        with self._lock, suppress(AttributeError, LookupError, TypeError, ValueError):
+        with self._lock, suppress(*_OTHER_FIELDS):
             if handler := getattr(self, f"_on_{event['what']}", None):
                 handler(event)
 

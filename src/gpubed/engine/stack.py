@@ -69,8 +69,9 @@ class Stack:
 
     def latest(self) -> Properties:
         """Returns the last deployment as it is on disk; empty for a new stack."""
-        document = self.file.read()
-        return dict((document or {}).get("latest") or {})
+        latest = (self.file.read() or {}).get("latest") or {}
+        # Go writes what is empty as null, too.
+        return {key: value for key, value in latest.items() if value is not None}
 
     def outputs(self) -> Properties:
         """Returns the last outputs, whatever else the state contains."""
