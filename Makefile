@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-live bench lint format docs lock clean
+.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-live fuzz bench lint format docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -47,6 +47,10 @@ test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=
 test-live: ## what needs a testbed or the real Pulumi CLI
 	@./setup.sh test
 	@$(PYTEST) tests -m live
+
+fuzz: ## what nobody should write, to every reader; FUZZ_SECONDS=60 each, FUZZ="state manifest" for a part
+	@./setup.sh test
+	@$(BIN)/python -m tests.fuzz
 
 bench: ## speed, as ratios in one run
 	@./setup.sh test

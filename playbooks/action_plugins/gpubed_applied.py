@@ -38,9 +38,10 @@ def _locked(folder: Path) -> Iterator[None]:
 def _read(record: Path) -> dict[str, str]:
     try:
         content = json.loads(record.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
-    return content if isinstance(content, dict) else {}
+    found = content.items() if isinstance(content, dict) else ()
+    return {role: version for role, version in found if isinstance(version, str)}
 
 
 def _replace(record: Path, content: dict[str, str]) -> None:

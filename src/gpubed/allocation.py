@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from gpubed import reading
 from gpubed.errors import GpubedError
+
+Port = Annotated[int, Field(gt=0, lt=65536)]
 
 
 class _Model(BaseModel):
@@ -25,7 +28,7 @@ class Hop(_Model):
     """
 
     address: str
-    port: int = 22
+    port: Port = 22
     user: str
     host_keys: tuple[str, ...]
     identity: str | None = None
@@ -56,7 +59,7 @@ class Node(_Model):
     role: Literal["head", "worker"]
     control_address: str
     experiment_address: str | None = None
-    port: int = 22
+    port: Port = 22
     user: str = "gpubed"
     host_keys: tuple[str, ...]
     slots: int = 1
@@ -152,14 +155,10 @@ def load(path: Path) -> Allocation:
     """Read the allocation of a cluster.
 
     Raises:
-        GpubedError: There is none, since the cluster is not up, or another version wrote it.
+        GpubedError: There is none, since the cluster is not up, or it cannot be read.
     """
-    if not path.is_file():
-        name = path.parent.name
-        raise GpubedError(f"cluster {name} is not up", f"gpubed up {name}")
+    name = path.parent.name
     try:
-        return Allocation.model_validate_json(path.read_text(encoding="utf-8"))
-    except ValidationError:
-        raise GpubedError(
-            f"{path} was written by another version of gpubed", f"gpubed up {path.parent.name}"
-        ) from None
+        return reading.file(path, f"gpubed up {name}").json(Allocation)
+    except reading.Missing:
+        raise GpubedError(f"cluster {name} is not up", f"gpubed up {name}") from None

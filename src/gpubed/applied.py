@@ -7,9 +7,9 @@ as fresh.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
+from gpubed import reading
 from gpubed.allocation import Allocation
 from gpubed.paths import ClusterPaths
 
@@ -35,7 +35,6 @@ def prune(cluster: ClusterPaths, allocation: Allocation) -> None:
 
 def _record(cluster: ClusterPaths, node_id: str) -> dict[str, str]:
     try:
-        content: dict[str, str] = json.loads((cluster.applied / f"{node_id}.json").read_text())
-    except (OSError, ValueError):
+        return reading.file(cluster.applied / f"{node_id}.json").json(dict[str, str])
+    except reading.Unreadable:  # then everything is applied again
         return {}
-    return content

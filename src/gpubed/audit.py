@@ -16,6 +16,7 @@ from typing import Any
 from gpubed import registry
 from gpubed.backends.base import Backend, Existing
 from gpubed.errors import GpubedError
+from gpubed.reading import Unreadable
 from gpubed.spec import load, spec_backend
 from gpubed.stack import Stack
 
@@ -93,7 +94,8 @@ def owner(stack: Stack) -> tuple[str | None, Backend | None]:
     for resource in stack.export().get("deployment", {}).get("resources", ()):
         outputs = resource.get("outputs", {})
         if resource["type"].endswith(":Identity"):
-            uuid = outputs.get("result", {}).get("uuid")
+            result = outputs.get("result")
+            uuid = result.get("uuid") if isinstance(result, dict) else None
         elif outputs.get("backend") in registry.backend_names():
             backend = registry.backend(outputs["backend"])
     if backend is None:
@@ -130,14 +132,21 @@ def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
     for resource in resources:
         outputs, type_ = resource.get("outputs", {}), resource["type"]
         name, package = resource["urn"].rsplit("::", 1)[-1], type_.split(":", 1)[0]
+        id_, kind = resource.get("id", ""), str(outputs.get("kind", ""))
         if outputs.get("backend") in registry.backend_names():
-            yield Recorded(outputs["backend"], outputs["kind"], name, resource["id"], outputs)
+            yield Recorded(outputs["backend"], kind, name, id_, outputs)
         elif package in registry.backend_names() and type_ in registry.backend(package).native:
-            yield Recorded(package, type_, name, resource["id"], outputs)
+            yield Recorded(package, type_, name, id_, outputs)
 
 
 def _is_there(found: Sequence[Existing], recorded: Recorded) -> bool:
     if recorded.kind in registry.backend(recorded.backend).native:
         return any(thing.id == recorded.id for thing in found)
-    driver = registry.backend(recorded.backend).driver(recorded.kind)
-    return driver.read(recorded.id, recorded.inputs) is not None
+    try:
+        driver = registry.backend(recorded.backend).driver(recorded.kind)
+        return driver.read(recorded.id, recorded.inputs) is not None
+    except (LookupError, TypeError, ValueError) as error:
+        raise Unreadable(
+            f"the state describes {recorded} in a way that this version does not know: {error!r}",
+            "use the version of gpubed that made the cluster, or restore its state",
+        ) from error

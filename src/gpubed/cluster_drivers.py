@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import pulumi
@@ -18,6 +19,7 @@ from gpubed.allocation import Allocation
 from gpubed.backends.base import Change, Driver, JobTestbed, Properties
 from gpubed.paths import ClusterPaths, Project
 from gpubed.plan import ClusterPlan, from_file
+from gpubed.reading import Unreadable
 from gpubed.resources import Configuration, Identity, Key
 from gpubed.verification import Verification
 
@@ -128,7 +130,9 @@ class _ConfigurationDriver(Driver):
 
     def _stale(self, cluster: ClusterPaths, allocation: Allocation, news: Properties) -> set[str]:
         stale = applied.missing(cluster, allocation, news["fingerprints"])
-        verified = Verification.last(cluster.verification)
+        verified = None
+        with suppress(Unreadable):  # then it is as if there were none
+            verified = Verification.last(cluster.verification)
         if verified is None or not verified.covers(allocation):
             stale.add("verification")
         return stale

@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import threading
 from contextlib import suppress
 from pathlib import Path
+
+
+def read(path: Path, limit: int) -> bytes:
+    """Read a whole file, and nothing that is none: a device has no end, a pipe may have none.
+
+    Args:
+        path: The file.
+        limit: The most bytes that it may have.
+
+    Raises:
+        OSError: It is not there, is no file, is larger, or cannot be read.
+    """
+    # A pipe would have us wait for its other end.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(limit + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {size(limit)}", str(path))
+    return content
+
+
+def size(count: int) -> str:
+    """Write a number of bytes for people."""
+    return f"{count / 2**20:g} MiB" if count >= 2**20 else f"{count} bytes"
 
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:

@@ -6,18 +6,18 @@ controller is there; this asks it and hands on what a person decides.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import roles
+from gpubed import reading, roles
 from gpubed.allocation import Allocation, Node
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
+from gpubed.reading import Unreadable
 from gpubed.ssh import SSH, Unreachable
 
 _AT_ONCE = 16
@@ -116,8 +116,9 @@ def _look(cluster: ClusterPaths, node: Node) -> NodeHealth:
     except Unreachable as error:
         return NodeHealth(node=node.name, problems=(error.message,), reachable=False)
     try:
-        return NodeHealth(node=node.name, **json.loads(answer.stdout))
-    except ValueError:
+        told = reading.reply(answer.stdout, "its health").json(dict[str, Any])
+        return NodeHealth.model_validate({**told, "node": node.name})
+    except (Unreadable, ValueError):
         raise GpubedError(
             f"node {node.name} cannot tell how it is: {answer.stderr.strip()}",
             f"gpubed configure {cluster.name} --tags health",

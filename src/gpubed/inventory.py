@@ -184,7 +184,10 @@ def write_if_changed(path: Path, text: str) -> bool:
 
 
 def _has(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == text
+    try:
+        return files.read(path, len(text) * 4) == text.encode()
+    except OSError:
+        return False
 
 
 def _yaml(document: Any) -> str:

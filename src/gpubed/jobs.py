@@ -6,19 +6,17 @@ it did what was asked (`sanity`) is kept apart from how fast it was (`metrics`).
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from gpubed import images, registry
+from gpubed import images, reading, registry
 from gpubed.allocation import Allocation
 from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
@@ -26,10 +24,14 @@ from gpubed.hardware import facts
 from gpubed.launchers.base import JobService, Launch, Launcher, Task, World
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
+from gpubed.reading import Unreadable
 from gpubed.ssh import SSH
 from gpubed.trials import Summary, summarize
 
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
+_LARGEST = 2**20  # bytes of metrics; they are figures, not data
+_Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+_METRICS = TypeAdapter(dict[str, bool | _Whole | float | str | list[Any] | dict[str, Any] | None])
 
 
 class _Model(BaseModel):
@@ -83,6 +85,8 @@ class Condition(_Model):
             return ""
         if wanted is not None and value != wanted:
             return f"{self.metric} is {value} instead of {wanted}"
+        if not isinstance(value, int | float) and (self.at_least, self.at_most) != (None, None):
+            return f"{self.metric} is {value!r} instead of a number"
         if self.at_least is not None and value < self.at_least:
             return f"{self.metric} is {value:.4g}, at least {self.at_least:g} is needed"
         if self.at_most is not None and value > self.at_most:
@@ -179,8 +183,8 @@ def load(name: str) -> Job:
     Raises:
         UsageError: There is no such job.
     """
-    text = (registry.job_folder(name) / "job.yml").read_text(encoding="utf-8")
-    return Job.model_validate(yaml.safe_load(text))
+    path = registry.job_folder(name) / "job.yml"
+    return reading.file(path, f"correct {path}").yaml(Job)
 
 
 def run(
@@ -393,15 +397,14 @@ def _describe(head: SSH, folder: str, allocation: Allocation) -> None:
 def _judge(result: JobResult, job: Job) -> None:
     """Read the metrics and say what is wrong with them; a run that failed may have none."""
     here = Path(result.run_dir)
-    path = here / "metrics.json"
-    if not path.is_file():
+    try:
+        result.metrics = reading.file(here / "metrics.json", limit=_LARGEST).json(_METRICS)
+    except reading.Missing:
         if not result.failures:
             result.failures.append(f"the job wrote no metrics.json; see {here / 'output.log'}")
         return
-    try:
-        result.metrics = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        result.failures.append(f"{path} is no JSON object: {error}")
+    except Unreadable as error:
+        result.failures.append(error.message)
         return
     broken = (condition.broken_by(result.metrics, result.world_size) for condition in job.sanity)
     result.failures += [reason for reason in broken if reason]

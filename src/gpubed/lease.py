@@ -9,14 +9,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from gpubed import files, registry
+from gpubed import files, reading, registry
 from gpubed.allocation import Allocation
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
+from gpubed.reading import Unreadable
 from gpubed.sections import Lease as Wanted
+from gpubed.units import Moment
 
 State = Literal["unlimited", "active", "expiring", "expired"]
 
@@ -34,11 +36,11 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    granted_until: datetime | None = None
-    requested_until: datetime | None = None
-    since: datetime | None = None
-    read_at: datetime | None = None
-    ended_for: datetime | None = None
+    granted_until: Moment | None = None
+    requested_until: Moment | None = None
+    since: Moment | None = None
+    read_at: Moment | None = None
+    ended_for: Moment | None = None
 
     @property
     def remaining_s(self) -> float | None:
@@ -77,10 +79,10 @@ def local(moment: datetime) -> str:
 
 
 def last(cluster: ClusterPaths) -> Record:
-    """Return what the testbed said last; it is not asked."""
+    """Return what the testbed said last, as far as it can be read; it is not asked."""
     try:
-        return Record.model_validate_json(cluster.lease.read_bytes())
-    except (FileNotFoundError, ValidationError):
+        return reading.file(cluster.lease).json(Record)
+    except Unreadable:
         return Record()
 
 

@@ -11,18 +11,23 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from gpubed import files, progress
+from gpubed import files, progress, reading
 from gpubed.backends.base import Fault
 from gpubed.errors import Refused
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
+from gpubed.reading import Unreadable
 
 
 def read(cluster: ClusterPaths, plan: ClusterPlan) -> dict[str, str]:
     """Return why each node is left out, of those that the plan may do without."""
-    if not cluster.left_out.exists():
+    try:
+        noted = reading.file(cluster.left_out).json(dict[str, str])
+    except reading.Missing:
         return {}
-    noted = json.loads(cluster.left_out.read_text(encoding="utf-8"))
+    except Unreadable as error:
+        progress.emit("note", message=f"{error.message}; all nodes are asked for again")
+        return {}
     return {name: noted[name] for name in _policies(plan) if name in noted}
 
 

@@ -7,7 +7,6 @@ end, other encodings than UTF-8.
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +14,11 @@ from typing import Any
 
 import yaml
 
+from gpubed import files
+
 Key = str | int
 Location = tuple[Key, ...]
-_MAX_BYTES = 65_536
+MAX_BYTES = 65_536
 _MAX_VALUES = 20_000
 _MAX_DEPTH = 40
 _TAGS = {
@@ -61,22 +62,14 @@ def read(path: Path) -> Located:
         MalformedYamlError: The file is not UTF-8, not YAML, too large or ambiguous.
         OSError: The file cannot be read.
     """
-    info = path.stat()
-    if not stat.S_ISREG(info.st_mode):
-        raise MalformedYamlError("this is not a file")
-    if info.st_size > _MAX_BYTES:
-        raise MalformedYamlError(f"the file has {info.st_size} bytes; {_MAX_BYTES} are the limit")
-    raw = path.read_bytes()
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise MalformedYamlError("the file is not UTF-8 text", line) from None
-    return parse(text)
+    return parse(files.read(path, MAX_BYTES))
 
 
-def parse(text: str) -> Located:
-    """Parse YAML text; see `read` for what is refused."""
+def parse(data: bytes) -> Located:
+    """Parse a YAML document; see `read` for what is refused."""
+    if len(data) > MAX_BYTES:  # the parser takes its time
+        raise MalformedYamlError(f"it has {len(data)} bytes; {MAX_BYTES} are the limit")
+    text = _text(data)
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
@@ -94,6 +87,14 @@ def parse(text: str) -> Located:
     except RecursionError:
         raise MalformedYamlError(f"nested deeper than {_MAX_DEPTH} levels") from None
     return document
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise MalformedYamlError("the file is not UTF-8 text", line) from None
 
 
 class _Builder:

@@ -16,8 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gpubed import reading
+from gpubed.reading import Unreadable
+
 VARIABLE = "GPUBED_EVENTS"
 Event = dict[str, Any]
+_AT_ONCE = 2**20
 
 
 def emit(what: str, **fields: Any) -> None:
@@ -65,7 +69,9 @@ class Follower:
             rest = b""
             while True:
                 last_round = self._stop.is_set()
-                rest = self._deliver(rest + file.read())
+                while chunk := file.read(_AT_ONCE):
+                    # What has no end of line for so long is no event.
+                    rest = self._deliver(rest[-_AT_ONCE:] + chunk)
                 if last_round:
                     return
                 self._stop.wait(0.1)
@@ -73,6 +79,6 @@ class Follower:
     def _deliver(self, data: bytes) -> bytes:
         *lines, rest = data.split(b"\n")
         for line in lines:
-            with suppress(json.JSONDecodeError):
-                self._on_event(json.loads(line))
+            with suppress(Unreadable):  # others may have written something else
+                self._on_event(reading.reply(line, "an event").json(Event))
         return rest

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from gpubed import paths, registry
+from gpubed import paths, reading, registry
 from gpubed.errors import UsageError
 from gpubed.fatbin import Architectures
 
@@ -117,7 +117,11 @@ class Recipe(_Model):
 
     def locked(self) -> list[Locked]:
         """Return the entries of the lock."""
-        return list(parse_lock(self.lock_path.read_text(encoding="utf-8")))
+        lock = reading.file(self.lock_path, f"gpubed recipe check {self.name}")
+        try:
+            return list(parse_lock(lock.text()))
+        except ValueError as error:
+            raise lock.refusal(str(error)) from None
 
     def measured(self) -> dict[str, dict[str, Architectures]]:
         """Return what the packages carry, by `name==version` and library."""
@@ -158,7 +162,8 @@ def load(name: str) -> Recipe:
     if name not in registry.recipe_names():
         known = ", ".join(registry.recipe_names())
         raise UsageError(f"there is no recipe {name!r}", f"recipes: {known}")
-    return Recipe.model_validate(registry.recipe(name))
+    path = paths.recipes() / name / "recipe.yml"
+    return reading.file(path, f"correct {path}").yaml(Recipe)
 
 
 def normal(name: str) -> str:
@@ -209,7 +214,7 @@ def parse_lock(text: str) -> Iterator[Locked]:
 
 def read_record(path: Path) -> dict[str, dict[str, Architectures]]:
     """Read what packages carry, by `name==version` and library."""
-    return _RECORD.validate_json(path.read_bytes())
+    return reading.file(path, f"correct {path}").json(_RECORD)
 
 
 def write_record(path: Path, record: dict[str, dict[str, Architectures]]) -> None:

@@ -11,9 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from gpubed import paths
+from gpubed import paths, reading
 from gpubed.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +36,13 @@ def backend_config(name: str) -> type[BackendConfig]:
 
 @cache
 def backend(name: str) -> Backend:
-    """Return the backend of that name."""
+    """Return the backend of that name.
+
+    Raises:
+        UsageError: There is no such backend.
+    """
+    if name not in backend_names():
+        raise UsageError(f"there is no backend {name!r}", f"backends: {', '.join(backend_names())}")
     made: Backend = import_module(f"gpubed.backends.{name}.backend").create()
     return made
 
@@ -74,7 +78,8 @@ def recipe_names() -> tuple[str, ...]:
 @cache
 def recipe(name: str) -> dict[str, Any]:
     """Return the content of a recipe; the caller must not change it."""
-    return _document(paths.recipes() / name / "recipe.yml")
+    path = paths.recipes() / name / "recipe.yml"
+    return reading.file(path, f"correct {path}").yaml(dict[str, Any])
 
 
 @cache
@@ -100,8 +105,3 @@ def job_folder(name: str) -> Path:
     if name not in job_names():
         raise UsageError(f"there is no job {name!r}", f"jobs: {', '.join(job_names())}")
     return paths.assets() / "jobs" / name
-
-
-def _document(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return content

@@ -15,12 +15,11 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from jinja2 import StrictUndefined
 from jinja2.nativetypes import NativeEnvironment
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from gpubed import paths, registry
+from gpubed import paths, reading, registry
 from gpubed.allocation import Allocation
 from gpubed.plan import ClusterPlan
 
@@ -64,8 +63,8 @@ class RoleMeta(BaseModel):
 @cache
 def meta(role: str) -> RoleMeta:
     """Return what a role says about itself."""
-    text = (_folder(role) / "meta" / "gpubed.yml").read_text(encoding="utf-8")
-    return RoleMeta.model_validate(yaml.safe_load(text))
+    path = _folder(role) / "meta" / "gpubed.yml"
+    return reading.file(path, f"correct {path}").yaml(RoleMeta)
 
 
 def by_phase(plan: ClusterPlan) -> dict[str, list[str]]:

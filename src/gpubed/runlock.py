@@ -18,10 +18,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict
+
+from gpubed import reading
 from gpubed.errors import GpubedError, Locked
 
 WORKER = "GPUBED_WORKER"
 _GRACE = 10.0
+
+
+class _Holder(BaseModel):
+    """Who holds a lock, as the lock says."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    verb: str
+    pid: int
+    user: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"`gpubed {self.verb}` (pid {self.pid}, user {self.user}, since {self.since})"
 
 
 @contextmanager
@@ -92,9 +109,8 @@ def _acquire(path: Path, wait: float) -> int:
 
 def _refusal(path: Path) -> Locked:
     try:
-        holder = json.loads(path.read_text())
-        who = "`gpubed {verb}` (pid {pid}, user {user}, since {since})".format(**holder)
-    except (OSError, ValueError, KeyError):
+        who = str(reading.file(path).json(_Holder))
+    except reading.Unreadable:
         who = "another run"
     return Locked(f"{path.parent.name} is held by {who}", "wait for it, or end it with Ctrl-C")
 

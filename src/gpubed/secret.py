@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -17,7 +18,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
-from gpubed import files
+from gpubed import files, reading
+
+_LARGEST = 2**16  # bytes
 
 
 def ensure_token(path: Path) -> None:
@@ -39,11 +42,29 @@ def ensure_key(path: Path) -> str:
 
 
 def public_key(path: Path) -> str:
-    """Return the public half of a key in OpenSSH form; empty when there is no key."""
-    if not path.exists():
+    """Return the public half of a key in OpenSSH form; empty when there is no key.
+
+    Raises:
+        Unreadable: There is one, and it is damaged.
+    """
+    try:
+        kept = reading.file(path, f"put {path} back as it was", limit=_LARGEST)
+    except reading.Missing:
         return ""
-    private = load_ssh_private_key(path.read_bytes(), password=None)
+    try:
+        private = load_ssh_private_key(kept.data, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise kept.refusal("it is no private key of OpenSSH, or has a passphrase") from None
     return private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def text(path: Path) -> str:
+    """Return a secret that is one line of text, as `ensure_token` writes it.
+
+    Raises:
+        Unreadable: It is missing or damaged.
+    """
+    return reading.file(path, f"put {path} back as it was", limit=_LARGEST).text().strip()
 
 
 def write(path: Path, content: bytes) -> None:

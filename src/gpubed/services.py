@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 
-from gpubed import registry, tunnel
+from gpubed import registry, secret, tunnel
 from gpubed.allocation import Allocation
 from gpubed.backends.base import JobTestbed
 from gpubed.errors import GpubedError
@@ -112,4 +112,4 @@ def _status(
 
 
 def _token(cluster: ClusterPaths) -> str:
-    return (cluster.secrets / JUPYTERLAB_TOKEN).read_text(encoding="ascii").strip()
+    return secret.text(cluster.secrets / JUPYTERLAB_TOKEN)

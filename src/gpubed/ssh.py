@@ -23,6 +23,7 @@ import paramiko
 
 from gpubed.allocation import Allocation, Node, door
 from gpubed.errors import GpubedError
+from gpubed.known_hosts import known_as
 from gpubed.paths import ClusterPaths
 
 # Without a handler, Python prints a library's warnings on stderr.
@@ -34,6 +35,7 @@ _PAUSE_S = 0.5
 _NO_EXIT_CODE = -1  # paramiko's too
 _KEEPALIVE_S = 15
 _TAIL = 10
+_LONGEST = 16 * 2**20  # bytes of a command's output; the rest is thrown away
 CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
 
 
@@ -224,7 +226,7 @@ class SSH:
     def _connect(self) -> paramiko.SSHClient:
         node, client = self.node, paramiko.SSHClient()
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        name = _known_as(node.control_address, node.port)
+        name = known_as(node.control_address, node.port)
         for key in map(_public_key, node.host_keys):
             client.get_host_keys().add(name, key.get_name(), key)
         try:
@@ -313,12 +315,11 @@ def _last_hop(node: Node, paths: ClusterPaths) -> SSH | None:
 
 
 def _public_key(text: str) -> paramiko.PKey:
-    kind, encoded = text.split()[:2]
-    return paramiko.PKey.from_type_string(kind, base64.b64decode(encoded))
-
-
-def _known_as(address: str, port: int) -> str:
-    return address if port == 22 else f"[{address}]:{port}"
+    try:
+        kind, encoded = text.split()[:2]
+        return paramiko.PKey.from_type_string(kind, base64.b64decode(encoded))
+    except (ValueError, paramiko.SSHException) as error:
+        raise GpubedError(f"{text[:80]!r} is no host key: {error}") from None
 
 
 def _mismatch(node: Node) -> HostKeyMismatch:
@@ -355,8 +356,10 @@ def _collect(channel: paramiko.Channel, stdin: bytes, timeout: float) -> tuple[C
 
 
 def _drain(receive: Callable[[int], bytes], into: list[bytes]) -> None:
+    room = _LONGEST
     while chunk := receive(65536):
-        into.append(chunk)
+        into.append(chunk[:room])
+        room = max(0, room - len(chunk))
 
 
 def _feed(channel: paramiko.Channel, content: bytes) -> None:

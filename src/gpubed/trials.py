@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+_LARGEST = 1e300
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -33,7 +35,7 @@ class Summary:
 
 
 def summarize(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Summary]:
-    """Summarize every metric that is a number, in the order of its first appearance."""
+    """Summarize every metric that is a finite number, in the order of its first appearance."""
     names = dict.fromkeys(name for one in metrics for name in one)
     found = {name: [one[name] for one in metrics if _is_number(one.get(name))] for name in names}
     return {name: _summary(values) for name, values in found.items() if values}
@@ -50,4 +52,6 @@ def _summary(values: Sequence[float]) -> Summary:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # Not a number, infinite, or so large that a sum would be.
+    finite = isinstance(value, int | float) and abs(value) < _LARGEST
+    return finite and not isinstance(value, bool)

@@ -2,6 +2,7 @@
 
 Only what a specification needs: decimal rates in bit/s, binary and decimal
 sizes in bytes, durations in seconds. No arithmetic, no conversion between kinds.
+Points in time are as records keep them.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AwareDatetime, BeforeValidator, Field
 
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z/]*)\s*")
 _RATE = {"": 1, "bit/s": 1, "bps": 1} | {
@@ -84,4 +86,9 @@ Seconds = Annotated[
     float,
     BeforeValidator(parse_seconds, json_schema_input_type=str | float),
     Field(ge=0, description="duration, for example `24 h`"),
+]
+Moment = Annotated[
+    AwareDatetime,
+    # At the ends of the calendar, other timezones have no date.
+    Field(ge=datetime(1970, 1, 1, tzinfo=UTC), lt=datetime(9999, 1, 1, tzinfo=UTC)),
 ]

@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from gpubed import reading
 from gpubed.allocation import Allocation
 from gpubed.inventory import write_if_changed
+from gpubed.units import Moment
 
 Result = Literal["pass", "fail", "skip", "simulated"]
 
@@ -96,16 +98,20 @@ class Verification(_Model):
 
     version: Literal[1] = 1
     cluster: str
-    at: datetime
+    at: Moment
     node_ids: tuple[str, ...]
     checks: tuple[Check, ...]
 
     @classmethod
     def last(cls, path: Path) -> Verification | None:
-        """Return the last verification, or None when there is none that can be read."""
+        """Return the last verification, or None when there is none.
+
+        Raises:
+            Unreadable: There is one, and it cannot be read.
+        """
         try:
-            return cls.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValidationError):
+            return reading.file(path, f"gpubed verify {path.parent.name}").json(cls)
+        except reading.Missing:
             return None
 
     def save(self, path: Path) -> None:

@@ -183,7 +183,7 @@ def test_two_runs_exclude_each_other(theatre):
 def test_damaged_state_names_the_backup(theatre):
     theatre.up(A)
     theatre.state_file.write_text(theatre.state_file.read_text()[:200])
-    with pytest.raises(GpubedError, match="truncated") as caught:
+    with pytest.raises(GpubedError, match="cannot be read") as caught:
         theatre.engine().preview()
     assert caught.value.hint.count("dev.json.bak") == 1
 

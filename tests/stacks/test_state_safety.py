@@ -81,7 +81,7 @@ def test_a_truncated_state_is_recovered_by_what_the_message_says(theatre, share)
     text = theatre.state_file.read_text()
     theatre.state_file.write_text(text[: int(share * len(text))])
     said = refuse(theatre, A, B)
-    assert "truncated or damaged" in said
+    assert "cannot be read" in said
     assert theatre.calls() == []
     backup = theatre.state_file.with_name("dev.json.bak")
     assert str(backup) in said

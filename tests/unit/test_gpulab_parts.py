@@ -47,7 +47,7 @@ GOOD = archive({"metrics.json": b"{}", "sub/file": b"x"})
 
 def test_a_parcel_gives_its_files_back(tmp_path):
     facts = filled(lines(GOOD)).unpack(tmp_path)
-    assert facts["exit_code"] == 0
+    assert facts.exit_code == 0
     assert (tmp_path / "metrics.json").read_text() == "{}"
     assert (tmp_path / "sub" / "file").read_text() == "x"
 

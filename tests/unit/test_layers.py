@@ -18,8 +18,31 @@ LAYERS = [
     ("launchers",),
     ("engine", "backends"),
     ("ssh", "host_keys", "runlock", "progress", "secret"),
-    ("errors",),
+    ("errors", "files", "located", "reading"),
 ]
+# Whoever parses by himself meets what is malformed by himself.
+PARSERS = {"load", "loads", "safe_load", "fromstring", "model_validate_json", "validate_json"}
+OF_PARSERS = {"json", "yaml", "etree", "gzip", "zlib", "tarfile"}
+READS = {"read_text", "read_bytes"}
+WAY_IN = {"reading.py", "located.py", "backends/virtualwall/documents.py"}
+# What is no document of others: files that gpubed brings, and the kernel's.
+BROUGHT = {
+    "backends/gpulab/request.py",
+    "backends/local/image.py",
+    "backends/virtualwall/prepare.py",
+    "backends/virtualwall/rspec.py",
+    "cli/commands/init.py",
+    "paths.py",
+    "recipe.py",
+    "roles.py",
+}
+KERNELS = {
+    "backends/local/doctor.py",
+    "backends/local/vm/accelerator.py",
+    "engine/lifeline.py",
+    "engine/locks.py",
+    "runlock.py",
+}
 
 
 def layer(module):
@@ -47,6 +70,21 @@ def test_no_module_imports_a_higher_layer(path):
     for name in imports(path):
         other = layer(name) if name.startswith("gpubed") else None
         assert own is None or other is None or other >= own, f"imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_what_others_wrote_comes_in_by_one_way(path):
+    """`gpubed.reading` bounds, parses and validates it, and says what repairs it."""
+    name = str(path.relative_to(SOURCE))
+    if name in WAY_IN:
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called, owner = node.func.attr, getattr(node.func.value, "id", "")
+            parses = called in PARSERS and (owner in OF_PARSERS or called.endswith("_json"))
+            assert not parses or name in BROUGHT, f"line {node.lineno}: {owner}.{called}"
+            reads = called in READS and name not in BROUGHT | KERNELS
+            assert not reads, f"line {node.lineno}: {called}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))

@@ -45,6 +45,8 @@ class Api(BaseHTTPRequestHandler):
             time.sleep(4 * PATIENCE_S)
         elif fault == "garbage":
             self._send(200, b"<html>\xff</html>", "text/html")
+        elif isinstance(fault, bytes) and is_question:
+            self._send(200, fault, "application/json", **{"X-Subject-Token": "t"})
         elif isinstance(fault, int) and is_question:
             self._json(fault, {"error": {"code": fault, "message": f"sorry ({fault})"}})
         elif self.path == "/v3/auth/tokens":
@@ -187,6 +189,24 @@ def test_silence_ends(serve, service):
 def test_what_is_no_json(serve, service):
     serve().faults[service] = "garbage"
     assert "cannot list the servers" in refusal().message
+
+
+@pytest.mark.parametrize("service", ["keystone", "nova"])
+@pytest.mark.parametrize(
+    "answer",
+    [b"[]", b"null", b'"x"', b'{"servers": 7}', b'{"servers": [7]}', b'{"token": []}', b"[" * 5000],
+    ids=lambda answer: answer[:16].decode(),
+)
+def test_what_has_another_shape(serve, service, answer):
+    """The client takes answers apart without a look; whatever comes of it is told in words."""
+    serve().faults[service] = answer
+    try:
+        assert servers() == [], "what lists no servers"
+    except GpubedError as told:
+        words = told.message
+    else:
+        words = "cannot list the servers"
+    assert "cannot list the servers" in words
 
 
 @pytest.mark.parametrize("server", [{"expired": True}, {"cacert": None}])

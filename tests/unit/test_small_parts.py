@@ -8,6 +8,7 @@ import pytest
 
 from gpubed import jobs, progress, secret, stack, units
 from gpubed.errors import UsageError
+from gpubed.reading import Unreadable
 from gpubed.verification import Check, Verification
 from support.samples import sample_allocation, sample_plan
 
@@ -101,9 +102,14 @@ def test_a_failed_verification_covers_nothing():
     assert failed.summary()["failed"] == 1
 
 
-def test_an_unreadable_verification_is_none(tmp_path):
-    (tmp_path / "v.json").write_text("{}")
-    assert Verification.last(tmp_path / "v.json") is None
+def test_an_unreadable_verification_says_so_and_how_to_make_another(tmp_path):
+    path = tmp_path / "lab" / "verification.json"
+    assert Verification.last(path) is None
+    path.parent.mkdir()
+    path.write_bytes(b'{"version": 1, "cluster": "\xff"}')
+    with pytest.raises(Unreadable, match=r"verification\.json cannot be read") as refused:
+        Verification.last(path)
+    assert refused.value.hint == "gpubed verify lab"
 
 
 @pytest.mark.parametrize(

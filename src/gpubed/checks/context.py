@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from pydantic import ValidationError
-
-from gpubed import roles
+from gpubed import reading, roles
 from gpubed.allocation import Allocation, Node
 from gpubed.checks import proof
 from gpubed.hardware.facts import Facts
@@ -68,8 +66,8 @@ class Context:
 
 def _facts(_: Node, ssh: SSH) -> Facts | None:
     try:
-        return Facts.model_validate_json(ssh.run(_COLLECT, check=False).stdout)
-    except ValidationError:
+        return reading.reply(ssh.run(_COLLECT, check=False).stdout, "the facts").json(Facts)
+    except reading.Unreadable:
         return None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
+from pydantic import BaseModel
+
+from gpubed import reading
 from gpubed import recipe as recipes
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
@@ -30,6 +31,12 @@ print(json.dumps({"version": version.value, "memlock": limit, "adapters": adapte
 _CHOSEN = re.compile(r"Bootstrap: Using \[?\d*\]?(\S+?):([\d.]+)<")
 _NCCL = ("nccl.version", "nccl.interface", "nccl.memlock")
 _UNLIMITED = -1
+
+
+class _Library(BaseModel):
+    version: int
+    memlock: int
+    adapters: list[str]
 
 
 def compiler(context: Context) -> Iterator[Check]:
@@ -75,8 +82,8 @@ def on_node(recipe: Recipe, node: Node, said: str) -> Iterator[Check]:
         why = f"NCCL does not load: {said.strip()[-200:]}"
         yield Check(id="nccl.version", node=node.name, result="fail", reason=why)
         return
-    found: dict[str, Any] = json.loads(answer)
-    yield _version(recipe, node, found["version"])
+    found = reading.reply(answer, f"what NCCL is on {node.name}").json(_Library)
+    yield _version(recipe, node, found.version)
     yield _interface(node, said)
     yield _memlock(node, found)
 
@@ -112,10 +119,10 @@ def _interface(node: Node, said: str) -> Check:
     )
 
 
-def _memlock(node: Node, found: dict[str, Any]) -> Check:
-    unlimited = found["memlock"] == _UNLIMITED
-    value = "unlimited" if unlimited else found["memlock"]
-    if unlimited or found["adapters"]:
+def _memlock(node: Node, found: _Library) -> Check:
+    unlimited = found.memlock == _UNLIMITED
+    value = "unlimited" if unlimited else found.memlock
+    if unlimited or found.adapters:
         why = "RDMA registers memory, and this limit ends it; role base raises limits"
         return Check(
             id="nccl.memlock",

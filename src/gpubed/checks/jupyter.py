@@ -5,7 +5,7 @@ from __future__ import annotations
 import http
 from collections.abc import Iterator
 
-from gpubed import services
+from gpubed import secret, services
 from gpubed.checks.context import Context
 from gpubed.errors import GpubedError
 from gpubed.verification import Check
@@ -18,7 +18,7 @@ def jupyterlab(context: Context) -> Iterator[Check]:
     if context.plan.spec.services.jupyterlab is None:
         yield Check(id="jupyterlab.tls", result="skip", reason="the cluster has no JupyterLab")
         return
-    right = (context.cluster.secrets / services.JUPYTERLAB_TOKEN).read_text().strip()
+    right = secret.text(context.cluster.secrets / services.JUPYTERLAB_TOKEN)
     yield _ask(context, "jupyterlab.tls", right, _OK)
     yield _ask(context, "jupyterlab.wrong_token", "0" * len(right), _FORBIDDEN)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import http
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
+from pydantic import BaseModel, Field
 
-from gpubed import paths, services
+from gpubed import paths, reading, services
 from gpubed.checks.context import Context
 from gpubed.errors import GpubedError
 from gpubed.verification import Check
@@ -20,6 +19,38 @@ _RULES = "roles/monitoring/files/rules.yml"
 # A new target is unknown until it was asked once.
 _PATIENCE_S, _PAUSE_S = 45.0, 3.0
 _ASK = "curl --silent --fail --noproxy '*' --max-time 10 http://127.0.0.1:%s/api/v1/%s"
+
+
+class _Labels(BaseModel):
+    node: str
+    job: str
+
+
+class _Target(BaseModel):
+    labels: _Labels
+    health: str
+    last_error: str = Field(default="", alias="lastError")
+
+
+class _Rule(BaseModel):
+    name: str
+    health: str
+    last_error: str = Field(default="", alias="lastError")
+
+
+class _Group(BaseModel):
+    rules: tuple[_Rule, ...]
+
+
+class _Data(BaseModel):
+    """What Prometheus tells of its targets, or of its rules."""
+
+    targets: tuple[_Target, ...] = Field(default=(), alias="activeTargets")
+    groups: tuple[_Group, ...] = ()
+
+
+class _Answer(BaseModel):
+    data: _Data = _Data()
 
 
 def monitoring(context: Context) -> Iterator[Check]:
@@ -37,12 +68,15 @@ def _repair(context: Context) -> str:
     return f"gpubed configure {context.cluster.name} --tags monitoring"
 
 
-def _ask(context: Context, what: str) -> Any:
-    """Return the data of Prometheus' answer, or None when there is none."""
+def _ask(context: Context, what: str) -> _Data:
+    """Return the data of Prometheus' answer; there are none when it does not answer."""
     wanted = context.plan.spec.services.monitoring
     port = wanted.port if wanted else None
     answer = context.head.run(_ASK, port, what, check=False)
-    return json.loads(answer.stdout)["data"] if answer.exit_code == 0 else None
+    if answer.exit_code:
+        return _Data()
+    told = reading.reply(answer.stdout, f"Prometheus' answer to {what}", _repair(context))
+    return told.json(_Answer).data
 
 
 def _targets(context: Context) -> Iterator[Check]:
@@ -53,45 +87,44 @@ def _targets(context: Context) -> Iterator[Check]:
             id="monitoring.target",
             node=node.name,
             result="fail" if broken else "pass",
-            value=sum(target["health"] == "up" for target in found.get(node.name, ())),
+            value=sum(target.health == "up" for target in found.get(node.name, ())),
             unit="targets",
             limit="every exporter of the node answers",
             reason=f"{broken}; repair: {_repair(context)}" if broken else "",
         )
 
 
-def _settled(context: Context) -> dict[str, list[dict[str, Any]]]:
+def _settled(context: Context) -> dict[str, list[_Target]]:
     """Return the targets by node, once none is unknown any more or patience ends."""
     names = {node.name for node in context.allocation.nodes}
     end = time.monotonic() + _PATIENCE_S
     while True:
-        found: dict[str, list[dict[str, Any]]] = {}
-        for target in (_ask(context, "targets?state=active") or {}).get("activeTargets", ()):
-            found.setdefault(target["labels"]["node"], []).append(target)
-        unknown = any(t["health"] == "unknown" for targets in found.values() for t in targets)
+        found: dict[str, list[_Target]] = {}
+        for target in _ask(context, "targets?state=active").targets:
+            found.setdefault(target.labels.node, []).append(target)
+        unknown = any(t.health == "unknown" for targets in found.values() for t in targets)
         if (set(found) >= names and not unknown) or time.monotonic() > end:
             return found
         time.sleep(_PAUSE_S)
 
 
-def _broken(found: dict[str, list[dict[str, Any]]], node: str) -> str:
+def _broken(found: dict[str, list[_Target]], node: str) -> str:
     if not found:
         return "Prometheus on the head does not answer"
-    if not any(target["labels"]["job"] == "node" for target in found.get(node, ())):
+    if not any(target.labels.job == "node" for target in found.get(node, ())):
         return "Prometheus does not ask this node"
     return "; ".join(
-        f"exporter {t['labels']['job']} does not answer ({t['lastError'] or t['health']})"
+        f"exporter {t.labels.job} does not answer ({t.last_error or t.health})"
         for t in found[node]
-        if t["health"] != "up"
+        if t.health != "up"
     )
 
 
 def _rules(context: Context) -> Check:
-    document = yaml.safe_load((paths.assets() / _RULES).read_text(encoding="utf-8"))
+    document = reading.file(paths.assets() / _RULES).yaml(dict[str, Any])
     wanted = sum(len(group["rules"]) for group in document["groups"])
-    groups = (_ask(context, "rules?type=alert") or {}).get("groups", ())
-    loaded = [rule for group in groups for rule in group["rules"]]
-    sick = {r["name"]: r.get("lastError") or r["health"] for r in loaded if r["health"] == "err"}
+    loaded = [rule for group in _ask(context, "rules?type=alert").groups for rule in group.rules]
+    sick = {rule.name: rule.last_error or rule.health for rule in loaded if rule.health == "err"}
     reason = "; ".join(f"rule {name} cannot be judged: {why}" for name, why in sick.items())
     if len(loaded) != wanted:
         reason = f"Prometheus judges {len(loaded)} rules instead of {wanted}"

@@ -39,7 +39,9 @@ def slurm(context: Context) -> Iterator[Check]:
             id="slurm.node", node=context.allocation.head.name, result="fail", reason=reason
         )
         return
-    rows = {row[0]: row[1:] for row in (line.split("|") for line in answer.stdout.splitlines())}
+    # The reason is somebody's own words, which may hold a bar.
+    told = (line.split("|", 3) for line in answer.stdout.splitlines() if line.count("|") >= 3)
+    rows = {row[0]: row[1:] for row in told}
     for node in context.allocation.nodes:
         state, gpus, reason = rows.get(node.name, ("absent", "", "slurm.conf does not name it"))
         yield _state(node, state, reason)
@@ -88,7 +90,7 @@ def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
         )
     # gpu:2, gpu:nvidia_h100:2(S:0-1), several separated by commas.
     entries = [entry.split("(")[0].split(":") for entry in gres.split(",")]
-    count = sum(int(entry[-1]) for entry in entries if entry[0] == "gpu")
+    count = sum(int(entry[-1]) for entry in entries if entry[0] == "gpu" and entry[-1].isdecimal())
     if count != node.gpus:
         reason = "Slurm gives out another number than was granted"
     else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
+from pydantic import BaseModel
+
+from gpubed import reading
 from gpubed import recipe as recipes
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
@@ -23,6 +25,11 @@ print(json.dumps({"packages": packages, "environment": default_environment()}))'
 _SHOWN = 3
 
 
+class _Installed(BaseModel):
+    packages: dict[str, str]
+    environment: dict[str, str]
+
+
 def packages(context: Context) -> Iterator[Check]:
     """Compare every package of the environment with the recipe's lock."""
     id_ = "recipe.versions"
@@ -36,8 +43,11 @@ def packages(context: Context) -> Iterator[Check]:
         answer = ssh.run(_ASK, root, check=False)
         if answer.exit_code:
             return 0, [f"the environment does not answer: {answer.tail.splitlines()[-1:]}"]
-        found = json.loads(answer.stdout)
-        return len(found["packages"]), drift(recipe, found["packages"], found["environment"])
+        try:
+            found = reading.reply(answer.stdout, "what the environment holds").json(_Installed)
+        except reading.Unreadable as error:
+            return 0, [error.message]
+        return len(found.packages), drift(recipe, found.packages, found.environment)
 
     for node, (count, differences) in context.on_each(ask):
         more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""

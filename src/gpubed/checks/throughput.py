@@ -6,11 +6,13 @@ floor is what a node gets while the others rest.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeVar
 
+from pydantic import AliasPath, BaseModel, Field
+
+from gpubed import reading
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
 from gpubed.sections import Throughput
@@ -25,6 +27,27 @@ _FIO = (
     "--ioengine=psync --numjobs=1 --time_based --runtime={seconds} --end_fsync=1 "
     "--output-format=json"
 )
+T = TypeVar("T", bound=BaseModel)
+
+
+class _Written(BaseModel):
+    """What fio reports of writing, in bytes a second."""
+
+    rate: float = Field(validation_alias=AliasPath("jobs", 0, "write", "bw_bytes"))
+
+
+class _Read(BaseModel):
+    """What fio reports of reading, in bytes a second."""
+
+    rate: float = Field(validation_alias=AliasPath("jobs", 0, "read", "bw_bytes"))
+
+
+class _Waited(BaseModel):
+    """The 99th percentile of what a read took, in nanoseconds."""
+
+    p99: float = Field(
+        validation_alias=AliasPath("jobs", 0, "read", "clat_ns", "percentile", "99.000000")
+    )
 
 
 def throughput(context: Context) -> Iterator[Check]:
@@ -48,22 +71,22 @@ def throughput(context: Context) -> Iterator[Check]:
 
 def _node(node: Node, session: SSH, file: str, expect: Throughput) -> Iterator[Check]:
     if expect.write is not None:
-        written = _fio(session, file, "write", "1M")["write"]["bw_bytes"] * 8
+        written = _fio(session, file, "write", "1M", _Written).rate * 8
         yield rate("storage.write", node.name, written, expect.write)
     if expect.read is not None:
-        read = _fio(session, file, "read", "1M")["read"]["bw_bytes"] * 8
+        read = _fio(session, file, "read", "1M", _Read).rate * 8
         yield rate("storage.read", node.name, read, expect.read)
     if expect.latency is not None:
-        found = _fio(session, file, "randread", "4k")["read"]["clat_ns"]["percentile"]
-        yield latency(node.name, found["99.000000"] / 1e9, expect.latency)
+        found = _fio(session, file, "randread", "4k", _Waited).p99
+        yield latency(node.name, found / 1e9, expect.latency)
 
 
-def _fio(session: SSH, file: str, pattern: str, block: str) -> dict[str, Any]:
+def _fio(session: SSH, file: str, pattern: str, block: str, report: type[T]) -> T:
     command = _FIO.format(
         name=pattern, file=file, pattern=pattern, block=block, size=_FILE_MIB, seconds=_SECONDS
     )
-    job: dict[str, Any] = json.loads(session.run(command).stdout)["jobs"][0]
-    return job
+    told = reading.reply(session.run(command).stdout, f"fio's report from {session.node.name}")
+    return told.json(report)
 
 
 def rate(check: str, node: str, measured_bps: float, floor_bps: int) -> Check:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ _VERBS = {
     "refresh": ("refreshing", "refreshed"),
 }
 _SIGN: dict[str, str] = {"create-replacement": "replace", "delete-replaced": "delete"}
+# What comes of events that another program, or another version, wrote.
+_OTHER_FIELDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _QUIET = {"same", "read", "refresh", "replace"}
 
 
@@ -99,8 +101,8 @@ class Display:
                 live.start(refresh=True)
 
     def handle(self, event: Event) -> None:
-        """Show one event."""
-        with self._lock:
+        """Show one event; one that another program wrote may have other fields."""
+        with self._lock, suppress(*_OTHER_FIELDS):
             if handler := getattr(self, f"_on_{event['what']}", None):
                 handler(event)
 

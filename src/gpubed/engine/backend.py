@@ -6,16 +6,20 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubed import files
+from gpubed import files, reading
 from gpubed.engine import checkpoint
-from gpubed.engine.failures import Refusal
+from gpubed.engine.failures import DamagedState, Refusal
 from gpubed.engine.values import Properties
-from gpubed.errors import unwritable
+from gpubed.errors import GpubedError, unwritable
+from gpubed.reading import Unreadable
 
 _KEPT = 10
+_LONGEST = 500  # of what is said about a name of any length
+_LARGEST = 2**29  # bytes; ten thousand nodes have less
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,43 @@ class StackFile:
         """Returns the checkpoint, or None when there is no such stack.
 
         Raises:
-            GpubedError: The file is damaged or too new.
+            DamagedState: The file is damaged.
+            GpubedError: It is too new.
         """
         self._refuse_other_layouts()
         try:
-            text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+            return _parsed(self.path)
+        except reading.Missing:
             return None
-        return checkpoint.parse(text, str(self.path), str(self.backup))
+        except Unreadable as error:
+            raise DamagedState(f"the state {error.message}", self._repair()) from None
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Tells which state is damaged, and what repairs it.
+
+        Raises:
+            DamagedState: What the body has found wrong.
+        """
+        try:
+            yield
+        except DamagedState as error:
+            message = f"the state {self.path} cannot be read: {error.message[:_LONGEST]}"
+            raise DamagedState(message, error.hint or self._repair()) from None
+
+    def _repair(self) -> str:
+        """Returns the command that brings back the newest earlier state that can be read."""
+        present = None
+        with contextlib.suppress(GpubedError):
+            present = _parsed(self.path)
+        for earlier in (self.backup, *sorted(self.kept.glob("*.json"), reverse=True)):
+            with contextlib.suppress(GpubedError):
+                if _parsed(earlier) != present:
+                    return f"cp {earlier} {self.path}   (then: gpubed up {self.stack} --refresh)"
+        return (
+            f"mv {self.path} {self.path}.damaged   (no earlier state is whole; "
+            f"then: gpubed audit {self.stack} tells what exists)"
+        )
 
     def keep(self) -> None:
         """Keeps the present checkpoint among the last states, where the CLI keeps them too."""
@@ -128,3 +161,7 @@ class StackFile:
                 raise Refusal("compressed state", f"{self.path.name}{suffix}")
         if not (self._home / "meta.yaml").exists() and any(stacks.glob("*.json")):
             raise Refusal("the legacy state layout", str(stacks))
+
+
+def _parsed(path: Path) -> Properties:
+    return checkpoint.parse(reading.file(path, limit=_LARGEST))

@@ -3,19 +3,81 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 import gpubed
-from gpubed.engine.failures import CLI_HINT, Refusal
+from gpubed.engine.failures import CLI_HINT, DamagedState, Refusal
 from gpubed.engine.state import Cipher, State, decode
+from gpubed.engine.urn import Urn
 from gpubed.engine.values import Properties
 from gpubed.errors import GpubedError
+from gpubed.reading import Document
 
 _DEFAULT_PROVIDER = "::pulumi:providers:pulumi-python::default"
+
+
+class _Model(BaseModel):
+    # An engine may tell more than this one reads; it goes back as it came.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Entry(_Model):
+    """What everybody needs of a resource; `state.decode` looks at the rest."""
+
+    urn: Urn
+    type: str
+    custom: bool
+    id: str = ""
+    inputs: Properties = {}
+    outputs: Properties = {}
+
+
+class _Pending(_Model):
+    resource: _Entry
+    type: str
+
+
+class _Salt(_Model):
+    salt: str | None = None
+
+
+class _SecretsProvider(_Model):
+    type: str = "passphrase"
+    state: _Salt | None = None
+
+
+class _Manifest(_Model):
+    version: str = ""
+    magic: str = ""
+
+
+class _Deployment(_Model):
+    manifest: _Manifest | None = None
+    secrets_providers: _SecretsProvider | None = None
+    resources: tuple[_Entry, ...] | None = None
+    pending_operations: tuple[_Pending, ...] | None = None
+
+
+class _Checkpoint(_Model):
+    latest: _Deployment | None = None
+
+
+class _Head(_Model):
+    """What tells whether the rest of a stack file can be understood."""
+
+    version: int
+    features: tuple[str, ...] | None = None
+
+
+class _File(_Model):
+    """A stack file, as far as it is relied on."""
+
+    checkpoint: _Checkpoint
 
 
 @dataclass
@@ -34,17 +96,16 @@ class Checkpoint:
     pending: list[Operation] = field(default_factory=list)
 
 
-def check_version(document: Properties, where: str) -> None:
+def check_version(version: int, features: Sequence[str], where: str) -> None:
     """Refuses state that a newer Pulumi or another feature set wrote.
 
     Raises:
         GpubedError: The version is unknown.
         Refusal: The state uses a feature the engine does not implement.
     """
-    version = document.get("version")
     if version not in (3, 4):
         raise GpubedError(f"{where} has state version {version}, which is too new", CLI_HINT)
-    if features := document.get("features"):
+    if features:
         raise Refusal(f"the state feature {', '.join(features)}", where)
 
 
@@ -52,7 +113,7 @@ def read(latest: Properties, cipher: Cipher) -> Checkpoint:
     """Decodes a deployment.
 
     Raises:
-        GpubedError: It breaks the rules every Pulumi engine relies on.
+        DamagedState: It breaks the rules every Pulumi engine relies on.
     """
     checkpoint = Checkpoint(
         [decode(raw, cipher) for raw in latest.get("resources") or []],
@@ -64,7 +125,7 @@ def read(latest: Properties, cipher: Cipher) -> Checkpoint:
     manifest = latest.get("manifest") or {}
     version, magic = manifest.get("version", ""), manifest.get("magic", "")
     if (version or magic) and magic != _magic(version):
-        raise GpubedError("the state's manifest has a wrong checksum", CLI_HINT)
+        raise DamagedState("its manifest has a wrong checksum")
     verify(checkpoint.resources)
     _refuse_foreign_providers(checkpoint.resources)
     return checkpoint
@@ -74,7 +135,7 @@ def verify(resources: Iterable[State]) -> None:
     """Checks that whatever a resource refers to is listed before it.
 
     Raises:
-        GpubedError: A reference dangles, or a URN appears twice.
+        DamagedState: A reference dangles, or a URN appears twice.
     """
     seen: set[str] = set()
     alive: set[str] = set()
@@ -100,8 +161,8 @@ def _verify_one(state: State, seen: set[str], alive: set[str], providers: set[st
             raise _broken(state, f"refers to {urn}, which is not listed before it")
 
 
-def _broken(state: State, how: str) -> GpubedError:
-    return GpubedError(f"the state is inconsistent: {state.urn} {how}", CLI_HINT)
+def _broken(state: State, how: str) -> DamagedState:
+    return DamagedState(f"{state.urn} {how}")
 
 
 def _refuse_foreign_providers(resources: Iterable[State]) -> None:
@@ -126,19 +187,14 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-def parse(text: str, where: str, backup: str) -> Properties:
+def parse(file: Document) -> Properties:
     """Parses a stack file.
 
     Raises:
-        GpubedError: It is cut short or not a checkpoint.
+        Unreadable: It is cut short or not a checkpoint.
+        GpubedError: A newer Pulumi wrote it.
     """
-    try:
-        document: Any = json.loads(text)
-        checkpoint = document["checkpoint"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise GpubedError(
-            f"the state {where} is truncated or damaged",
-            f"the content before the last write is in {backup}; copy it over",
-        ) from error
-    check_version(document, where)
-    return dict(checkpoint)
+    head = file.json(_Head)
+    check_version(head.version, head.features or (), file.what)
+    file.json(_File)
+    return dict(file.json(dict[str, Any])["checkpoint"])

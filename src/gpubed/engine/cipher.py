@@ -32,9 +32,12 @@ class PassphraseCipher:
         version, _, rest = salt.partition(":")
         encoded, _, witness = rest.partition(":")
         if version != "v1" or not witness:
-            raise GpubedError(f"the encryption salt {salt[:20]!r} is not one of Pulumi's")
+            raise _foreign(salt)
         self.salt = salt
-        self._aead = AESGCM(_derive(passphrase, base64.b64decode(encoded)))
+        try:
+            self._aead = AESGCM(_derive(passphrase, base64.b64decode(encoded)))
+        except ValueError:
+            raise _foreign(salt) from None
         # Unchanged values keep their ciphertext, or every save would differ.
         # The scope (a URN) keeps equal secrets of two resources apart.
         self._known: dict[tuple[str, str], str] = {}
@@ -75,9 +78,16 @@ class PassphraseCipher:
             raise _wrong_passphrase(where) from error
 
 
+def _foreign(salt: str) -> GpubedError:
+    return GpubedError(
+        f"the encryption salt {salt[:20]!r} is not one of Pulumi's",
+        "put the line `encryptionsalt:` of Pulumi.STACK.yaml back",
+    )
+
+
 def _wrong_passphrase(where: str) -> GpubedError:
     return GpubedError(
-        f"the passphrase does not decrypt {where}",
+        f"the passphrase does not decrypt {where[:200]}",
         "give the passphrase this stack was created with",
     )
 

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 from gpubed.engine.events import ResourceEvent
 from gpubed.errors import GpubedError, UsageError
+from gpubed.reading import Unreadable
 
 CLI_HINT = "use the Pulumi CLI for this stack; install it with `gpubed doctor --fix`"
+
+_LONGEST = 200
 
 
 class StepFailed(GpubedError):
@@ -46,8 +49,14 @@ class ProviderLost(ProviderFailed):
     """The provider's process ended during a call: nobody knows what it has done."""
 
 
+class DamagedState(Unreadable):
+    """The state is not one that an engine wrote."""
+
+
 class Refusal(UsageError):
     """The program or the state uses a Pulumi feature the embedded engine leaves out."""
 
     def __init__(self, feature: str, where: str) -> None:
-        super().__init__(f"the embedded engine does not support {feature} ({where})", CLI_HINT)
+        # What a damaged state names may be of any length.
+        what = f"{feature[:_LONGEST]} ({where[:_LONGEST]})"
+        super().__init__(f"the embedded engine does not support {what}", CLI_HINT)

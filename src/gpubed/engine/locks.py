@@ -11,9 +11,26 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from gpubed import reading
 from gpubed.errors import Locked, unwritable
+from gpubed.reading import Unreadable
+
+
+class _Holder(BaseModel):
+    """Who holds a lock, as the lock says."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    pid: PositiveInt
+    username: str
+    hostname: str
+    timestamp: str = ""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of {self.username} on {self.hostname} since {self.timestamp}"
 
 
 @contextlib.contextmanager
@@ -74,34 +91,32 @@ def require_free(folder: Path, own: Path | None = None) -> None:
         if path == own:
             continue
         holder = _read(path)
-        if _is_dead(holder):
+        if holder and _is_dead(holder):
             path.unlink(missing_ok=True)
             continue
         raise Locked(
-            f"the stack is locked by process {holder.get('pid')} of {holder.get('username')}"
-            f" on {holder.get('hostname')} since {holder.get('timestamp')}",
+            f"the stack is locked by {holder or 'somebody whose lock cannot be read'}",
             f"wait for it; if it is gone: rm {path}",
         )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> _Holder | None:
     try:
-        holder = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return holder if isinstance(holder, dict) else {}
+        return reading.file(path).json(_Holder)
+    except Unreadable:
+        return None
 
 
-def _is_dead(holder: dict[str, Any]) -> bool:
-    if holder.get("hostname") != socket.gethostname() or not isinstance(holder.get("pid"), int):
+def _is_dead(holder: _Holder) -> bool:
+    if holder.hostname != socket.gethostname():
         return False
     try:
-        os.kill(holder["pid"], 0)
+        os.kill(holder.pid, 0)
     except ProcessLookupError:
         return True
     except (PermissionError, OverflowError):
         return False
-    return _has_ended(holder["pid"])
+    return _has_ended(holder.pid)
 
 
 def _has_ended(pid: int) -> bool:

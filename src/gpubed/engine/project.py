@@ -5,15 +5,46 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import yaml
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
-from gpubed import files
+from gpubed import files, reading
 from gpubed.engine.cipher import PassphraseCipher
 from gpubed.engine.failures import Refusal
 from gpubed.engine.values import Properties, Secret
-from gpubed.errors import GpubedError, UsageError
+from gpubed.errors import UsageError
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Runtime(_Model):
+    name: str = ""
+
+
+class _ProjectFile(_Model):
+    """What is read of Pulumi.yaml."""
+
+    name: str = ""
+    runtime: str | _Runtime = ""
+    main: str = "."
+    config: Properties | None = None
+    config_dir: str = Field(default=".", alias="stackConfigDir")
+
+
+class _StackConfigFile(_Model):
+    """What is read of Pulumi.<stack>.yaml."""
+
+    salt: str | None = Field(default=None, alias="encryptionsalt")
+    provider: str = Field(default="passphrase", alias="secretsprovider")
+    key: Any = Field(default=None, alias="encryptedkey")
+    environment: Any = None
+    config: dict[str, JsonValue] | None = None
+
+
+M = TypeVar("M", bound=_Model)
 
 
 @dataclass(frozen=True)
@@ -43,16 +74,15 @@ class Project:
             Refusal: It uses configuration schemas.
         """
         root = root.resolve()
-        raw = _read_mapping(root / "Pulumi.yaml")
-        runtime = raw.get("runtime")
-        language = runtime.get("name") if isinstance(runtime, dict) else runtime
-        if language != "python" or not isinstance(raw.get("name"), str):
+        said = _read(root / "Pulumi.yaml", _ProjectFile)
+        language = said.runtime if isinstance(said.runtime, str) else said.runtime.name
+        if language != "python" or not said.name:
             raise UsageError(f"{root / 'Pulumi.yaml'} needs a name and `runtime: python`")
-        if any(not key.startswith("pulumi:") for key in raw.get("config") or {}):
+        if any(not key.startswith("pulumi:") for key in said.config or {}):
             raise Refusal("project-level configuration", "Pulumi.yaml")
-        main = root / raw.get("main", ".")
+        main = root / said.main
         directory, entry = (main.parent, main.name) if main.is_file() else (main, ".")
-        return cls(raw["name"], root, directory, entry, root / raw.get("stackConfigDir", "."))
+        return cls(said.name, root, directory, entry, root / said.config_dir)
 
     def config_file(self, stack: str) -> Path:
         """Returns the path of the stack's configuration."""
@@ -73,13 +103,12 @@ class StackConfig:
         Raises:
             Refusal: Secrets are kept by another provider than a passphrase.
         """
-        raw = _read_mapping(path) if path.exists() else {}
-        provider = raw.get("secretsprovider", "passphrase")
-        if provider not in ("passphrase", "default", "") or raw.get("encryptedkey"):
-            raise Refusal(f"the secrets provider {provider!r}", path.name)
-        if raw.get("environment"):
+        said = _read(path, _StackConfigFile) if path.exists() else _StackConfigFile()
+        if said.provider not in ("passphrase", "default", "") or said.key:
+            raise Refusal(f"the secrets provider {said.provider!r}", path.name)
+        if said.environment:
             raise Refusal("Pulumi ESC environments", path.name)
-        return cls(raw.get("encryptionsalt"), raw.get("config") or {})
+        return cls(said.salt, said.config or {})
 
     def open(self, project: str, cipher: PassphraseCipher) -> Properties:
         """Returns full key → text, `Secret` where any part of the value is sealed."""
@@ -95,13 +124,13 @@ class StackConfig:
 def add_salt(path: Path, salt: str) -> None:
     """Puts the salt line into the stack's configuration, leaving the rest as written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rest = path.read_text(encoding="utf-8") if path.exists() else ""
+    rest = reading.file(path).text() if path.exists() else ""
     files.write(path, f"encryptionsalt: {salt}\n{rest}".encode())
 
 
 def _open(value: Any, cipher: PassphraseCipher) -> tuple[Any, bool]:
     if isinstance(value, dict):
-        if set(value) == {"secure"}:
+        if set(value) == {"secure"} and isinstance(value["secure"], str):
             return cipher.decrypt(value["secure"]), True
         pairs = {key: _open(item, cipher) for key, item in value.items()}
         return {k: v for k, (v, _) in pairs.items()}, any(s for _, s in pairs.values())
@@ -111,13 +140,10 @@ def _open(value: Any, cipher: PassphraseCipher) -> tuple[Any, bool]:
     return value, False
 
 
-def _read_mapping(path: Path) -> Properties:
+def _read(path: Path, shape: type[M]) -> M:
+    either: TypeAdapter[M | None] = TypeAdapter(shape | None)  # type: ignore[arg-type]
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        # A file without a word in it is a document, too.
+        return reading.file(path, f"correct {path}").yaml(either) or shape()
+    except reading.Missing:
         raise UsageError(f"there is no {path}", "run this in a Pulumi project") from None
-    except yaml.YAMLError as error:
-        raise GpubedError(f"{path} is not valid YAML: {error}") from error
-    if raw is not None and not isinstance(raw, dict):
-        raise GpubedError(f"{path} must be a mapping")
-    return raw or {}

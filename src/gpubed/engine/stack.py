@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpubed import reading
 from gpubed.engine import checkpoint, project
 from gpubed.engine.backend import StackFile
 from gpubed.engine.checkpoint import Checkpoint
@@ -16,6 +17,7 @@ from gpubed.engine.state import decode
 from gpubed.engine.urn import STACK_TYPE
 from gpubed.engine.values import Properties
 from gpubed.errors import PrerequisiteMissing
+from gpubed.reading import Unreadable
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,17 @@ class Stack:
 
     def latest(self) -> Properties:
         """Returns the last deployment as it is on disk; empty for a new stack."""
-        document = self.file.read()
-        return dict((document or {}).get("latest") or {})
+        latest = (self.file.read() or {}).get("latest") or {}
+        # Go writes what is empty as null, too.
+        return {key: value for key, value in latest.items() if value is not None}
 
     def outputs(self) -> Properties:
         """Returns the last outputs, whatever else the state contains."""
         latest = self.latest()
         for raw in latest.get("resources") or []:
             if raw["type"] == STACK_TYPE:
-                return decode(raw, self._cipher(_salt(latest))).outputs
+                with self.file.told():
+                    return decode(raw, self._cipher(_salt(latest))).outputs
         return {}
 
     def open(self, *, save_salt: bool) -> OpenStack:
@@ -95,20 +99,17 @@ class Stack:
             project.add_salt(self.config_file, cipher.salt)
         # A changed salt line means that the state was sealed with another key.
         state_cipher = cipher if state_salt in (None, cipher.salt) else self._cipher(state_salt)
-        return OpenStack(
-            cipher,
-            config.open(self.project.name, cipher),
-            checkpoint.read(latest, state_cipher),
-        )
+        with self.file.told():
+            found = checkpoint.read(latest, state_cipher)
+        return OpenStack(cipher, config.open(self.project.name, cipher), found)
 
     def _cipher(self, salt: str | None) -> PassphraseCipher:
         try:
-            passphrase = self.passphrase_file.read_text(encoding="utf-8").strip()
-        except OSError as error:
+            passphrase = reading.file(self.passphrase_file, limit=2**16).text().strip()
+        except Unreadable as error:
             raise PrerequisiteMissing(
-                f"the passphrase file {self.passphrase_file} cannot be read: {error.strerror}",
-                "put the stack's passphrase there",
-            ) from error
+                f"the passphrase file: {error.message}", "put the stack's passphrase there"
+            ) from None
         return PassphraseCipher(passphrase, salt) if salt else PassphraseCipher.create(passphrase)
 
 

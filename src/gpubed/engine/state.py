@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gpubed.engine.failures import Refusal
-from gpubed.engine.urn import name_of
+from pydantic import TypeAdapter, ValidationError
+
+from gpubed import reading
+from gpubed.engine.failures import DamagedState, Refusal
+from gpubed.engine.urn import Urn, name_of
 from gpubed.engine.values import (
     ASSETS,
     REFERENCE,
@@ -38,7 +42,7 @@ class State:
     Fields the engine only carries along stay in `extra`.
     """
 
-    urn: str
+    urn: Urn
     type: str
     custom: bool
     id: str = ""
@@ -113,23 +117,35 @@ _UNSUPPORTED = {
     "taint": "tainted resources",
     "refreshBeforeUpdate": "refreshBeforeUpdate",
 }
+_SHAPE = TypeAdapter(State)
 
 
 def decode(raw: Mapping[str, Any], cipher: Cipher) -> State:
     """Reads a checkpoint entry.
 
     Raises:
+        DamagedState: It is no entry.
         Refusal: The entry uses an option the engine does not implement.
     """
+    used = {"urn", "custom", *_FIELDS.values()}
+    # Go writes a list without entries as null, too.
+    known = {py: raw[js] for py, js in _FIELDS.items() if raw.get(js) is not None}
+    known |= {key: raw[key] for key in ("urn", "custom") if key in raw}
+    known["extra"] = {key: value for key, value in raw.items() if key not in used}
+    if isinstance(needs := known.get("property_dependencies"), dict):
+        known["property_dependencies"] = {key: urns or [] for key, urns in needs.items()}
+    try:
+        state = _SHAPE.validate_python(known)
+        state.inputs = _decode_value(state.inputs, cipher, state.urn)
+        state.outputs = _decode_value(state.outputs, cipher, state.urn)
+    except ValidationError as error:
+        raise DamagedState(f"{str(raw.get('urn'))[:200]}: {reading.words(error)[:200]}") from None
+    except RecursionError:
+        raise DamagedState(f"{raw['urn']} is nested without end") from None
     for key, feature in _UNSUPPORTED.items():
         if raw.get(key):
-            raise Refusal(feature, name_of(raw["urn"]))
-    known: dict[str, Any] = {py: raw[js] for py, js in _FIELDS.items() if js in raw}
-    for bag in ("inputs", "outputs"):
-        known[bag] = _decode_value(known.get(bag, {}), cipher, raw["urn"])
-    used = {"urn", "custom", *_FIELDS.values()}
-    extra = {key: value for key, value in raw.items() if key not in used}
-    return State(urn=raw["urn"], custom=raw["custom"], extra=extra, **known)
+            raise Refusal(feature, state.name)
+    return state
 
 
 def encode(state: State, cipher: Cipher) -> Properties:
@@ -146,23 +162,42 @@ def encode(state: State, cipher: Cipher) -> Properties:
 def _decode_value(value: Any, cipher: Cipher, urn: str) -> Any:
     if isinstance(value, list):
         return [_decode_value(item, cipher, urn) for item in value]
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else value
+    if isinstance(value, int | float):
+        return _decode_number(value, urn)
     if not isinstance(value, dict):
         return value
     match value.get(SIGNATURE):
         case signature if signature == SECRET:
-            return Secret(_decode_value(json.loads(_plaintext(value, cipher, urn)), _NESTED, urn))
+            plaintext = reading.reply(
+                _plaintext(value, cipher, urn), f"a secret of {urn}", error=DamagedState
+            )
+            return Secret(_decode_value(plaintext.json(object), _NESTED, urn))
         case signature if signature == REFERENCE:
+            if not isinstance(value.get("urn"), str):
+                raise DamagedState(f"{urn} refers to nothing")
             return Reference(value["urn"], value.get("id"))
         case signature if signature in ASSETS:
             raise Refusal("assets and archives", name_of(urn))
     return {key: _decode_value(item, cipher, urn) for key, item in value.items()}
 
 
+def _decode_number(value: float, urn: str) -> int | float:
+    try:
+        travels = math.isfinite(value)  # as a float, whatever it is here
+    except OverflowError:
+        travels = False
+    if not travels:
+        raise DamagedState(f"{urn} has a number that no engine writes")
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _plaintext(envelope: Properties, cipher: Cipher, urn: str) -> str:
-    plaintext = envelope.get("plaintext")
-    return plaintext if plaintext is not None else cipher.decrypt(envelope["ciphertext"], urn)
+    plaintext, ciphertext = envelope.get("plaintext"), envelope.get("ciphertext")
+    if isinstance(plaintext, str):
+        return plaintext
+    if isinstance(ciphertext, str):
+        return cipher.decrypt(ciphertext, urn)
+    raise DamagedState(f"{urn} has a secret without a value")
 
 
 def _encode_value(value: Any, cipher: Cipher, urn: str) -> Any:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import AfterValidator
+
 STACK_TYPE = "pulumi:pulumi:Stack"
 
 
@@ -33,3 +37,12 @@ def _parts(urn: str) -> list[str]:
     if len(parts) != 4 or not urn.startswith("urn:pulumi:"):
         raise ValueError(f"not a Pulumi URN: {urn}")
     return parts
+
+
+def _whole(urn: str) -> str:
+    _parts(urn)
+    return urn
+
+
+Urn = Annotated[str, AfterValidator(_whole)]
+"""A URN in a model."""

@@ -81,7 +81,7 @@ def _envelope(fields: Properties) -> Any:
         case signature if signature == OUTPUT:
             value = fields.get("value", UNKNOWN)
             return Secret(value) if fields.get("secret") else value
-        case signature if signature == REFERENCE:
+        case signature if signature == REFERENCE and "urn" in fields:
             return Reference(fields["urn"], fields.get("id"))
         case signature if signature in ASSETS:
             raise Refusal("assets and archives", "a property value")

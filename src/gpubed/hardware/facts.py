@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from gpubed import reading
 from gpubed.allocation import Allocation
 from gpubed.hardware.table import table
 
@@ -138,7 +139,7 @@ class Facts(_Model):
     host: str
     kernel: str
     cpus: int
-    memory_kib: int
+    memory_kib: int = Field(lt=2**60)
     numa: tuple[NumaNode, ...] = ()
     gpus: tuple[GPU, ...] = ()
     nvswitches: tuple[str, ...] = ()
@@ -198,8 +199,8 @@ class Facts(_Model):
 def load(path: Path) -> Facts | None:
     """Read the facts that were kept of a node, or None when there are none that can be read."""
     try:
-        return Facts.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
+        return reading.file(path).json(Facts)
+    except reading.Unreadable:
         return None
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import paths
+from gpubed import paths, reading
 
 
 class Generation(BaseModel):
@@ -70,7 +70,7 @@ class Table(BaseModel):
 def table() -> Table:
     """Return the table."""
     path = paths.assets() / "roles" / "hardware" / "files" / "nvidia-gpus.json"
-    return Table.model_validate_json(path.read_text(encoding="utf-8"))
+    return reading.file(path).json(Table)
 
 
 def chip_of(device_id: str) -> Chip | None:

@@ -33,6 +33,7 @@ _SILENCE_S = 600.0
 _SETTLE_S = 20.0
 _CANCEL_S = 60.0
 _LAST_LINES = 10
+_LONGEST_LINE = 2**20
 
 
 class _Silent(GpubedError):
@@ -272,7 +273,8 @@ class _Run:
     def _read_log(self, job: _Job, *, last: bool = False) -> None:
         content = self._client.log(job.id, job.offset)
         job.offset += len(content)
-        *lines, job.rest = (job.rest + content).split(b"\n")
+        # What has no end of line for so long is no line of anybody.
+        *lines, job.rest = (job.rest[-_LONGEST_LINE:] + content).split(b"\n")
         if last and job.rest:
             lines, job.rest = [*lines, job.rest], b""
         for raw in lines:
@@ -288,15 +290,15 @@ class _Run:
             facts = job.parcel.unpack(job.world.here)
         except Damaged as error:
             problem = f"{error.message}; on the project storage they may be in {job.folder}"
-        if facts and facts["left"]:
-            left = ", ".join(facts["left"])
+        if facts and facts.left:
+            left = ", ".join(facts.left)
             self._say(job.say(f"too large to come back, left in {job.folder}: {left}"))
         if now.status != "FINISHED":
-            self._fail(job, self._reason(job, now, facts["exit_code"] if facts else None))
+            self._fail(job, self._reason(job, now, facts.exit_code if facts else None))
         elif facts is None:
             self._fail(job, problem)
-        elif facts["exit_code"]:
-            self._fail(job, f"it ended with exit code {facts['exit_code']}")
+        elif facts.exit_code:
+            self._fail(job, f"it ended with exit code {facts.exit_code}")
         job.ended = True
 
     def _settle(self, job: _Job, now: RemoteJob) -> None:

@@ -110,8 +110,8 @@ def test_manifest_versions_and_features_are_checked(cipher):
     with pytest.raises(GpubedError, match="checksum"):
         checkpoint.read(bad, cipher)
     with pytest.raises(Refusal, match="views"):
-        checkpoint.check_version({"version": 4, "features": ["views"]}, "here")
-    checkpoint.check_version({"version": 4}, "here")
+        checkpoint.check_version(4, ["views"], "here")
+    checkpoint.check_version(4, [], "here")
 
 
 def test_every_write_keeps_the_content_before_it(tmp_path):

@@ -18,13 +18,13 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 from uuid import UUID
 
-from pydantic import TypeAdapter, ValidationError
-
+from gpubed import reading
 from gpubed.backends.gpulab import login
 from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.definition import NewJob
 from gpubed.backends.gpulab.remote import Cluster, Event, Jobs, RemoteJob, Worker
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
+from gpubed.reading import Document
 
 _PREFIX = "gpulab/v4.0/"
 _TIMEOUT_S = 20.0
@@ -34,6 +34,7 @@ _STUMBLES = {500, 502, 503, 504}
 # A job list or log part that is larger is not read: it would only fill the memory.
 _LONGEST_ANSWER = 64 * 2**20
 _PAGE = 500
+_MASTER = "backend.master must be the URL of the API"
 T = TypeVar("T")
 
 
@@ -77,7 +78,7 @@ class Client:
 
     def version(self) -> str:
         """Return which client the service thinks is the newest."""
-        answer = _parsed(TypeAdapter(dict[str, Any]), self._read("version"), "its version")
+        answer = self._read("version").json(dict[str, Any])
         return str(answer.get("latest_client_version", "unknown"))
 
     def submit(self, job: NewJob) -> str:
@@ -101,12 +102,12 @@ class Client:
         Raises:
             NoSuchJob: There is none.
         """
-        return _parsed(TypeAdapter(RemoteJob), self._read(f"jobs/{quote(id_)}"), "a job")
+        return self._read(f"jobs/{quote(id_)}").json(RemoteJob)
 
     def jobs(self) -> list[RemoteJob]:
         """Return the user's jobs that the service lists."""
         query = urlencode({"user_urn": self.login.urn, "page_size": _PAGE})
-        return list(_parsed(TypeAdapter(Jobs), self._read(f"jobs?{query}"), "jobs").items)
+        return list(self._read(f"jobs?{query}").json(Jobs).items)
 
     def cancel(self, id_: str) -> None:
         """Ask for the end of a job; one that has ended, or is gone, is no error."""
@@ -140,23 +141,25 @@ class Client:
 
     def events(self, id_: str) -> list[Event]:
         """Return a job's history, oldest first."""
-        return _parsed(TypeAdapter(list[Event]), self._read(f"jobs/{quote(id_)}/debug"), "events")
+        return self._read(f"jobs/{quote(id_)}/debug").json(list[Event])
 
     def clusters(self) -> list[Cluster]:
         """Return the service's clusters."""
-        return _parsed(TypeAdapter(list[Cluster]), self._read("clusters"), "clusters")
+        return self._read("clusters").json(list[Cluster])
 
     def workers(self) -> list[Worker]:
         """Return the machines of all clusters."""
-        return _parsed(TypeAdapter(list[Worker]), self._read("slaves"), "workers")
+        return self._read("slaves").json(list[Worker])
 
-    def _read(self, path: str) -> bytes:
+    def _read(self, path: str) -> Document:
         answer = self._again("GET", path)
         what = path.partition("?")[0]
         _expect_done(answer, what)
         if answer.cut:
             raise GpubedError(f"GPULab answers more to {what} than it should: {_too_long()}")
-        return answer.body
+        return reading.reply(
+            answer.body, f"GPULab's answer to {what}", _MASTER, limit=_LONGEST_ANSWER
+        )
 
     def _again(
         self,
@@ -224,7 +227,7 @@ class Client:
         )
 
     def _note_clock(self, date: str | None) -> None:
-        with suppress(TypeError, ValueError):
+        with suppress(TypeError, ValueError, OverflowError):
             there = parsedate_to_datetime(date or "")
             self.clock_error_s = time.time() - there.timestamp()
 
@@ -254,9 +257,7 @@ def _expect_done(answer: Answer, what: str) -> None:
             "backend.project must be one of your projects, and your account approved",
         )
     if answer.status < HTTPStatus.BAD_REQUEST:
-        raise Refused(
-            f"GPULab redirects {what} to a login page", "backend.master must be the URL of the API"
-        )
+        raise Refused(f"GPULab redirects {what} to a login page", _MASTER)
     raise Refused(f"GPULab refuses {what} ({answer.status}): {said}")
 
 
@@ -267,15 +268,3 @@ def _too_long() -> str:
 def _said(body: bytes) -> str:
     text = " ".join(body[:2000].decode("utf-8", "replace").split())
     return text[:300] or "it gives no reason"
-
-
-def _parsed(adapter: TypeAdapter[T], body: bytes, what: str) -> T:
-    try:
-        return adapter.validate_json(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise GpubedError(
-            f"GPULab tells {what} in a way that is not its API v4.0: {where}: {first['msg']}",
-            "backend.master must be the URL of the API",
-        ) from error

@@ -9,9 +9,12 @@ from pathlib import Path
 
 from cryptography import x509
 
+from gpubed import files, reading
 from gpubed.backends.gpulab.config import Config
 from gpubed.errors import PrerequisiteMissing
+from gpubed.reading import Unreadable
 
+_LARGEST = 2**20  # bytes
 _FIX = "fetch your certificate from the account portal, then set backend.certificate"
 _USER_URN = "urn:publicid:IDN+"
 # Accounts of the former portal; the service turns them away.
@@ -44,10 +47,10 @@ def read(config: Config) -> Login:
     """
     path = Path(config.certificate).expanduser()
     try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    except OSError as error:
-        raise PrerequisiteMissing(f"{path} cannot be read: {error.strerror}", _FIX) from error
-    except ValueError as error:
+        certificate = x509.load_pem_x509_certificate(reading.file(path, limit=_LARGEST).data)
+    except Unreadable as error:
+        raise PrerequisiteMissing(error.message, _FIX) from None
+    except (ValueError, x509.InvalidVersion) as error:
         raise PrerequisiteMissing(f"{path} holds no PEM certificate", _FIX) from error
     login = Login(_user(certificate, path), certificate.not_valid_after_utc)
     now = datetime.now(UTC)
@@ -102,7 +105,7 @@ def _password(config: Config) -> bytes:
     try:
         if path.stat().st_mode & 0o077:
             raise PrerequisiteMissing(f"{path} can be read by others", f"chmod 600 {path}")
-        return path.read_bytes().rstrip(b"\r\n")
+        return files.read(path, _LARGEST).rstrip(b"\r\n")
     except OSError as error:
         raise PrerequisiteMissing(f"{path} cannot be read: {error.strerror}") from error
 
@@ -110,7 +113,7 @@ def _password(config: Config) -> bytes:
 def _user(certificate: x509.Certificate, path: Path) -> str:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
         uris = []
     else:
         uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)

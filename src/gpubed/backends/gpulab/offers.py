@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from gpubed.backends.base import Offer
@@ -11,11 +12,14 @@ from gpubed.backends.gpulab.remote import Cluster, Gpu, Worker
 
 def offers(clusters: Sequence[Cluster], workers: Sequence[Worker]) -> list[Offer]:
     """Return one offer per cluster; `total` and `free` count workers."""
-    return [_offer(cluster, workers) for cluster in sorted(clusters, key=lambda c: c.cluster_id)]
+    own: dict[int, list[Worker]] = defaultdict(list)
+    for worker in workers:
+        own[worker.cluster_id].append(worker)
+    ordered = sorted(clusters, key=lambda c: c.cluster_id)
+    return [_offer(cluster, own[cluster.cluster_id]) for cluster in ordered]
 
 
-def _offer(cluster: Cluster, workers: Sequence[Worker]) -> Offer:
-    own = [worker for worker in workers if worker.cluster_id == cluster.cluster_id]
+def _offer(cluster: Cluster, own: Sequence[Worker]) -> Offer:
     idle = [w for w in own if _offered(w) and w.gpu.available == w.gpu.system_total]
     notes = [f"{cluster.gpu.available} of {cluster.gpu.system_total} GPUs free"]
     if cluster.comment:

@@ -10,20 +10,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 import re
 import tarfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpubed import reading
 from gpubed.backends.gpulab.definition import LONGEST_WORD
-from gpubed.errors import GpubedError, UsageError
+from gpubed.errors import UsageError
+from gpubed.reading import Document, Unreadable
 
 LIMIT = 2**19
 """Bytes of results that come back through the log; before packing."""
+_UNPACKED = 2**24
+"""Bytes of the archive: many small files take more for their names than for themselves."""
+_LINE = r":([0-9]{1,4})/([0-9]{1,4}):([A-Za-z0-9+/=]{0,8192})\s*$"
 _LEFT_OUT = {"README.md", "__pycache__"}
 _SUFFIXES_LEFT_OUT = {".ipynb", ".pyc"}
 
@@ -61,8 +65,24 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-class Damaged(GpubedError):
+class Damaged(Unreadable):
     """The log does not hold the whole parcel."""
+
+
+class Facts(BaseModel):
+    """What a parcel says about itself.
+
+    Attributes:
+        exit_code: Of the job's launcher.
+        left: The files that were too large.
+        sha256: Of the archive.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    exit_code: int = Field(ge=0, le=255)
+    left: tuple[str, ...]
+    sha256: str
 
 
 @dataclass
@@ -78,7 +98,7 @@ class Parcel:
     _total: int = 0
 
     def __post_init__(self) -> None:
-        self._line = re.compile(rf"{re.escape(self.mark)}:(\d+)/(\d+):([A-Za-z0-9+/=]*)\s*$")
+        self._line = re.compile(re.escape(self.mark) + _LINE)
 
     def takes(self, line: str) -> bool:
         """Keep a line if it is part of the parcel; the rest is the job's own."""
@@ -92,10 +112,10 @@ class Parcel:
     @property
     def whole(self) -> bool:
         """Whether no part is missing."""
-        return bool(self._total) and set(self._parts) == set(range(1, self._total + 1))
+        return bool(self._total) and self._parts.keys() == set(range(1, self._total + 1))
 
-    def unpack(self, target: Path) -> dict[str, Any]:
-        """Write the files; returns `exit_code` and, as `left`, what was too large.
+    def unpack(self, target: Path) -> Facts:
+        """Write the files; returns what the parcel says about itself.
 
         Raises:
             Damaged: A part is missing or not as it was sent.
@@ -106,25 +126,26 @@ class Parcel:
                 "with results arrived"
             )
         *parts, last = (self._parts[number] for number in range(1, self._total + 1))
-        try:
-            content = base64.b64decode("".join(parts), validate=True)
-            facts: dict[str, Any] = json.loads(base64.b64decode(last, validate=True))
-        except ValueError as error:
-            raise Damaged(f"the results in its log are damaged: {error}") from error
-        if hashlib.sha256(content).hexdigest() != facts["sha256"]:
+        facts = _part(last, "what its log says about its results").json(Facts)
+        content = _part("".join(parts), "its results")
+        if hashlib.sha256(content.data).hexdigest() != facts.sha256:
             raise Damaged("the results in its log are not what was sent: another checksum")
-        _extract(content, target)
+        _extract(content.inflated(), target)
         return facts
 
 
-def _extract(content: bytes, target: Path) -> None:
+def _part(text: str, what: str) -> Document:
+    return reading.reply(text, what, limit=_UNPACKED, error=Damaged).base64()
+
+
+def _extract(content: Document, target: Path) -> None:
+    room = LIMIT
     try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
-            room = LIMIT
+        with tarfile.open(fileobj=io.BytesIO(content.data)) as archive:
             for member in archive:
-                room -= member.size
+                room -= abs(member.size)
                 if room < 0:
                     raise Damaged(f"its results hold more than {LIMIT} bytes")
                 archive.extract(member, target, filter="data")
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise Damaged(f"its results cannot be unpacked: {error}") from error

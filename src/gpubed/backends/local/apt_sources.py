@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpubed import reading
 from gpubed.backends.local.image import RELEASES
 
 _COMPONENT = "main"
@@ -47,9 +48,9 @@ def sources(suite: str, folder: Path = Path("/etc/apt")) -> list[Source]:
 def _read(folder: Path) -> Iterator[Source]:
     for path in [folder / "sources.list", *sorted(folder.glob("sources.list.d/*.list"))]:
         if path.is_file():
-            yield from one_line(path.read_text(encoding="utf-8"))
+            yield from one_line(reading.file(path, f"correct {path}").text())
     for path in sorted(folder.glob("sources.list.d/*.sources")):
-        yield from deb822(path.read_text(encoding="utf-8"))
+        yield from deb822(reading.file(path, f"correct {path}").text())
 
 
 def one_line(text: str) -> Iterator[Source]:
@@ -100,6 +101,6 @@ def _mirrors(uri: str) -> list[str]:
     """Look into a list of mirrors, as cloud images have it; its path means nothing in a node."""
     if uri.startswith(_LIST_OF_MIRRORS):
         path = Path(uri.removeprefix(_LIST_OF_MIRRORS))
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        lines = reading.file(path).text().splitlines() if path.is_file() else []
         return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")][:1]
     return [] if uri.startswith("cdrom:") else [uri]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import platform
 import shutil
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import requests
 from docker.errors import DockerException
 
+from gpubed import reading
 from gpubed.backends.base import Finding
 from gpubed.backends.local import build, daemon, environment, image, ownership
 from gpubed.backends.local.config import Runtime
@@ -176,9 +176,9 @@ def _kernel(needed: Sequence[str]) -> Finding:
 def _kernel_options(release: str) -> set[str] | None:
     packed, plain = Path("/proc/config.gz"), Path(f"/boot/config-{release}")
     if packed.is_file():
-        text = gzip.decompress(packed.read_bytes()).decode()
+        text = reading.file(packed).inflated().text()
     elif plain.is_file():
-        text = plain.read_text(encoding="utf-8")
+        text = reading.file(plain).text()
     else:
         return None
     return {line.partition("=")[0] for line in text.splitlines() if line.endswith(("=y", "=m"))}

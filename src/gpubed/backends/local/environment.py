@@ -11,6 +11,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gpubed import reading
+
 _BUNDLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _INDEXES = ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
@@ -76,8 +78,9 @@ def nameservers(files: Iterable[Path] = _RESOLVERS) -> list[str]:
     Empty when there is none: a resolver on the loopback is this machine's alone.
     """
     for path in files:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        named = [line.split()[1] for line in lines if line.startswith("nameserver ")]
+        lines = reading.file(path).text().splitlines() if path.is_file() else []
+        words = [line.split() for line in lines]
+        named = [word[1] for word in words if word[:1] == ["nameserver"] and len(word) > 1]
         if reachable := [address for address in named if not _is_loopback(address)]:
             return reachable
     return []

@@ -20,12 +20,14 @@ from docker.models.containers import Container
 from gpubed import paths
 from gpubed.backends.local import daemon, environment, ownership
 from gpubed.backends.local.node_inputs import NodeInputs, Simulation
+from gpubed.reading import Unreadable
 
 NODE_CACHE = "/var/cache/gpubed"
 _HOST_KEY = "etc/ssh/ssh_host_ed25519_key.pub"
 _KEYS = "home/gpubed/.ssh/authorized_keys"
 _USER_ID = 1000
 _CPU_PERIOD_US = 100_000
+_LARGEST = 2**20  # bytes
 _RESTART = {"Name": "unless-stopped"}
 
 
@@ -113,7 +115,8 @@ class Runtime(ABC):
         Raises:
             docker.errors.NotFound: The node has not made it yet.
         """
-        return " ".join(get(container, f"/{self.files}{_HOST_KEY}").decode().split()[:2])
+        key = get(container, f"/{self.files}{_HOST_KEY}").decode("ascii", errors="replace")
+        return " ".join(key.split()[:2])
 
     def run(self, container: Container, command: Sequence[str]) -> tuple[int, str]:
         """Run a command in the node; returns its exit code and all that it printed."""
@@ -184,11 +187,21 @@ def get(container: Container, path: str) -> bytes:
 
     Raises:
         docker.errors.NotFound: It has no such file.
+        Unreadable: It is no file, or too large.
     """
     chunks, _ = container.get_archive(path)
-    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
-        file = tar.extractfile(tar.getmembers()[0])
-        return file.read() if file else b""
+    archive = b""
+    for chunk in chunks:
+        archive += chunk
+        if len(archive) > _LARGEST:  # root of a node may write what it likes
+            break
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            member = tar.next()
+            file = tar.extractfile(member) if member else None
+            return file.read() if file else b""
+    except (tarfile.TarError, OSError) as error:
+        raise Unreadable(f"{path} of {container.name} cannot be read: {error}") from None
 
 
 def _mounts(node: NodeInputs) -> dict[str, dict[str, str]]:

@@ -15,9 +15,20 @@ from openstack.connection import Connection
 from gpubed.backends.openstack.config import Config
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.paths import Project
+from gpubed.reading import Unreadable
 from gpubed.spec import load
 
 _TIMEOUT_S = 60
+# What the client raises of an answer of another shape: it takes answers apart without a look.
+_TAKEN_APART = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+_LONGEST = 500
 _RETRIES = 3  # of connections that are refused or reset
 _CREDENTIALS = "set OS_CLOUD or backend.cloud to an entry of clouds.yaml, or source an openrc file"
 
@@ -77,10 +88,16 @@ def errors(doing: str) -> Iterator[None]:
     except (exceptions.SDKException, auth_errors.ClientException) as error:
         raise explained(error, doing) from None
     except requests.exceptions.JSONDecodeError:
-        raise GpubedError(
-            f"OpenStack: cannot {doing}: what answers is no OpenStack service",
-            "look at auth_url, and for a proxy in between",
-        ) from None
+        raise _foreign(doing, "") from None
+    except _TAKEN_APART as error:
+        raise _foreign(doing, f" ({type(error).__name__}: {_first_line(error)})") from error
+
+
+def _foreign(doing: str, why: str) -> Unreadable:
+    return Unreadable(
+        f"OpenStack: cannot {doing}: what answers is no OpenStack service{why}",
+        "look at auth_url, and for a proxy in between",
+    )
 
 
 def explained(error: Exception, doing: str) -> GpubedError:
@@ -101,4 +118,4 @@ def explained(error: Exception, doing: str) -> GpubedError:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:_LONGEST]

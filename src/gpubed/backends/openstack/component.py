@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 from pulumi_openstack import Provider, blockstorage, compute, networking
 
-from gpubed import left_out
+from gpubed import left_out, reading
 from gpubed.backends.component import Testbed
 from gpubed.backends.openstack import cloud_init, host_key, labels, security
 from gpubed.backends.openstack.availability import GROUP
@@ -231,7 +231,7 @@ class Cluster(Testbed):
         cluster = self._plan.cluster
 
         def text(known: list[Any]) -> str:
-            private = host_key.path(cluster, node.name).read_text(encoding="ascii")
+            private = reading.file(host_key.path(cluster, node.name)).text()
             return cloud_init.user_data(node.name, known[0], private, known[1]["public"])
 
         return pulumi.Output.secret(pulumi.Output.all(self._public_key, key.result).apply(text))

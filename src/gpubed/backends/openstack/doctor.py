@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import time
@@ -11,17 +10,29 @@ from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 
 from openstack.connection import Connection
+from pydantic import BaseModel
 
+from gpubed import reading
 from gpubed.backends.base import Finding
 from gpubed.backends.openstack import availability, cloud
 from gpubed.backends.openstack.needs import Needs
 from gpubed.errors import GpubedError
 from gpubed.plan import plan
+from gpubed.reading import Unreadable
 from gpubed.spec import ClusterSpec
 
 _PLUGIN = "openstack"
+
+
 _SKEW_S = 120.0
 _FIX = "gpubed doctor CLUSTER --fix"
+
+
+class _Plugin(BaseModel):
+    """As `pulumi plugin ls --json` lists it."""
+
+    name: str
+    version: str | None = None
 
 
 def findings(spec: ClusterSpec | None) -> list[Finding]:
@@ -68,11 +79,17 @@ def _plugin() -> Iterator[Finding]:
     listed = subprocess.run(
         ["pulumi", "plugin", "ls", "--json"], check=False, capture_output=True, text=True
     )
-    plugins = json.loads(listed.stdout or "[]")
-    there = [p.get("version") for p in plugins if p.get("name") == _PLUGIN]
+    there = [p.version for p in _plugins(listed.stdout) if p.name == _PLUGIN]
     right = _wanted() in there or shutil.which(f"pulumi-resource-{_PLUGIN}") is not None
     message = f"Pulumi's openstack plugin {_wanted()}" + ("" if right else " is not installed")
     yield Finding("openstack.plugin", right, message, None if right else _FIX)
+
+
+def _plugins(listed: str) -> list[_Plugin]:
+    try:
+        return reading.reply(listed, "what Pulumi has installed").json(list[_Plugin])
+    except Unreadable:
+        return []
 
 
 def _wanted() -> str:
@@ -106,7 +123,10 @@ def _clock(connection: Connection) -> Finding:
     )
     if "Date" not in answer.headers:
         return Finding("openstack.clock", True, "the cloud does not tell the time")
-    theirs = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    try:
+        theirs = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    except (ValueError, OverflowError):
+        return Finding("openstack.clock", True, "the cloud tells a time that is none")
     skew = time.time() - theirs
     right = abs(skew) <= _SKEW_S
     message = f"this machine's clock is {skew:+.0f} s from the cloud's"

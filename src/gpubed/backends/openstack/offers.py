@@ -24,7 +24,7 @@ def offers(spec: ClusterSpec) -> list[Offer]:
     with cloud.errors("list the flavors"):
         limits = {limit.name: limit for limit in quota.read(connection, volumes=False)}
         found = list(connection.compute.flavors(get_extra_specs=True))
-    return [_offer(flavor, limits) for flavor in sorted(found, key=lambda flavor: flavor.name)]
+        return [_offer(flavor, limits) for flavor in sorted(found, key=lambda flavor: flavor.name)]
 
 
 def obstacles(plan: ClusterPlan) -> list[str]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import paramiko
-
-from gpubed import allocation
+from gpubed import allocation, known_hosts
 from gpubed.allocation import Hop, Node
 from gpubed.backends.static.config import Bastion, Config, Host
 from gpubed.errors import PrerequisiteMissing
+from gpubed.reading import Unreadable
 
 
 def door(config: Config, host: Host, name: str) -> Node:
@@ -46,14 +44,12 @@ def known_keys(config: Config, address: str, port: int) -> tuple[str, ...]:
         PrerequisiteMissing: There are none, or the file cannot be read.
     """
     path = Path(config.known_hosts).expanduser()
-    name = address if port == 22 else f"[{address}]:{port}"
+    meet = f"ssh -p {port} {config.user}@{address}   (once, and compare the fingerprint)"
     try:
-        found: Any = paramiko.HostKeys(str(path)).lookup(name) or {}
-    except OSError as error:
-        raise PrerequisiteMissing(f"{path} cannot be read: {error.strerror}") from None
+        found = known_hosts.keys(path, address, port)
+    except Unreadable as error:
+        raise PrerequisiteMissing(error.message, meet) from None
     if not found:
-        raise PrerequisiteMissing(
-            f"the host key of {name} is not in {path}",
-            f"ssh -p {port} {config.user}@{address}   (once, and compare the fingerprint)",
-        )
-    return tuple(f"{kind} {key.get_base64()}" for kind, key in found.items())
+        name = known_hosts.known_as(address, port)
+        raise PrerequisiteMissing(f"the host key of {name} is not in {path}", meet)
+    return found

@@ -8,6 +8,9 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
+from gpubed import reading
 from gpubed import recipe as recipes
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties
 from gpubed.backends.static.access import door
@@ -130,6 +133,15 @@ class NodeDriver(Driver):
                 release(ssh, inputs["uuid"])
 
 
+class _Mark(BaseModel):
+    """What `owner.json` says: which node of which cluster the host is."""
+
+    uuid: str
+    cluster: str
+    node: str
+    id: str
+
+
 @dataclass(frozen=True)
 class Found:
     """What a host says about itself.
@@ -161,22 +173,43 @@ class Found:
 
 
 def look(ssh: SSH) -> Found:
-    """Ask a host about itself; nothing on it is changed."""
-    said = ssh.run("sh -c %s", _LOOK).stdout
-    facts = dict(line.partition("=")[::2] for line in said.splitlines() if "=" in line)
-    return Found(
-        system=facts["system"],
-        image=facts["image"],
-        user=facts["user"],
-        sudo=bool(facts["sudo"]),
-        systemd=bool(facts["systemd"]),
-        python=facts["python"],
-        free_gib=int(facts["free_gib"] or 0),
-        addresses=tuple(facts["addresses"].split()),
-        own_address=facts["own_address"],
-        gpu_ids=tuple(word.removeprefix("0x") for word in facts["gpus"].split()),
-        owner=json.loads(facts["owner"] or "{}"),
+    """Ask a host about itself; nothing on it is changed.
+
+    Raises:
+        Unreadable: It answers something else, or its mark is damaged.
+    """
+    said = reading.reply(
+        ssh.run("sh -c %s", _LOOK).stdout,
+        f"what {ssh.node.name} says about itself",
+        f"ssh -p {ssh.node.port} {ssh.node.user}@{ssh.node.control_address} true"
+        "   (must print nothing)",
     )
+    return _found(said, ssh.node.name)
+
+
+def _found(said: reading.Document, name: str) -> Found:
+    facts = dict(line.partition("=")[::2] for line in said.text().splitlines() if "=" in line)
+    mark = reading.reply(
+        facts.get("owner", ""),
+        f"{MARK} of {name}",
+        f"remove {MARK} there, if the host is in no cluster",
+    )
+    try:
+        return Found(
+            system=facts["system"],
+            image=facts["image"],
+            user=facts["user"],
+            sudo=bool(facts["sudo"]),
+            systemd=bool(facts["systemd"]),
+            python=facts["python"],
+            free_gib=int(facts["free_gib"] or 0),
+            addresses=tuple(facts["addresses"].split()),
+            own_address=facts["own_address"],
+            gpu_ids=tuple(word.removeprefix("0x") for word in facts["gpus"].split()),
+            owner=mark.json(_Mark).model_dump() if facts["owner"] else {},
+        )
+    except (KeyError, ValueError) as error:
+        raise said.refusal(str(error)) from None
 
 
 def release(ssh: SSH, uuid: str) -> None:
@@ -200,7 +233,7 @@ def problems(found: Found, inputs: Properties) -> list[str]:
             experiment and experiment not in found.addresses
         ),
         f"is a node of cluster {found.owner.get('cluster')}, see {MARK}": bool(
-            found.owner and found.owner["uuid"] != inputs["uuid"]
+            found.owner and found.owner.get("uuid") != inputs["uuid"]
         ),
     }
     return [why for why, is_so in wrong.items() if is_so]

@@ -9,8 +9,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpubed import files
+from pydantic import BaseModel
+
+from gpubed import files, reading
+from gpubed.allocation import Hop, Port
 from gpubed.paths import ClusterPaths
+
+
+class _Known(BaseModel):
+    """The result of a node's resource; `allocation.Node` says what is what."""
+
+    id: str
+    control_address: str
+    experiment_address: str | None
+    port: Port
+    user: str
+    host_keys: tuple[str, ...]
+    via: tuple[Hop, ...]
 
 
 def save(cluster: ClusterPaths, name: str, result: dict[str, Any]) -> None:
@@ -21,12 +36,11 @@ def save(cluster: ClusterPaths, name: str, result: dict[str, Any]) -> None:
 
 
 def load(cluster: ClusterPaths, name: str) -> dict[str, Any] | None:
-    """Return what is known of a node; None when that is nothing."""
+    """Return what is known of a node; None when that is nothing that can be read."""
     try:
-        known: dict[str, Any] = json.loads(_path(cluster, name).read_bytes())
-    except (FileNotFoundError, ValueError):
+        return reading.file(_path(cluster, name)).json(_Known).model_dump(mode="json")
+    except reading.Unreadable:
         return None
-    return known
 
 
 def forget(cluster: ClusterPaths, name: str) -> None:

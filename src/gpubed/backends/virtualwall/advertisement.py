@@ -7,6 +7,7 @@ It names hardware types, not GPUs: how many a type has is read from its name
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -46,9 +47,12 @@ def offers(machines: list[Machine], gpus: Mapping[str, int]) -> list[Offer]:
     Args:
         gpus: GPUs per machine of types whose names do not tell.
     """
+    by_type: dict[str, list[Machine]] = defaultdict(list)
+    for machine in machines:
+        for type_ in dict.fromkeys(machine.types):
+            by_type[type_].append(machine)
     found = []
-    for type_ in sorted({type_ for machine in machines for type_ in machine.types}):
-        of_type = [machine for machine in machines if type_ in machine.types]
+    for type_, of_type in by_type.items():
         count, model = _gpus(type_, gpus)
         note = "" if any(machine.whole for machine in of_type) else "virtual machines only"
         free = sum(machine.free for machine in of_type)

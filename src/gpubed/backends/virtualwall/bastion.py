@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import paramiko
 
+from gpubed import known_hosts
 from gpubed.allocation import Hop
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Bastion, Config
 from gpubed.backends.virtualwall.login import Login
 from gpubed.errors import PrerequisiteMissing
 from gpubed.paths import ClusterPaths
+from gpubed.reading import Missing
 
 # Accounts of this authority are named `fff…` at the bastion; older ones are not.
 _PREFIXED, _PREFIX = "ilabt.imec.be", "fff"
@@ -52,18 +54,16 @@ def host_keys(bastion: Bastion) -> tuple[str, ...]:
     """
     if bastion.host_keys:
         return bastion.host_keys
-    name = bastion.host if bastion.port == 22 else f"[{bastion.host}]:{bastion.port}"
-    known, file = paramiko.HostKeys(), KNOWN_HOSTS.expanduser()
-    if file.is_file():
-        known.load(str(file))
-    found: Mapping[str, paramiko.PKey] = known.lookup(name) or {}
+    found: tuple[str, ...] = ()
+    with suppress(Missing):
+        found = known_hosts.keys(KNOWN_HOSTS.expanduser(), bastion.host, bastion.port)
     if not found:
         raise PrerequisiteMissing(
             f"the host key of the bastion {bastion.host} is not known",
             f"ssh -p {bastion.port} {bastion.host} true, and compare the fingerprint with the "
             "testbed's page; or write it into backend.bastion.host_keys",
         )
-    return tuple(f"{kind} {key.get_base64()}" for kind, key in found.items())
+    return found
 
 
 def keep_identity(config: Config, login: Login, cluster: ClusterPaths) -> None:

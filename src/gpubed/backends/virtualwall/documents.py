@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-import zlib
-from base64 import b64decode
-from binascii import Error as Base64Error
 from typing import Any
 
 from lxml import etree
 
+from gpubed import reading
 from gpubed.backends.virtualwall.faults import Malformed
 
 LIMIT = 32 * 2**20  # bytes; the advertisement of a large site has a few million
+_PARTS = 2_000_000  # tags and attributes; each takes many times its bytes once it is parsed
+_LONGEST = 200
 _FORBIDDEN = ("<!DOCTYPE", "<!ENTITY")
+
+
+def bounded(data: bytes | str, what: str) -> str:
+    """Return XML as text, when it is small enough to be parsed.
+
+    Raises:
+        Malformed: It is not UTF-8, or too large.
+    """
+    text = reading.reply(data, what, limit=LIMIT, error=Malformed).text()
+    if text.count("<") + text.count("=") > _PARTS:
+        raise Malformed(f"{what} cannot be read: it has more than {_PARTS} parts")
+    return text
 
 
 def parse(text: str, what: str) -> Any:
@@ -24,9 +36,7 @@ def parse(text: str, what: str) -> Any:
     Raises:
         Malformed: It is too large, declares entities, or is not XML.
     """
-    data = text.encode(errors="surrogatepass")
-    if len(data) > LIMIT:
-        raise Malformed(f"{what} is larger than {LIMIT >> 20} MiB")
+    text = bounded(text, what)
     if any(word in text for word in _FORBIDDEN):
         raise Malformed(f"{what} declares a document type or entities, which gpubed does not read")
     parser = etree.XMLParser(
@@ -38,9 +48,9 @@ def parse(text: str, what: str) -> Any:
         remove_pis=True,
     )
     try:
-        return etree.fromstring(data, parser)
+        return etree.fromstring(text.encode(), parser)
     except etree.XMLSyntaxError as error:
-        raise Malformed(f"{what} is not XML: {error.msg}") from None
+        raise Malformed(f"{what} is not XML: {str(error.msg)[:_LONGEST]}") from None
 
 
 def inflate(text: str, what: str) -> str:
@@ -49,18 +59,9 @@ def inflate(text: str, what: str) -> str:
     Raises:
         Malformed: It is not that, not UTF-8, or larger than it may be.
     """
-    try:
-        unpacker = zlib.decompressobj()
-        data = unpacker.decompress(b64decode(text, validate=False), LIMIT + 1)
-        if len(data) > LIMIT:
-            raise Malformed(f"{what} is larger than {LIMIT >> 20} MiB")
-        if not unpacker.eof:
-            raise Malformed(f"{what} cannot be decompressed: it is cut off")
-        return data.decode()
-    except (Base64Error, zlib.error):
-        raise Malformed(f"{what} cannot be decompressed") from None
-    except UnicodeDecodeError:
-        raise Malformed(f"{what} is not UTF-8") from None
+    # Servers break base64 into lines.
+    packed = reading.reply("".join(text.split()), what, limit=LIMIT, error=Malformed)
+    return packed.base64().inflated().text()
 
 
 def children(element: Any, name: str) -> list[Any]:

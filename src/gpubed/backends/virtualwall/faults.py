@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
+from gpubed.reading import Unreadable
 
 # AM API v3, and Emulab's own above 17. Emulab puts those into am_code alone, with geni_code 2.
 _NAMES = {
@@ -53,7 +54,7 @@ class LoginRefused(PrerequisiteMissing):
     """The login certificate cannot be used: unreadable, expired, or not accepted."""
 
 
-class Malformed(GpubedError):
+class Malformed(Unreadable):
     """The testbed answered something that its protocol does not know."""
 
 

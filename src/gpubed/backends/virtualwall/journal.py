@@ -7,15 +7,15 @@ no secret: no credential, no request, no manifest.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from gpubed import files
+from gpubed import files, reading
 from gpubed.backends.virtualwall.aggregate import Sliver
 from gpubed.backends.virtualwall.config import Config
 from gpubed.paths import ClusterPaths
+from gpubed.units import Moment
 
 FILE = "slice.json"
 
@@ -54,15 +54,15 @@ class Journal(BaseModel):
     request: str = ""
     calling: str | None = None
     slivers: tuple[Recorded, ...] = ()
-    granted_until: datetime | None = None
+    granted_until: Moment | None = None
     left_out: dict[str, str] = {}
 
 
 def load(cluster: ClusterPaths) -> Journal | None:
     """Return the journal of a cluster; None when there is none that can be read."""
     try:
-        return Journal.model_validate_json((cluster.state / FILE).read_bytes())
-    except (FileNotFoundError, ValidationError):
+        return reading.file(cluster.state / FILE).json(Journal)
+    except reading.Unreadable:
         return None
 
 

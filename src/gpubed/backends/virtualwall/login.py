@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -23,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from gpubed import secret
+from gpubed import files, secret
 from gpubed.backends.virtualwall import urn
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.faults import LoginRefused
@@ -124,9 +125,7 @@ def write_key(config: Config, target: Path) -> None:
 def _read(config: Config) -> tuple[Path, bytes]:
     path = Path(config.login).expanduser()
     try:
-        if path.stat().st_size > _LARGEST:
-            raise LoginRefused(f"{path} is too large for a login PEM", _RENEW)
-        return path, path.read_bytes()
+        return path, files.read(path, _LARGEST)
     except OSError as error:
         raise LoginRefused(
             f"the login {path} cannot be read: {error.strerror}",
@@ -141,7 +140,7 @@ def _parts(path: Path, data: bytes) -> tuple[x509.Certificate, bytes]:
         raise LoginRefused(f"the login {path} holds no {lacks}", _RENEW)
     try:
         return x509.load_pem_x509_certificate(certificate[0]), key[0]
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise LoginRefused(f"the certificate in {path} cannot be read: {error}", _RENEW) from None
 
 
@@ -159,7 +158,7 @@ def _private_key(config: Config, path: Path, key: bytes):  # type: ignore[no-unt
         )
     try:
         return load_pem_private_key(key, passphrase)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         why = "the passphrase is wrong" if passphrase else "its format is unknown"
         raise LoginRefused(f"the key in {path} cannot be read: {why}") from None
 
@@ -170,7 +169,7 @@ def _passphrase(config: Config) -> bytes | None:
         return None
     path = Path(named).expanduser()
     try:
-        return path.read_bytes().rstrip(b"\r\n")
+        return files.read(path, _LARGEST).rstrip(b"\r\n")
     except OSError as error:
         raise LoginRefused(f"the passphrase file {path} cannot be read: {error.strerror}") from None
 
@@ -179,7 +178,7 @@ def _user(path: Path, certificate: x509.Certificate) -> Urn:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         found = names.get_values_for_type(x509.UniformResourceIdentifier)
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
         found = []
     for text in found:
         if text.startswith("urn:publicid:"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, ip_address
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from gpubed.backends.virtualwall import documents
@@ -17,6 +17,7 @@ from gpubed.backends.virtualwall.faults import Malformed
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
+_PORT = re.compile(r"[0-9]{1,5}")
 _MAC = re.compile(r"[0-9a-f]{12}")
 
 
@@ -127,7 +128,7 @@ def _checked(pattern: re.Pattern[str], text: str | None, what: str) -> str:
 def _port(text: str | None) -> int:
     if text is None:
         return 22
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:6]) < 65536:
+    if _PORT.fullmatch(text) is None or not 0 < int(text) < 65536:
         raise Malformed(f"the manifest gives it the port {text[:80]!r}")
     return int(text)
 
@@ -141,7 +142,7 @@ def _control(element: Any) -> str:
 
 def _address(text: str) -> str:
     try:
-        return str(ip_address(text))
+        return str(IPv4Address(text))
     except ValueError:
         raise Malformed(f"the manifest gives it the address {text[:80]!r}") from None
 

@@ -26,7 +26,7 @@ def path(cluster: ClusterPaths) -> Path:
 def token(cluster: ClusterPaths) -> str:
     """Return the token of a cluster, made when missing."""
     secret.ensure_token(path(cluster))
-    return path(cluster).read_text(encoding="utf-8").strip()
+    return secret.text(path(cluster))
 
 
 def command(cluster: ClusterPaths) -> str:
@@ -50,6 +50,6 @@ def proved(shown: str, token_: str) -> tuple[str, ...] | None:
         return None
     expected = hmac.new(token_.encode(), keys.encode(), hashlib.sha256).hexdigest()
     told = mac.split()[0] if mac.split() else ""
-    if not hmac.compare_digest(expected, told):
+    if not hmac.compare_digest(expected.encode(), told.encode()):
         return None
     return tuple(" ".join(line.split()[:2]) for line in keys.splitlines() if len(line.split()) > 1)

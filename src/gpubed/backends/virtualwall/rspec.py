@@ -8,6 +8,7 @@ our own (`request.rng`) and for what a grammar cannot say.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from copy import deepcopy
 from functools import cache
@@ -104,8 +105,8 @@ def check(root: Any) -> None:
         str(element.get("client_id")).lower()
         for element in root.iter(f"{{{CORE}}}node", f"{{{CORE}}}interface", f"{{{CORE}}}link")
     ]
-    for name in names:
-        if names.count(name) > 1:
+    for name, times in Counter(names).items():
+        if times > 1:
             raise InvalidRequest(f"the request names two things {name!r}")
     ends = {i.get("client_id") for i in root.iter(f"{{{CORE}}}interface")}
     for link in documents.children(root, "link"):

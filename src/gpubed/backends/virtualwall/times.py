@@ -5,7 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from gpubed.backends.virtualwall.faults import Malformed
+from gpubed.units import Moment
+
+_MOMENT = TypeAdapter(Moment)
 
 
 def parse(value: Any) -> datetime:
@@ -16,9 +21,10 @@ def parse(value: Any) -> datetime:
     """
     try:
         found = datetime.fromisoformat(str(value).strip())
+        aware = found if found.tzinfo else found.replace(tzinfo=UTC)
+        return _MOMENT.validate_python(aware).astimezone(UTC)
     except ValueError:
         raise Malformed(f"{str(value)[:80]!r} is not a point in time") from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def write(time: datetime) -> str:

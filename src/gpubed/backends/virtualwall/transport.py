@@ -135,7 +135,7 @@ def _read(response: http.client.HTTPResponse, sock: socket.socket | None, deadli
 def _ahead(date: str | None) -> float | None:
     try:
         return (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds() if date else None
-    except (ValueError, TypeError):  # no date at all, or one without a timezone
+    except (ValueError, TypeError, OverflowError):  # no date at all, or one without a timezone
         return None
 
 
@@ -148,19 +148,16 @@ def _http_fault(what: str, status: int) -> Exception:
 
 
 def _decode(what: str, data: bytes) -> Any:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise Malformed(f"{what} did not answer in UTF-8") from None
+    text = documents.bounded(data, f"what {what} answered")
     _refuse_entities(what, text)
     try:
-        values, _ = xmlrpc.client.loads(text, use_builtin_types=True)
+        (value, *_), _ = xmlrpc.client.loads(text, use_builtin_types=True)
     except xmlrpc.client.Fault as fault:
         raise _fault(what, fault) from None
     except Exception as error:
         # The unmarshaller fails in as many ways as there are malformed answers.
         raise Malformed(f"{what} did not answer with XML-RPC: {_words(error)}") from None
-    return values[0]
+    return value
 
 
 def _refuse_entities(what: str, text: str) -> None:

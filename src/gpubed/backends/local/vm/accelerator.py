@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from docker.errors import ContainerError
 
-from gpubed import files, paths
+from gpubed import files, paths, reading
 from gpubed.backends.local import daemon
+from gpubed.reading import Unreadable
 
 _KVM = Path("/dev/kvm")
 _ONE_AT_A_TIME = threading.Lock()
@@ -23,7 +25,9 @@ def has_kvm(image: str) -> bool:
     asked = f"{_BOOT_ID.read_text(encoding='utf-8').strip()} {image}"
     # Nodes are made at the same time, and a failing start takes long.
     with _ONE_AT_A_TIME:
-        answer = known.read_text(encoding="utf-8") if known.is_file() else ""
+        answer = ""
+        with suppress(Unreadable):
+            answer = reading.file(known, limit=4096).text()
         if not answer.startswith(asked):
             answer = f"{asked} {'works' if _starts(image) else 'fails'}"
             files.write(known, answer.encode())

@@ -12,6 +12,7 @@ from typing import Any
 from docker.errors import NotFound
 from docker.models.containers import Container
 
+from gpubed import reading
 from gpubed.backends.local import environment
 from gpubed.backends.local.node_inputs import NodeInputs
 from gpubed.backends.local.runtime import NODE_CACHE, File, Runtime, cpu_quota, get, put
@@ -50,8 +51,9 @@ class VirtualMachine(Runtime):
         """Set the limits; a machine gets other CPUs or other memory by a new start."""
         container.update(**cpu_quota(node))
         with suppress(NotFound):  # it never came as far as to its first start
-            has = json.loads(get(container, f"/{_SETTINGS}"))
-            if any(has[key] != wanted for key, wanted in _hardware(node).items()):
+            told = reading.reply(get(container, f"/{_SETTINGS}"), f"{_SETTINGS} of {node.name}")
+            has = told.json(dict[str, Any])
+            if any(has.get(key) != wanted for key, wanted in _hardware(node).items()):
                 container.stop(timeout=_SHUTDOWN_S)
 
     @contextmanager

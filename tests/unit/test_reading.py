@@ -1,0 +1,227 @@
+"""One way in: what is refused, what is said of it, and that nothing else depends on the bytes."""
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import time
+import tracemalloc
+
+import pytest
+from pydantic import BaseModel
+
+from gpubed import allocation, progress, reading, ssh
+from gpubed.backends.gpulab import offers as gpulab_offers
+from gpubed.backends.gpulab.parcel import Damaged, Parcel
+from gpubed.backends.gpulab.remote import Cluster, Worker
+from gpubed.backends.virtualwall import advertisement, documents
+from gpubed.backends.virtualwall.faults import Malformed
+from gpubed.engine.backend import StackFile
+from gpubed.engine.failures import DamagedState
+from gpubed.reading import Missing, Unreadable
+from support.samples import sample_allocation, sample_plan
+
+MANY = 20_000
+
+
+class Thing(BaseModel):
+    name: str
+    password: int = 0
+
+
+def test_what_is_right_has_the_shape_that_was_asked_for(tmp_path):
+    path = tmp_path / "thing"
+    path.write_text('\ufeff{"name": "x"}')
+    assert reading.file(path).text() == '{"name": "x"}'
+    assert reading.file(path).yaml(Thing) == Thing(name="x")
+    assert reading.reply('{"name": "x"}', "it").json(dict[str, str]) == {"name": "x"}
+    packed = base64.b64encode(gzip.compress(b'{"name": "x"}'))
+    assert reading.reply(packed, "it").base64().inflated().json(Thing) == Thing(name="x")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop", "device", "large"])
+def test_what_is_not_a_file_is_refused_by_name(tmp_path, kind):
+    path = tmp_path / "document"
+    make = {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "loop": lambda: path.symlink_to(path),
+        "device": lambda: path.symlink_to("/dev/zero"),
+        "large": lambda: path.write_bytes(bytes(101)),
+    }
+    make[kind]()
+    with pytest.raises(Unreadable, match="document cannot be read: ") as refused:
+        reading.file(path, "repair it", limit=100)
+    assert refused.value.hint == "repair it"
+
+
+def test_a_file_that_is_not_there_is_told_apart(tmp_path):
+    with pytest.raises(Missing, match="there is no "):
+        reading.file(tmp_path / "document")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "it is empty"),
+        (b" \n", "it is empty"),
+        (b'{"name": ', "Invalid JSON"),
+        (b'{"name": "\xff"}', "Invalid JSON"),
+        (b'{"name": "\\ud800"}', "Invalid JSON"),
+        (b"[" * 5000, "recursion limit"),
+        (b"[" + b"1," * 2_000_000 + b"1]", "more than 1048576 values"),
+        (b"[]", "should be an object"),
+        (b'{"password": 7}', "name: Field required"),
+        (b"[" + b"[]," * 200 + b"1]", "should be an object"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(data, says):
+    with pytest.raises(Unreadable, match=f"^it cannot be read: .*{says}"):
+        reading.reply(data, "it").json(Thing)
+
+
+def test_values_are_never_shown():
+    with pytest.raises(Unreadable) as refused:
+        reading.reply(b'{"name": "x", "password": "hunter2"}', "it").json(Thing)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_yaml_is_refused_with_its_line():
+    with pytest.raises(Unreadable, match="it cannot be read: line 3: password"):
+        reading.reply("name: x\n\npassword: secret\n", "it").yaml(Thing)
+    with pytest.raises(Unreadable, match=r"line 2: .* twice"):
+        reading.reply("name: x\nname: y\n", "it").yaml(Thing)
+
+
+def test_what_expands_beyond_its_limit_is_refused_before_it_does():
+    bomb = gzip.compress(bytes(64 * 2**20))
+    tracemalloc.start()
+    with pytest.raises(Unreadable, match="larger than 1 MiB"):
+        reading.reply(bomb, "it", limit=2**20).inflated()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 2**20
+    with pytest.raises(Unreadable, match="cut off"):
+        reading.reply(gzip.compress(b"x" * 99)[:-9], "it").inflated()
+
+
+# What was seen: each of these raised something else, took 2 GB, or took 15 s and more.
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "it is empty"),
+        (b'{"cluster": "\xff"}', "Invalid JSON"),
+        (b'{"version": 2}', "another version of gpubed wrote it"),
+    ],
+)
+def test_an_allocation_says_what_is_wrong_with_it(tmp_path, data, says):
+    path = tmp_path / "lab" / "allocation.json"
+    path.parent.mkdir()
+    path.write_bytes(data)
+    with pytest.raises(Unreadable, match=says) as refused:
+        allocation.load(path)
+    assert str(path) in refused.value.message
+    assert refused.value.hint == "gpubed up lab"
+    path.write_text(sample_allocation(sample_plan()).model_dump_json())
+    assert allocation.load(path).cluster == "lab"
+
+
+def state(resources):
+    return json.dumps({"version": 3, "checkpoint": {"latest": {"resources": resources}}})
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    ["", "{", '{"version": 3}', '{"version": 3, "checkpoint": 7}', state([7]), state([{"urn": 7}])],
+)
+def test_following_the_hint_brings_back_the_newest_state_that_is_whole(tmp_path, damaged):
+    file = StackFile(tmp_path, "p", "lab")
+    for _ in range(2):
+        file.write(state([]))
+        file.keep()
+    file.write('{"version": 3, "checkpoint": ')
+    file.path.write_text(damaged)
+    hints = []
+    while (error := refusal(file)) and error.hint not in hints:
+        assert f"the state {file.path} cannot be read: " in error.message
+        hints.append(error.hint)
+        copy, source, target, *_ = error.hint.split()
+        assert copy == "cp"
+        shutil.copy(source, target)
+    assert file.read() == {"latest": {"resources": []}}
+    assert hints
+
+
+def refusal(file):
+    try:
+        file.read()
+    except DamagedState as error:
+        return error
+    return None
+
+
+def test_without_an_earlier_state_the_hint_says_how_to_find_what_exists(tmp_path):
+    file = StackFile(tmp_path, "p", "lab")
+    file.write("{")
+    with pytest.raises(DamagedState) as refused:
+        file.read()
+    assert refused.value.hint.startswith("mv ")
+    assert "gpubed audit lab" in refused.value.hint
+
+
+def test_a_parcel_of_a_billion_lines_is_none():
+    parcel = Parcel("gpubed-0")
+    assert not parcel.takes("gpubed-0:1/999999999:QUJD")
+    assert not parcel.takes(f"gpubed-0:1/{'9' * 5000}:QUJD")
+    assert not parcel.takes(f"gpubed-0:{'٣'}/9:QUJD")
+    assert not parcel.whole
+
+
+def test_a_parcel_that_expands_without_measure_is_refused(tmp_path):
+    content = gzip.compress(bytes(64 * 2**20))
+    facts = {"exit_code": 0, "left": [], "sha256": hashlib.sha256(content).hexdigest()}
+    parts = [base64.b64encode(part).decode() for part in (content, json.dumps(facts).encode())]
+    text = parts[0]
+    lines = [*(text[i : i + 3000] for i in range(0, len(text), 3000)), parts[1]]
+    parcel = Parcel("m")
+    assert all(parcel.takes(f"m:{n}/{len(lines)}:{x}") for n, x in enumerate(lines, start=1))
+    with pytest.raises(Damaged, match="larger than 16 MiB"):
+        parcel.unpack(tmp_path)
+
+
+def test_many_types_are_counted_in_no_time():
+    started = time.process_time()
+    types = "".join(f'<node><hardware_type name="t{i}"/></node>' for i in range(MANY))
+    machines = advertisement.read(f'<rspec type="advertisement">{types}</rspec>')
+    assert len(advertisement.offers(machines, {})) == MANY
+    clusters = [Cluster(cluster_id=i) for i in range(MANY)]
+    workers = [Worker(name="w", cluster_id=i) for i in range(MANY)]
+    assert {offer.total for offer in gpulab_offers.offers(clusters, workers)} == {1}
+    assert time.process_time() - started < 5
+
+
+def test_a_document_of_nothing_but_tags_is_refused_unparsed():
+    text = f"<rspec>{'<a/>' * 2_000_001}</rspec>"
+    started = time.process_time()
+    with pytest.raises(Malformed, match="more than 2000000 parts"):
+        documents.parse(text, "the manifest")
+    assert time.process_time() - started < 2
+
+
+def test_a_command_that_prints_without_end_fills_no_memory():
+    left = [b"x" * 65536] * 1000
+    kept = []
+    ssh._drain(lambda _size: left.pop() if left else b"", kept)
+    assert left == []
+    assert sum(map(len, kept)) == ssh._LONGEST
+
+
+def test_an_event_that_is_none_does_not_end_the_telling(tmp_path):
+    path, seen = tmp_path / "events.jsonl", []
+    with progress.Follower(path, seen.append), path.open("ab") as file:
+        file.write(b'[]\n\xff\n{"what": \n' + b"[" * 5000 + b'\n{"what": "note"}\n')
+    assert seen == [{"what": "note"}]
