@@ -24,14 +24,13 @@ from gpubed.resources import Configuration, Identity, Key
 from gpubed.verification import Verification
 
 
-def identity(cluster: ClusterPlan) -> pulumi.Output[str]:
-    """Declare the cluster's identity; the output is its UUID."""
-    return Identity("identity", "gpubed", {"cluster": cluster.cluster}).result["uuid"]
-
-
-def key(cluster: ClusterPlan) -> pulumi.Output[str]:
-    """Declare the cluster's SSH key; the output is its public half."""
-    return Key("key", "gpubed", {"cluster": cluster.cluster}).result["public_key"]
+def identity(cluster: ClusterPlan) -> dict[str, pulumi.Output[str]]:
+    """Declare the cluster's identity and its SSH key; outputs are `uuid` and `public_key`."""
+    inputs = {"cluster": cluster.cluster}
+    return {
+        "uuid": Identity("identity", "gpubed", inputs).result["uuid"],
+        "public_key": Key("key", "gpubed", inputs).result["public_key"],
+    }
 
 
 def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -> Configuration:

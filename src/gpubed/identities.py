@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 
-from gpubed import files
+from gpubed import files, reading
 from gpubed.errors import UsageError
 from gpubed.paths import ClusterPaths
 
@@ -18,18 +18,17 @@ def kept(cluster: ClusterPaths) -> str | None:
     """Return the UUID that is kept of a cluster; None when there is none.
 
     Raises:
-        UsageError: The file holds something else.
+        Unreadable: The file holds something else.
     """
+    fix = f"gpubed audit {cluster.name} names what exists; put its uuid there"
     try:
-        text = cluster.uuid.read_text(encoding="utf-8").strip()
-        return str(uuid.UUID(text))
-    except FileNotFoundError:
+        found = reading.file(cluster.uuid, fix)
+    except reading.Missing:
         return None
+    try:
+        return str(uuid.UUID(found.text().strip()))
     except ValueError:
-        raise UsageError(
-            f"{cluster.uuid} holds no UUID",
-            f"gpubed audit {cluster.name} names what exists; put its uuid there",
-        ) from None
+        raise found.refusal("it holds no UUID") from None
 
 
 def keep(cluster: ClusterPaths, wanted: str) -> None:

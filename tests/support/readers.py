@@ -274,10 +274,10 @@ def _facts(data, folder):
     found = hardware.load(_file(_cluster(folder).facts / "id.json", data))
     if found:
         json.dumps(found.summary())
-        report._hardware(found.summary())
+        report.hardware(found.summary())
         binding.bind(found, 4)
         with contextlib.suppress(drivers.NoDriver):
-            drivers.choose({"node-0": found}, {"debian": [535, 570]})
+            drivers.choose({"node-0": found}, {"debian": [drivers.Offer(535), drivers.Offer(570)]})
 
 
 def _applied(data, folder):

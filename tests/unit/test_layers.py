@@ -24,7 +24,12 @@ LAYERS = [
 PARSERS = {"load", "loads", "safe_load", "fromstring", "model_validate_json", "validate_json"}
 OF_PARSERS = {"json", "yaml", "etree", "gzip", "zlib", "tarfile"}
 READS = {"read_text", "read_bytes"}
-WAY_IN = {"reading.py", "located.py", "backends/virtualwall/documents.py"}
+WAY_IN = {
+    "reading.py",
+    "located.py",
+    "backends/virtualwall/documents.py",
+    "hardware/recording.py",  # nvidia-smi's XML declares a type; the report came in by `reading`
+}
 # What is no document of others: files that gpubed brings, and the kernel's.
 BROUGHT = {
     "backends/gpulab/request.py",

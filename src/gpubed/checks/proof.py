@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from gpubed import reading
 from gpubed.allocation import Node
+from gpubed.reading import Unreadable
 from gpubed.ssh import SSH, CommandTimedOut
 
 PROGRAM = "gpubed-gpus"
@@ -71,9 +73,9 @@ def ask(node: Node, ssh: SSH) -> Proof:
         return Proof(asked=0)
     try:
         answer = ssh.run(PROGRAM, check=False, timeout=_TIMEOUT_S)
-        return Proof.model_validate_json(answer.stdout)
+        return reading.reply(answer.stdout, f"the answer of {PROGRAM}").json(Proof)
     except CommandTimedOut:
         error = f"{PROGRAM} did not end within {_TIMEOUT_S:.0f} s"
-    except ValidationError:
+    except Unreadable:
         error = f"{PROGRAM} does not answer: {answer.tail}"
     return Proof(asked=node.gpus, error=error)

@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed import paths
+from gpubed import paths, reading
 from gpubed.backends.base import Finding
-from gpubed.errors import GpubedError
 from gpubed.ssh import SSH
 
 
@@ -99,11 +98,8 @@ def look(ssh: SSH) -> GpuHost:
     """
     program = paths.assets() / "roles" / "hardware" / "files" / "gpubed-gpu-host"
     command = "if sudo -n true 2> /dev/null; then sudo -n python3 -; else python3 -; fi"
-    said = ssh.run(command, stdin=program.read_text(encoding="utf-8"))
-    try:
-        return GpuHost.model_validate_json(said.stdout)
-    except ValidationError:
-        raise GpubedError(f"{ssh.node.name} does not tell about its GPUs: {said.tail}") from None
+    said = ssh.run(command, stdin=reading.file(program).text())
+    return reading.reply(said.stdout, f"what {ssh.node.name} tells about its GPUs").json(GpuHost)
 
 
 def findings(name: str, host: GpuHost, asked: int) -> list[Finding]:

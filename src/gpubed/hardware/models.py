@@ -5,16 +5,17 @@ The node reads the same files, with `machine.py` beside them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from gpubed import paths
+from gpubed import paths, reading
 from gpubed.hardware.facts import Facts
 
 _FOLDER = "templates/simulation"
+_BOARDS = TypeAdapter(dict[str, Any])
 
 
 class Pci(BaseModel):
@@ -81,12 +82,12 @@ class _Board(BaseModel):
 def models() -> Mapping[str, Model]:
     """Return the models by name."""
     files = sorted((paths.assets() / _FOLDER / "models").glob("*.json"))
-    found = (Model.model_validate_json(file.read_bytes()) for file in files)
+    found = (reading.file(file).json(Model) for file in files)
     return {model.model: model for model in found}
 
 
 @cache
 def _addresses(board: str) -> tuple[str, ...]:
-    boards = json.loads((paths.assets() / _FOLDER / "boards.json").read_bytes())
+    boards = reading.file(paths.assets() / _FOLDER / "boards.json").json(_BOARDS)
     sockets = _Board.model_validate(boards[board]).addresses
     return tuple(address for socket in sockets for address in socket)

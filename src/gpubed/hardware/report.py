@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from gpubed import __version__, paths
+from gpubed import __version__, paths, reading
 from gpubed.allocation import Allocation
 from gpubed.errors import GpubedError
 from gpubed.hardware.anonymous import Anonymous
@@ -88,13 +88,13 @@ def collect(ssh: SSH) -> dict[str, Any]:
         GpubedError: It cannot be reached, or does not answer.
     """
     programs = paths.assets() / "roles" / "hardware" / "files"
-    found = _ask(ssh, "sudo -n python3 -", (programs / "gpubed-gpu-report").read_text())
+    found = _ask(ssh, "sudo -n python3 -", reading.file(programs / "gpubed-gpu-report").text())
     facts = _ask(ssh, "gpubed-facts")
     return {
         **found,
         "simulated": facts["simulated"],
         "facts": {key: value for key, value in facts.items() if key not in _NOT_ASKED},
-        "host": _ask(ssh, "sudo -n python3 -", (programs / "gpubed-gpu-host").read_text()),
+        "host": _ask(ssh, "sudo -n python3 -", reading.file(programs / "gpubed-gpu-host").text()),
     }
 
 
@@ -138,17 +138,9 @@ def read(path: Path) -> Report:
     Raises:
         GpubedError: It is none.
     """
-    try:
-        return Report.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        why = str(error).splitlines()[0]
-        hint = "gpubed verify CLUSTER --gpu-report FILE"
-        raise GpubedError(f"{path} is no GPU report: {why}", hint) from None
+    return reading.file(path, "gpubed verify CLUSTER --gpu-report FILE").json(Report)
 
 
 def _ask(ssh: SSH, command: str, stdin: str = "") -> dict[str, Any]:
     said = ssh.run(command, stdin=stdin, timeout=300)
-    try:
-        return _ANSWER.validate_json(said.stdout)
-    except ValidationError:
-        raise GpubedError(f"{ssh.node.name} does not tell about its GPUs: {said.tail}") from None
+    return reading.reply(said.stdout, f"what {ssh.node.name} tells about its GPUs").json(_ANSWER)
