@@ -10,47 +10,19 @@ import subprocess
 import pytest
 
 from e2e.conftest import bare_cluster
-from gpubed import allocation, inventory, tunnel
+from gpubed import inventory, tunnel
 from gpubed.allocation import Hop
 from gpubed.launchers.base import on_head
 from gpubed.paths import Project
 from gpubed.ssh import SSH, HostKeyMismatch
 from support.cluster import BIN
+from support.impostor import SWAP, Granted
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
-KEY = "/etc/ssh/ssh_host_ed25519_key"
-SWAP = f"rm -f {KEY}* && ssh-keygen -q -t ed25519 -N '' -f {KEY} && systemctl restart ssh"
-LOGINS = "journalctl --no-pager --output=cat --unit=ssh | grep -c 'Accepted publickey' || true"
 STRATEGIES = ["mitogen_linear", "linear"]
 # What a user's own shell may say; ansible-runner says it in any case.
 CARELESS = {"ANSIBLE_HOST_KEY_CHECKING": "False"}
-
-
-class Granted:
-    """What was granted, and what became of it."""
-
-    def __init__(self, cluster):
-        self.cluster = cluster
-        self.paths = Project(cluster.root).cluster(cluster.name)
-        self.allocation = allocation.load(self.paths.allocation)
-
-    def inside(self, name, command):
-        """Run a command in a node without SSH."""
-        [node] = [node for node in self.allocation.nodes if node.name == name]
-        done = subprocess.run(
-            ["docker", "exec", node.id, "sh", "-c", command],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.strip()
-
-    def fingerprint(self, name):
-        return self.inside(name, f"ssh-keygen -lf {KEY}.pub").split()[1]
-
-    def logins(self):
-        return {node.name: self.inside(node.name, LOGINS) for node in self.allocation.nodes}
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +31,7 @@ def swapped(docker, tmp_path_factory):
     with bare_cluster(tmp_path_factory.mktemp("project")) as cluster:
         cluster.call("up")
         granted = Granted(cluster)
-        granted.owns = {
-            node.name: granted.fingerprint(node.name) for node in granted.allocation.nodes
-        }
-        for node in granted.allocation.nodes:
-            granted.inside(node.name, SWAP)
-        granted.seen = {
-            node.name: granted.fingerprint(node.name) for node in granted.allocation.nodes
-        }
-        assert not set(granted.owns.values()) & set(granted.seen.values())
+        granted.swap("node-0", "node-1")
         yield granted
 
 
@@ -90,12 +54,6 @@ def refused_by_openssh(command):
     return done.stderr
 
 
-def says_whose(granted, text, node="node-1"):
-    """The words name the node, both keys and both ways to go on."""
-    for part in (node, granted.owns[node], granted.seen[node], "--refresh", "do not go on"):
-        assert part in text, text
-
-
 @pytest.mark.parametrize("careless", [{}, CARELESS], ids=["", "told not to check"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_configure(swapped, monkeypatch, strategy, careless):
@@ -103,7 +61,7 @@ def test_configure(swapped, monkeypatch, strategy, careless):
     for name, value in careless.items():
         monkeypatch.setenv(name, value)
     done = swapped.cluster.call("configure", "--limit", "node-1", rc=1)
-    says_whose(swapped, done.stderr)
+    swapped.says_whose(done.stderr)
     assert "Traceback" not in done.stderr
 
 
@@ -156,7 +114,7 @@ def test_launcher(swapped):
 @pytest.mark.parametrize("verb", [("verify",), ("run", "digits")], ids=lambda words: words[0])
 def test_what_gpubed_does_itself(swapped, verb):
     done = swapped.cluster.call(*verb, rc=1)
-    says_whose(swapped, done.stderr, "node-0")
+    swapped.says_whose(done.stderr, "node-0")
 
 
 def test_health_names_the_keys_of_every_node(swapped):
@@ -173,7 +131,7 @@ def test_up_configures_nobody(swapped):
     """Nor does an `up` with nothing to change take such a node for a ready one."""
     swapped.cluster.edit(lambda spec: spec.update(configure=True))
     try:
-        says_whose(swapped, swapped.cluster.call("up", rc=1).stderr, "node-0")
+        swapped.says_whose(swapped.cluster.call("up", rc=1).stderr, "node-0")
         nodes = swapped.cluster.json("status", rc=1)["nodes"]
         states = {node["name"]: node["state"] for node in nodes}
         assert states == dict.fromkeys(swapped.owns, "unrecognized")
@@ -249,32 +207,75 @@ def test_a_connection_under_way(bare):
     granted = Granted(bare)
     with SSH(granted.allocation.nodes[1], granted.paths) as ssh:
         ssh.run("true")
-        granted.inside("node-1", SWAP)
+        granted.swap("node-1")
         ssh.run("true")
         granted.inside("node-1", "pkill -f '[s]shd: gpubed'")
         with pytest.raises(HostKeyMismatch):
             ssh.run("true")
 
 
-def test_nodes_among_themselves(bare, tmp_path):
+@pytest.fixture
+def mesh(bare, tmp_path):
     bare.call("up")
     book = tmp_path / "mesh.yml"
     book.write_text("- {hosts: all, become: true, roles: [ssh_mesh]}\n")
     bare.playbook(path=book)
-    granted = Granted(bare)
-    login = f"ssh -o BatchMode=yes {granted.allocation.nodes[1].control_address} hostname"
-    assert bare.node("node-0", login) == "node-1\n"
-    granted.inside("node-1", SWAP)
-    said = bare.node("node-0", f"{login} 2>&1; echo $?")
+    return Granted(bare)
+
+
+def test_nodes_among_themselves(mesh):
+    there = mesh.allocation.nodes[1].control_address
+    login = f"ssh -o BatchMode=yes {there}"
+    assert mesh.cluster.node("node-0", f"{login} hostname") == "node-1\n"
+    refused = mesh.cluster.node("node-0", f"{login} -W 127.0.0.1:22 2>&1 || true")
+    assert "administratively prohibited" in refused, "the mesh's keys forward nothing"
+
+    mesh.swap("node-1")
+    said = mesh.cluster.node("node-0", f"{login} hostname 2>&1; echo $?")
     assert "Host key verification failed" in said
     assert said.endswith("255\n")
+    assert mesh.seen["node-1"] in said
+
+
+def test_private_keys_stay_where_they_were_made(mesh):
+    """The mesh's on their nodes, the operator's on the controller."""
+    own = mesh.inside("node-0", "cat /home/gpubed/.ssh/id_gpubed").splitlines()[2]
+    operators = mesh.paths.private_key.read_text().splitlines()[2]
+
+    def holders(name, text):
+        return mesh.inside(name, f"grep -rlsF --exclude-dir=cache -e {text} /etc /home /root /var || true")
+
+    assert holders("node-0", own) == "/home/gpubed/.ssh/id_gpubed"
+    assert holders("node-1", own) == holders("node-0", operators) == ""
+    files = [path for path in mesh.cluster.root.rglob("*") if path.is_file()]
+    assert [path for path in files if own.encode() in path.read_bytes()] == []
+
+
+def test_a_key_of_the_mesh_is_worth_nothing_elsewhere(mesh, tmp_path):
+    stolen = tmp_path / "stolen"
+    stolen.write_text(mesh.inside("node-0", "cat /home/gpubed/.ssh/id_gpubed") + "\n")
+    stolen.chmod(0o600)
+    # The way is the same but for the key: this machine is no address of the cluster.
+    options = ["-o", "IdentityFile=none", "-o", "BatchMode=yes", "-i", str(stolen)]
+    config = tmp_path / "ssh_config"
+    config.write_text(
+        "".join(
+            line
+            for line in mesh.paths.ssh_config.read_text().splitlines(keepends=True)
+            if "IdentityFile" not in line
+        )
+    )
+    command = ["ssh", "-F", str(config), *options, "node-1", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 255
+    assert "Permission denied (publickey)" in done.stderr
 
 
 def test_a_node_that_really_has_a_new_key_is_taken_back(bare):
     """The hint, followed: Docker is asked for the key, not the network."""
     bare.call("up")
     granted = Granted(bare)
-    granted.inside("node-1", SWAP)
+    granted.swap("node-1")
     bare.call("up", "--refresh")
     assert bare.node("node-1", "hostname") == "node-1\n"
     bare.call("up")

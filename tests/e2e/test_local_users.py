@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_no_other_user_gets_in(bare):
     ports, sockets, said = watch(bare, "up", "--engine", "embedded")
     assert "created Node node-1" in said
     assert ports == set()
-    assert {"engine", "provider"} <= {os.path.basename(path) for path in sockets}
+    assert {"engine", "provider"} <= {Path(path).name for path in sockets}
     assert not any(sockets.values()), sockets
 
     # Ansible and mitogen; bare nodes come as far as the first role.
