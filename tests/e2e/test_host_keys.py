@@ -243,7 +243,9 @@ def test_private_keys_stay_where_they_were_made(mesh):
     operators = mesh.paths.private_key.read_text().splitlines()[2]
 
     def holders(name, text):
-        return mesh.inside(name, f"grep -rlsF --exclude-dir=cache -e {text} /etc /home /root /var || true")
+        return mesh.inside(
+            name, f"grep -rlsF --exclude-dir=cache -e {text} /etc /home /root /var || true"
+        )
 
     assert holders("node-0", own) == "/home/gpubed/.ssh/id_gpubed"
     assert holders("node-1", own) == holders("node-0", operators) == ""
