@@ -20,9 +20,9 @@ def test_horovodrun_starts_no_rank_there(swapped, controller):
     before = swapped.logins()
     command = f"bash -lc 'gpubed-horovodrun {controller} -- true' 2>&1; echo $?"
     said = swapped.cluster.node("head", command)
-    assert "Host key verification failed" in said
     assert int(said.splitlines()[-1]) != 0
-    assert swapped.logins() == before
+    assert swapped.logins() == before, said
+    assert "Host key verification failed" in said
 
 
 def test_horovod_itself_asks_for_checked_keys(swapped):
