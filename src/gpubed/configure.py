@@ -21,10 +21,12 @@ from typing import Any
 import ansible_runner
 
 from gpubed import paths, runlock
+from gpubed.allocation import load as load_allocation
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
 from gpubed.progress import emit
 from gpubed.roles import PHASES
+from gpubed.ssh import greet
 
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
 _OURS = "mitogen_linear"  # playbooks/strategy_plugins
@@ -70,6 +72,7 @@ def configure(
 
     Raises:
         ConfigurationFailed: A task failed or a node was not reached.
+        HostKeyMismatch: Somebody else answers in a node's place.
         Locked: Another configuration of the cluster does not end.
     """
     with runlock.locked(cluster.state / "configure.lock", "configure", _WAIT_FOR_OTHER_RUN):
@@ -89,6 +92,7 @@ def configure(
     watcher.outcome.log = _keep_log(cluster, Path(runner.config.artifact_dir) / "stdout")
     watcher.finish()
     if runner.rc != 0:
+        _say_whose_key(cluster, watcher.distrusted)
         raise ConfigurationFailed(
             watcher.failure or f"Ansible ended with exit code {runner.rc}",
             f"whole output: {watcher.outcome.log}",
@@ -102,6 +106,8 @@ def environment() -> dict[str, str]:
         "ANSIBLE_CONFIG": str(paths.assets() / "ansible.cfg"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "ANSIBLE_NOCOLOR": "1",
+        # ansible-runner would set it to False; an inventory of an earlier gpubed does not object.
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
     }
     wanted = os.environ.get(STRATEGY, _OURS)
     if wanted != _OURS:
@@ -139,12 +145,20 @@ def _keep_log(cluster: ClusterPaths, stdout: Path) -> Path:
     return log
 
 
+def _say_whose_key(cluster: ClusterPaths, names: Iterable[str]) -> None:
+    """Look again at nodes whose host keys Ansible did not know: it does not say which it saw."""
+    allocation = load_allocation(cluster.allocation)
+    for name in names:
+        greet(allocation.node(name), cluster)
+
+
 class _Watcher:
     """Turns ansible-runner's events into ours and remembers the first failure."""
 
     def __init__(self) -> None:
         self.outcome = Outcome()
         self.failure: str | None = None
+        self.distrusted: list[str] = []
         self._phase: str | None = None
         self._since = 0.0
 
@@ -177,6 +191,8 @@ class _Watcher:
         answer = data.get("res") or {}
         if result in ("failed", "unreachable") and not data.get("ignore_errors"):
             reason = _reason(answer)
+            if result == "unreachable" and "host key" in reason.lower():
+                self.distrusted.append(str(data.get("host")))
             where = f"{data.get('role') or self._phase}: {data.get('task')}"
             self.failure = self.failure or f"{where} failed on {data.get('host')}: {reason}"
             emit(

@@ -99,4 +99,10 @@ def _mitogen() -> Finding:
 
 def _engine() -> Finding:
     path = shutil.which("pulumi")
-    return Finding("engine", True, f"Pulumi CLI at {path}" if path else "embedded (no CLI on PATH)")
+    if path is None:
+        return Finding("engine", True, "embedded (no CLI on PATH)")
+    return Finding(
+        "engine",
+        True,
+        f"Pulumi CLI at {path}; where others use this machine too, see docs/concepts/security.md",
+    )

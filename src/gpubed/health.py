@@ -18,7 +18,7 @@ from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.reading import Unreadable
-from gpubed.ssh import SSH, Unreachable
+from gpubed.ssh import SSH, Unreachable, greet
 
 _AT_ONCE = 16
 _PROGRAM = "sudo -n gpubed-health"
@@ -72,12 +72,14 @@ def usable(
 
     Raises:
         GpubedError: The head is not well: nothing can start without it.
+        Unreachable: The head does not answer, or somebody else does in its place.
     """
     if not allocation.nodes or "health" not in roles.active(plan):
         return allocation, []
     left_out = [found for found in look(cluster, allocation.nodes) if found.state != "well"]
     names = {found.node for found in left_out}
     if allocation.head.name in names:
+        greet(allocation.head, cluster)
         reason = next(f.reason for f in left_out if f.node == allocation.head.name)
         raise GpubedError(
             f"the head {allocation.head.name} is not well: {reason}",

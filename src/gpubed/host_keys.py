@@ -34,7 +34,7 @@ def prove(address: str, host_keys: tuple[str, ...], port: int = 22, timeout: flo
                 raise Unreachable(why) from None
         time.sleep(_PAUSE_S)
     if key not in host_keys:
-        raise HostKeyMismatch(f"{address}:{port} presents another host key than the node's own")
+        raise HostKeyMismatch(f"{address}:{port}", host_keys, key)
 
 
 def presented(node: Node, paths: ClusterPaths, timeout: float = 30.0) -> str:

@@ -87,6 +87,9 @@ def variables(plan: ClusterPlan, allocation: Allocation, paths: ClusterPaths) ->
     }
     return {
         "ansible_ssh_common_args": "-F {{ gpubed_state_dir }}/ssh_config",
+        # A variable counts more than ANSIBLE_HOST_KEY_CHECKING, which ansible-runner sets to
+        # False; mitogen would then override the ssh_config.
+        "ansible_host_key_checking": True,
         "gpubed_cluster": allocation.cluster,
         "gpubed_uuid": allocation.uuid,
         "gpubed_user": allocation.head.user,

@@ -24,10 +24,11 @@ from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan, from_file
-from gpubed.ssh import SSH
+from gpubed.ssh import HostKeyMismatch, greet
 from gpubed.stack import EngineName, Stack
 from gpubed.verification import Verification
 
+_UNRECOGNIZED = "unrecognized"
 _NOT_A_CHANGE = {"same", "read", "refresh"}
 
 
@@ -208,8 +209,12 @@ def probe(
 
     Raises:
         GpubedError: A node or a service does not answer.
+        HostKeyMismatch: Somebody else answers in a node's place.
     """
     states = node_states(cluster, wanted, granted, backend)
+    for node in granted.nodes:
+        if states[node.name] == _UNRECOGNIZED:
+            greet(node, cluster)  # its words are more than a state
     if dead := {name: state for name, state in states.items() if state != "ready"}:
         listed = ", ".join(f"{name} is {state}" for name, state in dead.items())
         raise GpubedError(listed, f"gpubed up {cluster.name} --refresh")
@@ -220,7 +225,9 @@ def probe(
 def node_states(
     cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
 ) -> dict[str, str]:
-    """Return each node's state: ready, unreachable, stopped or missing.
+    """Return each node's state: ready, unreachable, unrecognized, stopped or missing.
+
+    Unrecognized is one that answers with another host key than its own.
 
     Of bare nodes, it is what the testbed says: nobody logs in to them.
     """
@@ -232,8 +239,9 @@ def node_states(
         if states[node.name] != "ready":
             return states[node.name]
         try:
-            with SSH(node, cluster) as ssh:
-                ssh.run("true")
+            greet(node, cluster)
+        except HostKeyMismatch:
+            return _UNRECOGNIZED
         except GpubedError:
             return "unreachable"
         return "ready"

@@ -7,13 +7,14 @@ never are, since nobody can know how far the first attempt came. Never prints.
 from __future__ import annotations
 
 import base64
+import hashlib
 import logging
 import shlex
 import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -36,6 +37,7 @@ _NO_EXIT_CODE = -1  # paramiko's too
 _KEEPALIVE_S = 15
 _TAIL = 10
 _LONGEST = 16 * 2**20  # bytes of a command's output; the rest is thrown away
+_ELSE = "if not, do not go on (docs/how-to/host-keys.md)"
 CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
 
 
@@ -66,7 +68,24 @@ class Unreachable(GpubedError):
 
 
 class HostKeyMismatch(Unreachable):
-    """Another host key than the allocated node's; never retried."""
+    """Another host key than the allocated node's; never retried.
+
+    Args:
+        who: Where it was seen, in words.
+        expected: The node's own keys (`type base64`).
+        seen: The key that was presented.
+        hint: What to do when the node itself has changed its key.
+    """
+
+    def __init__(
+        self, who: str, expected: Iterable[str], seen: str, hint: str | None = None
+    ) -> None:
+        own = " or ".join(map(_fingerprint, expected))
+        super().__init__(
+            f"{who} presents the host key {_fingerprint(seen)}, but its own is {own}: "
+            "somebody else may be answering, so nobody logged in",
+            hint,
+        )
 
 
 class CommandFailed(GpubedError):
@@ -206,8 +225,8 @@ class SSH:
         while True:
             try:
                 return self._transport().open_session(timeout=CONNECT_S)
-            except paramiko.BadHostKeyException:
-                raise _mismatch(self.node) from None
+            except paramiko.BadHostKeyException as error:
+                raise self._mismatch(error.key) from None
             except CONNECTION_ERRORS as error:
                 self.close()
                 if attempt == _ATTEMPTS:
@@ -271,8 +290,8 @@ class SSH:
         there = (self.node.control_address, self.node.port)
         try:
             transport = self._jump._transport()
-        except paramiko.BadHostKeyException:
-            raise _mismatch(self._jump.node) from None
+        except paramiko.BadHostKeyException as error:
+            raise self._jump._mismatch(error.key) from None
         return transport.open_channel("direct-tcpip", there, ("", 0), timeout=CONNECT_S)
 
     def unreachable(self, error: Exception) -> Unreachable:
@@ -288,6 +307,18 @@ class SSH:
         else:
             why = f"does not answer SSH on {node.control_address}:{node.port}: {_words(error)}"
         return Unreachable(f"{node.name} {why}", f"gpubed status {cluster}")
+
+    def _mismatch(self, seen: paramiko.PKey) -> HostKeyMismatch:
+        node = self.node
+        return HostKeyMismatch(
+            f"{node.name} ({known_as(node.control_address, node.port)})",
+            node.host_keys,
+            f"{seen.get_name()} {seen.get_base64()}",
+            # What the user's own key opens, the user vouches for.
+            f"if you reinstalled it, correct its key in your known_hosts or in cluster.yml; {_ELSE}"
+            if self._identity
+            else f"if you reinstalled it: gpubed up {self._paths.name} --refresh; {_ELSE}",
+        )
 
     def _request(self, request: Callable[[str], None], argument: str) -> None:
         try:
@@ -306,6 +337,17 @@ class SSH:
                 raise GpubedError(f"cannot copy files with {self.node.name}: {error}") from None
 
 
+def greet(node: Node, paths: ClusterPaths) -> None:
+    """Log in to a node and out again.
+
+    Raises:
+        Unreachable: It does not let us in; says why.
+        HostKeyMismatch: Somebody else answers in its place.
+    """
+    with SSH(node, paths) as ssh:
+        ssh.run("true")
+
+
 def _last_hop(node: Node, paths: ClusterPaths) -> SSH | None:
     """Return the connection through which a node is reached, if it is not reached at once."""
     if not node.via:
@@ -322,11 +364,11 @@ def _public_key(text: str) -> paramiko.PKey:
         raise GpubedError(f"{text[:80]!r} is no host key: {error}") from None
 
 
-def _mismatch(node: Node) -> HostKeyMismatch:
-    return HostKeyMismatch(
-        f"{node.name} ({node.control_address}) presents another host key than the allocated node's",
-        "somebody else may be answering there; gpubed render when the node was replaced",
-    )
+def _fingerprint(key: str) -> str:
+    """Return a public key's fingerprint as `ssh-keygen -l` writes it."""
+    kind, encoded = key.split()[:2]
+    digest = base64.b64encode(hashlib.sha256(base64.b64decode(encoded)).digest())
+    return f"SHA256:{digest.decode().rstrip('=')} ({kind})"
 
 
 def _words(error: Exception) -> str:

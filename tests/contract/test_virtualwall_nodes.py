@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import inventory, secret, ssh
+from gpubed import host_keys, inventory, secret, ssh
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import NodeFailed
 from gpubed.backends.virtualwall import acquaintance, node, proof
@@ -19,6 +19,7 @@ from gpubed.backends.virtualwall.slice import SliceDriver
 from gpubed.ssh import SSH, HostKeyMismatch
 from support.am import AmServer, Site
 from support.am.machines import Machines
+from support.impostor import SWAP
 from support.wall import NAME, Wall
 
 pytestmark = [pytest.mark.testbeds, pytest.mark.docker]
@@ -159,6 +160,24 @@ def test_another_key_than_the_proved_one_ends_the_connection(there):
     wrong = {**there.made["node-0"], "host_keys": there.made["node-1"]["host_keys"]}
     impostor = Node.model_validate({"name": "node-0", "group": "", "role": "head", **wrong})
     with SSH(impostor, there.paths) as ssh_, pytest.raises((HostKeyMismatch, ssh.Unreachable)):
+        ssh_.run("true")
+
+
+def test_a_node_that_was_installed_anew_proves_its_new_key(there, monkeypatch):
+    """An image that is loaded again makes new keys, and runs the startup command again."""
+    name, old = "node-1", there.made["node-1"]
+    with into(there, name) as ssh_:
+        ssh_.run("sudo -n sh -c %s", SWAP)
+    monkeypatch.setattr(node, "_PROOF_S", 1.0)
+    with pytest.raises(ssh.Unreachable, match="does not prove"):
+        NodeDriver().read(old["id"], inputs_of(there, name))
+    seen = Node.model_validate({"name": name, "group": "", "role": "worker", **old})
+    keys = (host_keys.presented(seen, there.paths),)
+    with SSH(seen.model_copy(update={"host_keys": keys}), there.paths) as ssh_:
+        ssh_.run(proof.command(there.paths))
+    there.made[name] = NodeDriver().read(old["id"], inputs_of(there, name))
+    assert there.made[name]["host_keys"] != old["host_keys"]
+    with into(there, name) as ssh_:
         ssh_.run("true")
 
 

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import uuid
+from contextlib import contextmanager
 
 import pytest
 
@@ -67,14 +68,21 @@ def _rank_image(suite, folder):
     return name, archive
 
 
-@pytest.fixture
-def bare(docker, tmp_path):
-    """A project with two nodes that are not configured, not yet up."""
+@contextmanager
+def bare_cluster(root):
+    """Give a project with two nodes that are not configured, not yet up; take it down."""
     nodes = [{"name": "node", "count": 2, "machine": {"cpus": 1, "memory": "512 MiB"}}]
-    made = Cluster(tmp_path, unique("bare"), nodes=nodes, configure=False)
+    made = Cluster(root, unique("bare"), nodes=nodes, configure=False)
     try:
         yield made
     finally:
         subprocess.run(
             [str(BIN / "gpubed"), "down", made.name, "-y"], env=made.environment, check=False
         )
+
+
+@pytest.fixture
+def bare(docker, tmp_path):
+    """A project with two nodes that are not configured, not yet up."""
+    with bare_cluster(tmp_path) as made:
+        yield made

@@ -56,6 +56,20 @@ def test_no_secret_leaves_its_file(cluster, kind):
     assert processes_with(cluster, secret) == []
 
 
+def test_no_secret_is_an_argument_while_roles_run(cluster):
+    """Processes of local nodes are processes of this machine, too."""
+    wanted = secrets(cluster).values()
+    run = cluster.start("configure", cluster.name, "--tags", "jupyterlab", stderr=subprocess.PIPE)
+    seen = set()
+    while run.poll() is None:
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            seen.add(_read(process))
+        time.sleep(0.01)
+    assert run.returncode == 0, run.stderr.read()
+    assert any("ansible-playbook" in line for line in seen)
+    assert [line for line in seen if any(secret in line for secret in wanted)] == []
+
+
 def test_nodes_do_not_log_the_token(cluster):
     token = secrets(cluster)["token"]
     assert token not in cluster.node("head", "sudo journalctl --no-pager")

@@ -17,6 +17,7 @@ from gpubed.engine.checkpoint import verify
 from gpubed.engine.cipher import PassphraseCipher
 from gpubed.engine.state import decode
 from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
+from support import listening
 
 A = {"name": "a", "props": {"size": 1}}
 B = {"name": "b", "props": {"size": 2, "peer": "@a.ip", "pw": "!hush"}}
@@ -257,6 +258,24 @@ def test_a_killed_engine_leaves_a_pending_operation_and_no_process(theatre):
     assert [p["type"] for p in theatre.latest()["pending_operations"]] == ["creating"]
     theatre.engine().refresh(clear_pending_creates=True)
     assert "pending_operations" not in theatre.latest()
+
+
+def test_only_this_user_reaches_the_processes_that_run_what_they_are_sent(theatre):
+    theatre.set({"name": "a", "props": {"sleep": 4}})
+    engine = _play_in_a_process(theatre)
+    wait_for(lambda: theatre.calls("create"))
+    family = _children_of_the_scene(theatre)
+    assert listening.tcp(family) == set()
+    sockets = {Path(path) for path in listening.unix(family)}
+    assert {path.name for path in sockets} == {"engine", "provider"}
+    [folder] = {path.parent for path in sockets}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    if os.geteuid() == 0:
+        assert all(listening.lets_in(str(path), os.getuid()) for path in sockets)
+        assert not any(listening.lets_in(str(path), listening.NOBODY) for path in sockets)
+    engine.communicate(timeout=20)
+    assert engine.returncode == 0
+    assert not folder.exists()
 
 
 def test_ctrl_c_lets_the_step_in_flight_finish_and_starts_no_other(theatre):

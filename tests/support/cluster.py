@@ -59,19 +59,19 @@ class Cluster:
         assert document["schema"] == f"gpubed/{verb}/1"
         return document
 
-    def playbook(self, *words, as_gpubed=False):
-        """Run the playbooks by hand: plainly, or with what `gpubed env` exports."""
-        settings = strategy() if as_gpubed else {}
+    def playbook(self, *words, as_gpubed=False, path="playbooks/site.yml", rc=0, **settings):
+        """Run a playbook by hand: plainly, or with what `gpubed env` exports."""
+        gpubeds = strategy() if as_gpubed else {}
         command = [str(BIN / "ansible-playbook"), "-i", str(self.spec_path.parent)]
         done = subprocess.run(
-            [*command, "playbooks/site.yml", *words],
+            [*command, str(path), *words],
             cwd=ROOT,
-            env={**self.environment, **settings},
+            env={**self.environment, **gpubeds, **settings},
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == rc, done.stdout + done.stderr
         return done.stdout
 
     def node(self, name, command, text=None):

@@ -28,3 +28,15 @@ def test_readme_names_only_make_targets_that_exist():
     for path in DOCUMENTS:
         named = set(re.findall(r"`make ([a-z-]+)", path.read_text()))
         assert named <= targets, path
+
+
+def test_every_promise_names_tests_that_exist():
+    """`docs/concepts/security.md` says what would show that a promise is broken."""
+    page = (ROOT / "docs" / "concepts" / "security.md").read_text()
+    named = re.findall(r"`((?:tests|roles)/[\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(named) > 20
+    for path, test in named:
+        assert re.search(rf"^ *def {test or 'test_'}", (ROOT / path).read_text(), re.M), (
+            path,
+            test,
+        )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpubed import applied, inventory, roles
+from gpubed import applied, configure, inventory, roles
 from gpubed.allocation import Hop
 from gpubed.paths import Project, assets
 from support.samples import sample_allocation, sample_plan
@@ -74,6 +74,13 @@ def test_openssh_reads_the_configuration_and_checks_host_keys(rendered):
     assert f"hostname {granted.head.control_address}" in shown
     assert "stricthostkeychecking true" in shown
     assert "passwordauthentication no" in shown
+
+
+def test_ansible_checks_host_keys_whatever_the_environment_says(rendered, monkeypatch):
+    """ansible-runner sets the variable to False where it is not set."""
+    monkeypatch.setenv("ANSIBLE_HOST_KEY_CHECKING", "False")
+    assert variables(rendered[0])["ansible_host_key_checking"] is True
+    assert configure.environment()["ANSIBLE_HOST_KEY_CHECKING"] == "True"
 
 
 def test_known_hosts_has_every_key_by_name_and_address(rendered):

@@ -166,16 +166,22 @@ def test_connecting_is_retried_then_unreachable(
     assert refusing.calls == 3
 
 
-def test_wrong_host_key_is_not_retried(
-    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("identity", "way_on"), [(None, "gpubed up lab --refresh"), ("/my/key", "your known_hosts")]
+)
+def test_wrong_host_key_is_not_retried_and_named(
+    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch, identity: str | None, way_on: str
 ) -> None:
-    key = paramiko.ECDSAKey.generate()
-    refusing = Refusing([paramiko.BadHostKeyException("192.0.2.1", key, key)])
-    made = SSH(NODE, paths)
+    own, seen = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
+    refusing = Refusing([paramiko.BadHostKeyException("192.0.2.1", seen, own)])
+    known = f"{own.get_name()} {own.get_base64()}"
+    made = SSH(NODE.model_copy(update={"host_keys": (known,)}), paths, identity)
     monkeypatch.setattr(made, "_connect", refusing)
-    with pytest.raises(ssh.HostKeyMismatch):
+    with pytest.raises(ssh.HostKeyMismatch) as caught:
         made.wait_ready()
     assert refusing.calls == 1
+    for part in ("node-0 (192.0.2.1)", own.fingerprint, seen.fingerprint, way_on, "do not go on"):
+        assert part in str(caught.value)
 
 
 def test_missing_private_key_is_named(paths: ClusterPaths) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -74,8 +72,7 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
         self.outputs: Properties | None = None
         self.finished = threading.Event()
         self._may_exit = threading.Event()
-        self._folder = tempfile.mkdtemp(prefix="gpubed-")
-        self.address = f"unix:{Path(self._folder) / 'engine'}"
+        self.address = f"unix:{run.sockets / 'engine'}"
         # Every registration in flight holds one thread until its step is done.
         pool = ThreadPoolExecutor(4 * run.parallel + 16, "monitor")
         self._server = grpc.server(pool, options=CHANNEL_OPTIONS)
@@ -91,12 +88,9 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
     def close(self) -> None:
         """Stops serving."""
         self._may_exit.set()
-        try:
-            # A Ctrl-C, which only the main thread sees, would leave gRPC half shut down.
-            with ThreadPoolExecutor(1, "shutdown") as aside:
-                aside.submit(lambda: self._server.stop(0.2).wait()).result()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        # A Ctrl-C, which only the main thread sees, would leave gRPC half shut down.
+        with ThreadPoolExecutor(1, "shutdown") as aside:
+            aside.submit(lambda: self._server.stop(0.2).wait()).result()
 
     # --- ResourceMonitor
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpubed.engine import deletion, refresh
 from gpubed.engine.child import Child
@@ -50,7 +53,7 @@ class Operation:
             registrar = Registrar(run, steps, self.opened.checkpoint.resources, self.opened.config)
             monitor = Monitor(run, registrar, self.opened.config, self.stack.project.root)
             try:
-                run.provider.start(monitor.address, self.opened.config)
+                run.provider.start(self.opened.config)
                 return self._supervise(run, steps, registrar, monitor)
             finally:
                 monitor.close()
@@ -80,7 +83,7 @@ class Operation:
         with self._run() as run:
             resources = self.opened.checkpoint.resources
             if any(state.provider for state in resources):
-                run.provider.start("", _recorded_config(resources))
+                run.provider.start(_recorded_config(resources))
             work(run)
 
     @contextlib.contextmanager
@@ -91,9 +94,11 @@ class Operation:
         """
         file = None if self.preview else self.stack.file
         journal = Journal(self.opened.checkpoint, self.opened.cipher, file)
+        sockets = Path(tempfile.mkdtemp(prefix="gpubed-"))  # mode 0700
         provider = Provider(
             self.stack.project.name,
             self.stack.project.root,
+            sockets,
             self.environment,
             self.parallel,
             lambda line: self.reporter.log("info", line),
@@ -104,6 +109,7 @@ class Operation:
             journal,
             provider,
             self.reporter,
+            sockets,
             self.preview,
             self.parallel,
         )
@@ -118,6 +124,7 @@ class Operation:
         finally:
             provider.stop()
             journal.close()
+            shutil.rmtree(sockets, ignore_errors=True)
         if run.error:
             raise run.error
         if failed := self.reporter.failed:

@@ -42,6 +42,7 @@ class Provider:
     Args:
         project: The project's name, which providers ask for.
         cwd: The folder of Pulumi.yaml.
+        sockets: A folder that only this user may enter.
         environment: Extra variables for the process.
         parallel: How many calls may run at once.
         on_line: Receives what providers print.
@@ -51,11 +52,13 @@ class Provider:
         self,
         project: str,
         cwd: Path,
+        sockets: Path,
         environment: Mapping[str, str],
         parallel: int,
         on_line: Callable[[str], None],
     ) -> None:
         self._cwd = cwd
+        self._socket = sockets / "provider"
         self._environment = {
             **environment,
             "PULUMI_PROJECT": project,
@@ -68,11 +71,14 @@ class Provider:
         self._config: Properties = {}
         self._connecting = threading.Lock()
 
-    def start(self, address: str, config: Properties) -> None:
+    def start(self, config: Properties) -> None:
         """Starts the process without waiting for it; call it from the run's own thread."""
         self._config = config
         self._child = Child(
-            ["-m", "gpubed.engine.worker", address], self._cwd, self._environment, self._on_line
+            ["-m", "gpubed.engine.worker", str(self._socket)],
+            self._cwd,
+            self._environment,
+            self._on_line,
         )
 
     def stop(self) -> None:
@@ -179,11 +185,11 @@ class Provider:
 
     def _connect(self) -> Any:
         assert self._child is not None  # noqa: S101
-        port = self._child.first_line()
+        said = self._child.first_line()  # a port's number, which means nothing for a socket
         self._child.pump_output()
-        if not port.isdigit():
-            raise ProviderFailed(f"the provider process did not start: {port or 'no output'}")
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS)
+        if not self._socket.is_socket():
+            raise ProviderFailed(f"the provider process did not start: {said or 'no output'}")
+        self._channel = grpc.insecure_channel(f"unix:{self._socket}", options=CHANNEL_OPTIONS)
         stub = provider_pb2_grpc.ResourceProviderStub(self._channel)
         stub.Configure(pb.ConfigureRequest(args=to_struct(self._config), acceptSecrets=True))
         return stub

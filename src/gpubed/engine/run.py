@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpubed.engine.failures import ProviderFailed
 from gpubed.engine.journal import Journal
@@ -47,6 +48,7 @@ class Run:
         journal: Where states go.
         provider: Who makes them real.
         reporter: Who hears of it.
+        sockets: The folder where its processes meet; only this user may enter it.
         preview: Nothing is changed.
         lock: Guards decisions and the lists of states; never held during a provider's step.
     """
@@ -56,6 +58,7 @@ class Run:
     journal: Journal
     provider: Provider
     reporter: Reporter
+    sockets: Path
     preview: bool
     parallel: int
     lock: threading.RLock = field(default_factory=threading.RLock)

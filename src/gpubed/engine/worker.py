@@ -1,26 +1,38 @@
 """Runs the SDK's dynamic provider server as a child that cannot outlive the engine.
 
-`python -m gpubed.engine.worker <engine address>`
+`python -m gpubed.engine.worker <socket>`
+
+The server runs whatever it is sent (`dill.loads`), and the SDK lets it listen on a TCP
+port of the loopback interface, which every user of this machine may connect to. Here it
+listens on a socket in a folder that only this user may enter.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import runpy
-from concurrent import futures
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
 
 from gpubed.engine import lifeline
 
 
 def main() -> None:
-    """Starts the server; it prints its port and serves until it is ended."""
+    """Starts the server; it prints a line when it listens, and serves until it is ended."""
     lifeline.attach()
-    # The SDK allows four calls at once, however many nodes a cluster has.
-    pool = functools.partial(futures.ThreadPoolExecutor)
-    futures.ThreadPoolExecutor = lambda max_workers=None: pool(  # type: ignore
-        max_workers=max(max_workers or 0, int(os.environ[lifeline.PROVIDER_THREADS]))
-    )
+    here, make = f"unix:{sys.argv[1]}", grpc.server
+
+    def server(_pool: Any, **options: Any) -> Any:
+        # The SDK allows four calls at once, however many nodes a cluster has.
+        made = make(ThreadPoolExecutor(int(os.environ[lifeline.PROVIDER_THREADS])), **options)
+        listen = made.add_insecure_port
+        made.add_insecure_port = lambda address: listen(here)
+        return made
+
+    grpc.server = server
     runpy.run_module("pulumi.dynamic", run_name="__main__")
 
 

@@ -122,14 +122,20 @@ class NodeDriver(Driver):
         return given.sliver, result
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look whether the testbed still grants the node; it need not answer."""
+        """Look whether the testbed still grants the node; it need not answer.
+
+        Raises:
+            Unreachable: It answers with another host key and cannot prove it.
+        """
         node = NodeInputs.model_validate(inputs)
         cluster = Project.find().cluster(node.cluster)
         given = _granted_now(node, cluster)
         if given.failed or given.sliver != id:
             return None
         known = acquaintance.load(cluster, node.name)
-        return known if known and known["id"] == id else _met(node, given, cluster)
+        if known and known["id"] == id and not _has_another_key(node, known, cluster):
+            return known
+        return _met(node, given, cluster)
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Prepare the node with the new settings."""
@@ -239,6 +245,16 @@ def _answering(node: NodeInputs, given: Given, addresses: list[str]) -> str:
                 "without IPv6, name the testbed's bastion in backend.bastion",
             )
         time.sleep(_LOOK_S)
+
+
+def _has_another_key(node: NodeInputs, known: dict[str, Any], cluster: ClusterPaths) -> bool:
+    """Say whether a node that can prove its keys was installed anew, or somebody else answers."""
+    if node.testbed.host_keys == "first_use":
+        return False
+    try:
+        return host_keys.presented(_node(node.name, known), cluster, 0) not in known["host_keys"]
+    except Unreachable:
+        return False
 
 
 def _host_keys(node: NodeInputs, door: _Door, cluster: ClusterPaths) -> tuple[str, ...]:
