@@ -96,7 +96,7 @@ def test_a_job_has_a_rank_per_gpu_and_says_that_no_gpu_computed(cluster):
     result = cluster.json("run", "digits", "--set", "epochs=12")
     assert (result["status"], result["world_size"]) == ("ok", sum(asked(cluster).values()))
     assert result["simulated"] is True
-    assert result["backend"]["device"].startswith("cpu (simulated ")
+    assert result["device"].startswith("cpu (simulated ")
 
 
 def test_a_job_in_containers_sees_the_gpus_that_were_asked_for(cluster, rank_image):
