@@ -145,7 +145,7 @@ FAULTS = {
 
 
 def look_twice(cluster, node):
-    cluster.node(node, "for i in 1 2; do sudo systemctl start gpubed-health.service; done")
+    cluster.node(node, "sudo gpubed-health watch; sudo gpubed-health watch")
 
 
 def states(cluster, *words, rc=0):
@@ -162,7 +162,8 @@ def test_a_gpu_that_fails_is_found_left_out_and_requalified(cluster, fault):
         look_twice(cluster, node)
         found = states(cluster, rc=1)[node]
         assert found["state"] == "quarantined"
-        assert re.search(FAULTS[fault], found["reason"]), found["reason"]
+        reason = found["quarantine"]["reason"]
+        assert re.search(FAULTS[fault], reason), reason
         result = cluster.json("run", "digits", "--set", "epochs=2", rc=1)
         assert list(result["left_out"]) == [node], "only its accuracy may be too low"
         assert states(cluster, "--requalify", node, rc=1)[node]["state"] == "quarantined"

@@ -15,6 +15,7 @@ from gpubed.cli import report
 from gpubed.cli.commands import run
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
+from gpubed.errors import GpubedError
 from gpubed.hardware.facts import Facts
 from gpubed.health import NodeHealth
 from gpubed.paths import Project
@@ -144,7 +145,7 @@ def results_of(context):
     for function in verify.CHECKS:
         try:
             said = list(function(context))
-        except (AttributeError, KeyError, ValueError, OSError):
+        except (AttributeError, GpubedError, KeyError, ValueError, OSError):
             continue
         yield from (verify._honest(check, context) for check in said)
 

@@ -198,7 +198,7 @@ def test_a_report_is_read_back(made, tmp_path):
 def test_another_file_is_refused_in_a_line(tmp_path, content):
     path = tmp_path / "report.json"
     path.write_bytes(content)
-    with pytest.raises(GpubedError, match="is no GPU report"):
+    with pytest.raises(GpubedError, match="cannot be read"):
         report.read(path)
 
 
