@@ -38,7 +38,7 @@ test-vms: ## virtual machines: the contract of the backend, NFS and RDMA between
 
 test-gpu: ## the whole way of GPU clusters, on nodes that pretend to have GPUs
 	@./setup.sh test
-	@GPUBED_VM=1 $(PYTEST) tests -m simulated
+	@GPUBED_VM=1 GPUBED_KEEP=1 $(PYTEST) tests/e2e/test_gpu.py tests/e2e/test_gpu_static.py
 
 test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=debian-12 CHANGED=1 for a part
 	@./setup.sh test

@@ -3,13 +3,16 @@
 Nothing computes on a GPU here, and nothing may say that it did.
 """
 
+import os
 import re
+import time
 
 import pytest
 
 from e2e.conftest import unique
+from support import gpu_results
 from support.cluster import Cluster, labelled
-from support.gpu_cluster import SERVICES, checks, group, pin_driver
+from support.gpu_cluster import SERVICES, checks, group, model_of, pin_driver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
@@ -47,12 +50,18 @@ def cluster(request, docker, tmp_path_factory):
         recipe=recipe,
         services=SERVICES,
     )
+    started, failed = time.monotonic(), request.session.testsfailed
     try:
         made.first_up = made.json("up")
         yield made
     finally:
         made.call("down", "-y")
         assert labelled(made.name) == []
+    if os.environ.get("GPUBED_KEEP"):
+        passed, seconds = request.session.testsfailed == failed, round(time.monotonic() - started)
+        for one in groups:
+            what = gpu_results.Cluster(model_of(one), recipe, one["image"], "simulated")
+            gpu_results.keep(what, passed=passed, seconds=seconds)
 
 
 def asked(cluster):

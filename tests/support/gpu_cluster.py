@@ -17,6 +17,12 @@ def group(model, gpus, *, name="gpu", count=1, image="debian-12", has=None):
     }
 
 
+def model_of(node_group):
+    """Return the model that a node group pretends to have."""
+    simulate = node_group["simulate"]
+    return simulate if isinstance(simulate, str) else simulate["model"]
+
+
 def checks(document):
     return document["verification"]["checks"]
 
