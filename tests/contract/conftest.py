@@ -161,6 +161,10 @@ class Cluster:
         for made in reversed(self.made):
             if made.id:
                 self.delete(made)
+        # No driver removes data; `gpubed down` does it like this.
+        for thing in self.existing():
+            if thing.data:
+                self.backend.remove(thing)
 
     def existing(self) -> list[Existing]:
         """Return what the testbed has of it."""

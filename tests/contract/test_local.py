@@ -159,7 +159,7 @@ def test_stopped_node_is_started_and_shaped_again(
 
 def test_leftover_of_other_inputs_is_replaced(cluster: Any) -> None:
     made = cluster.node("node-1")
-    other = dataclasses.replace(made, inputs={**made.inputs, "public_key": "ssh-ed25519 AAAA"})
+    other = dataclasses.replace(made, inputs={**made.inputs, "shared": None})
     cluster.create(other)
     assert other.id != made.id
     cluster.create(made)
@@ -178,11 +178,18 @@ def test_what_is_not_ours_is_refused_and_kept(
     assert cluster.read(made) is not None
 
 
-def test_overlapping_subnet_names_the_setting(cluster: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("another", "networks.control.subnet"), ("contract", "gpubed audit contract")],
+)
+def test_overlapping_subnet_says_whose_it_is_and_what_to_do(
+    cluster: Any, name: str, hint: str
+) -> None:
     made = next(m for m in cluster.made if (m.kind, m.name) == ("network", "control"))
-    with pytest.raises(GpubedError, match="overlaps") as caught:
-        cluster.backend.driver("network").create({**made.inputs, "uuid": "0ther000-uuid"})
-    assert "networks.control.subnet" in (caught.value.hint or "")
+    inputs = {**made.inputs, "cluster": name, "uuid": "0ther000-uuid"}
+    with pytest.raises(GpubedError, match="contract has") as caught:
+        cluster.backend.driver("network").create(inputs)
+    assert hint in (caught.value.hint or "")
 
 
 def test_node_that_cannot_start_says_why_and_is_removed(cluster: Any) -> None:
