@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpubed import registry
+from gpubed import identities, registry
 from gpubed.backends.base import Backend, Existing
 from gpubed.errors import GpubedError
 from gpubed.reading import Unreadable
@@ -58,8 +58,9 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Whether everything of this cluster is where it belongs."""
-        return not (self.missing or self.unrecorded or self.interrupted)
+        """Whether everything of this cluster is where it belongs; data that was kept does."""
+        extra = [thing for thing in self.unrecorded if not thing.data]
+        return not (self.missing or extra or self.interrupted)
 
 
 def audit(stack: Stack) -> Audit:
@@ -89,7 +90,10 @@ def audit(stack: Stack) -> Audit:
 
 
 def owner(stack: Stack) -> tuple[str | None, Backend | None]:
-    """Return UUID and backend of a cluster, from its state: its run may have been cut short."""
+    """Return UUID and backend of a cluster, also of one whose state is gone.
+
+    From its state first: its run may have been cut short.
+    """
     uuid, backend = None, None
     for resource in stack.export().get("deployment", {}).get("resources", ()):
         outputs = resource.get("outputs", {})
@@ -101,7 +105,7 @@ def owner(stack: Stack) -> tuple[str | None, Backend | None]:
     if backend is None:
         with suppress(GpubedError):
             backend = registry.backend(spec_backend(load(stack.cluster.spec)))
-    return uuid, backend
+    return uuid or identities.kept(stack.cluster), backend
 
 
 def remove_unrecorded(stack: Stack, *, transient: bool = False) -> list[str]:

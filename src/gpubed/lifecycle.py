@@ -33,11 +33,12 @@ _NOT_A_CHANGE = {"same", "read", "refresh"}
 
 
 # What goes and comes without anybody's loss.
-_HARMLESS = {"Image", "Key", "Capacity", "Configuration"}
+_HARMLESS = {"Image", "Key", "HostKey", "Keypair", "SecGroupRule", "Capacity", "Configuration"}
 
 _LOSES = {
     "Volume": "a new one takes its place, the old one stays on the testbed",
     "Node": "what is on its own disks is lost",
+    "Instance": "what is on its own disks is lost",
 }
 
 Approve = Callable[[Sequence[str]], None]
@@ -280,15 +281,9 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
 def data_of(cluster: ClusterPaths, engine: EngineName) -> list[Existing]:
     """Return the volumes that a cluster's data is on."""
     cluster.project.prepare()
-    uuid, backend = _owner(Stack(cluster, engine))
+    uuid, backend = audits.owner(Stack(cluster, engine))
     found = backend.existing(cluster.name) if backend and uuid else []
     return [thing for thing in found if thing.uuid == uuid and thing.data]
-
-
-def _owner(stack: Stack) -> tuple[str | None, Backend | None]:
-    """Return UUID and backend of a cluster, also of one whose state is gone."""
-    uuid, backend = audits.owner(stack)
-    return uuid or identities.kept(stack.cluster), backend
 
 
 def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) -> Removal:
@@ -302,7 +297,7 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
     cluster.project.prepare()
     with runlock.hold(cluster.state, "down"):
         stack = Stack(cluster, engine)
-        uuid, backend = _owner(stack)
+        uuid, backend = audits.owner(stack)
         if backend:
             backend.require_engine(engine)
 
@@ -317,7 +312,9 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
         removed = audits.remove_unrecorded(stack, transient=True)
         result = stack.destroy(_emit)
         removed += [
-            f"{e.type.rsplit(':', 1)[-1]} {e.name}" for e in result.steps if e.op == "delete"
+            f"{_kind(e)} {e.name}"
+            for e in result.steps
+            if e.op == "delete" and _kind(e) != "Volume"
         ]
         if backend:
             removed += audits.remove(backend, left())

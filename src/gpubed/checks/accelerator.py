@@ -51,13 +51,11 @@ def gpus(context: Context) -> Iterator[Check]:
         )
         return
     errors = dict(context.on_each(_ecc_counters))
-    asking = [context.facts[node.name] for node in context.allocation.nodes if node.gpus]
-    drivers = {driver for facts in asking if facts for driver in _drivers(facts)}
     for node in context.allocation.nodes:
         if node.gpus:
             facts, proof = context.facts[node.name], context.proofs[node.name]
             yield _count(node, facts, proof)
-            yield _driver(node, facts, proof, drivers)
+            yield _driver(node, facts, proof)
             yield _ecc(node, facts, proof, errors[node])
         else:
             yield from (
@@ -105,11 +103,12 @@ def _count(node: Node, facts: Facts | None, proof: Proof) -> Check:
     )
 
 
-def _driver(node: Node, facts: Facts | None, proof: Proof, drivers: set[str]) -> Check:
+def _driver(node: Node, facts: Facts | None, proof: Proof) -> Check:
+    """Judge a node's driver; nodes may have others of their own, each that serves it."""
     mine = _drivers(facts) if facts else set()
     reason = ""
-    if len(drivers) != 1 or not mine:
-        reason = f"drivers of the cluster: {', '.join(sorted(drivers)) or 'none'}"
+    if len(mine) != 1:
+        reason = f"kernel and library say {', '.join(sorted(mine)) or 'nothing'}"
     elif not proof.computing:
         reason = "no GPU computes with it, see gpu.compute"
     return Check(
@@ -117,7 +116,7 @@ def _driver(node: Node, facts: Facts | None, proof: Proof, drivers: set[str]) ->
         node=node.name,
         result="fail" if reason else "pass",
         value=", ".join(sorted(mine)) or None,
-        limit="one on all nodes, and GPUs compute with it",
+        limit="kernel and library agree, and GPUs compute with it",
         reason=reason,
     )
 

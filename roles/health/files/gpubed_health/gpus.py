@@ -40,6 +40,16 @@ REMAPS = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|G
 COUNTS = re.compile(rf"{REMAPS.pattern}|\b(K80|P4|P40|P100|V100|T4|A2|A10|A16|A40|L4|L20|L40S?)\b")
 
 
+# Debian's packages call the module otherwise, by branch.
+MODULE_NAMES = (
+    "nvidia",
+    "nvidia-current",
+    "nvidia-current-open",
+    "nvidia-tesla-470",
+    "nvidia-tesla-535",
+)
+
+
 def driver(expected: dict[str, Any], _memory: dict[str, Any]) -> Iterator[str]:
     """The driver's kernel module is loaded, and would be after a restart."""
     if not expected["gpus"]:
@@ -50,11 +60,16 @@ def driver(expected: dict[str, Any], _memory: dict[str, Any]) -> Iterator[str]:
             " this kernel, then 'modprobe nvidia'"
         )
     # A container has the modules of its machine, and no files of them.
-    elif MODULES.is_dir() and command.run("modinfo", "--field", "version", "nvidia")[0] == 1:
+    elif MODULES.is_dir() and not any(map(_installed, MODULE_NAMES)):
         yield (
             f"no NVIDIA kernel module is installed in {MODULES} any more: after a restart the node"
             " would have no GPU; see 'dkms status'"
         )
+
+
+def _installed(name: str) -> bool:
+    """Say whether there is a module of a name; what cannot be asked is no fault of the node."""
+    return command.run("modinfo", "--field", "version", name)[0] != 1
 
 
 def gpus(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:

@@ -76,8 +76,9 @@ class StaticBackend(Backend):
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Say of each node whether its host is still marked as such."""
         from gpubed.backends.static.node import look
+        from gpubed.errors import GpubedError
         from gpubed.paths import Project
-        from gpubed.ssh import SSH, Unreachable
+        from gpubed.ssh import SSH, HostKeyMismatch
 
         paths = Project.find().cluster(allocation.cluster)
 
@@ -85,7 +86,9 @@ class StaticBackend(Backend):
             try:
                 with SSH(node, paths) as ssh:
                     owner = look(ssh).owner
-            except Unreachable:
+            except HostKeyMismatch:
+                return "ready"  # whose key it is, is looked at where nodes are logged in to
+            except GpubedError:
                 return "missing"
             return "ready" if owner.get("id") == node.id else "missing"
 

@@ -59,7 +59,7 @@ def command(
 
 def _take_over(paths: ClusterPaths, found: audits.Audit, uuid: str) -> None:
     """Let the next `up` make the cluster with a UUID that exists on the testbed."""
-    if found.uuid is not None:
+    if found.uuid not in (None, uuid):
         raise UsageError(
             f"{paths.name} has a state, and in it the uuid {found.uuid}",
             f"gpubed down {paths.name} first, or --remove what carries {uuid}",
@@ -83,7 +83,9 @@ def _remove(
     with runlock.hold(paths.state, "audit"):
         # Looked at again, since another run may just have ended.
         found = audits.audit(driven)
-        doomed = [e for e in found.others if e.uuid == uuid] if uuid else found.unrecorded
+        # Data of a cluster that has a state goes with its `down`, which asks for it by name.
+        extra = [e for e in found.unrecorded if not e.data]
+        doomed = [e for e in found.others if e.uuid == uuid] if uuid else extra
         _, backend = audits.owner(driven)
         if not doomed or backend is None:
             return []

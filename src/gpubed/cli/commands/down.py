@@ -17,7 +17,10 @@ EXAMPLE = "gpubed down lab -y"
 
 
 KeepData = Annotated[
-    bool, typer.Option("--keep-data", help="Keep volumes; the next `up` takes them over.")
+    bool,
+    typer.Option(
+        "--keep-data", help="Keep volumes; on this machine the next `up` takes them over."
+    ),
 ]
 
 
@@ -31,6 +34,11 @@ def command(
     """Remove the cluster and everything that carries its id; results of jobs stay."""
     ui, paths = UI(as_json), find(cluster)
     chosen = stack.choose(engine)
+    if keep_data and not lifecycle.data_of(paths, chosen):
+        raise UsageError(
+            "there is no volume to keep: what was written is on the nodes' own disks",
+            f"copy it first, then gpubed down {cluster}",
+        )
     questions = [f"Remove cluster {cluster} and all its nodes?"]
     if not (keep_data or yes):
         found = lifecycle.data_of(paths, chosen)
