@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from contract.conftest import RATE_BPS, SPECS, made_cluster, own_hosts
-from gpubed import registry
+from gpubed import registry, secret
 from gpubed.backends.base import NodeFailed
 from gpubed.paths import Project
 from gpubed.ssh import SSH
@@ -106,12 +106,16 @@ def test_a_host_of_another_cluster_is_refused(made: Any, hosts: Any) -> None:
         pass
 
 
-def test_the_users_own_keys_stay_whole(made: Any) -> None:
+def test_a_lost_key_is_exchanged_and_the_users_own_keys_stay_whole(made: Any) -> None:
     with SSH(made.allocation, made.paths) as ssh:
         ssh.run("printf %s >> .ssh/authorized_keys", "ssh-ed25519 AAAA somebody")
-    changed = {**made.node("node-0").inputs, "public_key": "ssh-ed25519 BBBB"}
-    made.backend.driver("node").create(changed)
+    made.paths.private_key.unlink()
+    new = secret.ensure_key(made.paths.private_key)
+    for node in made.allocation.nodes:
+        owned = made.node(node.name)
+        owned.inputs["public_key"] = new
+        made.backend.driver("node").create(owned.inputs)
     with SSH(made.allocation, made.paths) as ssh:
         lines = ssh.run("cat .ssh/authorized_keys").stdout.splitlines()
     assert "ssh-ed25519 AAAA somebody" in lines, "its line had no end"
-    assert f"ssh-ed25519 BBBB gpubed:{made.uuid}" in lines
+    assert [line for line in lines if "gpubed:" in line] == [f"{new} gpubed:{made.uuid}"]

@@ -34,7 +34,7 @@ _STUMBLES = {500, 502, 503, 504}
 # A job list or log part that is larger is not read: it would only fill the memory.
 _LONGEST_ANSWER = 64 * 2**20
 _PAGE = 500
-_MASTER = "backend.master must be the URL of the API"
+_MASTER = "backend.master must be the URL of the API v4.0"
 T = TypeVar("T")
 
 

@@ -101,7 +101,11 @@ class Runtime(ABC):
 
         The cluster's keys are those without a comment.
         """
-        script = f'sed -i "/^ssh-ed25519 [^ ]*$/d" /{_KEYS} && printf "%s\\n" "$1" >> /{_KEYS}'
+        # A node whose users somebody else makes has no such file.
+        script = (
+            f'[ ! -f /{_KEYS} ] || {{ sed -i "/^ssh-ed25519 [^ ]*$/d" /{_KEYS}'
+            f' && printf "%s\\n" "$1" >> /{_KEYS}; }}'
+        )
         return self.run(container, ["sh", "-c", script, "sh", node.public_key.strip()])
 
     def install_link(self, container: Container, node: NodeInputs) -> None:
