@@ -4,7 +4,7 @@ import pytest
 
 from support.impostor import Granted
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
 
 
 @pytest.fixture(scope="module")
