@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from gpubed import located, recipe, registry
-from gpubed.backends.base import BackendConfig, JobTestbed
+from gpubed.backends.base import BackendConfig
 from gpubed.errors import UsageError
 from gpubed.sections import (
     Firewall,
@@ -197,7 +197,6 @@ def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
         for p in registry.backend(spec_backend(spec)).check(spec)
     ]
     problems += _gpus_without_recipe(file, document, spec)
-    problems += _some_without_gpus(file, document, spec)
     problems += _simulated_elsewhere(file, document, spec)
     if spec.name != name:
         message = f"is {spec.name!r}, but the folder is named {name!r}"
@@ -238,24 +237,6 @@ def _gpus_without_recipe(
     message = f"{spec.recipe!r} uses no GPU, but {asking[0]!r} asks for some"
     allowed = f"allowed: {', '.join(recipe.with_gpus())}"
     return [SpecError(file, document.line(("recipe",)), "recipe", message, allowed)]
-
-
-def _some_without_gpus(file: str, document: located.Located, spec: ClusterSpec) -> list[SpecError]:
-    """One world has all nodes, and Horovod refuses to sum on CPUs and GPUs at once."""
-    own_worlds = isinstance(registry.backend(spec_backend(spec)), JobTestbed)
-    if own_worlds or not any(group.gpus for group in spec.nodes):
-        return []
-    return [
-        SpecError(
-            file,
-            document.line(("nodes", index)),
-            f"nodes.{index}.gpus",
-            f"{group.name!r} has no GPU and others have: a job cannot sum on both at once",
-            "GPUs in every group, or a cluster of its own",
-        )
-        for index, group in enumerate(spec.nodes)
-        if not group.gpus
-    ]
 
 
 def _simulated_elsewhere(

@@ -60,13 +60,6 @@ REFUSED = {
         3,
         "another GPU model",
     ),
-    "a node without GPUs beside others": (
-        LOCAL,
-        "cuda13",
-        "gpus: 1, simulate: T4}\n  - {name: other, count: 1",
-        4,
-        "cannot sum on both",
-    ),
     "more than the model's machine holds": (
         LOCAL,
         "cuda12",
