@@ -16,7 +16,7 @@ def model(name):
     return machine.load(FOLDER / "models" / f"{name}.json")
 
 
-def library(version, folder):
+def compile_library(version, folder):
     """Compile the library of a driver version into a folder, and return the folder."""
     subprocess.run(
         ["make", "-s", "-C", FOLDER / "nvml", f"VERSION={version}", f"DESTINATION={folder}"],

@@ -13,7 +13,7 @@ VERSION = "580.82.07"
 def libraries(tmp_path_factory):
     if not shutil.which("cc") or not shutil.which("make"):
         pytest.skip("no C compiler here")
-    return simulated.library(VERSION, tmp_path_factory.mktemp("nvml"))
+    return simulated.compile_library(VERSION, tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
