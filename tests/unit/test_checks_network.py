@@ -32,14 +32,16 @@ GOOD = {
 
 
 @pytest.fixture
-def verify(monkeypatch):
+def checks(monkeypatch):
     """A function that judges metrics of the job; further arguments are of the cluster."""
 
-    def run(metrics, failures=(), gpus=0, experiment=None, hcas=(), simulated=None):
+    def run(metrics, failures=(), gpus=0, experiment=None, hcas=(), simulated=None, slots=1):
         wanted = {"rate": "200 Mbit/s", **(experiment or {})}
         plan = sample_plan(networks={"experiment": wanted})
         allocation = sample_allocation(plan)
-        nodes = tuple(node.model_copy(update={"gpus": gpus}) for node in allocation.nodes)
+        head, *others = allocation.nodes
+        workers = (node.model_copy(update={"gpus": gpus}) for node in others)
+        nodes = (head.model_copy(update={"gpus": gpus * slots, "slots": slots}), *workers)
         allocation = allocation.model_copy(update={"nodes": nodes})
         if experiment is False:
             allocation = allocation.model_copy(update={"experiment": None})
@@ -48,9 +50,15 @@ def verify(monkeypatch):
         context = Context(SimpleNamespace(), plan, allocation, {})
         facts = SimpleNamespace(simulated=simulated, hcas=hcas)
         context.__dict__["facts"] = {node.name: facts for node in nodes}
-        return {check.id: check for check in network.links_and_collective(context)}
+        return list(network.links_and_collective(context))
 
     return run
+
+
+@pytest.fixture
+def verify(checks):
+    """As `checks`; returns them by id."""
+    return lambda *args, **options: {check.id: check for check in checks(*args, **options)}
 
 
 @pytest.mark.parametrize(
@@ -96,6 +104,14 @@ def test_links_without_a_declared_rate_are_skipped(verify):
 )
 def test_the_collective_reaches_its_floor(verify, metrics, failures, result):
     assert verify(metrics, failures)["allreduce.busbw"].result == result
+
+
+def test_a_node_without_ranks_takes_no_part_and_that_is_said(checks):
+    found = {(check.id, check.node): check for check in checks({}, gpus=2, slots=0)}
+    for id_ in ("link.rate", "allreduce.busbw"):
+        assert found[id_, "node-0"].result == "skip"
+        assert "no GPU" in found[id_, "node-0"].reason
+    assert found["allreduce.busbw", ""].result == "pass"
 
 
 ADAPTER = HCA(name="mlx5_0", pci="0000:1b:00.0", ports=(Port(port=1, state="ACTIVE"),))

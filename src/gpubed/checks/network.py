@@ -47,8 +47,16 @@ def mtu(context: Context) -> Iterator[Check]:
 def links_and_collective(context: Context) -> Iterator[Check]:
     """Links carry their declared rate, and an allreduce of all ranks uses what they carry.
 
-    Ranks sum on the GPUs that were asked for, with NCCL; without any, on the CPU.
+    Ranks sum on the GPUs that were asked for, with NCCL; without any, on the CPU. Nodes
+    without GPUs beside others have no ranks.
     """
+    idle = "it has no GPU and others have: jobs start no ranks on it"
+    yield from (
+        Check(id=id_, node=node.name, result="skip", reason=idle)
+        for node in context.allocation.nodes
+        for id_ in _IDS[:2]
+        if not node.slots
+    )
     if reason := _why_not(context):
         yield from (Check(id=id_, result="skip", reason=reason) for id_ in _IDS)
         return
@@ -68,6 +76,8 @@ def links_and_collective(context: Context) -> Iterator[Check]:
 def _why_not(context: Context) -> str:
     if len(context.allocation.nodes) < 2:
         return "there is only one node"
+    if len(context.allocation.with_ranks) < 2:
+        return "ranks start on one node only"
     if "horovod" not in context.roles:
         return "Horovod is not part of this cluster"
     return ""
