@@ -247,8 +247,12 @@ def test_nothing_travels_between_pretended_gpus(verify):
     assert found["gpu.allreduce", "node-0"].result == "simulated"
 
 
-def gpu(generation, chip=None, **links):
-    return GPU(pci="0", device_id="0", generation=generation, chip=chip, index=0, links=links)
+def gpu(generation, chip=None, pcie=None, **links):
+    known = {"generation": generation, "chip": chip, "pcie": pcie, "links": links}
+    return GPU(pci="0", device_id="0", index=0, **known)
+
+
+GEN4_X8 = {"gts": 16, "lanes": 8}
 
 
 @pytest.mark.parametrize(
@@ -259,10 +263,20 @@ def gpu(generation, chip=None, **links):
         (gpu("Volta", GPU1="NV1"), 15),
         (gpu("Pascal", GPU1="NV1"), 12),
         (gpu("Blackwell", GPU1="NV18"), 540),
-        (gpu("Hopper", GPU1="SYS"), 15.75),
-        (gpu("Turing", GPU1="PHB"), 3.9375),
+        (gpu("Hopper", GPU1="SYS"), 15.754),
+        (gpu("Turing", GPU1="PHB"), 3.938),
+        (gpu("Hopper", pcie=GEN4_X8, GPU1="SYS"), 3.938),
+        (gpu("Hopper", pcie=GEN4_X8, GPU1="NV18"), 270),
+        (gpu("Pascal", pcie={"gts": 5, "lanes": 16}, GPU1="PHB"), 2),
     ],
 )
 def test_the_floor_of_a_pair_follows_its_connection(one, giga):
     other = one.model_copy(update={"index": 1})
-    assert floors.pair(one, other)[0] == pytest.approx(giga * 1e9)
+    assert floors.pair(one, other)[0] == pytest.approx(giga * 1e9, rel=1e-3)
+
+
+def test_the_narrower_of_two_slots_counts_and_one_that_tells_nothing_is_said():
+    wide, narrow = gpu("Hopper"), gpu("Hopper", pcie=GEN4_X8)
+    assert floors.pair(wide, narrow) == floors.pair(narrow, wide)
+    assert floors.pair(wide, narrow)[1] == "PCIe (16 GT/s x8)"
+    assert floors.pair(wide, wide)[1] == "PCIe (its slot does not tell; the card's 32 GT/s x16)"
