@@ -49,8 +49,8 @@ def proof(gpus=2, rate=400e9, simulated=None, **changes):
     }
 
 
-def ecc(*cells):
-    return "".join(f"{index}, Enabled, {cell}\n" for index, cell in enumerate(cells))
+def ecc(*cells, mode="Enabled"):
+    return "".join(f"{index}, {mode}, {cell}\n" for index, cell in enumerate(cells))
 
 
 NO_ERRORS = ecc("0", "0")
@@ -158,6 +158,8 @@ def test_each_node_may_have_a_driver_of_its_own(verify):
         (ecc("0", "[GPU is lost]"), "fail", "GPU 1: Enabled [GPU is lost]"),
         (ecc("0"), "fail", "1 of 2 GPUs answer"),
         ("", "fail", "0 of 2 GPUs answer"),
+        ("0, Enabled, 0\n1, Disabled, [N/A]\n", "fail", "GPU 1 has ECC switched off"),
+        ("0, [N/A], [N/A]\n1, [Unknown Error], [N/A]\n", "fail", "GPU 1: [Unknown Error]"),
         (ecc("0", "0"), "pass", ""),
     ],
 )
@@ -167,13 +169,14 @@ def test_counters_of_a_data_centre_gpu_are_read_or_fail(verify, said, result, re
     assert reason in check.reason
 
 
-def test_boards_without_ecc_are_skipped_and_named(verify, monkeypatch):
-    monkeypatch.setattr(accelerator, "_WITHOUT_ECC", ("T4",))
-    check = verify(accelerator.gpus, ["t4"], 2, ecc=ecc("[N/A]", "[N/A]"), proof=proof())[
-        "gpu.ecc", "node-0"
-    ]
-    assert (check.result, check.reason) == ("skip", "boards of this kind have no ECC: Tesla T4")
-    lost = ecc("[N/A]", "[GPU requires reset]")
+@pytest.mark.parametrize(
+    ("mode", "why"), [("[N/A]", "has no ECC"), ("Disabled", "has ECC switched off")]
+)
+def test_boards_without_ecc_are_skipped_by_what_their_driver_says(verify, mode, why):
+    said = ecc("[N/A]", "[N/A]", mode=mode)
+    found = verify(accelerator.gpus, ["t4"], 2, ecc=said, proof=proof())["gpu.ecc", "node-0"]
+    assert (found.result, found.reason) == ("skip", f"GPU 0 {why}; GPU 1 {why}")
+    lost = ecc("[N/A]", "[GPU requires reset]", mode=mode)
     found = verify(accelerator.gpus, ["t4"], 2, ecc=lost, proof=proof())
     assert found["gpu.ecc", "node-0"].result == "fail"
 
