@@ -7,7 +7,7 @@ import pytest
 from gpubed import jobs, registry
 from gpubed.checks import network
 from gpubed.checks.context import Context
-from gpubed.hardware.facts import HCA, Port
+from gpubed.hardware.facts import GPU, HCA, Port
 from support.samples import sample_allocation, sample_plan
 
 
@@ -35,7 +35,9 @@ GOOD = {
 def checks(monkeypatch):
     """A function that judges metrics of the job; further arguments are of the cluster."""
 
-    def run(metrics, failures=(), gpus=0, experiment=None, hcas=(), simulated=None, slots=1):
+    def run(
+        metrics, failures=(), gpus=0, experiment=None, hcas=(), simulated=None, slots=1, ways=()
+    ):
         wanted = {"rate": "200 Mbit/s", **(experiment or {})}
         plan = sample_plan(networks={"experiment": wanted})
         allocation = sample_allocation(plan)
@@ -48,7 +50,11 @@ def checks(monkeypatch):
         result = jobs.JobResult("allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures))
         monkeypatch.setattr(jobs, "run", lambda *_: result)
         context = Context(SimpleNamespace(), plan, allocation, {})
-        facts = SimpleNamespace(simulated=simulated, hcas=hcas)
+        on_bus = [
+            GPU(pci="0", device_id="0", index=index, links=links)
+            for index, links in enumerate(ways)
+        ]
+        facts = SimpleNamespace(simulated=simulated, hcas=hcas, gpus=on_bus)
         context.__dict__["facts"] = {node.name: facts for node in nodes}
         return list(network.links_and_collective(context))
 
@@ -124,6 +130,13 @@ SOFT = HCA(name="rxe0", ports=(Port(port=1, state="ACTIVE"),))
         ({"NET/IB/GDRDMA": 8, "P2P/CUMEM": 4}, {}, "pass", ""),
         ({"NET/IB": 8}, {}, "fail", "NCCL used NET/IB: a driver with DMA-BUF"),
         ({"NET/IB/GDRDMA": 8, "NET/Socket": 1}, {}, "fail", "NCCL used NET/Socket"),
+        ({"NET/IB": 8}, {"ways": [{"mlx5_0": "PXB"}]}, "fail", "a driver with DMA-BUF"),
+        (
+            {"NET/IB": 8},
+            {"ways": [{"mlx5_0": "PIX"}, {"mlx5_0": "SYS"}]},
+            "fail",
+            "GPU 1 of node-0 is beyond a PCI switch from mlx5_0 (SYS)",
+        ),
         ({}, {}, "fail", "does not tell"),
         ({}, {"hcas": (SOFT,)}, "skip", "Soft-RoCE"),
         ({}, {"hcas": (SOFT,), "experiment": {"rdma": {"device": "hardware"}}}, "fail", "tell"),
