@@ -244,6 +244,13 @@ def test_all_gpus_together_have_a_floor_too(verify):
     assert "100.0 GB/s over NV18, 270.0 are needed" in check.reason
 
 
+def test_the_worst_of_several_sums_over_all_gpus_counts(verify):
+    twice = proof(8)
+    twice["collectives"].append({"gpus": list(range(8)), "rate": figure(100e9)})
+    check = verify(compute.compute, ["h100-hgx"], 8, proof=twice)["gpu.allreduce", "node-0"]
+    assert (check.result, check.value) == ("fail", 100.0)
+
+
 def test_nothing_travels_between_pretended_gpus(verify):
     found = verify(compute.compute, ["t4"], 2, proof=proof(2, simulated="T4"))
     assert found["gpu.pairs", "node-0"].result == "simulated"
