@@ -3,6 +3,7 @@
 Nothing computes on a GPU here, and nothing may say that it did.
 """
 
+import json
 import os
 import re
 import time
@@ -90,6 +91,15 @@ def test_no_check_of_a_gpu_passes(cluster):
 def test_status_says_that_the_gpus_are_pretended(cluster):
     assert all(n["hardware"]["simulated"] for n in cluster.json("status")["nodes"])
     assert "simulated" in cluster.call("status").stdout
+
+
+def test_doctor_and_the_report_of_the_gpus_say_so_too(cluster, tmp_path):
+    looked = {finding["id"] for finding in cluster.json("doctor")["findings"]}
+    assert {f"gpu.{node}.simulated" for node in asked(cluster)} <= looked
+    file = tmp_path / "gpus.json"
+    cluster.call("verify", "--gpu-report", str(file))
+    told = {node["simulated"] for node in json.loads(file.read_text())["nodes"]}
+    assert told == {model_of(one) for one in cluster.spec["nodes"]}
 
 
 def test_nothing_is_left_to_do(cluster):
