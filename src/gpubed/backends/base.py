@@ -203,6 +203,7 @@ class Backend(ABC):
         engine_required: The only engine that its resources can be made with, if it is one.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
         simulates: Whether its nodes can pretend to have GPUs.
+        removes_disks: Whether what is on a node's own disks goes with the node.
     """
 
     name: str
@@ -212,6 +213,7 @@ class Backend(ABC):
     engine_required: Literal["cli"] | None = None
     native: frozenset[str] = frozenset()
     simulates: bool = False
+    removes_disks: bool = True
 
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot make the testbed's resources.
