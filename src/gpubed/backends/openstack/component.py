@@ -187,7 +187,7 @@ class Cluster(Testbed):
             node.name,
             _BACKEND,
             {"cluster": self._plan.cluster, "uuid": self._uuid, "name": node.name},
-            self.children,
+            self._after_the_look,
         )
         server = self._server(node, ports, key)
         self._data_volumes(node, server)
