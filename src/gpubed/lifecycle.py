@@ -112,6 +112,7 @@ def up(
         if ended:
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")
         stack = Stack(cluster, engine)
+        stack.mend()
         if not stack.outputs():
             _require(backend, wanted)
         if not stack.has_resources() and identities.kept(cluster) is None:
@@ -297,6 +298,7 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
     cluster.project.prepare()
     with runlock.hold(cluster.state, "down"):
         stack = Stack(cluster, engine)
+        stack.mend()
         uuid, backend = audits.owner(stack)
         if backend:
             backend.require_engine(engine)

@@ -13,17 +13,20 @@ FILE = "/shared/results.txt"
 NODES = {"node-0", "node-1"}
 
 
-def taint(cluster, name):
-    """Mark a resource the way `pulumi state taint` does."""
+def taint(cluster, *names):
+    """Mark resources the way `pulumi state taint` does."""
     (path,) = (cluster.root / ".gpubed").rglob(f"stacks/*/{cluster.name}.json")
     document = json.loads(path.read_text())
-    marked = [
-        resource.update(taint=True)
-        for resource in document["checkpoint"]["latest"]["resources"]
-        if resource["urn"].endswith(f"::{name}") and resource["custom"]
-    ]
-    assert marked, f"there is no {name}"
+    resources = document["checkpoint"]["latest"]["resources"]
+    marked = [r for r in resources if r["custom"] and r["urn"].endswith(suffixes(names))]
+    assert len(marked) == len(names)
+    for resource in marked:
+        resource["taint"] = True
     path.write_text(json.dumps({**document, "version": 4, "features": ["taint"]}))
+
+
+def suffixes(names):
+    return tuple(f"::{name}" for name in names)
 
 
 def ids(cluster):
@@ -33,20 +36,21 @@ def ids(cluster):
 
 
 @pytest.mark.parametrize(
-    ("name", "renewed"),
+    ("names", "renewed"),
     [
-        ("node-1", {"node-1"}),
-        ("control", NODES),
-        ("experiment", NODES),
+        (["node-1"], {"node-1"}),
+        (["control"], NODES),
+        (["experiment"], NODES),
         # What takes nothing away when it goes takes no node along, either.
-        *((name, set()) for name in ("shared", "debian-12", "identity", "key", "configuration")),
+        (["shared", "debian-12", "identity", "key", "configuration"], set()),
     ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_a_forced_replacement_leaves_a_whole_cluster(bare, name, renewed):
+def test_a_forced_replacement_leaves_a_whole_cluster(bare, names, renewed):
     bare.call("up")
     bare.node("node-0", f"sudo tee {FILE}", "42")
     before = ids(bare)
-    taint(bare, name)
+    taint(bare, *names)
     bare.call("up", "-y")
     after = ids(bare)
     assert {name for name in before if before[name] != after[name]} == renewed

@@ -141,6 +141,16 @@ class Engine:
         """Returns the state as `pulumi stack export` does, secrets sealed."""
         return {"version": 3, "deployment": self._stack.latest()}
 
+    def edit(self, change: Callable[[list[Properties]], list[Properties]]) -> None:
+        """Changes the recorded resources without a run, like `pulumi stack import`.
+
+        Raises:
+            Locked: Another run holds the stack.
+        """
+        if self._stack.exists():
+            with self._locked():
+                self._stack.file.edit(change)
+
     def remove(self) -> None:
         """Forgets the stack, like `pulumi stack rm`; a missing one is fine.
 
