@@ -156,7 +156,7 @@ class Journal:
         name = f"organization/{self._file.project}/{self._file.stack}"
         salt = {"type": "passphrase", "state": {"salt": self._cipher.salt}}
         opening = (
-            f'{json.dumps(head(self.resources()), separators=(",", ":"))[:-1]},'
+            f"{json.dumps(head(self.resources()), separators=(',', ':'))[:-1]},"
             f'"checkpoint":{{"stack":{json.dumps(name)},"latest":{{'
             f'"manifest":{json.dumps(manifest())},"secrets_providers":{json.dumps(salt)}'
         )
