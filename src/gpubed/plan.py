@@ -14,7 +14,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from gpubed import located, registry
-from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
 from gpubed.sections import Machine, NodeGroup, Simulation
 from gpubed.spec import ClusterSpec, SpecError, refusal, spec_backend
@@ -78,10 +77,10 @@ class ClusterPlan(_Model):
     may_reboot: bool
 
     @property
-    def node_hours(self) -> float:
-        """Node-hours of the whole lease; none where the testbed lends no nodes."""
-        if isinstance(registry.backend(self.backend), JobTestbed):
-            return 0.0
+    def node_hours(self) -> float | None:
+        """Node-hours of the whole lease; None where nodes have none."""
+        if not registry.backend(self.backend).leases:
+            return None
         return len(self.nodes) * self.spec.lease.duration / 3600
 
 

@@ -203,6 +203,7 @@ class Backend(ABC):
         engine_required: The only engine that its resources can be made with, if it is one.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
         simulates: Whether its nodes can pretend to have GPUs.
+        leases: Whether it lends nodes for a time, and takes them back at its end.
     """
 
     name: str
@@ -212,6 +213,7 @@ class Backend(ABC):
     engine_required: Literal["cli"] | None = None
     native: frozenset[str] = frozenset()
     simulates: bool = False
+    leases: bool = False
 
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot make the testbed's resources.
