@@ -13,12 +13,12 @@ from typing import Literal
 from pulumi import automation
 
 from gpubed.engine import EventSink, LogEvent, ResourceEvent, Result
-from gpubed.engine.cipher import PASSPHRASE_HINT
+from gpubed.engine.cipher import OPENED_BY
 from gpubed.engine.failures import last_words
 from gpubed.errors import GpubedError
 
 Verb = Literal["preview", "up", "refresh", "destroy"]
-_OTHER_PASSPHRASE = "incorrect passphrase"
+_SEALED_OTHERWISE = "incorrect passphrase"
 # What the CLI says once more at the end, whatever failed.
 _SUMMARIES = ("preview failed", "update failed", "refresh failed", "destroy failed")
 
@@ -78,8 +78,8 @@ def _pulumi_errors(told: Sequence[str]) -> Iterator[None]:
         yield
     except automation.errors.CommandError as error:
         text = str(error)
-        if _OTHER_PASSPHRASE in text:
-            raise GpubedError(f"Pulumi: {_OTHER_PASSPHRASE}", PASSPHRASE_HINT) from error
+        if _SEALED_OTHERWISE in text:
+            raise GpubedError(f"Pulumi: {_SEALED_OTHERWISE}", OPENED_BY) from error
         message = "\n".join(told) or _last_diagnostic(text)
         raise GpubedError(message, "the whole output is in the log") from error
 

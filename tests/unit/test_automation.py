@@ -1,4 +1,4 @@
-"""What the real CLI says, in our words. STAND-IN: a script that only fails; tests/live has the CLI."""
+"""What the CLI says, in our words. STAND-IN: a script that only fails; the CLI is in tests/live."""
 
 import pytest
 from pulumi import automation as api

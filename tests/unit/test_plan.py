@@ -7,7 +7,7 @@ import pytest
 from gpubed.errors import UsageError
 from gpubed.plan import plan
 from gpubed.spec import model
-from support import specs
+from support.specs import BACKENDS, sample
 
 
 def spec(**changes):
@@ -82,12 +82,19 @@ def test_a_subnet_that_is_too_small_is_refused_with_a_size_that_fits():
     plan(spec(networks=roomy))
 
 
-def test_ranks_follow_the_gpus():
-    slots = [
-        n.slots
-        for n in plan(spec(nodes=[{"count": 1, "gpus": 4}, {"name": "c", "count": 1}])).nodes
-    ]
-    assert slots == [4, 1]
+@pytest.mark.parametrize(
+    ("backend", "gpus", "slots"),
+    [
+        ("local", [4, 2], [4, 2]),
+        ("local", [0, 0], [1, 1]),
+        ("local", [0, 4], [0, 4]),  # Horovod cannot sum on a CPU and on GPUs at once
+        ("gpulab", [0, 4], [1, 4]),  # each node is a world of its own
+    ],
+)
+def test_ranks_follow_the_gpus(backend, gpus, slots):
+    groups = [{"name": f"g{n}", "count": 1, "gpus": count} for n, count in enumerate(gpus)]
+    made = plan(spec(backend=BACKENDS[backend], nodes=groups))
+    assert [node.slots for node in made.nodes] == slots
 
 
 def test_without_an_experiment_network_nodes_have_one_address():
@@ -108,6 +115,6 @@ def test_auto_storage_is_what_the_testbed_has():
 
 
 def test_only_what_is_lent_for_a_time_costs_node_hours():
-    hours = {name: specs.sample(name, "cpu", "none", 0).node_hours for name in specs.BACKENDS}
+    hours = {name: sample(name, "cpu", "none", 0).node_hours for name in BACKENDS}
     assert hours.pop("virtualwall") == 2 * 24
     assert set(hours.values()) == {None}
