@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from gpubed import located, registry
+from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
 from gpubed.sections import Machine, NodeGroup, Simulation
 from gpubed.spec import ClusterSpec, SpecError, refusal, spec_backend
