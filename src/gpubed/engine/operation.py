@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,9 @@ from gpubed.engine.state import State
 from gpubed.engine.steps import Steps
 from gpubed.engine.urn import STACK_TYPE
 from gpubed.engine.values import Properties, Secret
+
+# What a step in flight has to end in, once somebody has interrupted the run.
+_GRACE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,10 @@ class Operation:
 
     @contextlib.contextmanager
     def _run(self) -> Iterator[Run]:
-        """Gives the body a run; on Ctrl-C, in-flight steps end and are saved first.
+        """Gives the body a run; on Ctrl-C, in-flight steps may still end and are saved first.
 
-        A second Ctrl-C does not wait for them, wherever in the clean-up it falls.
+        Those that take longer are ended with their provider, like any by a second Ctrl-C,
+        wherever in the clean-up it falls: what they leave is in the state as pending.
         """
         file = None if self.preview else self.stack.file
         journal = Journal(self.opened.checkpoint, self.opened.cipher, file)
@@ -118,8 +123,9 @@ class Operation:
             yield run
         except BaseException as error:
             run.stop()
-            if _interruptions(error) < 2:
-                run.wait_idle()
+            interruptions = _interruptions(error)
+            if interruptions < 2:
+                run.wait_idle(_GRACE_SECONDS if interruptions else math.inf)
             raise
         finally:
             provider.stop()
