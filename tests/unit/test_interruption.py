@@ -64,7 +64,7 @@ def test_what_was_ignored_is_ignored_still():
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_a_verb_says_which_signal_ended_it(number, code, tmp_path):
-    program = f"""
+    program = """
 import signal, sys, time
 from gpubed import cli
 from gpubed.cli.commands import doctor

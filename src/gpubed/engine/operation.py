@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from gpubed.engine import deletion, refresh
 from gpubed.engine.child import Child
+from gpubed.engine.events import discard
 from gpubed.engine.failures import ProgramFailed, StepFailed
 from gpubed.engine.journal import Journal
 from gpubed.engine.monitor import Monitor
@@ -82,6 +84,19 @@ class Operation:
 
         self._without_program(work)
         return next((state.outputs for state in resources if state.type == STACK_TYPE), {})
+
+    def look(self) -> None:
+        """Reads every resource, for a preview: what it starts from is what is really there."""
+        quiet = dataclasses.replace(self, reporter=Reporter(discard, preview=True))
+        resources = list(self.opened.checkpoint.resources)
+
+        def work(run: Run) -> None:
+            refresh.refresh(run, resources)
+            self.opened.checkpoint.resources = [
+                state for state in resources if state in run.journal.resources()
+            ]
+
+        quiet._without_program(work)
 
     def _without_program(self, work: Callable[[Run], None]) -> None:
         with self._run() as run:

@@ -74,7 +74,8 @@ def _own(command: Sequence[str], on_output: OnOutput) -> int:
         errors="replace",
         start_new_session=True,  # Ctrl-C is for us: what ends the job needs the connection
     )
-    assert process.stdin and process.stdout  # noqa: S101
+    assert process.stdin  # noqa: S101
+    assert process.stdout  # noqa: S101
     ended = threading.Event()
     beating = threading.Thread(target=_beat, args=(process, ended), daemon=True)
     beating.start()

@@ -15,7 +15,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     ui = UI(as_json)
     paths = find(cluster)
     os.environ.pop("GPUBED_EVENTS", None)
-    wanted, result = lifecycle.preview(paths, stack.choose(engine))
+    wanted, result, damage = lifecycle.preview(paths, stack.choose(engine))
     costs = lifecycle.doomed(result)
     others = [step for step in result.steps if step not in costs]
     changes = [
@@ -27,6 +27,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     ui.document(
         "plan",
         {
+            "damage": list(damage),
             "changes": changes,
             "lease": {"duration_s": wanted.spec.lease.duration},
             "node_hours": round(wanted.node_hours, 2),
@@ -34,6 +35,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
             "prediction": None,
         },
     )
+    for line in damage:
+        ui.mark("fail", line)
     for change in changes:
         kind, name = str(change["urn"]).split("::")[-2:]
         why = f"  ({', '.join(change['why'])})" if change["why"] else ""

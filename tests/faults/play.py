@@ -1,0 +1,157 @@
+"""Plays one fault: break it, look, and follow the hints until the cluster is whole."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from subprocess import CompletedProcess
+
+from gpubed import allocation
+from gpubed.paths import Project
+from support.cluster import BIN, Cluster
+
+FILE, RESULT = "/shared/result", "42"
+# The words of a hint that are a command: up to what a sentence goes on with.
+COMMAND = re.compile(r"gpubed (?:[a-z]+ [\w-]+)(?: --?[\w-]+| [0-9a-f]{8}-[0-9a-f-]{27})*")
+LONGEST = 5
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A way to break a cluster.
+
+    Attributes:
+        name: To play it alone.
+        title: In words.
+        damage: Breaks it; what it yields is kept up while `gpubed up` runs.
+    """
+
+    name: str
+    title: str
+    damage: Callable[[Play], Iterator[None]]
+
+
+@dataclass
+class Played:
+    """What came of a fault: each command with its exit code, its seconds and its last words."""
+
+    fault: Fault
+    status: CompletedProcess[str]
+    steps: list[tuple[str, CompletedProcess[str], float]] = field(default_factory=list)
+    whole: bool = False
+    kept: bool = False
+
+    @property
+    def right(self) -> bool:
+        """Whether hints led to a whole cluster, with all its data."""
+        return self.whole and self.kept
+
+    @property
+    def row(self) -> str:
+        """The row of the page."""
+        _, first, seconds = self.steps[0]
+        ran = [f"`{command}`" for command, _, _ in self.steps]
+        by = ", then ".join(ran) if self.whole else f"**not repaired** by {', '.join(ran)}"
+        looked = f"{said(self.status)} ({self.status.returncode})"
+        did = f"{said(first)} ({first.returncode}, {seconds:.0f} s)"
+        kept = "kept" if self.kept else "**lost**"
+        return f"| {self.fault.title} | {looked} | {did} | {by} | {kept} |"
+
+
+class Play:
+    """A cluster that is broken again and again."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.paths = Project(cluster.root).cluster(cluster.name)
+
+    def play(self, fault: Fault) -> Played:
+        """Break a whole cluster, look at it, and do what is said."""
+        self._make_whole()
+        with contextmanager(fault.damage)(self):
+            played = Played(fault, self.gpubed("status", self.cluster.name))
+            self._step(played, f"gpubed up {self.cluster.name}")
+        while (hint := self._way_out(played)) and len(played.steps) < LONGEST:
+            self._step(played, hint)
+        played.whole = not self.gpubed("status", self.cluster.name).returncode
+        played.kept = self._read() == RESULT
+        return played
+
+    def down(self) -> None:
+        """Remove the cluster, and whatever else has its name."""
+        found = json.loads(self.gpubed("audit", self.cluster.name, "--json").stdout or "{}")
+        for uuid in {other["uuid"] for other in found.get("others", ())}:
+            self.gpubed("audit", self.cluster.name, "--remove", "--uuid", uuid, "-y")
+        self.gpubed("down", self.cluster.name, "-y")
+
+    def gpubed(self, *words: str) -> CompletedProcess[str]:
+        """Run a verb; nobody is there to answer questions."""
+        return subprocess.run(
+            [str(BIN / "gpubed"), *words],
+            env=self.cluster.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def docker(self, *words: str) -> str:
+        """Run a command of Docker's; `node-0` stands for that node's container."""
+        granted = allocation.load(self.paths.allocation)
+        ids = {node.name: node.id for node in granted.nodes}
+        command = ["docker", *(ids.get(word, word) for word in words)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def network(self, purpose: str) -> str:
+        """Return the Docker name of one of the cluster's networks."""
+        granted = allocation.load(self.paths.allocation)
+        return f"gpubed-{self.cluster.name}-{granted.uuid[:8]}-{purpose}"
+
+    def _make_whole(self) -> None:
+        if self.gpubed("up", self.cluster.name, "-y").returncode:
+            self.down()
+            self.cluster.call("up", "-y")
+        self.cluster.node("node-0", f"sudo tee {FILE}", RESULT)
+
+    def _read(self) -> str:
+        done = subprocess.run(
+            ["ssh", "-F", str(self.paths.ssh_config), "node-1", f"cat {FILE}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout
+
+    def _step(self, played: Played, command: str) -> None:
+        began = time.monotonic()
+        done = self.gpubed(*shlex.split(command)[1:])
+        played.steps.append((command, done, time.monotonic() - began))
+
+    def _way_out(self, played: Played) -> str | None:
+        """Return the next command that is named as a way out and was not tried yet."""
+        _, last, _ = played.steps[-1]
+        tried = {command for command, _, _ in played.steps}
+        named = COMMAND.findall("\n".join(_told(last)))
+        if last.returncode == 0:
+            # `audit` names the way on among its findings.
+            named = COMMAND.findall(last.stdout) if " audit " in played.steps[-1][0] else []
+            if not named and " up " not in f"{played.steps[-1][0]} ":
+                named = [f"gpubed up {self.cluster.name}"]
+        return next((command for command in named if command not in tried), None)
+
+
+def said(done: CompletedProcess[str]) -> str:
+    """Return what a person is told first, as a cell of a table."""
+    words = [line for line in _told(done) if line.startswith(("error:", "✗"))]
+    notes = words or [line for line in _told(done) if " is " in line] or ["nothing"]
+    return notes[0].removeprefix("error:").strip(" ✗").replace("|", "\\|")
+
+
+def _told(done: CompletedProcess[str]) -> list[str]:
+    return [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
