@@ -27,6 +27,7 @@ _THEN = {
 }
 # Prints what is wrong with a node's experiment network; nothing where nothing is.
 _NETWORK = """
+PATH=$PATH:/usr/sbin:/sbin
 interface=$(ip -oneline -4 address show to %s | awk '{print $2; exit}')
 [ "$interface" ] || { echo cut; exit; }
 [ -z %s ] || tc qdisc show dev "$interface" | grep -q htb || { echo unshaped; exit; }

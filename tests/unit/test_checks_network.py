@@ -7,6 +7,7 @@ import pytest
 from gpubed import jobs, registry
 from gpubed.checks import network
 from gpubed.checks.context import Context
+from gpubed.errors import GpubedError
 from gpubed.hardware.facts import HCA, Port
 from support.samples import sample_allocation, sample_plan
 
@@ -35,7 +36,7 @@ GOOD = {
 def verify(monkeypatch):
     """A function that judges metrics of the job; further arguments are of the cluster."""
 
-    def run(metrics, failures=(), gpus=0, experiment=None, hcas=(), simulated=None):
+    def run(metrics, failures=(), gpus=0, experiment=None, hcas=(), simulated=None, job=None):
         wanted = {"rate": "200 Mbit/s", **(experiment or {})}
         plan = sample_plan(networks={"experiment": wanted})
         allocation = sample_allocation(plan)
@@ -44,7 +45,7 @@ def verify(monkeypatch):
         if experiment is False:
             allocation = allocation.model_copy(update={"experiment": None})
         result = jobs.JobResult("allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures))
-        monkeypatch.setattr(jobs, "run", lambda *_: result)
+        monkeypatch.setattr(jobs, "run", job or (lambda *_: result))
         context = Context(SimpleNamespace(), plan, allocation, {})
         facts = SimpleNamespace(simulated=simulated, hcas=hcas)
         context.__dict__["facts"] = {node.name: facts for node in nodes}
@@ -74,6 +75,22 @@ def test_a_declared_rate_that_nobody_measured_is_a_failure(verify):
     assert (check.result, check.reason) == (
         "fail",
         "200 Mbit/s are declared, and no link was measured",
+    )
+
+
+def test_a_rate_that_the_job_does_not_know_is_a_failure(verify):
+    check = verify({"links": [link(9e8, None, None)]})["link.rate"]
+    assert (check.result, check.reason[:21]) == ("fail", "the node does not kno")
+
+
+def test_what_is_declared_fails_with_the_job_that_looks_for_it(verify):
+    def refuse(*_):
+        raise GpubedError("no")
+
+    given = {"gpus": 2, "experiment": {"rdma": {}}, "hcas": (ADAPTER,), "job": refuse}
+    found = verify({}, **given)
+    assert {id_: check.result for id_, check in found.items()} == dict.fromkeys(
+        ("allreduce.busbw", "link.rate", "rdma.gpudirect"), "fail"
     )
 
 

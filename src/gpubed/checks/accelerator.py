@@ -125,7 +125,10 @@ def _ecc(node: Node, facts: Facts | None, proof: Proof, answer: CommandResult | 
     """Judge the counters of the memory's uncorrected errors, which only the driver knows."""
     rows = [line.split(", ") for line in answer.stdout.splitlines()] if answer else []
     named = {gpu.index: gpu.name or "" for gpu in facts.gpus} if facts else {}
-    without = all(any(word in name for word in _WITHOUT_ECC) for name in named.values())
+    # Of boards that nobody could name, nobody knows.
+    without = bool(named) and all(
+        any(word in name for word in _WITHOUT_ECC) for name in named.values()
+    )
     counts, unread = [], []
     for index, *cells in rows:
         if cells and cells[-1].isdigit():

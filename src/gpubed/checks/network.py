@@ -49,28 +49,21 @@ def links_and_collective(context: Context) -> Iterator[Check]:
 
     Ranks sum on the GPUs that were asked for, with NCCL; without any, on the CPU.
     """
-    if reason := _why_not(context):
-        yield from (Check(id=id_, result="skip", reason=reason) for id_ in _IDS)
+    if len(context.allocation.nodes) < 2:
+        why = "there is only one node"
+        yield from (Check(id=id_, result="skip", reason=why) for id_ in _IDS)
         return
     settings = {"seconds": "1", "largest_s": "1.5", "sizes": "largest", "host_limit": "when-slow"}
     try:
         found = jobs.run(context.cluster, context.plan, context.allocation, "allreduce", settings)
     except GpubedError as error:
         yield Check(id="allreduce.busbw", result="fail", reason=error.message)
-        for id_ in ("link.rate", "rdma.gpudirect"):
-            yield Check(id=id_, result="skip", reason="job allreduce did not run")
+        yield from _links(context, ())
+        yield _gpudirect(context, {})
         return
     yield from _links(context, found.metrics.get("links", ()))
     yield _collective(found.metrics, found.failures)
     yield _gpudirect(context, found.metrics.get("transports", {}))
-
-
-def _why_not(context: Context) -> str:
-    if len(context.allocation.nodes) < 2:
-        return "there is only one node"
-    if "horovod" not in context.roles:
-        return "Horovod is not part of this cluster"
-    return ""
 
 
 def _links(context: Context, found: Sequence[dict[str, Any]]) -> Iterator[Check]:
@@ -88,7 +81,9 @@ def _links(context: Context, found: Sequence[dict[str, Any]]) -> Iterator[Check]
 def _link(link: dict[str, Any]) -> Check:
     least, most, measured = link["floor_bps"], link["ceiling_bps"], link["measured_bps"]
     reason = ""
-    if measured < least:
+    if least is None:
+        reason = "the node does not know the declared rate: gpubed configure --tags horovod"
+    elif measured < least:
         reason = "the link does not carry what the specification declares"
     elif most is not None and measured > most:
         reason = "the link is not held to the rate that the specification declares"
@@ -98,7 +93,7 @@ def _link(link: dict[str, Any]) -> Check:
         result="fail" if reason else "pass",
         value=round(measured / 1e6, 2),
         unit="Mbit/s",
-        limit=f"≥ {format_rate(least)}" + (f" and ≤ {format_rate(most)}" if most else ""),
+        limit=f"≥ {format_rate(least or 0)}" + (f" and ≤ {format_rate(most)}" if most else ""),
         reason=reason,
     )
 

@@ -167,6 +167,13 @@ def test_counters_of_a_data_centre_gpu_are_read_or_fail(verify, said, result, re
     assert reason in check.reason
 
 
+def test_counters_of_boards_that_nobody_could_name_fail(verify):
+    said = ecc("[N/A]", "[N/A]")
+    check = verify(accelerator.gpus, [None], 2, ecc=said, proof=proof())["gpu.ecc", "node-0"]
+    assert check.result == "fail"
+    assert "cannot be read" in check.reason
+
+
 def test_boards_without_ecc_are_skipped_and_named(verify, monkeypatch):
     monkeypatch.setattr(accelerator, "_WITHOUT_ECC", ("T4",))
     check = verify(accelerator.gpus, ["t4"], 2, ecc=ecc("[N/A]", "[N/A]"), proof=proof())[
