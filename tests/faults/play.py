@@ -18,7 +18,9 @@ from support.cluster import BIN, Cluster
 
 FILE, RESULT = "/shared/result", "42"
 # The words of a hint that are a command: up to what a sentence goes on with.
-COMMAND = re.compile(r"gpubed (?:[a-z]+ [\w-]+)(?: --?[\w-]+| [0-9a-f]{8}-[0-9a-f-]{27})*")
+COMMAND = re.compile(
+    r"(?:cp|mv) \S+ \S+|gpubed [a-z]+ [\w-]+(?: --?[\w-]+| [0-9a-f]{8}-[0-9a-f-]{27})*"
+)
 LONGEST = 5
 
 
@@ -130,20 +132,23 @@ class Play:
 
     def _step(self, played: Played, command: str) -> None:
         began = time.monotonic()
-        done = self.gpubed(*shlex.split(command)[1:])
+        program, *words = shlex.split(command)
+        if program == "gpubed":
+            done = self.gpubed(*words)
+        else:
+            done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
         played.steps.append((command, done, time.monotonic() - began))
 
     def _way_out(self, played: Played) -> str | None:
-        """Return the next command that is named as a way out and was not tried yet."""
-        _, last, _ = played.steps[-1]
+        """Return the command that the last one named as a way out; after what it led to, `up`."""
+        command, last, _ = played.steps[-1]
+        up = f"gpubed up {self.cluster.name}"
+        if last.returncode == 0 and command.startswith(up):
+            return None
         tried = {command for command, _, _ in played.steps}
-        named = COMMAND.findall("\n".join(_told(last)))
-        if last.returncode == 0:
-            # `audit` names the way on among its findings.
-            named = COMMAND.findall(last.stdout) if " audit " in played.steps[-1][0] else []
-            if not named and " up " not in f"{played.steps[-1][0]} ":
-                named = [f"gpubed up {self.cluster.name}"]
-        return next((command for command in named if command not in tried), None)
+        named = [found for line in _told(last) for found in COMMAND.findall(line)]
+        fresh = [found for found in named if found not in tried]
+        return next(iter(fresh), up if last.returncode == 0 else None)
 
 
 def said(done: CompletedProcess[str]) -> str:
