@@ -16,10 +16,12 @@ from gpubed.paths import ClusterPaths
 from gpubed.ssh import SSH
 
 _AT_ONCE = 16
-# A line for each process of a job: its number and the file of its run's heartbeat.
+# A line for each process of a job: its number and the file of its run's heartbeat. What only
+# looks whether its rank is still there ends by itself.
 _FIND = f"""
 for found in $(grep -lsz ^{HEARTBEAT}= /proc/[0-9]*/environ); do
   pid=${{found#/proc/}}; pid=${{pid%/environ}}
+  [ "$(cat /proc/$pid/comm)" != gpubed-rank ] || continue
   echo "$pid $(tr '\\0' '\\n' <$found | sed -n s/^{HEARTBEAT}=//p)"
 done 2>/dev/null
 """
