@@ -19,11 +19,11 @@ WORDS = "interrupted", "run the same command again: it goes on where it stopped"
 EXIT = 128  # with the signal's number: the exit code, as shells count it
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # With the seconds that descendants have to end, less than 10 in all.
-_LIMIT_S = 6.0
+_LIMIT_S = 5.0
 
 
 def handle(*, limited: bool) -> list[int]:
-    """Let signals interrupt the main thread; those that were ignored so far stay so (`nohup`).
+    """Let signals interrupt the main thread; a hangup that was ignored so far stays so (`nohup`).
 
     Args:
         limited: Whether the run is ended by force when it does not end by itself.
@@ -42,7 +42,8 @@ def handle(*, limited: bool) -> list[int]:
         raise KeyboardInterrupt
 
     for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        # A shell ignores Ctrl-C for what it starts behind its back; who asks for the end means it.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
     return seen
 

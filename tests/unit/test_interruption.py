@@ -49,7 +49,7 @@ def test_what_waits_is_ended_with_all_that_it_started(number):
     assert not runs(child)
 
 
-def test_what_was_ignored_is_ignored_still():
+def test_a_hangup_that_was_ignored_is_ignored_still():
     """`nohup gpubed up lab &` outlives its terminal."""
     program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)" + STUCK
     process, _ = start(program)
@@ -58,6 +58,13 @@ def test_what_was_ignored_is_ignored_still():
         process.wait(1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(15) == 143
+
+
+def test_a_run_behind_a_shell_s_back_is_interrupted_all_the_same():
+    """A shell that is no terminal's ignores SIGINT for `gpubed up lab &`."""
+    process, _ = start("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)" + STUCK)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(15) == 130
 
 
 @pytest.mark.parametrize(
