@@ -48,10 +48,14 @@ def handle(*, limited: bool) -> list[int]:
     return seen
 
 
+def leave_nobody() -> None:
+    """End everything that this process started."""
+    lifeline.end(lifeline.descendants(os.getpid()))
+
+
 def _end(number: int) -> None:
-    """End everything that this process started, then the process."""
     sys.stderr.write(f"error: {WORDS[0]}\n  → {WORDS[1]}\n")
     sys.stderr.flush()
-    lifeline.end(lifeline.descendants(os.getpid()))
+    leave_nobody()
     # Threads that wait for others would keep the interpreter.
     os._exit(EXIT + number)

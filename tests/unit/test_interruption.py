@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from gpubed import interruption
 interruption.handle(limited=True)
 child = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 60 & wait; sleep 60"])
-print(child.pid, flush=True)
 with ThreadPoolExecutor() as pool:
-    pool.submit(time.sleep, 60).result()
+    waiting = pool.submit(time.sleep, 60)
+    print(child.pid, flush=True)
+    waiting.result()
 """
 
 
@@ -72,20 +73,21 @@ def test_a_run_behind_a_shell_s_back_is_interrupted_all_the_same():
 )
 def test_a_verb_says_which_signal_ended_it(number, code, tmp_path):
     program = """
-import signal, sys, time
+import subprocess, sys, time
 from gpubed import cli
 from gpubed.cli.commands import doctor
 def command():
     "Wait."
-    print(0, flush=True)
+    print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
     time.sleep(60)
 doctor.command = command
 sys.argv = ["gpubed", "doctor"]
 cli.main()
 """
-    process, _ = start(program)
+    process, child = start(program)
     process.send_signal(number)
     _, said = process.communicate(timeout=15)
     assert process.returncode == code, said
+    assert not runs(child)
     assert "interrupted" in said
     assert "Traceback" not in said

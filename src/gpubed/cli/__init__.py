@@ -84,6 +84,7 @@ def main() -> None:
         error.show()
         code = 2
     if signals:
+        interruption.leave_nobody()
         # Typer makes an exit of an interruption, and a run may fail of it.
         code = interruption.EXIT + signals[0]
         UI().error(*interruption.WORDS)

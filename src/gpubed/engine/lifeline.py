@@ -34,11 +34,11 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 
 def end(family: list[int]) -> None:
     """Ends processes: first politely, after a moment by force."""
-    _send(family, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE_SECONDS
-    while any(map(_running, family)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    _send(family, signal.SIGKILL)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        _send(family, number)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while any(map(_running, family)) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 def descendants(pid: int) -> list[int]:
