@@ -2,8 +2,8 @@
 
 import pytest
 
-from faults.faults import FAULTS
-from faults.play import Play
+from support.faults.play import Play
+from support.faults.ways import FAULTS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 QUICK = ("paused", "sshd", "renamed", "allocation")

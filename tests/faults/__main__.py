@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest does
 
-from faults.faults import FAULTS
-from faults.play import Play, Played
 from support.cluster import ROOT, Cluster
+from support.faults.play import Play, Played
+from support.faults.ways import FAULTS
 
 PAGE = ROOT / "docs/reference/faults.md"
 BARE = {

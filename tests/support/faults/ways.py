@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from faults.play import Fault, Play
+from support.faults.play import Fault, Play
 from support.impostor import SWAP
 
 _IN_NODE = ("exec", "node-1", "sh", "-c")
