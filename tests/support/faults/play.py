@@ -152,10 +152,11 @@ class Play:
 
 
 def said(done: CompletedProcess[str]) -> str:
-    """Return what a person is told first, as a cell of a table."""
-    words = [line for line in _told(done) if line.startswith(("error:", "✗"))]
-    notes = words or [line for line in _told(done) if " is " in line] or ["nothing"]
-    return notes[0].removeprefix("error:").strip(" ✗").replace("|", "\\|")
+    """Return what a person is told first about what is wrong, as a cell of a table."""
+    wrong = [line for line in _told(done) if line.startswith(("error:", "✗"))]
+    notes = [line.strip() for line in done.stderr.splitlines() if " is " in line]
+    first = next(iter([*wrong, *notes]), "nothing")
+    return first.removeprefix("error:").strip(" ✗").replace("|", "\\|")
 
 
 def _told(done: CompletedProcess[str]) -> list[str]:
