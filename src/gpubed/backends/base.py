@@ -265,7 +265,7 @@ class Backend(ABC):
 
     @abstractmethod
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node by name: ready, stopped or missing."""
+        """Return the state of each node by name: ready, stopped, missing, or what else it is."""
 
     @abstractmethod
     def existing(self, cluster: str) -> list[Existing]:

@@ -14,7 +14,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     ui, paths = UI(as_json), find(cluster)
     chosen = stack.choose(engine)
     with lifecycle.event_file(paths, "plan", None) as path, Display(ui).following(path):
-        wanted, result = lifecycle.preview(paths, chosen)
+        wanted, result, damage = lifecycle.preview(paths, chosen)
     costs = lifecycle.doomed(result)
     others = [step for step in result.steps if step not in costs]
     changes = [
@@ -27,6 +27,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     ui.document(
         "plan",
         {
+            "damage": list(damage),
             "changes": changes,
             "lease": None if hours is None else {"duration_s": wanted.spec.lease.duration},
             "node_hours": None if hours is None else round(hours, 2),
@@ -34,6 +35,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
             "prediction": None,
         },
     )
+    for line in damage:
+        ui.mark("fail", line)
     for change in changes:
         kind, name = str(change["urn"]).split("::")[-2:]
         why = f"  ({', '.join(change['why'])})" if change["why"] else ""
