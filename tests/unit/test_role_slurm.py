@@ -1,10 +1,16 @@
-"""What role slurm writes for nodes with GPUs, rendered as Ansible does."""
+"""What role slurm writes for nodes with GPUs, rendered as Ansible does; how its ranks start."""
+
+import json
+import os
+import sys
+from types import SimpleNamespace
 
 import pytest
+import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from support import machines
+from support import by_path, machines, role_variables
 
 ROLE = machines.ROOT / "roles/slurm"
 CPU = {"topology": {"CPUs": 8}, "memory": 30000}
@@ -75,3 +81,87 @@ def test_jobs_are_held_to_their_devices_where_all_nodes_have_cgroups(cgroup):
     offers = [offer(A100), offer(T4, cgroup=cgroup)]
     assert ("ConstrainDevices=yes" in render("cgroup.conf.j2", offers)) == cgroup
     assert ("TaskPlugin=task/cgroup,task/affinity" in render("slurm.conf.j2", offers)) == cgroup
+
+
+INFORMATION = """Model: \t\t NVIDIA {model}
+IRQ:   \t\t 64
+GPU UUID: \t GPU-0000000{number}
+Device Minor: \t {number}
+"""
+
+
+def test_a_node_with_more_gpus_gives_out_those_that_were_asked_for():
+    told = "".join(INFORMATION.format(model="A100-SXM4-80GB", number=n) for n in range(4))
+    found = role_variables.value(
+        "slurm",
+        "__slurm_gpus",
+        "debian-12",
+        inventory_hostname="node-0",
+        gpubed_nodes=[{"name": "node-0", "gpus": 2}],
+        __slurm_gpu_devices={"files": [{"path": f"/dev/nvidia{n}"} for n in range(4)]},
+        __slurm_gpu_information={"stdout": told},
+    )
+    assert found == [{"device": f"/dev/nvidia{n}", "type": A100} for n in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("simulated", "installs"),
+    [
+        ("Inst slurm-wlm-nvml-plugin (22.05.8-4+deb12u2 Debian:12.5/oldstable [amd64])", True),
+        ("Inst libnvidia-ml1 (535.216.03-1~deb12u1)\nInst slurm-wlm-nvml-plugin (22.05)", False),
+        ("Remv libnvidia-ml1 [580.65.06-1]\nInst slurm-wlm-nvml-plugin (22.05)", False),
+        ("", False),
+    ],
+)
+def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(simulated, installs):
+    install = yaml.safe_load((ROLE / "tasks/nvml.yml").read_text())[-1]
+    offer = {"__slurm_nvml_offer": {"stdout": simulated}}
+    there = role_variables.variables("slurm", "debian-12", **offer)
+    judge = Templar(DataLoader(), variables=there)
+    judged = (judge.evaluate_conditional(trust_as_template(line)) for line in install["when"])
+    assert all(judged) == installs
+
+
+@pytest.fixture
+def srun(monkeypatch):
+    """The program that starts ranks in a job."""
+    program = by_path.load(ROLE / "files/gpubed-srun", "gpubed_srun")
+    slot = {"rank": 1, "local_rank": 1, "local_size": 2}
+    monkeypatch.setattr(os, "environ", {program.SLOTS: json.dumps([{}, slot])})
+    return program
+
+
+def test_a_rank_whose_job_asked_for_no_gpu_sees_none(srun, monkeypatch):
+    monkeypatch.setattr(os, "execvp", lambda *_: None)
+    os.environ |= {"SLURM_PROCID": "1", "SLURM_CPUS_ON_NODE": "8"}
+    srun.become_rank(["true"])
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert os.environ["HOROVOD_LOCAL_RANK"] == "1"
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+    srun.become_rank(["true"])
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_ranks_of_a_node_see_all_gpus_of_their_job(srun, monkeypatch):
+    """Each takes its own; NCCL reaches its neighbours' memory only if it sees them, too."""
+    given = []
+    hosts = SimpleNamespace(
+        parse_hosts=lambda _: [SimpleNamespace(slots=2)],
+        get_host_assignments=lambda *_: [
+            SimpleNamespace(hostname="node-0", rank=r) for r in (0, 1)
+        ],
+    )
+    server = SimpleNamespace(start=lambda: 7, init=lambda _: None)
+    rendezvous = SimpleNamespace(RendezvousServer=lambda: server)
+    for name, module in (("common.util.hosts", hosts), ("http.http_server", rendezvous)):
+        monkeypatch.setitem(sys.modules, f"horovod.runner.{name}", module)
+    monkeypatch.setattr(
+        srun.subprocess,
+        "run",
+        lambda words, env, check: given.append((words, env)) or SimpleNamespace(returncode=0),
+    )
+    os.environ |= {"GPUBED_ADDRESS": "10.0.0.1", "SLURM_GPUS_PER_TASK": "1"}
+    assert srun.start("node-0:2", ["true"]) == 0
+    [(words, environment)] = given
+    assert {"srun", "--ntasks=2", "gpubed-srun", "--rank"} <= set(words)
+    assert not srun.BINDING & set(environment)

@@ -1,0 +1,103 @@
+"""What a job's container is given of its node; Docker and NVIDIA's toolkit are STAND-INS."""
+
+import os
+import subprocess
+
+import pytest
+from jinja2 import Environment, StrictUndefined
+
+from support import machines
+from support.role_tasks import play
+
+TEMPLATE = machines.ROOT / "roles/docker/templates/gpubed-container.j2"
+FOLDERS = ["shared", "datasets", "scratch"]
+
+
+@pytest.fixture
+def container(tmp_path):
+    """A function that starts a rank in a container; returns the words of `docker run`."""
+    template = Environment(undefined=StrictUndefined, trim_blocks=True).from_string(
+        TEMPLATE.read_text()
+    )
+    for name in (*FOLDERS, "bin", "gpubed/container.d"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "scratch").rmdir()
+    (tmp_path / "nccl.conf").write_text("NCCL_IB_DISABLE=1\n")
+    programs = {
+        "bin/docker": 'for word; do echo "$word"; done',
+        "gpubed/container.d/nvidia": 'printf -- "--device nvidia.com/gpu=%s " "$@"',
+    }
+    for name, does in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n# STAND-IN\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    text = template.render(
+        ansible_managed="managed",
+        docker_folders=[str(tmp_path / name) for name in FOLDERS],
+        docker_shared=str(tmp_path / "shared"),
+        __docker_gpus=2,
+    )
+    text = text.replace("/etc/gpubed", str(tmp_path / "gpubed"))
+    program = tmp_path / "gpubed-container"
+    program.write_text(text.replace("/etc/nccl.conf", str(tmp_path / "nccl.conf")))
+
+    def run(*before, **environment):
+        done = subprocess.run(
+            [*before, "sh", program, "box:1", "true"],
+            env={"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    return run
+
+
+def after(words, option):
+    return [value for word, value in zip(words, words[1:], strict=False) if word == option]
+
+
+def test_it_has_nccls_settings_and_the_folders_that_the_node_has(container, tmp_path):
+    places = [tmp_path / name for name in ("shared", "datasets", "nccl.conf")]
+    assert after(container(), "--volume") == [f"{place}:{place}" for place in places]
+
+
+@pytest.mark.parametrize(
+    ("variables", "gpus"),
+    [
+        ({}, ["0", "1"]),  # as many as were asked for, however many there are
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "2"}, ["2"]),
+        (
+            {
+                "SLURM_JOB_ID": "7",
+                "SLURM_JOB_GPUS": "0",
+                "SLURM_STEP_ID": "0",
+                "SLURM_STEP_GPUS": "1,3",
+            },
+            ["1", "3"],
+        ),
+    ],
+)
+def test_it_has_the_gpus_of_its_job_only(container, variables, gpus):
+    words = container(**variables, CUDA_VISIBLE_DEVICES="5")
+    assert after(words, "--device") == [f"nvidia.com/gpu={gpu}" for gpu in gpus]
+    assert "CUDA_VISIBLE_DEVICES" not in words
+
+
+def test_it_has_the_cpus_that_its_rank_is_bound_to(container):
+    cpu = str(max(os.sched_getaffinity(0)))
+    assert after(container("taskset", "--cpu-list", cpu), "--cpuset-cpus") == [cpu]
+
+
+@pytest.mark.parametrize(("listed", "right"), [(1, False), (2, True), (4, True)])
+def test_more_gpus_than_were_asked_for_are_well_and_fewer_are_not(tmp_path, listed, right):
+    devices = "".join(f"echo nvidia.com/gpu={number}\n" for number in (*range(listed), "all"))
+    done = play(
+        tmp_path,
+        "nvidia_container_toolkit",
+        "check",
+        programs={"nvidia-ctk": devices},
+        nvidia_container_toolkit_gpus=2,
+    )
+    assert (done.code == 0) == right
+    assert right or f"Containers on node-0 can have {listed} of 2 GPU(s)" in done.said
