@@ -1,13 +1,16 @@
 """What a job's container is given of its node; Docker and NVIDIA's toolkit are STAND-INS."""
 
+import itertools
 import os
 import subprocess
 
 import pytest
 from jinja2 import Environment, StrictUndefined
 
+from gpubed import roles
 from support import machines
 from support.role_tasks import play
+from support.samples import sample_plan
 
 TEMPLATE = machines.ROOT / "roles/docker/templates/gpubed-container.j2"
 FOLDERS = ["shared", "datasets", "scratch"]
@@ -54,12 +57,18 @@ def container(tmp_path):
 
 
 def after(words, option):
-    return [value for word, value in zip(words, words[1:], strict=False) if word == option]
+    return [value for word, value in itertools.pairwise(words) if word == option]
 
 
 def test_it_has_nccls_settings_and_the_folders_that_the_node_has(container, tmp_path):
     places = [tmp_path / name for name in ("shared", "datasets", "nccl.conf")]
     assert after(container(), "--volume") == [f"{place}:{place}" for place in places]
+
+
+def test_the_folders_of_the_specification_are_among_them():
+    storage = {"scratch": {"path": "/fast"}, "datasets": "/data"}
+    inputs = roles.inputs(sample_plan(storage=storage), "docker")
+    assert inputs["docker_folders"] == ["/shared", "/data", "/fast"]
 
 
 @pytest.mark.parametrize(

@@ -135,3 +135,11 @@ def test_processors_are_no_excuse_for_gpus(main, monkeypatch, tmp_path, device, 
     monkeypatch.setattr(main, "host_limit", lambda count, _: ranks.append(count) or 5e9)
     metrics = run(main, monkeypatch, tmp_path, "--rate", str(RATE), "--host-limit", "always")
     assert (ranks, metrics["limited_by"]) == (asked, "link")
+
+
+@pytest.mark.parametrize(("shaped", "most"), [("1", 1.05 * RATE), ("", None)])
+def test_only_what_the_testbed_shapes_may_not_be_faster(main, monkeypatch, shaped, most):
+    monkeypatch.setenv("GPUBED_SHAPED", shaped)
+    link = {"src": "node-0", "dst": "node-1", "measured_bps": RATE}
+    [told] = main.gather_links([link], RATE)
+    assert told["ceiling_bps"] == pytest.approx(most)
