@@ -98,7 +98,7 @@ def test_it_has_the_cpus_that_its_rank_is_bound_to(container):
     assert after(container("taskset", "--cpu-list", cpu), "--cpuset-cpus") == [cpu]
 
 
-@pytest.mark.parametrize(("listed", "right"), [(1, False), (2, True), (4, True)])
+@pytest.mark.parametrize(("listed", "right"), [(1, False), (4, True)])
 def test_more_gpus_than_were_asked_for_are_well_and_fewer_are_not(tmp_path, listed, right):
     devices = "".join(f"echo nvidia.com/gpu={number}\n" for number in (*range(listed), "all"))
     done = play(
@@ -110,3 +110,26 @@ def test_more_gpus_than_were_asked_for_are_well_and_fewer_are_not(tmp_path, list
     )
     assert (done.code == 0) == right
     assert right or f"Containers on node-0 can have {listed} of 2 GPU(s)" in done.said
+
+
+@pytest.mark.parametrize(
+    ("by_name", "options"),
+    [
+        (True, "--device nvidia.com/gpu=1 --device nvidia.com/gpu=3"),
+        (
+            False,
+            "--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1,nvidia.com/gpu=3",
+        ),
+    ],
+)
+def test_docker_is_asked_for_these_gpus_and_no_others(by_name, options):
+    path = machines.ROOT / "roles/nvidia_container_toolkit/templates/nvidia.j2"
+    program = Environment(undefined=StrictUndefined, trim_blocks=True).from_string(path.read_text())
+    text = program.render(ansible_managed="managed", __nvidia_container_toolkit_cdi=by_name)
+
+    def said(*gpus):
+        words = ["sh", "-c", text, "nvidia", *gpus]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert said("1", "3") == options
+    assert said() == ""

@@ -16,7 +16,6 @@ from support.role_tasks import play
 VERSION = "580.65.06"
 KERNELS = """printf '%s\n' 'linux-image-amd64 installed' 'linux-image-6.1.0-50-amd64 installed' \\
   'linux-image-cloud-amd64 config-files'"""
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of root are written")
 
 
 def choice(**changed):
@@ -95,7 +94,7 @@ def test_a_driver_of_gpubeds_own_is_held(chosen):
 
 
 def test_a_driver_that_an_owner_installed_is_not_held_nor_called_gpubeds(chosen):
-    done = chosen(VERSION)
+    done = chosen(VERSION, nvidia_driver_may_reboot=False)
     assert done.code == 0, done.said
     assert "Note the version that stays" in done.tasks
     assert "Hold the packages" not in done.tasks
@@ -111,22 +110,11 @@ def test_leave_to_reboot_is_asked_for_before_anything_is_changed(chosen):
     assert not [call for call in done.calls if call.startswith("base.")]
 
 
-def test_a_node_that_needs_no_reboot_needs_no_leave(chosen):
-    assert chosen(VERSION, nvidia_driver_may_reboot=False).code == 0
-
-
-def test_headers_of_the_next_kernels_come_with_them(tmp_path):
-    """A metapackage of kernels brings new ones; modules are built for those with headers."""
-    done = tasks(tmp_path, "headers", programs={"dpkg-query": KERNELS})
-    assert "base.packages linux-headers-amd64" in done.calls
-
-
-@pytest.mark.parametrize("entry", ["stay", "module"])
-def test_after_a_kernel_update_the_module_is_built_in_the_next_run(tmp_path, entry):
+def test_after_a_kernel_update_the_module_is_built_in_the_next_run(tmp_path):
     built = tmp_path / "built"
     done = tasks(
         tmp_path,
-        entry,
+        "stay",
         kept=VERSION,
         programs={
             "dpkg-query": KERNELS,
@@ -152,28 +140,25 @@ def test_each_run_looks_at_the_module_of_a_driver_that_is_changed_or_stays():
 
 
 def test_a_driver_that_stays_gets_the_headers_of_the_next_kernels(tmp_path):
+    """A metapackage of kernels brings new ones; modules are built for those with headers."""
     programs = {"dpkg-query": KERNELS, "modinfo": f"echo {VERSION}"}
     done = tasks(tmp_path, "stay", kept=VERSION, programs=programs)
     assert "base.packages linux-headers-amd64" in done.calls
     assert not [call for call in done.calls if call.startswith("dkms")]
 
 
-@needs_root
-@pytest.mark.parametrize("user", ["nvpd", "nvidia-persistenced"])
-def test_the_persistence_daemon_runs_as_its_packages_user(tmp_path, user):
+@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a file of root's")
+def test_the_persistence_daemon_runs_as_its_packages_user(tmp_path):
     unit, ours = tmp_path / "nvidia-persistenced.service", tmp_path / "drop-in.d/gpubed.conf"
-    unit.write_text(
-        f"[Service]\nExecStart=/usr/bin/nvidia-persistenced --user {user} --no-persistence-mode\n"
-    )
+    start = "ExecStart=/usr/bin/nvidia-persistenced --user nvpd"
+    unit.write_text(f"[Service]\n{start} --no-persistence-mode\n")
     tasks(
         tmp_path,
         "persistence",
         __nvidia_driver_units={"files": [{"path": str(unit)}]},
         __nvidia_driver_persistence=str(ours),
     )
-    assert ours.read_text().splitlines()[-1] == (
-        f"ExecStart=/usr/bin/nvidia-persistenced --user {user}"
-    )
+    assert ours.read_text().splitlines()[-1] == start
 
 
 @pytest.mark.parametrize("offered", [["535.261.03"], []])
@@ -196,7 +181,6 @@ esac"""
     [
         ({}, "580.82.07", {"nvidia-driver-cuda", "nvidia-kernel-open-dkms"}),
         # There is a newer driver, but no Fabric Manager of its version.
-        ({"fabric_manager": ["node-0"]}, VERSION, {"nvidia-fabricmanager-580"}),
         (
             {"fabric_manager": ["node-0"], "subnet_manager": ["node-0"]},
             VERSION,
@@ -234,3 +218,33 @@ def test_services_that_it_started_are_stopped_before_the_packages_go(tmp_path):
     )
     names = list(done.tasks)
     assert names.index("Stop what belongs to it") < names.index("Remove the packages"), done.said
+
+
+@pytest.mark.parametrize("installed", [VERSION, "580.82.07"])
+def test_fabric_manager_of_another_version_is_refused(tmp_path, installed):
+    done = tasks(
+        tmp_path,
+        "check",
+        programs={"dpkg-query": f"echo 'installed {installed}-1'"},
+        hardware_facts={"driver": {"loaded": VERSION}, "gpus": [{"driver": VERSION, "index": 0}]},
+        __nvidia_driver_wanted=VERSION,
+        __nvidia_driver_choice=choice(fabric_manager=["node-0"]),
+    )
+    assert (done.code == 0) == (installed == VERSION)
+    assert (f"Fabric Manager is {installed}-1 and the driver {VERSION}" in done.said) == (
+        done.code != 0
+    )
+
+
+def test_adapters_that_lead_to_nvswitches_are_driven_at_every_boot(tmp_path):
+    """From NVLink 5 on: B200's NVSwitches are not on the bus."""
+    done = tasks(
+        tmp_path,
+        "services",
+        check=True,
+        __nvidia_driver_wanted=VERSION,
+        __nvidia_driver_choice=choice(subnet_manager=["node-0"]),
+        __nvidia_driver_bridges=str(tmp_path / "gpubed-nvlink.conf"),
+    )
+    name = "Load the modules of these adapters at every boot"
+    assert done.tasks.get(name) == "changed", done.said

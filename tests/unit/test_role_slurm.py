@@ -122,6 +122,13 @@ def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(simulat
     assert all(judged) == installs
 
 
+def test_slurms_own_detection_is_installed_before_it_is_looked_for():
+    tasks = yaml.safe_load((ROLE / "tasks/hardware.yml").read_text())
+    included = [task.get("ansible.builtin.include_tasks", {}).get("file") for task in tasks]
+    asked = [task.get("register") for task in tasks]
+    assert included.index("nvml.yml") < asked.index("__slurm_nvml")
+
+
 @pytest.fixture
 def srun(monkeypatch):
     """The program that starts ranks in a job."""
