@@ -10,7 +10,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from support import by_path, machines, role_variables
+from support import by_path, machines, role_variables, simulated
 
 ROLE = machines.ROOT / "roles/slurm"
 CPU = {"topology": {"CPUs": 8}, "memory": 30000}
@@ -67,6 +67,45 @@ def test_all_gpus_and_those_of_each_model_are_accounted_for():
     assert "AccountingStorageTRES=gres/gpu" in render("slurm.conf.j2", [NONE])
 
 
+def test_gpus_have_the_numbers_of_the_driver_not_those_of_their_device_files():
+    """As on an AMD board: what ranks and containers call GPU 0 is /dev/nvidia2 there.
+
+    Without its own detection, Slurm counts GPUs in the order of gres.conf.
+    """
+    board = simulated.machine.machine(simulated.model("A100-SXM4-80GB"), 8, "node-0", cpus=[0])
+    told = "".join(
+        f"Model: \t\t {board['model']['name']}\nBus Location: \t {gpu['pci']}\n"
+        f"Device Minor: \t {gpu['minor']}\n"
+        for gpu in board["gpus"]
+    )
+    paths = [{"path": f"/dev/nvidia{number}"} for number in range(8)]
+    found = role_variables.value(
+        "slurm",
+        "__slurm_gpus",
+        "debian-12",
+        inventory_hostname="node-0",
+        gpubed_nodes=[{"name": "node-0", "gpus": 4}],
+        __slurm_gpu_devices={"files": paths},
+        __slurm_gpu_information={"stdout": told},
+    )
+    assert [gpu["device"] for gpu in found] == [f"/dev/nvidia{number}" for number in (2, 3, 0, 1)]
+    lines = render("gres.conf.j2", [{**CPU, "gpus": found, "nvml": False, "cgroup": True}])
+    assert [line.rpartition("File=/dev/nvidia")[2] for line in lines[1:]] == ["2", "3", "0", "1"]
+
+
+def test_devices_of_which_the_driver_tells_nothing_are_given_out_too():
+    found = role_variables.value(
+        "slurm",
+        "__slurm_gpus",
+        "debian-12",
+        inventory_hostname="node-0",
+        gpubed_nodes=[{"name": "node-0", "gpus": 2}],
+        __slurm_gpu_devices={"files": [{"path": "/dev/nvidia10"}, {"path": "/dev/nvidia2"}]},
+        __slurm_gpu_information={"stdout": ""},
+    )
+    assert [gpu["device"] for gpu in found] == ["/dev/nvidia2", "/dev/nvidia10"]
+
+
 @pytest.mark.parametrize("nvml", [False, True])
 def test_devices_are_named_and_compared_with_slurms_own_detection_where_it_is(nvml):
     detection = " AutoDetect=nvml" if nvml else ""
@@ -83,29 +122,8 @@ def test_jobs_are_held_to_their_devices_where_all_nodes_have_cgroups(cgroup):
     assert ("TaskPlugin=task/cgroup,task/affinity" in render("slurm.conf.j2", offers)) == cgroup
 
 
-INFORMATION = """Model: \t\t NVIDIA {model}
-IRQ:   \t\t 64
-GPU UUID: \t GPU-0000000{number}
-Device Minor: \t {number}
-"""
-
-
-def test_a_node_with_more_gpus_gives_out_those_that_were_asked_for():
-    told = "".join(INFORMATION.format(model="A100-SXM4-80GB", number=n) for n in range(4))
-    found = role_variables.value(
-        "slurm",
-        "__slurm_gpus",
-        "debian-12",
-        inventory_hostname="node-0",
-        gpubed_nodes=[{"name": "node-0", "gpus": 2}],
-        __slurm_gpu_devices={"files": [{"path": f"/dev/nvidia{n}"} for n in range(4)]},
-        __slurm_gpu_information={"stdout": told},
-    )
-    assert found == [{"device": f"/dev/nvidia{n}", "type": A100} for n in range(2)]
-
-
 @pytest.mark.parametrize(
-    ("simulated", "installs"),
+    ("planned", "installs"),
     [
         ("Inst slurm-wlm-nvml-plugin (22.05.8-4+deb12u2 Debian:12.5/oldstable [amd64])", True),
         ("Inst libnvidia-ml1 (535.216.03-1~deb12u1)\nInst slurm-wlm-nvml-plugin (22.05)", False),
@@ -113,9 +131,9 @@ def test_a_node_with_more_gpus_gives_out_those_that_were_asked_for():
         ("", False),
     ],
 )
-def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(simulated, installs):
+def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(planned, installs):
     install = yaml.safe_load((ROLE / "tasks/nvml.yml").read_text())[-1]
-    offer = {"__slurm_nvml_offer": {"stdout": simulated}}
+    offer = {"__slurm_nvml_offer": {"stdout": planned}}
     there = role_variables.variables("slurm", "debian-12", **offer)
     judge = Templar(DataLoader(), variables=there)
     judged = (judge.evaluate_conditional(trust_as_template(line)) for line in install["when"])

@@ -309,6 +309,14 @@ class Backend(ABC):
         """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
         return []
 
+    def refusals(self, plan: ClusterPlan) -> list[Finding]:
+        """Return for what the testbed would say no, as far as that can be asked beforehand.
+
+        Asked before anything of a cluster is deleted or replaced; what it holds already counts
+        as its own.
+        """
+        return []
+
     def export(self, plan: ClusterPlan, kind: str) -> str:
         """Return the cluster in another tool's words: `rspec`, `espec`.
 
