@@ -208,6 +208,11 @@ class JupyterLab(Section):
 
     # Runs as an ordinary user, who may not take a lower port.
     port: int = Field(default=8888, ge=1024, le=65535)
+    sources: tuple[IPv4Network, ...] = Field(
+        default=(),
+        description="networks from which it may be asked; else the controller alone, and `gpubed "
+        "configure` learns where that is now",
+    )
 
 
 class Docker(Section):
