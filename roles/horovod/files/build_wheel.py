@@ -57,7 +57,8 @@ PATCHES = (
     (
         "horovod/runner/http/http_server.py",
         "                addr, handler_cls, self._verbose))",
-        "                (os.environ.get('GPUBED_ADDRESS', ''), addr[1]), handler_cls, self._verbose))",
+        "                (os.environ.get('GPUBED_ADDRESS', ''), addr[1]),\n"
+        "                handler_cls, self._verbose))",
     ),
     (
         "horovod/runner/http/http_server.py",
