@@ -57,10 +57,14 @@ class Audit:
     interrupted: list[str] = field(default_factory=list)
 
     @property
+    def extra(self) -> list[Existing]:
+        """What is unrecorded and may go; data goes with `down` only, which asks for it by name."""
+        return [thing for thing in self.unrecorded if not thing.data]
+
+    @property
     def clean(self) -> bool:
         """Whether everything of this cluster is where it belongs; data that was kept does."""
-        extra = [thing for thing in self.unrecorded if not thing.data]
-        return not (self.missing or extra or self.interrupted)
+        return not (self.missing or self.extra or self.interrupted)
 
 
 def audit(stack: Stack) -> Audit:

@@ -14,9 +14,9 @@ def names(things):
     return [thing["name"] for thing in things]
 
 
-def plant(bare, uuid, name):
+def plant(bare, kind, uuid, name):
     labels = [f"--label=gpubed.cluster={uuid}", f"--label=gpubed.name={bare.name}"]
-    subprocess.run(["docker", "volume", "create", *labels, name], check=True, capture_output=True)
+    subprocess.run(["docker", kind, "create", *labels, name], check=True, capture_output=True)
 
 
 def test_an_untouched_cluster_agrees_with_its_state(bare):
@@ -39,12 +39,22 @@ def test_what_is_missing_is_named_and_made_again(bare):
 def test_only_what_is_not_in_the_state_is_removed(bare):
     bare.call("up")
     before = labelled(bare.name)
-    plant(bare, bare.json("audit")["uuid"], f"{bare.name}-planted")
+    plant(bare, "network", bare.json("audit")["uuid"], f"{bare.name}-planted")
     assert names(bare.json("audit", rc=1)["unrecorded"]) == [f"{bare.name}-planted"]
     assert "not confirmed" in bare.call("audit", "--remove", rc=2).stderr
     found = bare.json("audit", "--remove", "-y")
-    assert found["removed"] == [f"volume {bare.name}-planted"]
+    assert found["removed"] == [f"network {bare.name}-planted"]
     assert labelled(bare.name) == before
+
+
+def test_data_that_is_not_in_the_state_is_named_and_only_down_removes_it(bare):
+    bare.call("up")
+    planted = f"{bare.name}-planted"
+    plant(bare, "volume", bare.json("audit")["uuid"], planted)
+    assert "stays until `gpubed down`" in bare.call("audit").stdout
+    assert bare.json("audit", "--remove", "-y")["removed"] == []
+    assert any(planted in thing for thing in labelled(bare.name))
+    assert f"volume {planted}" in bare.json("down", "-y")["removed"]
 
 
 def test_a_lost_state_leaves_what_can_still_be_named_and_removed(bare):

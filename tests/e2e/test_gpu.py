@@ -3,6 +3,7 @@
 Nothing computes on a GPU here, and nothing may say that it did.
 """
 
+import json
 import os
 import re
 import time
@@ -92,6 +93,15 @@ def test_status_says_that_the_gpus_are_pretended(cluster):
     assert "simulated" in cluster.call("status").stdout
 
 
+def test_doctor_and_the_report_of_the_gpus_say_so_too(cluster, tmp_path):
+    looked = {finding["id"] for finding in cluster.json("doctor")["findings"]}
+    assert {f"gpu.{node}.simulated" for node in asked(cluster)} <= looked
+    file = tmp_path / "gpus.json"
+    cluster.call("verify", "--gpu-report", str(file))
+    told = {node["simulated"] for node in json.loads(file.read_text())["nodes"]}
+    assert told == {model_of(one) for one in cluster.spec["nodes"]}
+
+
 def test_nothing_is_left_to_do(cluster):
     assert "nothing to change" in cluster.call("up").stderr
 
@@ -127,19 +137,21 @@ def test_a_job_under_slurm_gets_its_gpus(cluster):
 
 
 @pytest.mark.simulated  # each version is a configuration and a verification of its own
+def test_a_driver_that_does_not_build_is_taken_back(cluster):
+    """Also where the one before is of another package source."""
+    before = drivers(cluster)
+    with pytest.raises(AssertionError, match=r"580\.70\.99 could not be installed"):
+        pin_driver(cluster, "580.70.99")
+    pin_driver(cluster, None)
+    assert drivers(cluster) == before
+
+
+@pytest.mark.simulated
 def test_a_driver_is_upgraded_and_rolled_back(cluster):
     for version in ("580.65.06", "580.82.07", "580.65.06"):
         up = pin_driver(cluster, version)
         assert set(drivers(cluster).values()) == {version}
         assert up["verification"]["failed"] == 0
-
-
-@pytest.mark.simulated
-def test_a_driver_that_does_not_build_is_taken_back(cluster):
-    with pytest.raises(AssertionError, match=r"580\.70\.99 could not be installed"):
-        pin_driver(cluster, "580.70.99")
-    pin_driver(cluster, "580.65.06")
-    assert set(drivers(cluster).values()) == {"580.65.06"}
     pin_driver(cluster, None)
 
 

@@ -83,9 +83,7 @@ def _remove(
     with runlock.hold(paths.state, "audit"):
         # Looked at again, since another run may just have ended.
         found = audits.audit(driven)
-        # Data of a cluster that has a state goes with its `down`, which asks for it by name.
-        extra = [e for e in found.unrecorded if not e.data]
-        doomed = [e for e in found.others if e.uuid == uuid] if uuid else extra
+        doomed = [e for e in found.others if e.uuid == uuid] if uuid else found.extra
         _, backend = audits.owner(driven)
         if not doomed or backend is None:
             return []
@@ -118,8 +116,9 @@ def _show(ui: UI, cluster: str, found: audits.Audit, removed: list[str]) -> None
         ui.say(f"removed {name}")
     for gone in found.missing:
         ui.say(f"missing     {gone}: in the state, but it does not exist")
-    for extra in found.unrecorded:
-        ui.say(f"unrecorded  {extra}: it exists, but is not in the state")
+    for thing in found.unrecorded:
+        note = "; it holds data and stays until `gpubed down`" if thing.data else ""
+        ui.say(f"unrecorded  {thing}: it exists, but is not in the state{note}")
     for what in found.interrupted:
         ui.say(f"interrupted {what}: a run was killed in it")
     for other in found.others:
@@ -127,7 +126,7 @@ def _show(ui: UI, cluster: str, found: audits.Audit, removed: list[str]) -> None
     ui.say(f"{len(found.recorded)} resource(s) are in the state and exist")
     if not found.clean:
         ui.say(f"adopt:  gpubed audit {cluster} --adopt    (an `up` that looks first)")
-    if found.unrecorded:
+    if found.extra:
         ui.say(f"remove: gpubed audit {cluster} --remove")
     for uuid in sorted({other.uuid for other in found.others}):
         if found.uuid is None:
