@@ -309,6 +309,10 @@ class Backend(ABC):
         """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
         return []
 
+    def warnings(self, spec: ClusterSpec) -> list[str]:
+        """Return what somebody who builds on these nodes must know and would not guess."""
+        return []
+
     def export(self, plan: ClusterPlan, kind: str) -> str:
         """Return the cluster in another tool's words: `rspec`, `espec`.
 

@@ -23,7 +23,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         for step in [*costs, *others]
         if step.op in _SHOWN and step.type != "pulumi:pulumi:Stack"
     ]
-    obstacles = registry.backend(wanted.backend).fits(wanted)
+    backend = registry.backend(wanted.backend)
+    obstacles, warnings = backend.fits(wanted), backend.warnings(wanted.spec)
     ui.document(
         "plan",
         {
@@ -32,6 +33,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
             "node_hours": round(wanted.node_hours, 2),
             "obstacles": obstacles,
             "prediction": None,
+            "warnings": warnings,
         },
     )
     for change in changes:
@@ -49,6 +51,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     for group in wanted.spec.nodes:
         if group.simulate:
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
+    for warning in warnings:
+        ui.note(warning)
     for obstacle in obstacles:
         ui.mark("fail", f"does not fit now: {obstacle}")
     return 0
