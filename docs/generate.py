@@ -36,7 +36,7 @@ def pages() -> dict[str, str]:
 def role_tests() -> str:
     """Say which scenario of which role has passed, and whether it was changed since."""
     matrix = runpy.run_path(str(REFERENCE.parents[1] / "tests" / "molecule" / "matrix.py"))
-    table: str = matrix["Results"]().table()
+    table: str = matrix["Outcomes"](matrix["RESULTS"]).table()
     return table
 
 

@@ -48,7 +48,7 @@ class Node(_Model):
         port: SSH port.
         user: Login that may become root.
         host_keys: Public host keys (`type base64`), collected out of band.
-        slots: Ranks that a job starts here.
+        slots: Ranks that a job starts here; none where other nodes have GPUs and it has not.
         gpus: GPUs asked for.
         via: Hosts to go through, first one first.
     """
@@ -124,6 +124,11 @@ class Allocation(_Model):
         """
         self.require_nodes()
         return self.nodes[0]
+
+    @property
+    def with_ranks(self) -> tuple[Node, ...]:
+        """The nodes on which jobs start ranks."""
+        return tuple(node for node in self.nodes if node.slots)
 
     def require_nodes(self) -> None:
         """Refuse what needs nodes.

@@ -27,9 +27,13 @@ from gpubed.verification import Verification
 def identity(cluster: ClusterPlan) -> dict[str, pulumi.Output[str]]:
     """Declare the cluster's identity and its SSH key; outputs are `uuid` and `public_key`."""
     inputs = {"cluster": cluster.cluster}
+    made = Key("key", "gpubed", inputs).result["public_key"]
+    # A preview knows nothing of a result that is still to come, and would replace all that
+    # depends on it: also where the key is there, and only its resource is new.
+    known = secret.public_key(_paths(inputs).private_key)
     return {
         "uuid": Identity("identity", "gpubed", inputs).result["uuid"],
-        "public_key": Key("key", "gpubed", inputs).result["public_key"],
+        "public_key": pulumi.Output.from_input(known) if known else made,
     }
 
 

@@ -197,7 +197,7 @@ def run(
     container: str | None = None,
     launcher: str | None = None,
 ) -> JobResult:
-    """Run a job over all nodes and bring its folder back.
+    """Run a job over all nodes that have ranks and bring its folder back.
 
     Args:
         settings: Arguments that differ from the job's defaults.
@@ -206,7 +206,8 @@ def run(
         launcher: Another one than the job names.
 
     Raises:
-        UsageError: There is no such job, argument or launcher, or the cluster has no Docker.
+        UsageError: There is no such job, argument or launcher, the cluster has no Docker, or
+            no node has ranks.
         GpubedError: A node could not be reached, or lacks the image.
     """
     job = load(name)
@@ -275,6 +276,11 @@ class _Run:
             images.require(self.cluster, self.plan, self.allocation, image)
             words = [_IN_CONTAINER, image, *words]
         ranks = sum(node.slots for node in self.allocation.nodes)
+        if not ranks:
+            raise UsageError(
+                f"cluster {self.cluster.name} has no node that ranks could start on",
+                f"gpubed health {self.cluster.name}; nodes without GPUs have none beside others",
+            )
         with self._kept(on_output) as keep, SSH(self.allocation.head, self.cluster) as head:
             launch = _prepare(head, self.plan, self.name, self.run_id, ranks, words)
             _describe(head, launch.folder, self.allocation)
@@ -390,7 +396,7 @@ def _prepare(
 def _describe(head: SSH, folder: str, allocation: Allocation) -> None:
     """Tell the job about the nodes it runs on, as `cluster.json` and `hostfile` in its folder."""
     head.write(f"{folder}/cluster.json", allocation.model_dump_json())
-    slots = "".join(f"{node.name} slots={node.slots}\n" for node in allocation.nodes)
+    slots = "".join(f"{node.name} slots={node.slots}\n" for node in allocation.with_ranks)
     head.write(f"{folder}/hostfile", slots)
 
 

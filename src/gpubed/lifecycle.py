@@ -19,7 +19,7 @@ from gpubed import lease as leases
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Backend, Existing, Fault, JobTestbed
 from gpubed.engine import LogEvent, ResourceEvent, Result
-from gpubed.errors import GpubedError, Locked, PrerequisiteMissing
+from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
@@ -112,6 +112,7 @@ def up(
         if ended:
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")
         stack = Stack(cluster, engine)
+        stack.mend()
         if not stack.outputs():
             _require(backend, wanted)
         if not stack.has_resources() and identities.kept(cluster) is None:
@@ -167,6 +168,9 @@ def _up(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) -
             # Looked at first: what refuses must do so before anything is deleted.
             planned = stack.preview(_discard_steps)
             if costs := [cost(step) for step in doomed(planned)]:
+                if found := backend.refusals(wanted):
+                    said = "\n  ".join(finding.message for finding in found)
+                    raise Refused(f"nothing was changed, since {said}", found[0].fix)
                 approve(costs)
             if not changed(planned):
                 return planned
@@ -297,6 +301,7 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
     cluster.project.prepare()
     with runlock.hold(cluster.state, "down"):
         stack = Stack(cluster, engine)
+        stack.mend()
         uuid, backend = audits.owner(stack)
         if backend:
             backend.require_engine(engine)

@@ -47,7 +47,8 @@ class NodePlan(_Model):
     """A node to be allocated.
 
     Attributes:
-        slots: How many ranks a job starts on it.
+        slots: How many ranks a job starts on it: one for each GPU. Horovod cannot sum on CPUs
+            and GPUs at once, so that a node without any has one only where no node has any.
         on_failure: What becomes of it when it fails; None when the cluster needs it.
     """
 
@@ -143,8 +144,10 @@ def plan(spec: ClusterSpec) -> ClusterPlan:
     if wanted:
         subnet = _subnet(spec, "experiment", needed, avoid=control)
         experiment = NetworkPlan(subnet=subnet, mtu=wanted.mtu, rate_bps=wanted.rate_bps)
+    one_world = not isinstance(testbed, JobTestbed)
+    on_gpus = one_world and any(group.gpus for group in spec.nodes)
     nodes = tuple(
-        _node(group, position, index, control, experiment)
+        _node(group, position, index, control, experiment, on_gpus)
         for position, group in enumerate(spec.nodes)
         for index in range(group.count)
     )
@@ -174,6 +177,7 @@ def _node(
     index: int,
     control: IPv4Network,
     experiment: NetworkPlan | None,
+    on_gpus: bool,
 ) -> NodePlan:
     offset = 10 + _STRIDE * index + position
     is_head = position == 0 and index == 0
@@ -189,7 +193,7 @@ def _node(
         gpus=group.gpus,
         simulate=group.simulate,
         image=group.image,
-        slots=max(1, group.gpus),
+        slots=group.gpus if on_gpus else max(1, group.gpus),
         on_failure=group.on_failure if is_spare else None,
     )
 

@@ -39,11 +39,8 @@ class Provider(ResourceProvider):
         if "failed" in result:
             again = news.get("on_failure") != "leave_out" or change.replace or change.update
             change = Change(replace=["failed"] if again else [])
-        # Node names and addresses are used again, so the old one must go first.
         return DiffResult(
-            changes=bool(change.replace or change.update),
-            replaces=list(change.replace),
-            delete_before_replace=True,
+            changes=bool(change.replace or change.update), replaces=list(change.replace)
         )
 
     def create(self, props: dict[str, Any]) -> CreateResult:
@@ -123,9 +120,17 @@ def _driver(props: Mapping[str, Any]) -> Any:
 
 
 class _Managed(Resource):
-    """A dynamic resource; `result` is what its driver answered."""
+    """A dynamic resource; `result` is what its driver answered.
+
+    Names and addresses are used again, so the old one goes before the new one comes: else
+    `create` would adopt what is about to be deleted. The program says so, since nobody asks
+    the provider where a replacement is forced (`pulumi up --replace`, `pulumi state taint`).
+    Only where `delete` takes nothing away may the new one come first, and spare what depends
+    on it.
+    """
 
     result: pulumi.Output[dict[str, Any]]
+    delete_first = True
 
     def __init__(
         self,
@@ -136,19 +141,26 @@ class _Managed(Resource):
     ) -> None:
         kind = type(self).__name__.lower()
         props = {**inputs, "backend": backend, "kind": kind, "result": None}
-        super().__init__(Provider(), name, props, opts)
+        order = pulumi.ResourceOptions(delete_before_replace=self.delete_first)
+        super().__init__(Provider(), name, props, pulumi.ResourceOptions.merge(order, opts))
 
 
 class Identity(_Managed, module="gpubed", name="Identity"):
     """The cluster's UUID."""
 
+    delete_first = False
+
 
 class Key(_Managed, module="gpubed", name="Key"):
     """The cluster's SSH key pair; only the public half is in the state."""
 
+    delete_first = False
+
 
 class Image(_Managed, module="gpubed", name="Image"):
     """An operating system image for nodes."""
+
+    delete_first = False
 
 
 class Network(_Managed, module="gpubed", name="Network"):
@@ -162,6 +174,8 @@ class Slice(_Managed, module="gpubed", name="Slice"):
 class Capacity(_Managed, module="gpubed", name="Capacity"):
     """A look at whether the testbed has what is wanted, before anything is made."""
 
+    delete_first = False
+
 
 class HostKey(_Managed, module="gpubed", name="HostKey"):
     """A node's SSH host key, made on the controller; only the public half is in the state."""
@@ -169,6 +183,8 @@ class HostKey(_Managed, module="gpubed", name="HostKey"):
 
 class Volume(_Managed, module="gpubed", name="Volume"):
     """Storage that nodes share."""
+
+    delete_first = False
 
 
 class Node(_Managed, module="gpubed", name="Node"):

@@ -76,7 +76,13 @@ class NodeGroup(Section):
         "at the next `up`, or left out for good",
     )
     machine: Machine = Machine()
-    gpus: int = Field(default=0, ge=0, le=16, description="GPUs per node")
+    gpus: int = Field(
+        default=0,
+        ge=0,
+        le=16,
+        description="GPUs per node; a group without any beside others with GPUs serves them, and "
+        "jobs start no ranks on it",
+    )
     simulate: Annotated[
         Simulation | None, BeforeValidator(_named, json_schema_input_type=Simulation | str | None)
     ] = Field(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpubed import secret
+from gpubed import former_state, secret
 from gpubed.engine import Engine, EventSink, Result
 from gpubed.errors import PrerequisiteMissing, UsageError
 from gpubed.paths import ClusterPaths, Project
@@ -99,6 +99,10 @@ class Stack:
         if self.engine == "embedded":
             return self._embedded().refresh(sink, clear_pending_creates=True)
         return self._cli("refresh", sink, clear_pending_creates=True)
+
+    def mend(self) -> None:
+        """Put right what a former version recorded; both engines act upon the state."""
+        self._embedded().edit(former_state.mended)
 
     def interrupted(self) -> bool:
         """Say whether an earlier run was killed while it created something."""

@@ -87,6 +87,7 @@ def machine(model: Json, gpus: int, node: str, cpus: list[int] | None = None) ->
     """
     board = json.loads((HERE / "boards.json").read_text())[model["board"]]
     places = _places(board, gpus, model)
+    minors = _minors(board, places)
     numa = _numa(cpus or sorted(os.sched_getaffinity(0)), places)
     switches = _switches(board, gpus)
     joined = _joined(board, gpus, model, switches)
@@ -99,7 +100,7 @@ def machine(model: Json, gpus: int, node: str, cpus: list[int] | None = None) ->
         "gpus": [
             {
                 "index": index,
-                "minor": index,
+                "minor": minors[index],
                 "pci": address,
                 "uuid": f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{index}')}",
                 "serial": _serial(node, index) if model["part_number"] else None,
@@ -128,6 +129,14 @@ def _places(board: Json, gpus: int, model: Json) -> list[Place]:
         room = sum(len(part) for part in board["addresses"])
         raise ValueError(f"a machine with {model['model']} has 1 to {room} GPUs, not {gpus}")
     return places
+
+
+def _minors(board: Json, places: list[Place]) -> list[int]:
+    """Return the number of each GPU's device file, in the order in which the kernel finds them."""
+    addresses = [address for socket in board["addresses"] for address in socket]
+    number = dict(zip(addresses, board.get("minors", range(len(addresses))), strict=True))
+    found = [number[address] for address, _ in places]
+    return [sorted(found).index(minor) for minor in found]
 
 
 def _numa(cpus: list[int], places: list[Place]) -> list[list[int]]:

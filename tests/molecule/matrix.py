@@ -9,7 +9,6 @@ What is interrupted has no result.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import subprocess
@@ -19,10 +18,15 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+# This file is run by itself, also by docs/generate.py.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support import results
+from support.results import ROOT, Outcome, Results
+
 BIN = Path(sys.executable).parent
 RESULTS = Path(__file__).with_name("results.json")
 IMAGES = ("debian-12", "debian-13")
@@ -59,48 +63,21 @@ class Scenario:
     def digest(self) -> str:
         """Tell the role and what all scenarios share from what they were before."""
         folders = [ROOT / "roles" / self.role, ROOT / ".config" / "molecule"]
-        found = hashlib.sha256()
-        for file in sorted(file for folder in folders for file in folder.rglob("*")):
-            if file.is_file() and "__pycache__" not in file.parts:
-                found.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
-        return found.hexdigest()[:12]
+        return results.digest(folders)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a scenario; `digest` tells what was tested."""
-
-    passed: bool
-    seconds: int
-    digest: str
-
-
-class Results:
-    """All outcomes so far, kept on disk."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[str, Outcome] = {}
-        if RESULTS.exists():
-            kept = json.loads(RESULTS.read_text())
-            self._kept = {key: Outcome(**outcome) for key, outcome in kept.items()}
+class Outcomes(Results):
+    """All outcomes so far, as they are needed here."""
 
     def passed(self, scenario: Scenario) -> bool:
         """Say whether the scenario has passed as it is now."""
-        outcome = self._kept.get(str(scenario))
+        outcome = self.of(scenario)
         return outcome is not None and outcome.passed and outcome.digest == scenario.digest
 
     def seconds(self, scenario: Scenario) -> int:
         """Return how long a scenario took, or a guess."""
-        outcome = self._kept.get(str(scenario))
+        outcome = self.of(scenario)
         return outcome.seconds if outcome else _GUESS_S
-
-    def keep(self, scenario: Scenario, outcome: Outcome) -> None:
-        """Remember an outcome, and write it down."""
-        with self._lock:
-            self._kept[str(scenario)] = outcome
-            kept = {key: asdict(self._kept[key]) for key in sorted(self._kept)}
-            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
 
     def table(self) -> str:
         """Return a row per scenario and a column per image."""
@@ -111,11 +88,10 @@ class Results:
         return HEAD + "\n".join(lines)
 
     def _cell(self, scenario: Scenario) -> str:
-        outcome = self._kept.get(str(scenario))
+        outcome = self.of(scenario)
         if outcome is None:
             return "not run"
-        since = "" if outcome.digest == scenario.digest else "; changed since"
-        return f"{'passed' if outcome.passed else 'failed'}, {outcome.seconds} s{since}"
+        return outcome.described(scenario.digest, f"{outcome.seconds} s")
 
 
 def names(roles: list[str]) -> Iterator[tuple[str, str]]:
@@ -164,25 +140,25 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="start nothing that would end later")
     parser.add_argument("--jobs", type=int, default=1, help="how many scenarios at once")
     asked = parser.parse_args()
-    results, ended = Results(), threading.Event()
+    kept, ended = Outcomes(RESULTS), threading.Event()
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
 
     def test(role: str, name: str) -> bool:
         # One after the other: the images of a scenario share its folder.
         passed = True
         for scenario in (Scenario(role, name, image) for image in asked.images or IMAGES):
-            if asked.changed and results.passed(scenario):
+            if asked.changed and kept.passed(scenario):
                 continue
             if scenario.on_machines and not os.environ.get("GPUBED_VM"):
                 say(f"{scenario}: skipped, it runs virtual machines: set GPUBED_VM=1")
                 continue
-            if time.monotonic() + results.seconds(scenario) > end:
+            if time.monotonic() + kept.seconds(scenario) > end:
                 say(f"{scenario}: left, there is no time for it")
                 continue
             outcome = run(scenario)
             if ended.is_set():
                 return False
-            results.keep(scenario, outcome)
+            kept.keep(scenario, outcome)
             passed = passed and outcome.passed
         return passed
 

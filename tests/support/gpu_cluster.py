@@ -17,6 +17,11 @@ def group(model, gpus, *, name="gpu", count=1, image="debian-12", has=None):
     }
 
 
+def without_gpus(name):
+    """Return a group of one node without GPUs."""
+    return {"name": name, "count": 1, "gpus": 0, "image": "debian-12", "machine": MACHINE}
+
+
 def model_of(node_group):
     """Return the model that a node group pretends to have."""
     simulate = node_group["simulate"]

@@ -5,13 +5,17 @@ writes it into docs/reference/gpu.md. `digest` tells what was tested: the roles 
 need, and for simulated ones also the simulation.
 """
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-ROOT = Path(__file__).parents[2]
+# docs/gpu.py runs this file by itself.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support import results
+from support.results import ROOT, Outcome, Results
+
 RESULTS = ROOT / "tests" / "gpu_results.json"
 ROLES = (
     "cuda",
@@ -42,43 +46,21 @@ class Cluster:
         """Tell what was tested from what it was before."""
         folders = [ROOT / "roles" / role for role in ROLES]
         folders += [ROOT / "templates" / "simulation"] if self.way == "simulated" else []
-        found = hashlib.sha256()
-        for file in sorted(file for folder in folders for file in folder.rglob("*")):
-            if file.is_file() and not {"__pycache__", "molecule"} & set(file.parts):
-                found.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
-        return found.hexdigest()[:12]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of it: `up`, `verify` and a job, in seconds."""
-
-    passed: bool
-    seconds: int
-    digest: str
-
-
-def load() -> dict[str, Outcome]:
-    """Return all outcomes so far."""
-    if not RESULTS.exists():
-        return {}
-    kept = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return {cluster: Outcome(**outcome) for cluster, outcome in kept.items()}
+        return results.digest(folders, without=("molecule",))
 
 
 def keep(cluster: Cluster, *, passed: bool, seconds: float) -> None:
     """Remember an outcome, and write it down."""
-    found = load() | {str(cluster): Outcome(passed, round(seconds), cluster.digest)}
-    kept = {name: asdict(found[name]) for name in sorted(found)}
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    Results(RESULTS).keep(cluster, Outcome(passed, round(seconds), cluster.digest))
 
 
 def described(model: str, recipe: str, image: str) -> str:
     """Say how far it was tested: on real GPUs, on simulated ones, or not at all."""
-    found, said = load(), []
-    ways: tuple[Way, ...] = ("real", "simulated")
-    for cluster in (Cluster(model, recipe, image, way) for way in ways):
-        if outcome := found.get(str(cluster)):
-            since = "" if outcome.digest == cluster.digest else ", changed since"
-            said.append(f"{cluster.way}: {'passed' if outcome.passed else 'failed'}{since}")
+    kept, ways = Results(RESULTS), ("real", "simulated")
+    clusters = [Cluster(model, recipe, image, way) for way in ways]
+    said = [
+        f"{cluster.way}: {outcome.described(cluster.digest)}"
+        for cluster in clusters
+        if (outcome := kept.of(cluster))
+    ]
     return "; ".join(said) or "untested"

@@ -7,7 +7,7 @@ import pytest
 from gpubed import jobs, registry
 from gpubed.checks import network
 from gpubed.checks.context import Context
-from gpubed.hardware.facts import HCA, Port
+from gpubed.hardware.facts import GPU, HCA, Port
 from support.samples import sample_allocation, sample_plan
 
 
@@ -32,25 +32,39 @@ GOOD = {
 
 
 @pytest.fixture
-def verify(monkeypatch):
+def checks(monkeypatch):
     """A function that judges metrics of the job; further arguments are of the cluster."""
 
-    def run(metrics, failures=(), gpus=0, experiment=None, hcas=(), simulated=None):
+    def run(
+        metrics, failures=(), gpus=0, experiment=None, hcas=(), simulated=None, slots=1, ways=()
+    ):
         wanted = {"rate": "200 Mbit/s", **(experiment or {})}
         plan = sample_plan(networks={"experiment": wanted})
         allocation = sample_allocation(plan)
-        nodes = tuple(node.model_copy(update={"gpus": gpus}) for node in allocation.nodes)
+        head, *others = allocation.nodes
+        workers = (node.model_copy(update={"gpus": gpus}) for node in others)
+        nodes = (head.model_copy(update={"gpus": gpus * slots, "slots": slots}), *workers)
         allocation = allocation.model_copy(update={"nodes": nodes})
         if experiment is False:
             allocation = allocation.model_copy(update={"experiment": None})
         result = jobs.JobResult("allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures))
         monkeypatch.setattr(jobs, "run", lambda *_: result)
         context = Context(SimpleNamespace(), plan, allocation, {})
-        facts = SimpleNamespace(simulated=simulated, hcas=hcas)
+        on_bus = [
+            GPU(pci="0", device_id="0", index=index, links=links)
+            for index, links in enumerate(ways)
+        ]
+        facts = SimpleNamespace(simulated=simulated, hcas=hcas, gpus=on_bus)
         context.__dict__["facts"] = {node.name: facts for node in nodes}
-        return {check.id: check for check in network.links_and_collective(context)}
+        return list(network.links_and_collective(context))
 
     return run
+
+
+@pytest.fixture
+def verify(checks):
+    """As `checks`; returns them by id."""
+    return lambda *args, **options: {check.id: check for check in checks(*args, **options)}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +112,14 @@ def test_the_collective_reaches_its_floor(verify, metrics, failures, result):
     assert verify(metrics, failures)["allreduce.busbw"].result == result
 
 
+def test_a_node_without_ranks_takes_no_part_and_that_is_said(checks):
+    found = {(check.id, check.node): check for check in checks({}, gpus=2, slots=0)}
+    for id_ in ("link.rate", "allreduce.busbw"):
+        assert found[id_, "node-0"].result == "skip"
+        assert "no GPU" in found[id_, "node-0"].reason
+    assert found["allreduce.busbw", ""].result == "pass"
+
+
 ADAPTER = HCA(name="mlx5_0", pci="0000:1b:00.0", ports=(Port(port=1, state="ACTIVE"),))
 SOFT = HCA(name="rxe0", ports=(Port(port=1, state="ACTIVE"),))
 
@@ -108,6 +130,13 @@ SOFT = HCA(name="rxe0", ports=(Port(port=1, state="ACTIVE"),))
         ({"NET/IB/GDRDMA": 8, "P2P/CUMEM": 4}, {}, "pass", ""),
         ({"NET/IB": 8}, {}, "fail", "NCCL used NET/IB: a driver with DMA-BUF"),
         ({"NET/IB/GDRDMA": 8, "NET/Socket": 1}, {}, "fail", "NCCL used NET/Socket"),
+        ({"NET/IB": 8}, {"ways": [{"mlx5_0": "PXB"}]}, "fail", "a driver with DMA-BUF"),
+        (
+            {"NET/IB": 8},
+            {"ways": [{"mlx5_0": "PIX"}, {"mlx5_0": "SYS"}]},
+            "fail",
+            "GPU 1 of node-0 is beyond a PCI switch from mlx5_0 (SYS)",
+        ),
         ({}, {}, "fail", "does not tell"),
         ({}, {"hcas": (SOFT,)}, "skip", "Soft-RoCE"),
         ({}, {"hcas": (SOFT,), "experiment": {"rdma": {"device": "hardware"}}}, "fail", "tell"),

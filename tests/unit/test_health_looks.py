@@ -70,7 +70,9 @@ def health(monkeypatch, tmp_path):
         "--query-remapped-rows": (0, remapped("0, 0", "0, 0")),
         "nvlink --status": (0, nvlinks(LINKS, LINKS)),
         "nvlink --errorcounters": (0, nvlinks(ERRORS.format(0), ERRORS.format(0))),
-        "journalctl": (0, logged()),
+        "journalctl --dmesg": (0, logged()),
+        "--lines=1 --until": (0, "Linux version 6.1.0"),
+        "journalctl --boot": (0, "systemd[1]: Started something"),
         "modinfo": (0, "580.95.05"),
     }
 
@@ -90,7 +92,9 @@ def found(health, memory=None, **changed):
         "rows": "--query-remapped-rows",
         "links": "nvlink --status",
         "errors": "nvlink --errorcounters",
-        "journal": "journalctl",
+        "journal": "journalctl --dmesg",
+        "early": "--lines=1 --until",
+        "any": "journalctl --boot",
     }
     health.answers |= {
         names[key]: (0, answer) if isinstance(answer, str) else answer
@@ -339,6 +343,23 @@ def test_a_kernel_log_that_cannot_be_read_is_not_well(health, answer):
     problems = found(health, journal=answer)
     assert len(problems) == 1
     assert "the kernel's log cannot be read, so Xids are not known" in problems[0]
+
+
+def test_a_kernel_log_that_was_rotated_away_is_no_problem(health):
+    """The kernel said nothing since, and what it said at boot is no longer kept."""
+    assert found(health, journal="", early="") == []
+
+
+@pytest.mark.parametrize(
+    ("journal", "why"),
+    [
+        ({"early": "", "any": ""}, "the journal has no message of this boot"),
+        ({}, "no message of the kernel reaches it"),
+    ],
+)
+def test_a_journal_without_the_kernels_messages_is_no_rotated_one(health, journal, why):
+    [problem] = found(health, journal="", **journal)
+    assert why in problem
 
 
 def test_without_gpus_nobody_asks_for_them(health):

@@ -18,7 +18,7 @@ def asked(monkeypatch):
     def submit(*gpus, code=0, said="7"):
         allocation = sample_allocation(sample_plan(nodes=[{"name": "node", "count": len(gpus)}]))
         nodes = tuple(
-            node.model_copy(update={"gpus": count, "slots": max(1, count)})
+            node.model_copy(update={"gpus": count, "slots": count if any(gpus) else 1})
             for node, count in zip(allocation.nodes, gpus, strict=True)
         )
         allocation = allocation.model_copy(update={"nodes": nodes})
@@ -53,6 +53,13 @@ def test_a_job_has_the_nodes_and_all_the_gpus_that_were_asked_for(asked):
     assert {"--nodes=2", "--nodelist=node-0,node-1", "--gpus=3", "--exclusive"} <= set(words)
     ranks = shlex.split(words[words.index("--wrap") + 1])
     assert ranks[ranks.index("--hosts") + 1] == "node-0:2,node-1:1"
+
+
+def test_a_node_without_ranks_is_not_asked_for(asked):
+    words = asked(0, 2)
+    assert {"--nodes=1", "--nodelist=node-1", "--gpus=2"} <= set(words)
+    ranks = shlex.split(words[words.index("--wrap") + 1])
+    assert ranks[ranks.index("--hosts") + 1] == "node-1:2"
 
 
 def test_without_gpus_none_is_asked_for(asked):

@@ -102,7 +102,7 @@ class Monitor(MockMonitor):
                     request.name,
                     MessageToDict(request.object),
                     [_kind_and_name(urn) for urn in request.dependencies],
-                    request.deleteBeforeReplace,
+                    request.deleteBeforeReplaceDefined and request.deleteBeforeReplace,
                     list(request.replaceOnChanges),
                 )
             )
@@ -239,8 +239,22 @@ class TestOwnership:
 class TestOrder:
     def test_the_cloud_is_looked_at_before_anything_is_made(self, cloud: Cloud) -> None:
         declare(component.Cluster, DATA)
-        for made in cloud.native:
+        for made in (*cloud.native, *cloud.all("HostKey").values()):
             assert "Capacity capacity" in made.depends_on, f"{made.kind} {made.name}"
+
+    def test_what_cannot_be_there_twice_goes_before_its_successor_comes(self, cloud: Cloud) -> None:
+        """Two of one address, key name or rule are refused; groups and policies are in use."""
+        declare(component.Cluster, document(data_volumes=["10 GiB"]))
+        first = {made.kind for made in cloud.made if made.delete_before_replace}
+        assert {"HostKey", "Instance", "Port", "Subnet", "RouterInterface", "Keypair"} <= first
+        assert {"SecGroupRule", "QosBandwidthLimitRule", "FloatingIp", "VolumeAttach"} <= first
+        assert not first & {"SecGroup", "QosPolicy", "Volume", "Capacity", "Image"}
+        assert not next(m for m in cloud.made if m.name == "external").delete_before_replace
+
+    def test_a_port_goes_before_the_routers_interface(self, cloud: Cloud) -> None:
+        """A floating address holds on to the interface, and goes with its port."""
+        declare(component.Cluster, DATA)
+        assert "RouterInterface router" in cloud.all("Port")["node-0-control"].depends_on
 
     def test_nodes_and_the_floating_address_depend_on_the_router_interface(
         self, cloud: Cloud

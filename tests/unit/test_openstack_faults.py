@@ -15,13 +15,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import requests
 import yaml
 
-from gpubed.backends.openstack import cloud
+from gpubed.backends.openstack import cloud, doctor
 from gpubed.errors import GpubedError, Refused
+from gpubed.spec import model
 from support.gpulab.pki import Authority
+from support.specs import BACKENDS
 
 PATIENCE_S = 0.5
+SPEC = model().model_validate(
+    {
+        "version": 1,
+        "name": "cloudy",
+        "backend": {**BACKENDS["openstack"], "cloud": "mycloud"},
+        "nodes": [{"count": 1}],
+    }
+)
 
 
 class Api(BaseHTTPRequestHandler):
@@ -118,15 +129,17 @@ def authority(tmp_path):
 def serve(authority, tmp_path, monkeypatch) -> Iterator[Any]:
     started: list[Cloud] = []
 
-    def serve(*, expired: bool = False, cacert: Any = authority.path) -> Cloud:
+    def serve(
+        *, expired: bool = False, cacert: Any = authority.path, region: str = "one", at: str = ""
+    ) -> Cloud:
         server = Cloud(authority.server(expired=expired))
         started.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        auth = {"auth_url": f"{server.url}/v3", "username": "u", "password": "p"}
+        auth = {"auth_url": at or f"{server.url}/v3", "username": "u", "password": "p"}
         domains = {"user_domain_name": "Default", "project_domain_name": "Default"}
         entry = {
             "auth": {**auth, **domains, "project_name": "p"},
-            "region_name": "one",
+            "region_name": region,
             **({"cacert": str(cacert)} if cacert else {}),
         }
         path = tmp_path / "clouds.yaml"
@@ -223,3 +236,52 @@ def test_nobody_answers(serve):
     server.shutdown()
     server.server_close()
     assert "cannot list the servers" in refusal().message
+
+
+def test_a_silent_service_is_waited_for_once(serve):
+    """Of many questions, each tried again, every one would else wait."""
+    serve().faults["nova"] = "silence"
+    told = refusal()
+    assert "no answer within" in told.message
+    assert "/servers" in told.message, "it names what is pending"
+    assert "run the same command again" in str(told.hint)
+    began = time.monotonic()
+    service = cloud.connect("mycloud", None).session.session
+    for _ in range(20):
+        with pytest.raises(requests.Timeout):
+            service.get(f"{cloud.connect('mycloud', None).compute.get_endpoint()}/servers")
+    assert time.monotonic() - began < PATIENCE_S
+
+
+def test_a_service_that_speaks_again_is_heard(serve):
+    server = serve()
+    server.faults["nova"] = "silence"
+    refusal()
+    server.faults.clear()
+    time.sleep(PATIENCE_S)
+    assert servers() == []
+
+
+@pytest.mark.parametrize("at", ["https://127.0.0.1:1/v3", "https://no-such.invalid/v3"])
+def test_a_wrong_address_is_not_looked_at_by_doctor_again(serve, at):
+    serve(at=at)
+    told = refusal()
+    assert "auth_url" in str(told.hint)
+    assert "doctor" not in str(told.hint)
+
+
+def test_a_wrong_region_leads_to_doctor_and_doctor_names_the_right_ones(serve):
+    serve(region="two")
+    assert "names the regions" in str(refusal().hint)
+    *_, last = doctor.cloud_findings(SPEC)
+    assert (last.id, last.ok) == ("openstack.region", False)
+    assert "there are: one" in last.message
+    assert "backend.region" in str(last.fix)
+
+
+@pytest.mark.parametrize("fault", [{"keystone": 401}, {"nova": "silence"}])
+def test_no_hint_of_doctor_leads_back_to_doctor(serve, fault):
+    serve().faults.update(fault)
+    failed = [finding for finding in doctor.cloud_findings(SPEC) if not finding.ok]
+    assert failed
+    assert not [finding.fix for finding in failed if "doctor" in str(finding.fix)]

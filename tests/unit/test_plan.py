@@ -7,6 +7,7 @@ import pytest
 from gpubed.errors import UsageError
 from gpubed.plan import plan
 from gpubed.spec import model
+from support.specs import BACKENDS
 
 
 def spec(**changes):
@@ -81,12 +82,19 @@ def test_a_subnet_that_is_too_small_is_refused_with_a_size_that_fits():
     plan(spec(networks=roomy))
 
 
-def test_ranks_follow_the_gpus():
-    slots = [
-        n.slots
-        for n in plan(spec(nodes=[{"count": 1, "gpus": 4}, {"name": "c", "count": 1}])).nodes
-    ]
-    assert slots == [4, 1]
+@pytest.mark.parametrize(
+    ("backend", "gpus", "slots"),
+    [
+        ("local", [4, 2], [4, 2]),
+        ("local", [0, 0], [1, 1]),
+        ("local", [0, 4], [0, 4]),  # Horovod cannot sum on a CPU and on GPUs at once
+        ("gpulab", [0, 4], [1, 4]),  # each node is a world of its own
+    ],
+)
+def test_ranks_follow_the_gpus(backend, gpus, slots):
+    groups = [{"name": f"g{n}", "count": 1, "gpus": count} for n, count in enumerate(gpus)]
+    made = plan(spec(backend=BACKENDS[backend], nodes=groups))
+    assert [node.slots for node in made.nodes] == slots
 
 
 def test_without_an_experiment_network_nodes_have_one_address():

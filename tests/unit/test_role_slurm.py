@@ -4,7 +4,7 @@ import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from support import machines
+from support import machines, role_variables, simulated
 
 ROLE = machines.ROOT / "roles/slurm"
 CPU = {"topology": {"CPUs": 8}, "memory": 30000}
@@ -60,6 +60,45 @@ def test_all_gpus_and_those_of_each_model_are_accounted_for():
     lines = render("slurm.conf.j2", [offer(A100), offer(T4), NONE])
     assert f"AccountingStorageTRES=gres/gpu,gres/gpu:{A100},gres/gpu:{T4}" in lines
     assert "AccountingStorageTRES=gres/gpu" in render("slurm.conf.j2", [NONE])
+
+
+def test_gpus_have_the_numbers_of_the_driver_not_those_of_their_device_files():
+    """As on an AMD board: what ranks and containers call GPU 0 is /dev/nvidia2 there.
+
+    Without its own detection, Slurm counts GPUs in the order of gres.conf.
+    """
+    board = simulated.machine.machine(simulated.model("A100-SXM4-80GB"), 8, "node-0", cpus=[0])
+    told = "".join(
+        f"Model: \t\t {board['model']['name']}\nBus Location: \t {gpu['pci']}\n"
+        f"Device Minor: \t {gpu['minor']}\n"
+        for gpu in board["gpus"]
+    )
+    paths = [{"path": f"/dev/nvidia{number}"} for number in range(8)]
+    found = role_variables.value(
+        "slurm",
+        "__slurm_gpus",
+        "debian-12",
+        inventory_hostname="node-0",
+        gpubed_nodes=[{"name": "node-0", "gpus": 4}],
+        __slurm_gpu_devices={"files": paths},
+        __slurm_gpu_information={"stdout": told},
+    )
+    assert [gpu["device"] for gpu in found] == [f"/dev/nvidia{number}" for number in (2, 3, 0, 1)]
+    lines = render("gres.conf.j2", [{**CPU, "gpus": found, "nvml": False, "cgroup": True}])
+    assert [line.rpartition("File=/dev/nvidia")[2] for line in lines[1:]] == ["2", "3", "0", "1"]
+
+
+def test_devices_of_which_the_driver_tells_nothing_are_given_out_too():
+    found = role_variables.value(
+        "slurm",
+        "__slurm_gpus",
+        "debian-12",
+        inventory_hostname="node-0",
+        gpubed_nodes=[{"name": "node-0", "gpus": 2}],
+        __slurm_gpu_devices={"files": [{"path": "/dev/nvidia10"}, {"path": "/dev/nvidia2"}]},
+        __slurm_gpu_information={"stdout": ""},
+    )
+    assert [gpu["device"] for gpu in found] == ["/dev/nvidia2", "/dev/nvidia10"]
 
 
 @pytest.mark.parametrize("nvml", [False, True])

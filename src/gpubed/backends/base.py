@@ -313,6 +313,14 @@ class Backend(ABC):
         """Return what somebody who builds on these nodes must know and would not guess."""
         return []
 
+    def refusals(self, plan: ClusterPlan) -> list[Finding]:
+        """Return for what the testbed would say no, as far as that can be asked beforehand.
+
+        Asked before anything of a cluster is deleted or replaced; what it holds already counts
+        as its own.
+        """
+        return []
+
     def export(self, plan: ClusterPlan, kind: str) -> str:
         """Return the cluster in another tool's words: `rspec`, `espec`.
 

@@ -20,9 +20,10 @@ _ECC = (
     " --query-gpu=index,ecc.mode.current,ecc.errors.uncorrected.volatile.total"
 )
 _IDS = ("gpu.count", "gpu.driver", "gpu.ecc")
-# Boards for games and desks; all others that CUDA runs on have memory with ECC.
-_WITHOUT_ECC = ("GeForce", "TITAN")
 _ABSENT = ("[N/A]", "[Not Supported]", "N/A")
+# ecc.mode.current of a board whose memory has no ECC, or has it switched off, as boards for
+# games come. A counter that is absent while the mode is Enabled is no such board.
+_WITHOUT_ECC = {**dict.fromkeys(_ABSENT, "has no ECC"), "Disabled": "has ECC switched off"}
 
 
 def hardware(context: Context) -> Iterator[Check]:
@@ -56,7 +57,7 @@ def gpus(context: Context) -> Iterator[Check]:
             facts, proof = context.facts[node.name], context.proofs[node.name]
             yield _count(node, facts, proof)
             yield _driver(node, facts, proof)
-            yield _ecc(node, facts, proof, errors[node])
+            yield _ecc(node, proof, errors[node])
         else:
             yield from (
                 Check(id=id_, node=node.name, result="skip", reason="asks for no GPU")
@@ -121,25 +122,32 @@ def _driver(node: Node, facts: Facts | None, proof: Proof) -> Check:
     )
 
 
-def _ecc(node: Node, facts: Facts | None, proof: Proof, answer: CommandResult | None) -> Check:
+def _counters(rows: list[list[str]]) -> tuple[list[int], list[str], list[str]]:
+    """Return counters, the GPUs that have none, and what is no answer."""
+    counts, without, unread = [], [], []
+    for index, *cells in rows:
+        mode, count = cells if len(cells) == 2 else ("", "")
+        if mode in _WITHOUT_ECC and count in _ABSENT:
+            without.append(f"GPU {index} {_WITHOUT_ECC[mode]}")
+        elif count.isdigit():
+            counts.append(int(count))
+        else:
+            unread.append(f"GPU {index}: {' '.join(cells) or 'nothing'}")
+    return counts, without, unread
+
+
+def _ecc(node: Node, proof: Proof, answer: CommandResult | None) -> Check:
     """Judge the counters of the memory's uncorrected errors, which only the driver knows."""
     rows = [line.split(", ") for line in answer.stdout.splitlines()] if answer else []
-    named = {gpu.index: gpu.name or "" for gpu in facts.gpus} if facts else {}
-    without = all(any(word in name for word in _WITHOUT_ECC) for name in named.values())
-    counts, unread = [], []
-    for index, *cells in rows:
-        if cells and cells[-1].isdigit():
-            counts.append(int(cells[-1]))
-        elif not (without and cells and cells[-1] in _ABSENT):
-            unread.append(f"GPU {index}: {' '.join(cells) or 'nothing'}")
+    counts, without, unread = _counters(rows)
+    if counts:
+        unread += without
     if answer and answer.exit_code:
         unread.append(answer.tail)
     if len(rows) < node.gpus:
         unread.append(f"{len(rows)} of {node.gpus} GPUs answer")
     if not (counts or unread):
-        names = ", ".join(sorted(set(named.values())))
-        why = f"boards of this kind have no ECC: {names}"
-        return Check(id="gpu.ecc", node=node.name, result="skip", reason=why)
+        return Check(id="gpu.ecc", node=node.name, result="skip", reason="; ".join(without))
     reason = ""
     if unread:
         reason = f"the counters cannot be read ({'; '.join(unread)}); nvidia-smi --ecc-config=1"

@@ -115,25 +115,16 @@ def _pairs(
 ) -> Check:
     wanted = node.gpus * (node.gpus - 1) // 2
     reasons = [] if len(pairs) == wanted else _unsummed(proof, f"{len(pairs)} of {wanted} pairs")
-    shares = []
-    for pair in pairs:
-        floor, link = floors.pair(*_known(pair, gpus))
-        if why := _slow(pair, floor, link):
-            reasons.append(why)
-        shares.append(((pair.rate.value or 0) / floor, pair.rate.value or 0, floor))
-    return _rated("gpu.pairs", node, min(shares, default=None), reasons)
+    least = [floors.pair(*_known(pair, gpus)) for pair in pairs]
+    return _rated("gpu.pairs", node, pairs, least, reasons)
 
 
 def _all(
     node: Node, proof: Proof, whole: Sequence[Collective], gpus: dict[int, facts.GPU]
 ) -> Check:
-    if not whole:
-        reasons = _unsummed(proof, "not all GPUs together")
-        return _rated("gpu.allreduce", node, None, reasons)
-    (sum_,) = whole
-    floor, link = floors.together(_known(sum_, gpus))
-    why, rate = _slow(sum_, floor, link), sum_.rate.value or 0
-    return _rated("gpu.allreduce", node, (rate / floor, rate, floor), [why] if why else [])
+    reasons = [] if whole else _unsummed(proof, "not all GPUs together")
+    least = [floors.together(_known(sum_, gpus)) for sum_ in whole]
+    return _rated("gpu.allreduce", node, whole, least, reasons)
 
 
 def _unsummed(proof: Proof, which: str) -> list[str]:
@@ -156,9 +147,24 @@ def _slow(sum_: Collective, floor: float, link: str) -> str:
 
 
 def _rated(
-    id_: str, node: Node, worst: tuple[float, float, float] | None, reasons: Sequence[str]
+    id_: str,
+    node: Node,
+    sums: Sequence[Collective],
+    least: Sequence[tuple[float, str]],
+    reasons: Sequence[str],
 ) -> Check:
-    """Return a check of bus bandwidths; `worst` is its share of the floor, rate and floor."""
+    """Return a check of bus bandwidths.
+
+    Args:
+        least: What each sum must reach at least, and how its GPUs are connected.
+        reasons: Why it fails whatever the rates are.
+    """
+    judged = [(sum_, floor, link) for sum_, (floor, link) in zip(sums, least, strict=True)]
+    reasons = [*reasons, *filter(None, (_slow(*one) for one in judged))]
+    shares = [
+        ((sum_.rate.value or 0) / floor, sum_.rate.value or 0, floor) for sum_, floor, _ in judged
+    ]
+    worst = min(shares, default=None)
     return Check(
         id=id_,
         node=node.name,

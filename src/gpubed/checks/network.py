@@ -16,6 +16,8 @@ from gpubed.verification import Check
 _IP_AND_ICMP_HEADERS = 28
 _IDS = ("link.rate", "allreduce.busbw", "rdma.gpudirect")
 _GPUDIRECT = "GDRDMA"
+# Within a PCI switch: farther away, NCCL reckons host memory to be faster (NCCL_NET_GDR_LEVEL).
+_NEAR = ("PIX", "PXB")
 
 
 def mtu(context: Context) -> Iterator[Check]:
@@ -47,8 +49,16 @@ def mtu(context: Context) -> Iterator[Check]:
 def links_and_collective(context: Context) -> Iterator[Check]:
     """Links carry their declared rate, and an allreduce of all ranks uses what they carry.
 
-    Ranks sum on the GPUs that were asked for, with NCCL; without any, on the CPU.
+    Ranks sum on the GPUs that were asked for, with NCCL; without any, on the CPU. Nodes
+    without GPUs beside others have no ranks.
     """
+    idle = "it has no GPU and others have: jobs start no ranks on it"
+    yield from (
+        Check(id=id_, node=node.name, result="skip", reason=idle)
+        for node in context.allocation.nodes
+        for id_ in _IDS[:2]
+        if not node.slots
+    )
     if reason := _why_not(context):
         yield from (Check(id=id_, result="skip", reason=reason) for id_ in _IDS)
         return
@@ -68,6 +78,8 @@ def links_and_collective(context: Context) -> Iterator[Check]:
 def _why_not(context: Context) -> str:
     if len(context.allocation.nodes) < 2:
         return "there is only one node"
+    if len(context.allocation.with_ranks) < 2:
+        return "ranks start on one node only"
     if "horovod" not in context.roles:
         return "Horovod is not part of this cluster"
     return ""
@@ -124,14 +136,14 @@ def _collective(metrics: dict[str, Any], failures: list[str]) -> Check:
 def _gpudirect(context: Context, transports: dict[str, int]) -> Check:
     """Judge by NCCL's own account whether adapters reach the GPUs' memory by themselves."""
     id_, wanted = "rdma.gpudirect", context.plan.spec.networks.experiment
-    with_gpus = [node.name for node in context.allocation.nodes if node.gpus]
+    with_gpus = [node for node in context.allocation.nodes if node.gpus]
     if wanted is None or wanted.rdma is None or len(with_gpus) < 2:
         why = "the cluster does not ask for RDMA between GPUs"
         return Check(id=id_, result="skip", reason=why)
     if context.simulated:
         limit = "its GPUs are simulated: no adapter can reach their memory"
         return Check(id=id_, result="simulated", limit=limit)
-    if wanted.rdma.device == "any" and not any(_adapters(context, name) for name in with_gpus):
+    if wanted.rdma.device == "any" and not any(_adapters(context, node.name) for node in with_gpus):
         why = "Soft-RoCE, which networks.experiment.rdma.device: any allows, has no GPUDirect"
         return Check(id=id_, result="skip", reason=why)
     between = {name: count for name, count in transports.items() if name.startswith("NET/")}
@@ -140,9 +152,11 @@ def _gpudirect(context: Context, transports: dict[str, int]) -> Check:
     if not between:
         reason = "NCCL does not tell how it moved data between nodes"
     elif between != direct:
-        reason = (
-            f"NCCL used {', '.join(sorted(set(between) - set(direct)))}: a driver with DMA-BUF "
-            "or the module nvidia_peermem is needed, and ACS off on bare metal"
+        used = ", ".join(sorted(set(between) - set(direct)))
+        reason = f"NCCL used {used}: " + (
+            _far(context, with_gpus)
+            or "a driver with DMA-BUF or the module nvidia_peermem is needed, "
+            "and ACS off on bare metal"
         )
     return Check(
         id=id_,
@@ -152,6 +166,22 @@ def _gpudirect(context: Context, transports: dict[str, int]) -> Check:
         limit=f"all {sum(between.values())} between nodes by GPUDirect",
         reason=reason,
     )
+
+
+def _far(context: Context, nodes: Sequence[Node]) -> str:
+    """Name a GPU that has no adapter near enough for GPUDirect; nothing where all have one."""
+    for node in nodes:
+        facts = context.facts[node.name]
+        adapters = {hca.name for hca in facts.hcas if hca.active} if facts else set()
+        for gpu in (facts.gpus if facts else ())[: node.gpus]:
+            ways = {name: way for name, way in gpu.links.items() if name in adapters}
+            if ways and not set(ways.values()) & set(_NEAR):
+                told = ", ".join(f"{name} ({way})" for name, way in ways.items())
+                return (
+                    f"GPU {gpu.index} of {node.name} is beyond a PCI switch from {told}, where "
+                    "NCCL uses host memory; put an adapter beside it, or set NCCL_NET_GDR_LEVEL"
+                )
+    return ""
 
 
 def _adapters(context: Context, name: str) -> bool:

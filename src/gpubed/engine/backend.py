@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,6 +125,21 @@ class StackFile:
             self._write(text)
         except OSError as error:
             raise unwritable(error, self.path) from error
+
+    def edit(self, change: Callable[[list[Properties]], list[Properties]]) -> None:
+        """Changes the resources of the checkpoint as they are on disk, whoever wrote them.
+
+        Raises:
+            DamagedState: The file is damaged.
+        """
+        latest = (self.read() or {}).get("latest") or {}
+        resources = latest.get("resources") or []
+        if (changed := change(resources)) == resources:
+            return
+        document = reading.file(self.path, limit=_LARGEST).json(Properties)
+        document["checkpoint"]["latest"]["resources"] = changed
+        self.keep()
+        self.write(json.dumps(document) + "\n")
 
     def _write(self, text: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

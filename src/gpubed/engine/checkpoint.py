@@ -19,6 +19,8 @@ from gpubed.errors import GpubedError
 from gpubed.reading import Document
 
 _DEFAULT_PROVIDER = "::pulumi:providers:pulumi-python::default"
+# What a state may need of its readers, and this one can do.
+_FEATURES = frozenset({"taint"})
 
 
 class _Model(BaseModel):
@@ -105,8 +107,8 @@ def check_version(version: int, features: Sequence[str], where: str) -> None:
     """
     if version not in (3, 4):
         raise GpubedError(f"{where} has state version {version}, which is too new", CLI_HINT)
-    if features:
-        raise Refusal(f"the state feature {', '.join(features)}", where)
+    if unknown := sorted(set(features) - _FEATURES):
+        raise Refusal(f"the state feature {', '.join(unknown)}", where)
 
 
 def read(latest: Properties, cipher: Cipher) -> Checkpoint:
@@ -170,6 +172,13 @@ def _refuse_foreign_providers(resources: Iterable[State]) -> None:
         urn = state.urn if state.type.startswith("pulumi:providers:") else state.provider_urn
         if urn and not urn.endswith(_DEFAULT_PROVIDER):
             raise Refusal("providers other than the default dynamic one", state.name)
+
+
+def head(resources: Iterable[State]) -> Properties:
+    """Returns the version of a stack file, and what its readers must be able to do."""
+    if any(state.taint for state in resources):
+        return {"version": 4, "features": ["taint"]}
+    return {"version": 3}
 
 
 def manifest() -> Properties:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +74,21 @@ class Engine:
         """
         locks.require_free(self._stack.file.locks)
 
-    def preview(self, on_event: EventSink = discard) -> Result:
+    def preview(self, on_event: EventSink = discard, *, replace: Sequence[str] = ()) -> Result:
         """Tells what `up` would do; changes nothing.
 
         Raises:
             GpubedError: The program fails, or asks for what cannot be done.
         """
-        return self._operate(on_event, Operation.deploy, preview=True)
+        return self._operate(on_event, Operation.deploy, preview=True, replace=replace)
 
-    def up(self, on_event: EventSink = discard) -> Result:
+    def up(self, on_event: EventSink = discard, *, replace: Sequence[str] = ()) -> Result:
         """Makes the stack what the program says; creates the stack if needed.
+
+        Args:
+            on_event: Hears of every step.
+            replace: URNs of what is replaced whether it changed or not, like
+                `pulumi up --replace`; what the state calls tainted is, too.
 
         Raises:
             StepFailed: A step failed; what finished is saved.
@@ -91,7 +96,7 @@ class Engine:
         """
         with self._locked():
             self._stack.create()
-            return self._operate(on_event, Operation.deploy, save_salt=True)
+            return self._operate(on_event, Operation.deploy, save_salt=True, replace=replace)
 
     def refresh(
         self, on_event: EventSink = discard, *, clear_pending_creates: bool = False
@@ -136,6 +141,16 @@ class Engine:
         """Returns the state as `pulumi stack export` does, secrets sealed."""
         return {"version": 3, "deployment": self._stack.latest()}
 
+    def edit(self, change: Callable[[list[Properties]], list[Properties]]) -> None:
+        """Changes the recorded resources without a run, like `pulumi stack import`.
+
+        Raises:
+            Locked: Another run holds the stack.
+        """
+        if self._stack.exists():
+            with self._locked():
+                self._stack.file.edit(change)
+
     def remove(self) -> None:
         """Forgets the stack, like `pulumi stack rm`; a missing one is fine.
 
@@ -164,12 +179,21 @@ class Engine:
         *,
         preview: bool = False,
         save_salt: bool = False,
+        replace: Sequence[str] = (),
     ) -> Result:
         begun = time.monotonic()
         reporter = Reporter(on_event, preview=preview)
         opened = self._stack.open(save_salt=save_salt)
         outputs = work(
-            Operation(self._stack, opened, reporter, preview, self._parallel, self._environment)
+            Operation(
+                self._stack,
+                opened,
+                reporter,
+                preview,
+                self._parallel,
+                self._environment,
+                replace,
+            )
         )
         return Result(
             dict(reporter.changes),

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from gpubed.engine.backend import StackFile
-from gpubed.engine.checkpoint import Checkpoint, Operation, manifest
+from gpubed.engine.checkpoint import Checkpoint, Operation, head, manifest
 from gpubed.engine.cipher import PassphraseCipher
 from gpubed.engine.state import State, encode
 
@@ -155,8 +155,9 @@ class Journal:
         assert self._file is not None  # noqa: S101
         name = f"organization/{self._file.project}/{self._file.stack}"
         salt = {"type": "passphrase", "state": {"salt": self._cipher.salt}}
-        head = (
-            f'{{"version":3,"checkpoint":{{"stack":{json.dumps(name)},"latest":{{'
+        opening = (
+            f"{json.dumps(head(self.resources()), separators=(',', ':'))[:-1]},"
+            f'"checkpoint":{{"stack":{json.dumps(name)},"latest":{{'
             f'"manifest":{json.dumps(manifest())},"secrets_providers":{json.dumps(salt)}'
         )
         resources = _lines(self._encode(state) for state in self.resources())
@@ -169,7 +170,7 @@ class Journal:
             lists += f',"resources":{resources}'
         if pending:
             lists += f',"pending_operations":{pending}'
-        return f'{head}{lists},"metadata":{{}}}}}}}}\n'
+        return f'{opening}{lists},"metadata":{{}}}}}}}}\n'
 
     def _encode(self, state: State) -> str:
         text = self._encoded.get(id(state))

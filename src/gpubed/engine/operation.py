@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from gpubed.engine.state import State
 from gpubed.engine.steps import Steps
 from gpubed.engine.urn import STACK_TYPE
 from gpubed.engine.values import Properties, Secret
+from gpubed.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Operation:
         preview: Nothing is changed or saved.
         parallel: How many steps may run at once.
         environment: Extra variables for the program and the providers.
+        replace: URNs of what a deployment replaces whether it changed or not.
     """
 
     stack: Stack
@@ -45,18 +47,26 @@ class Operation:
     preview: bool
     parallel: int
     environment: Mapping[str, str]
+    replace: Sequence[str] = ()
 
     def deploy(self) -> Properties:
         """Runs the program, deletes what it no longer wants, and returns the stack's outputs."""
         with self._run() as run:
             steps = Steps(run)
-            registrar = Registrar(run, steps, self.opened.checkpoint.resources, self.opened.config)
+            olds, config = self.opened.checkpoint.resources, self.opened.config
+            registrar = Registrar(run, steps, olds, config, self._forced())
             monitor = Monitor(run, registrar, self.opened.config, self.stack.project.root)
             try:
                 run.provider.start(self.opened.config)
                 return self._supervise(run, steps, registrar, monitor)
             finally:
                 monitor.close()
+
+    def _forced(self) -> Sequence[str]:
+        known = {state.urn for state in self.opened.checkpoint.resources}
+        if unknown := [urn for urn in self.replace if urn not in known]:
+            raise UsageError(f"the stack has no resource {unknown[0]}", "pulumi stack --show-urns")
+        return self.replace
 
     def destroy(self) -> None:
         """Deletes everything, with the configuration the providers were recorded with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpubed.engine import dependents, property_paths, urn
@@ -38,14 +38,23 @@ class Registrar:
         steps: Who carries out steps.
         olds: The state before the run.
         config: The stack's configuration, which the default provider records.
+        forced: URNs of what is replaced whether it changed or not.
     """
 
-    def __init__(self, run: Run, steps: Steps, olds: Sequence[State], config: Properties) -> None:
+    def __init__(
+        self,
+        run: Run,
+        steps: Steps,
+        olds: Sequence[State],
+        config: Properties,
+        forced: Collection[str] = (),
+    ) -> None:
         self._run = run
         self._steps = steps
         self._olds = list(olds)
         self._old = {state.urn: state for state in olds if not state.delete}
         self._config = config
+        self._forced = {*forced, *(state.urn for state in olds if state.taint)}
         self._registered: set[str] = set()
         # Deleted because something they depend on is replaced; set once that is done.
         self._condemned: dict[str, threading.Event] = {}
@@ -183,8 +192,9 @@ class Registrar:
     def _custom(self, goal: Goal, old: State | None, new: State, *, recreate: bool) -> None:
         if old and not old.custom:
             raise self._run.fail(Refusal("turning a component into a resource", new.name))
-        fresh = old is None or recreate or old.external
-        if old:
+        forced = new.urn in self._forced
+        fresh = old is None or recreate or old.external or forced
+        if old and not forced:
             new.inputs = property_paths.keep_old(goal.inputs, old.inputs, goal.ignore_changes)
         self._check(new, {} if fresh or old is None else old.inputs)
         if old is None:
@@ -207,7 +217,11 @@ class Registrar:
             raise Halted from failure
 
     def _compare(self, goal: Goal, old: State, new: State) -> None:
-        verdict = self._diff(old, new.inputs, goal.ignore_changes)
+        if new.urn in self._forced:
+            # Nobody asks the provider: only the program can say what must go first.
+            verdict = Verdict(changed=True, replace=True, delete_first=False, why=("id",))
+        else:
+            verdict = self._diff(old, new.inputs, goal.ignore_changes)
         if verdict.replace or old.pending_replacement:
             self._replace(goal, old, new, verdict)
         elif verdict.changed or old.init_errors:
@@ -237,9 +251,10 @@ class Registrar:
                 "replace", new, "it is protected; remove `protect` from the program first"
             )
             raise Halted
-        # Defaults that Check carried over from the old resource no longer hold.
-        new.inputs = goal.inputs
-        self._check(new, {})
+        if new.urn not in self._forced:
+            # Defaults that Check carried over from the old resource no longer hold.
+            new.inputs = goal.inputs
+            self._check(new, {})
         delete_first = verdict.delete_first
         if goal.delete_before_replace is not None:
             delete_first = goal.delete_before_replace

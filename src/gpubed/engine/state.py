@@ -53,6 +53,7 @@ class State:
     dependencies: list[str] = field(default_factory=list)
     property_dependencies: dict[str, list[str]] = field(default_factory=dict)
     protect: bool = False
+    taint: bool = False
     retain_on_delete: bool = False
     delete: bool = False
     external: bool = False
@@ -93,6 +94,7 @@ _FIELDS = {
     "outputs": "outputs",
     "parent": "parent",
     "protect": "protect",
+    "taint": "taint",
     "external": "external",
     "dependencies": "dependencies",
     "init_errors": "initErrors",
@@ -114,7 +116,6 @@ _UNSUPPORTED = {
     "customTimeouts": "the option customTimeouts",
     "resourceHooks": "resource hooks",
     "viewOf": "resource views",
-    "taint": "tainted resources",
     "refreshBeforeUpdate": "refreshBeforeUpdate",
 }
 _SHAPE = TypeAdapter(State)

@@ -195,6 +195,7 @@ _COMPARED = (
     "provider",
     "parent",
     "protect",
+    "taint",
     "retain_on_delete",
     "inputs",
     "outputs",

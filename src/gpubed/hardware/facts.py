@@ -18,6 +18,22 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class Pcie(_Model):
+    """What a link of PCI Express can carry: GT/s of a lane, and lanes."""
+
+    gts: float = Field(gt=0)
+    lanes: int = Field(gt=0, le=32)
+
+    @property
+    def rate(self) -> float:
+        """Byte/s in one direction, without what the line's code takes (PCI-SIG)."""
+        code = 8 / 10 if self.gts <= 5 else 128 / 130
+        return self.gts * 1e9 * self.lanes * code / 8
+
+    def __str__(self) -> str:
+        return f"{self.gts:g} GT/s x{self.lanes}"
+
+
 class GPU(_Model):
     """A GPU on a node's PCI bus.
 
@@ -27,6 +43,8 @@ class GPU(_Model):
         generation: As NVIDIA calls it (`Hopper`); None when the id is unknown.
         numa_node: None where the firmware does not tell.
         cpus: The CPUs next to it, as `0-19,40-59`.
+        pcie: The narrowest link between it and its CPU, by what card, bridges and slot can;
+            None where the bus does not tell.
         index: The driver's number; None when no driver sees it.
         memory_mib: MiB of its own memory, as far as the driver told.
         links: Distance to `GPU1` or to a NIC or HCA by name: `NV18` (NVLinks),
@@ -40,6 +58,7 @@ class GPU(_Model):
     compute_capability: str | None = None
     numa_node: int | None = None
     cpus: str | None = None
+    pcie: Pcie | None = None
     index: int | None = None
     name: str | None = None
     uuid: str | None = None

@@ -11,15 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpubed.hardware.facts import GPU
+from gpubed.hardware.facts import GPU, Pcie
 
 _GIGA = 1e9
 # NVIDIA's data sheets, per link.
 _NVLINK = {"Pascal": 20, "Volta": 25, "Turing": 25, "Ampere": 25, "Hopper": 25, "Blackwell": 50}
 _NVLINK_OF_CHIP = {"GA102": 14}
-# PCI Express x16 of the generation that the GPUs have: 3, 4 or 5 (PCI-SIG).
-_PCIE = {"Ampere": 31.5, "Ada": 31.5, "Hopper": 63, "Blackwell": 63}
-_PCIE_3 = 15.75
+# GT/s of PCI Express that the GPUs' own end has, where the bus does not tell the link.
+_PCIE = {"Ampere": 16, "Ada": 16, "Hopper": 32, "Blackwell": 32}
+_PCIE_3 = 8
+_LANES = 16
 _OF_NVLINK = 0.6
 # Over host memory, where GPUs cannot reach each other, half of it at best.
 _OF_PCIE = 0.25
@@ -35,7 +36,16 @@ def pair(one: GPU, other: GPU) -> tuple[float, str]:
         generation = _NVLINK.get(one.generation or "", min(_NVLINK.values()))
         rate = _NVLINK_OF_CHIP.get(one.chip or "", generation)
         return int(count[1]) * rate * _OF_NVLINK * _GIGA, link
-    return _PCIE.get(one.generation or "", _PCIE_3) * _OF_PCIE * _GIGA, link or "PCIe"
+    slowest, slot = min(_pcie(gpu) for gpu in (one, other))
+    return slowest * _OF_PCIE, f"{link or 'PCIe'} ({slot})"
+
+
+def _pcie(gpu: GPU) -> tuple[float, str]:
+    """Return the rate of a GPU's link, and what it is."""
+    if gpu.pcie:
+        return gpu.pcie.rate, str(gpu.pcie)
+    card = Pcie(gts=_PCIE.get(gpu.generation or "", _PCIE_3), lanes=_LANES)
+    return card.rate, f"its slot does not tell; the card's {card}"
 
 
 def together(gpus: Sequence[GPU]) -> tuple[float, str]:

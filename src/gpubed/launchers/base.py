@@ -21,7 +21,7 @@ class Launch:
 
     Attributes:
         folder: The run's folder on shared storage; the working directory of each rank.
-            Its `hostfile` names the nodes and their slots.
+            Its `hostfile` names the nodes that have ranks, and how many.
         command: The program and its arguments, the same for each rank.
         environment: Variables of each rank.
         ranks: World size.

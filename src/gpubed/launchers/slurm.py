@@ -80,16 +80,17 @@ class SlurmLauncher(Launcher):
 
 
 def _submit(cluster: ClusterPaths, allocation: Allocation, launch: Launch, name: str) -> str:
-    hosts = ",".join(f"{node.name}:{node.slots}" for node in allocation.nodes)
+    nodes = allocation.with_ranks
+    hosts = ",".join(f"{node.name}:{node.slots}" for node in nodes)
     settings = [f"{key}={value}" for key, value in launch.environment.items()]
     script = shlex.join(
         ["exec", "env", *settings, "gpubed-srun", "--hosts", hosts, "--", *launch.command]
     )
-    names = ",".join(node.name for node in allocation.nodes)
+    names = ",".join(node.name for node in nodes)
     # An exclusive job has all CPUs of its nodes, but only those GPUs that it asks for.
-    gpus = sum(node.gpus for node in allocation.nodes)
+    gpus = sum(node.gpus for node in nodes)
     asks = [f"--gpus={gpus}"] if gpus else []
-    words = (launch.folder, name, len(allocation.nodes), names, script, *asks)
+    words = (launch.folder, name, len(nodes), names, script, *asks)
     with SSH(allocation.head, cluster) as head:
         answer = head.run(_SUBMIT + " %s" * len(asks), *words, check=False)
     if answer.exit_code == 127:

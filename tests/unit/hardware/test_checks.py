@@ -49,8 +49,8 @@ def proof(gpus=2, rate=400e9, simulated=None, **changes):
     }
 
 
-def ecc(*cells):
-    return "".join(f"{index}, Enabled, {cell}\n" for index, cell in enumerate(cells))
+def ecc(*cells, mode="Enabled"):
+    return "".join(f"{index}, {mode}, {cell}\n" for index, cell in enumerate(cells))
 
 
 NO_ERRORS = ecc("0", "0")
@@ -158,6 +158,8 @@ def test_each_node_may_have_a_driver_of_its_own(verify):
         (ecc("0", "[GPU is lost]"), "fail", "GPU 1: Enabled [GPU is lost]"),
         (ecc("0"), "fail", "1 of 2 GPUs answer"),
         ("", "fail", "0 of 2 GPUs answer"),
+        ("0, Enabled, 0\n1, Disabled, [N/A]\n", "fail", "GPU 1 has ECC switched off"),
+        ("0, [N/A], [N/A]\n1, [Unknown Error], [N/A]\n", "fail", "GPU 1: [Unknown Error]"),
         (ecc("0", "0"), "pass", ""),
     ],
 )
@@ -167,13 +169,14 @@ def test_counters_of_a_data_centre_gpu_are_read_or_fail(verify, said, result, re
     assert reason in check.reason
 
 
-def test_boards_without_ecc_are_skipped_and_named(verify, monkeypatch):
-    monkeypatch.setattr(accelerator, "_WITHOUT_ECC", ("T4",))
-    check = verify(accelerator.gpus, ["t4"], 2, ecc=ecc("[N/A]", "[N/A]"), proof=proof())[
-        "gpu.ecc", "node-0"
-    ]
-    assert (check.result, check.reason) == ("skip", "boards of this kind have no ECC: Tesla T4")
-    lost = ecc("[N/A]", "[GPU requires reset]")
+@pytest.mark.parametrize(
+    ("mode", "why"), [("[N/A]", "has no ECC"), ("Disabled", "has ECC switched off")]
+)
+def test_boards_without_ecc_are_skipped_by_what_their_driver_says(verify, mode, why):
+    said = ecc("[N/A]", "[N/A]", mode=mode)
+    found = verify(accelerator.gpus, ["t4"], 2, ecc=said, proof=proof())["gpu.ecc", "node-0"]
+    assert (found.result, found.reason) == ("skip", f"GPU 0 {why}; GPU 1 {why}")
+    lost = ecc("[N/A]", "[GPU requires reset]", mode=mode)
     found = verify(accelerator.gpus, ["t4"], 2, ecc=lost, proof=proof())
     assert found["gpu.ecc", "node-0"].result == "fail"
 
@@ -241,14 +244,25 @@ def test_all_gpus_together_have_a_floor_too(verify):
     assert "100.0 GB/s over NV18, 270.0 are needed" in check.reason
 
 
+def test_the_worst_of_several_sums_over_all_gpus_counts(verify):
+    twice = proof(8)
+    twice["collectives"].append({"gpus": list(range(8)), "rate": figure(100e9)})
+    check = verify(compute.compute, ["h100-hgx"], 8, proof=twice)["gpu.allreduce", "node-0"]
+    assert (check.result, check.value) == ("fail", 100.0)
+
+
 def test_nothing_travels_between_pretended_gpus(verify):
     found = verify(compute.compute, ["t4"], 2, proof=proof(2, simulated="T4"))
     assert found["gpu.pairs", "node-0"].result == "simulated"
     assert found["gpu.allreduce", "node-0"].result == "simulated"
 
 
-def gpu(generation, chip=None, **links):
-    return GPU(pci="0", device_id="0", generation=generation, chip=chip, index=0, links=links)
+def gpu(generation, chip=None, pcie=None, **links):
+    known = {"generation": generation, "chip": chip, "pcie": pcie, "links": links}
+    return GPU(pci="0", device_id="0", index=0, **known)
+
+
+GEN4_X8 = {"gts": 16, "lanes": 8}
 
 
 @pytest.mark.parametrize(
@@ -259,10 +273,20 @@ def gpu(generation, chip=None, **links):
         (gpu("Volta", GPU1="NV1"), 15),
         (gpu("Pascal", GPU1="NV1"), 12),
         (gpu("Blackwell", GPU1="NV18"), 540),
-        (gpu("Hopper", GPU1="SYS"), 15.75),
-        (gpu("Turing", GPU1="PHB"), 3.9375),
+        (gpu("Hopper", GPU1="SYS"), 15.754),
+        (gpu("Turing", GPU1="PHB"), 3.938),
+        (gpu("Hopper", pcie=GEN4_X8, GPU1="SYS"), 3.938),
+        (gpu("Hopper", pcie=GEN4_X8, GPU1="NV18"), 270),
+        (gpu("Pascal", pcie={"gts": 5, "lanes": 16}, GPU1="PHB"), 2),
     ],
 )
 def test_the_floor_of_a_pair_follows_its_connection(one, giga):
     other = one.model_copy(update={"index": 1})
-    assert floors.pair(one, other)[0] == pytest.approx(giga * 1e9)
+    assert floors.pair(one, other)[0] == pytest.approx(giga * 1e9, rel=1e-3)
+
+
+def test_the_narrower_of_two_slots_counts_and_one_that_tells_nothing_is_said():
+    wide, narrow = gpu("Hopper"), gpu("Hopper", pcie=GEN4_X8)
+    assert floors.pair(wide, narrow) == floors.pair(narrow, wide)
+    assert floors.pair(wide, narrow)[1] == "PCIe (16 GT/s x8)"
+    assert floors.pair(wide, wide)[1] == "PCIe (its slot does not tell; the card's 32 GT/s x16)"

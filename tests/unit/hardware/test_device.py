@@ -98,12 +98,29 @@ def test_a_missing_driver_is_named(ask):
 
 
 def test_in_slurm_the_job_asks(ask):
-    """A job that asked for no GPU has none, on whatever node; one that shows each rank its own."""
+    """A job that asked for no GPU has none, on whatever node."""
     job = {"SLURM_JOB_ID": "7", "GPUBED_GPUS": "4"}
     assert ask(**job, COUNT="0").stdout == "cpu cpu\n"
-    assert ask(rank=1, **job, SLURM_GPUS_ON_NODE="2", COUNT="1").stdout.startswith("cuda:0 ")
     assert ask(rank=1, **job, SLURM_GPUS_ON_NODE="2", COUNT="2").stdout.startswith("cuda:1 ")
     assert ask(**job, SLURM_GPUS_ON_NODE="2", COUNT="0").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("rank", "own", "device"),
+    [(0, "0", 0), (1, "1", 0), (0, "0,1", 0), (1, "2,3", 1), (2, "4,5", 0), (3, "6,7", 1)],
+)
+def test_a_rank_takes_one_of_its_own_where_slurm_gives_each_some(ask, rank, own, device):
+    """As with --gpus-per-task: it sees its own only, and gpubed-rank binds it to the same."""
+    job = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "8", "SLURM_STEP_GPUS": own}
+    seen = str(len(own.split(",")))
+    assert ask(rank=rank, **job, COUNT=seen).stdout.startswith(f"cuda:{device} ")
+    lost = ask(rank=rank, **job, COUNT=str(device))
+    assert (lost.returncode, lost.stdout) == (1, "")
+
+
+def test_a_rank_of_a_job_that_lost_a_gpu_takes_no_other(ask):
+    job = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "SLURM_STEP_GPUS": "0,1"}
+    assert ask(rank=1, **job, COUNT="1").returncode == 1
 
 
 def test_a_run_that_slurm_gave_no_gpus_does_not_start(ask):

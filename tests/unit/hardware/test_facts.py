@@ -135,6 +135,46 @@ def test_gpus_know_their_numa_node_and_cpus(tmp_path):
     assert {node.node for node in found.numa} == {1, 3, 5, 7}
 
 
+def linked(folder, slot=None, card=("32.0 GT/s PCIe", "16")):
+    """Write a GPU behind a bridge; each says the most that its end of the link can."""
+    bridge = folder / "sys/devices/pci0000:00/0000:00:01.0"
+    device = bridge / "0000:01:00.0"
+    for place, ids in ((bridge, ("0x8086", "0x1901", "0x060400")), (device, H100)):
+        write({place / name: text for name, text in zip(IDS, ids, strict=True)})
+    for place, most in ((bridge, slot), (device, card)):
+        if most:
+            write({place / "max_link_speed": most[0], place / "max_link_width": most[1]})
+    bus = folder / "sys/bus/pci/devices"
+    bus.mkdir(parents=True)
+    for place in (bridge, device):
+        (bus / place.name).symlink_to(place)
+    [found] = Facts.model_validate(machines.collect(folder)).gpus
+    return found.pcie
+
+
+IDS = ("vendor", "device", "class")
+H100 = ("0x10de", "0x2330", "0x030200")
+
+
+@pytest.mark.parametrize(
+    ("slot", "link"),
+    [
+        (("32.0 GT/s PCIe", "16"), "32 GT/s x16"),
+        (("16.0 GT/s PCIe", "8"), "16 GT/s x8"),
+        (("5.0 GT/s", "16"), "5 GT/s x16"),
+        (("Unknown", "0"), "32 GT/s x16"),
+        (None, "32 GT/s x16"),
+    ],
+)
+def test_a_slot_may_carry_less_than_its_card(tmp_path, slot, link):
+    assert str(linked(tmp_path, slot)) == link
+
+
+@pytest.mark.parametrize("card", [None, ("Unknown", "255")])
+def test_a_link_that_the_bus_does_not_tell_is_none(tmp_path, card):
+    assert linked(tmp_path, card=card) is None
+
+
 def test_hcas_tell_firmware_state_rate_and_link_layer(tmp_path):
     found = {hca.name: hca for hca in read("a100-dgx", tmp_path).hcas}
     assert len(found) == 12

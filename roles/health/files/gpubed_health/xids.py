@@ -5,8 +5,10 @@ https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, column
 "Resolution Bucket (Immediate Action)", of drivers R580 to R590.
 """
 
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from gpubed_health import command
@@ -72,6 +74,9 @@ LINE = re.compile(
 )
 NEEDED = re.compile(r" to 0x[0-9a-f]+ \((?P<action>[^)]+)\)")
 JOURNAL = ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-unix")
+ANYTHING = ("journalctl", "--boot", "--no-pager", "--quiet", "--lines=1")
+# By then a kernel has said something.
+EARLY_S = 60
 
 
 def xids(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
@@ -79,13 +84,33 @@ def xids(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
     if not expected["gpus"]:
         return
     code, text = command.run(*JOURNAL)
-    if code or not text:
-        why = " ".join(text.split()) or "it is empty"
+    if code or (not text and (text := _why_empty())):
+        why = " ".join(text.split())
         yield f"the kernel's log cannot be read, so Xids are not known: {why} ({' '.join(JOURNAL)})"
         return
     lines = [m for m in LINE.finditer(text) if float(m["time"]) > memory.get("requalified", 0)]
     yield from dict.fromkeys(filter(None, map(_told, lines)))
     yield from _recoveries(lines)
+
+
+def _why_empty() -> str:
+    """Say why there is no message of the kernel; nothing where its old ones were rotated away.
+
+    Who may read the journal finds other messages in it. Where those of the boot's
+    beginning are still there, the kernel's never reached it.
+    """
+    if not command.run(*ANYTHING)[1]:
+        return "the journal has no message of this boot"
+    early = f"--until=@{started() + EARLY_S:.0f}"
+    return "no message of the kernel reaches it" if command.run(*ANYTHING, early)[1] else ""
+
+
+def started() -> float:
+    """Return when this machine or container started, in seconds since 1970 (proc(5))."""
+    ticks = int(Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19])
+    lines = Path("/proc/stat").read_text().splitlines()
+    booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+    return booted + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _told(line: re.Match[str]) -> str:

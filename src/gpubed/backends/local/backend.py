@@ -85,6 +85,12 @@ class LocalBackend(Backend):
 
         census.remove(thing)
 
+    def refusals(self, plan: ClusterPlan) -> list[Finding]:
+        """Return which networks of the cluster others have already."""
+        from gpubed.backends.local import doctor
+
+        return [finding for finding in doctor.subnets(plan) if not finding.ok]
+
     def environment(self) -> dict[str, str]:
         """Return this machine's CA, proxy and index variables."""
         from gpubed.backends.local import environment

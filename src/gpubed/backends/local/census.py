@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from docker import DockerClient
-from docker.errors import NotFound
+from docker.errors import APIError, NotFound
 
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Existing
@@ -59,8 +59,14 @@ def _is_data(volume: Any) -> bool:
 
 
 def _sizes() -> dict[str, int]:
-    """Return the bytes on each volume, by name, as far as Docker knows them."""
-    rows = daemon.client().df().get("Volumes") or []
+    """Return the bytes on each volume, by name, as far as Docker knows them.
+
+    Docker counts for one at a time: to whom else asks meanwhile it answers with an error.
+    """
+    try:
+        rows = daemon.client().df().get("Volumes") or []
+    except APIError:
+        return {}
     used = {row["Name"]: (row.get("UsageData") or {}).get("Size", -1) for row in rows}
     return {name: size for name, size in used.items() if size >= 0}
 

@@ -17,7 +17,7 @@ from gpubed.backends.base import Finding
 from gpubed.backends.local import build, daemon, environment, image, limits, ownership
 from gpubed.backends.local.config import Runtime
 from gpubed.errors import GpubedError
-from gpubed.plan import plan
+from gpubed.plan import ClusterPlan, plan
 from gpubed.spec import ClusterSpec
 
 _GB, _GIB = 10**9, 2**30
@@ -48,7 +48,7 @@ def findings(spec: ClusterSpec | None) -> list[Finding]:
 
 
 def _of_cluster(spec: ClusterSpec) -> Iterator[Finding]:
-    yield from _subnets(spec)
+    yield from subnets(plan(spec))
     for warning in limits.warnings(spec):
         yield Finding("local.isolation", True, warning)
     if pretended := sorted({group.simulate.model for group in spec.nodes if group.simulate}):
@@ -198,9 +198,9 @@ def _environment() -> Finding:
     return Finding("local.environment", False, message, fix)
 
 
-def _subnets(spec: ClusterSpec) -> Iterator[Finding]:
-    planned = plan(spec)
-    taken = _taken(spec.name)
+def subnets(planned: ClusterPlan) -> Iterator[Finding]:
+    """Look whether others have the cluster's addresses."""
+    taken = _taken(planned.cluster)
     for purpose, network in (("control", planned.control), ("experiment", planned.experiment)):
         if network is None:
             continue

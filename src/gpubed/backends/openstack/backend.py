@@ -101,6 +101,10 @@ class OpenStackBackend(Backend):
 
     def fits(self, plan: ClusterPlan) -> list[str]:
         """Return why the cloud cannot give the cluster now."""
+        return [finding.message for finding in self.refusals(plan)]
+
+    def refusals(self, plan: ClusterPlan) -> list[Finding]:
+        """Return what the cloud lacks: quota, flavors, images, networks."""
         from gpubed.backends.openstack import offers
 
         return offers.obstacles(plan)

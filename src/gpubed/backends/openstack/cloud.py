@@ -13,6 +13,7 @@ from openstack import exceptions
 from openstack.connection import Connection
 
 from gpubed.backends.openstack.config import Config
+from gpubed.backends.openstack.patience import Patience
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.paths import Project
 from gpubed.reading import Unreadable
@@ -30,6 +31,8 @@ _TAKEN_APART = (
 )
 _LONGEST = 500
 _RETRIES = 3  # of connections that are refused or reset
+_ADDRESS = "correct auth_url in clouds.yaml, or OS_AUTH_URL; this machine must reach it"
+_OPERATORS = "look at the cloud's status page, or ask its operators"
 _CREDENTIALS = "set OS_CLOUD or backend.cloud to an entry of clouds.yaml, or source an openrc file"
 
 
@@ -56,6 +59,7 @@ def connect(cloud: str | None, region: str | None) -> Connection:
             f"OpenStack: {connection.config.name} is not to be verified (verify: false)",
             "name its certificate authority instead: cacert: in clouds.yaml, or OS_CACERT",
         )
+    connection.session.session.mount("https://", Patience(_TIMEOUT_S))
     return connection
 
 
@@ -112,9 +116,18 @@ def explained(error: Exception, doing: str) -> GpubedError:
         return PrerequisiteMissing(f"OpenStack: {_first_line(error)}", _CREDENTIALS)
     if isinstance(error, auth_errors.SSLError):
         return Refused(what, "name the certificate authority: cacert: in clouds.yaml, or OS_CACERT")
+    if isinstance(error, auth_errors.ConnectTimeout):
+        return GpubedError(
+            f"{what} (no answer within {_TIMEOUT_S:.0f} s)",
+            f"{_OPERATORS}; then run the same command again: it goes on where it stopped",
+        )
+    if isinstance(error, auth_errors.ConnectFailure | auth_errors.DiscoveryFailure):
+        return GpubedError(what, _ADDRESS)
+    if isinstance(error, exceptions.ServiceDisabledException | auth_errors.EndpointNotFound):
+        return GpubedError(what, "gpubed doctor CLUSTER names the regions that there are")
     if isinstance(error, exceptions.HttpException) and error.status_code:
         return Refused(f"OpenStack: cannot {doing}: {error.details or _first_line(error)}")
-    return GpubedError(what, "gpubed doctor CLUSTER")
+    return GpubedError(what, _OPERATORS)
 
 
 def _first_line(error: Exception) -> str:

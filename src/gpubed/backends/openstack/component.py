@@ -42,7 +42,7 @@ class Cluster(Testbed):
         self._images = {name: self._image(name) for name in {n.image for n in plan.nodes}}
         self._groups = self._security_groups()
         self._control = _Segment(self, "control", plan.control, gateway=True)
-        self._router = self._interface()
+        self.router = self._interface()
         self._experiment = (
             _Segment(self, "experiment", plan.experiment, gateway=False)
             if plan.experiment
@@ -67,10 +67,22 @@ class Cluster(Testbed):
         )
 
     def native(self, *after: pulumi.Resource, **more: Any) -> pulumi.ResourceOptions:
-        """Return the options of the cloud's own resources: none comes before the look at it."""
+        """Return the options of the cloud's own resources.
+
+        None comes before the look at the cloud. Addresses, key names and rules are used again,
+        so that the old one goes first, whoever forces the replacement.
+        """
         return pulumi.ResourceOptions(
-            parent=self, provider=self._provider, depends_on=[self._capacity, *after], **more
+            parent=self,
+            provider=self._provider,
+            depends_on=[self._capacity, *after],
+            **{"delete_before_replace": True, **more},
         )
+
+    @property
+    def in_use(self) -> pulumi.ResourceOptions:
+        """Options of what the cloud keeps while ports refer to it: the new one comes first."""
+        return self.native(delete_before_replace=False)
 
     @property
     def _after_the_look(self) -> pulumi.ResourceOptions:
@@ -108,7 +120,7 @@ class Cluster(Testbed):
 
     def _security_groups(self) -> dict[str, networking.SecGroup]:
         made = {
-            name: networking.SecGroup(name, name=self.name(name), **self.owner, opts=self.native())
+            name: networking.SecGroup(name, name=self.name(name), **self.owner, opts=self.in_use)
             for name in ("nodes", "door")
         }
         nodes = made["nodes"].id
@@ -137,7 +149,10 @@ class Cluster(Testbed):
 
     def _interface(self) -> networking.RouterInterface:
         inputs = {**self._config.where, "name": self._config.external_network}
-        external = Network("external", _BACKEND, inputs, self._after_the_look)
+        looked_up = pulumi.ResourceOptions.merge(
+            self._after_the_look, pulumi.ResourceOptions(delete_before_replace=False)
+        )
+        external = Network("external", _BACKEND, inputs, looked_up)
         router = networking.Router(
             "router",
             name=self.name("router"),
@@ -153,7 +168,7 @@ class Cluster(Testbed):
         if self._config.shaping == "none" or network.rate_bps is None:
             return None
         policy = networking.QosPolicy(
-            "experiment", name=self.name("experiment"), **self.owner, opts=self.native()
+            "experiment", name=self.name("experiment"), **self.owner, opts=self.in_use
         )
         for direction in ("egress", "ingress"):
             networking.QosBandwidthLimitRule(
@@ -187,7 +202,7 @@ class Cluster(Testbed):
             node.name,
             _BACKEND,
             {"cluster": self._plan.cluster, "uuid": self._uuid, "name": node.name},
-            self.children,
+            self._after_the_look,
         )
         server = self._server(node, ports, key)
         self._data_volumes(node, server)
@@ -219,9 +234,8 @@ class Cluster(Testbed):
             power_state="active",
             opts=self.native(
                 # Without a way out, cloud-init would wait for one.
-                self._router,
-                # Its addresses are used again. A rebuilt one would keep its id and pass for ready.
-                delete_before_replace=True,
+                self.router,
+                # A rebuilt one would keep its id and pass for ready.
                 replace_on_changes=["imageId"],
             ),
             **_boot(image, wanted.boot_volume, wanted.volume_type),
@@ -247,23 +261,24 @@ class Cluster(Testbed):
                 volume_type=wanted.volume_type,
                 availability_zone=wanted.availability_zone,
                 metadata=self._metadata(),
-                opts=self.native(retain_on_delete=True),
+                opts=self.native(retain_on_delete=True, delete_before_replace=False),
             )
             compute.VolumeAttach(
                 name,
                 instance_id=server.id,
                 volume_id=volume.id,
-                opts=self.native(delete_before_replace=True),
+                opts=self.native(),
             )
 
     def _floating_address(self, head: _Node) -> networking.FloatingIp:
         return networking.FloatingIp(
             "door",
-            pool=self._config.external_network,
+            # An address is of use only where a router leads to it, and holds on to that router:
+            # an input that follows from it makes it go first when the router does.
+            pool=self.router.id.apply(lambda _: self._config.external_network),
             port_id=head.port.id,
             **self.owner,
-            # An address is of use only where a router leads to it.
-            opts=self.native(self._router),
+            opts=self.native(self.router),
         )
 
 
@@ -309,7 +324,8 @@ class _Segment:
             qos_policy_id=qos.id if qos else None,
             admin_state_up=True,
             **self._cluster.owner,
-            opts=self._cluster.native(),
+            # The floating address holds on to the router's interface, and goes with the port.
+            opts=self._cluster.native(self._cluster.router),
         )
 
 

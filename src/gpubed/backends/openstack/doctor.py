@@ -39,7 +39,7 @@ def findings(spec: ClusterSpec | None) -> list[Finding]:
     """Look at everything; what does not depend on a specification first."""
     if spec is None:
         return []  # whoever uses another testbed needs none of it
-    return [*tools(), *_cloud(spec)]
+    return [*tools(), *cloud_findings(spec)]
 
 
 def tools() -> list[Finding]:
@@ -96,14 +96,19 @@ def _wanted() -> str:
     return version("pulumi_openstack")
 
 
-def _cloud(spec: ClusterSpec) -> Iterator[Finding]:
+def cloud_findings(spec: ClusterSpec) -> Iterator[Finding]:
+    """Look at credentials, clock, region, and whether the cloud has what is wanted."""
     needs = Needs.of(plan(spec))
     try:
         connection = cloud.connect(needs.cloud, needs.region)
         with cloud.errors("log in"):
-            connection.authorize()
+            connection.session.get_token()  # `authorize` hides what Keystone says
             yield _identity(connection)
             yield _clock(connection)
+            region = _region(connection)
+        yield region
+        if not region.ok:
+            return  # no service of the cloud can be found
         with cloud.errors("look at what the cloud has"):
             held = availability.held(connection, needs, spec.name)
             yield from availability.findings(connection, needs, held)
@@ -115,6 +120,21 @@ def _identity(connection: Connection) -> Finding:
     project = connection.current_project.name or connection.current_project_id
     where = connection.config.region_name or "the only region"
     return Finding("openstack.credentials", True, f"project {project} in {where}")
+
+
+def _region(connection: Connection) -> Finding:
+    wanted = connection.config.region_name
+    catalog = connection.session.auth.get_access(connection.session).service_catalog
+    services = catalog.get_endpoints_data(interface="public").values()
+    there = {str(endpoint.region_name) for endpoints in services for endpoint in endpoints}
+    if not wanted or wanted in there:
+        return Finding("openstack.region", True, wanted or "the only region")
+    return Finding(
+        "openstack.region",
+        False,
+        f"the cloud has no region {wanted!r}; there are: {', '.join(sorted(there)) or 'none'}",
+        "set backend.region, or region_name in clouds.yaml, to one of them",
+    )
 
 
 def _clock(connection: Connection) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubed.backends.base import Offer
+from gpubed.backends.base import Finding, Offer
 from gpubed.backends.openstack import availability, cloud, flavors, quota
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.needs import Needs
@@ -27,14 +27,14 @@ def offers(spec: ClusterSpec) -> list[Offer]:
         return [_offer(flavor, limits) for flavor in sorted(found, key=lambda flavor: flavor.name)]
 
 
-def obstacles(plan: ClusterPlan) -> list[str]:
+def obstacles(plan: ClusterPlan) -> list[Finding]:
     """Return why the cloud cannot give what a plan needs beyond what is there."""
     needs = Needs.of(plan)
     connection = cloud.connect(needs.cloud, needs.region)
     with cloud.errors("look at what the cloud has"):
         held = availability.held(connection, needs, plan.cluster)
         found = availability.findings(connection, needs, held)
-    return [finding.message for finding in found if not finding.ok]
+    return [finding for finding in found if not finding.ok]
 
 
 def _offer(flavor: Any, limits: dict[str, quota.Quota]) -> Offer:

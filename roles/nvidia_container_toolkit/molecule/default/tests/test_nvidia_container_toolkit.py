@@ -20,10 +20,11 @@ def knows_devices(host):
     return int(host.check_output(RELEASE).split(".")[0]) >= 25
 
 
-def test_a_node_without_gpus_has_nothing_of_it(host):
+def test_a_node_without_gpus_has_nothing_of_it_but_its_owners(host):
+    """side_effect.yml: a newer toolkit was there before gpubed used it."""
     if host.check_output("hostname") == "node-0":
         pytest.skip("is to have GPUs")
-    assert not host.package("nvidia-container-toolkit").is_installed
+    assert host.package("nvidia-container-toolkit").version == "1.21.0-1"
     assert not host.file("/etc/gpubed/container.d/nvidia").exists
 
 
@@ -72,6 +73,12 @@ def test_the_options_are_ones_that_docker_takes(host, head, knows_devices):
     said = host.check_output(run).splitlines()
     given = "STAND_IN_GPU=1" if knows_devices else "NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1"
     assert given in said
+
+
+def test_an_owner_may_upgrade_it_when_the_cluster_lets_the_host_go(host, head):
+    host.check_output("sh /etc/gpubed/leave.d/nvidia-container-toolkit")
+    assert host.package("nvidia-container-toolkit").is_installed
+    assert "1001" not in host.check_output("apt-cache policy nvidia-container-toolkit")
 
 
 def test_a_gpu_that_is_missing_is_noticed(host, head):

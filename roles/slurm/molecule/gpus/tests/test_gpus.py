@@ -43,6 +43,13 @@ def test_a_node_offers_what_is_asked_for_by_model(head):
     ]
 
 
+def test_gpus_are_counted_in_the_order_of_the_bus(head):
+    """What ranks and containers call GPU 0 and 1; the third one was not asked for."""
+    lines = head.file("/etc/slurm/gres.conf").content_string.splitlines()
+    files = [line.rpartition("File=")[2] for line in lines if "NodeName=node-0" in line]
+    assert files == ["/dev/nvidia1", "/dev/nvidia2"]
+
+
 def test_two_jobs_at_once_have_different_gpus(head):
     jobs = [submit(head, RANK % "sleep 8", "-n1 --gpus=1 -w node-0") for _ in range(2)]
     head.check_output("sleep 4")

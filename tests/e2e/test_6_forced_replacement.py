@@ -1,0 +1,83 @@
+"""`pulumi up --replace` and `pulumi state taint`: whatever is replaced is there afterwards.
+
+Nobody asks the provider about a forced replacement, so that the order is the program's.
+"""
+
+import json
+
+import docker as docker_client
+import pytest
+from docker.types import IPAMConfig, IPAMPool
+
+pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+
+FILE = "/shared/results.txt"
+NODES = {"node-0", "node-1"}
+
+
+def taint(cluster, *names):
+    """Mark resources the way `pulumi state taint` does."""
+    (path,) = (cluster.root / ".gpubed").rglob(f"stacks/*/{cluster.name}.json")
+    document = json.loads(path.read_text())
+    resources = document["checkpoint"]["latest"]["resources"]
+    marked = [r for r in resources if r["custom"] and r["urn"].endswith(suffixes(names))]
+    assert len(marked) == len(names)
+    for resource in marked:
+        resource["taint"] = True
+    path.write_text(json.dumps({**document, "version": 4, "features": ["taint"]}))
+
+
+def suffixes(names):
+    return tuple(f"::{name}" for name in names)
+
+
+def ids(cluster):
+    nodes = cluster.json("status")["nodes"]
+    assert {node["state"] for node in nodes} == {"ready"}
+    return {node["name"]: node["id"] for node in nodes}
+
+
+@pytest.mark.parametrize(
+    ("names", "renewed"),
+    [
+        (["node-1"], {"node-1"}),
+        (["control"], NODES),
+        (["experiment"], NODES),
+        # What takes nothing away when it goes takes no node along, either.
+        (["shared", "debian-12", "identity", "key", "configuration"], set()),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_forced_replacement_leaves_a_whole_cluster(bare, names, renewed):
+    bare.call("up")
+    bare.node("node-0", f"sudo tee {FILE}", "42")
+    before = ids(bare)
+    taint(bare, *names)
+    bare.call("up", "-y")
+    after = ids(bare)
+    assert {name for name in before if before[name] != after[name]} == renewed
+    assert bare.node("node-1", f"cat {FILE}") == "42"
+    assert bare.json("plan")["changes"] == []
+    found = bare.json("audit")
+    assert (found["missing"], found["unrecorded"]) == ([], [])
+
+
+@pytest.fixture
+def taken():
+    """A network of somebody else's on this machine; its subnet."""
+    client = docker_client.from_env()
+    pool = IPAMConfig(pool_configs=[IPAMPool(subnet="10.213.77.0/24")])
+    network = client.networks.create("somebody-elses-213", ipam=pool)
+    yield "10.213.77.0/24"
+    network.remove()
+
+
+def test_what_would_be_refused_is_asked_before_anything_is_deleted(bare, taken):
+    bare.call("up")
+    before = ids(bare)
+    bare.edit(lambda spec: spec["networks"].update(control={"subnet": taken}))
+    refused = bare.call("up", "-y", rc=4).stderr
+    assert f"{taken} is used by Docker network somebody-elses-213" in refused
+    assert "nothing was changed" in refused
+    assert "set networks.control.subnet" in refused
+    assert ids(bare) == before

@@ -1,0 +1,80 @@
+"""States that a former version wrote: nothing of them deletes data, or what is in use."""
+
+import json
+
+import pytest
+
+from gpubed import former_state
+
+VOLUME = {"name": "data", "props": {"size": 1}}
+
+
+def change(theatre, *changes):
+    """Writes what a former version would have written."""
+    document = json.loads(theatre.state_file.read_text())
+    latest = document["checkpoint"]["latest"]
+    for each in changes:
+        each(latest["resources"])
+    theatre.state_file.write_text(json.dumps(document))
+
+
+def of(resources, name):
+    return next(r for r in resources if r["urn"].endswith(f"::{name}"))
+
+
+def adopted(resources):
+    """A forced replacement took over what it replaced, and did not get to delete it."""
+    old = of(resources, "data")
+    resources.append({**old, "delete": True})
+
+
+def as_volume(resources):
+    for resource in resources:
+        if resource["urn"].endswith("::data"):
+            resource["type"] = "pulumi-python:dynamic/gpubed:Volume"
+
+
+def test_volumes_are_retained_whatever_the_state_says(theatre):
+    theatre.up(VOLUME)
+    engine = theatre.engine()
+    change(theatre, as_volume)
+    engine.edit(former_state.mended)
+    (volume,) = [s for s in theatre.state() if s["urn"].endswith("::data")]
+    assert volume["retainOnDelete"]
+    theatre.set()
+    assert theatre.engine().destroy().changes["delete"] == 2
+    assert theatre.calls("delete") == []
+
+
+def test_what_was_adopted_is_not_deleted(theatre):
+    theatre.up(VOLUME)
+    change(theatre, adopted)
+    theatre.engine().edit(former_state.mended)
+    assert theatre.up(VOLUME).changes == {"same": 2}
+    assert theatre.calls("delete") == []
+
+
+def test_what_was_replaced_is_still_deleted(theatre):
+    theatre.up(VOLUME)
+    change(theatre, adopted, lambda resources: resources[-1].update(id="another"))
+    theatre.engine().edit(former_state.mended)
+    theatre.up(VOLUME)
+    assert theatre.calls("delete") == ["delete data"]
+
+
+def test_a_state_of_this_version_is_not_written(theatre):
+    theatre.up({**VOLUME, "opts": {"retain_on_delete": True}})
+    before = theatre.state_file.stat().st_mtime_ns
+    theatre.engine().edit(former_state.mended)
+    assert theatre.state_file.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("head", [{"version": 3}, {"version": 4, "features": ["taint"]}])
+def test_the_rest_of_the_file_stays_as_it_was(theatre, head):
+    theatre.up(VOLUME)
+    change(theatre, adopted)
+    document = {**json.loads(theatre.state_file.read_text()), **head}
+    theatre.state_file.write_text(json.dumps(document))
+    theatre.engine().edit(former_state.mended)
+    document["checkpoint"]["latest"]["resources"].pop()
+    assert json.loads(theatre.state_file.read_text()) == document

@@ -1,0 +1,33 @@
+"""What roles horovod and ssh_mesh write for a node without ranks, rendered as Ansible does."""
+
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+
+from support import machines
+
+NODES = [{"name": "head-0", "slots": 0, "gpus": 0}, {"name": "node-0", "slots": 4, "gpus": 4}]
+
+
+def render(role, name, **variables):
+    text = (machines.ROOT / "roles" / role / "templates" / name).read_text()
+    return Templar(DataLoader(), variables=variables).template(trust_as_template(text)).splitlines()
+
+
+def test_a_node_without_ranks_is_in_no_hostfile():
+    assert render("ssh_mesh", "hostfile.j2", gpubed_nodes=NODES) == ["node-0 slots=4"]
+
+
+def test_a_node_without_ranks_has_settings_for_what_is_started_there():
+    lines = render(
+        "horovod",
+        "horovod.env.j2",
+        ansible_managed="managed",
+        inventory_hostname="head-0",
+        hardware_facts={},
+        ansible_facts={"processor_nproc": 8},
+        __horovod_address="10.0.0.1",
+        __horovod_interface="eth1",
+        __horovod_network={"subnet": "10.0.0.0/24"},
+        __horovod_node=NODES[0],
+    )
+    assert "OMP_NUM_THREADS=8" in lines
