@@ -40,6 +40,7 @@ def render(name, offers):
         "__slurm_gpu_types": types,
         "__slurm_memory_per_cpu": 3750,
         "__slurm_nodes": nodes,
+        "__slurm_srun_ports": "60001-61000",
     }
     text = (ROLE / "templates" / name).read_text()
     return Templar(DataLoader(), variables=variables).template(trust_as_template(text)).splitlines()

@@ -313,6 +313,10 @@ class Backend(ABC):
         """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
         return []
 
+    def warnings(self, spec: ClusterSpec) -> list[str]:
+        """Return what somebody who builds on these nodes must know and would not guess."""
+        return []
+
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Return for what the testbed would say no, as far as that can be asked beforehand.
 

@@ -23,7 +23,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         if step.op in _SHOWN and step.type != "pulumi:pulumi:Stack"
     ]
     hours = wanted.node_hours
-    obstacles = registry.backend(wanted.backend).fits(wanted)
+    backend = registry.backend(wanted.backend)
+    obstacles, warnings = backend.fits(wanted), backend.warnings(wanted.spec)
     ui.document(
         "plan",
         {
@@ -33,6 +34,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
             "node_hours": None if hours is None else round(hours, 2),
             "obstacles": obstacles,
             "prediction": None,
+            "warnings": warnings,
         },
     )
     for line in damage:
@@ -53,6 +55,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     for group in wanted.spec.nodes:
         if group.simulate:
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
+    for warning in warnings:
+        ui.note(warning)
     for obstacle in obstacles:
         ui.mark("fail", f"does not fit now: {obstacle}")
     return 0
