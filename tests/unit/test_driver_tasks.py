@@ -208,12 +208,15 @@ def test_services_that_it_started_are_stopped_before_the_packages_go(tmp_path):
     """Else the links that start them at boot would be left."""
     noted = tmp_path / "noted"
     noted.write_text("nvidia-gpubed-test\n")
+    brought = tmp_path / "brought"
+    brought.write_text(noted.read_text())
     done = tasks(
         tmp_path,
         "absent",
         check=True,
         __nvidia_driver_noted=str(noted),
-        __nvidia_driver_files=[str(noted)],
+        __nvidia_driver_brought=str(brought),
+        __nvidia_driver_files=[str(noted), str(brought)],
         __nvidia_driver_persistence=str(tmp_path / "drop-in.d/gpubed.conf"),
     )
     names = list(done.tasks)

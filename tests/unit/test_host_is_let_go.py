@@ -13,7 +13,7 @@ from gpubed.backends.static import node
 from support import machines
 
 LEAVE = machines.ROOT / "roles/nvidia_driver/templates/leave.j2"
-NOTED = ("pin", "unattended", "noted", "leaving")
+NOTED = ("pin", "unattended", "noted", "brought", "leaving")
 
 
 @pytest.fixture
