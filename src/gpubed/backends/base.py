@@ -204,6 +204,7 @@ class Backend(ABC):
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
         simulates: Whether its nodes can pretend to have GPUs.
         leases: Whether it lends nodes for a time, and takes them back at its end.
+        removes_disks: Whether what is on a node's own disks goes with the node.
     """
 
     name: str
@@ -214,6 +215,7 @@ class Backend(ABC):
     native: frozenset[str] = frozenset()
     simulates: bool = False
     leases: bool = False
+    removes_disks: bool = True
 
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot make the testbed's resources.
