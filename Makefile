@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-live fuzz bench audit lint format docs lock clean
+.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-live fuzz bench audit lint format docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -43,6 +43,10 @@ test-gpu: ## the whole way of GPU clusters, on nodes that pretend to have GPUs
 test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=debian-12 CHANGED=1 for a part
 	@./setup.sh test
 	@$(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) --jobs $(or $(JOBS),1) $(if $(CHANGED),--changed) $(if $(MINUTES),--minutes $(MINUTES))
+
+test-faults: ## break a small cluster, follow each hint to its end; writes docs/reference/faults.md, FAULTS="killed key" for a part
+	@./setup.sh test
+	@$(BIN)/python -m tests.faults $(FAULTS)
 
 test-live: ## what needs a testbed or the real Pulumi CLI
 	@./setup.sh test

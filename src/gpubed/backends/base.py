@@ -205,6 +205,8 @@ class Backend(ABC):
         simulates: Whether its nodes can pretend to have GPUs.
         leases: Whether it lends nodes for a time, and takes them back at its end.
         removes_disks: Whether what is on a node's own disks goes with the node.
+        removes_disks: Whether what is on a node's own disks goes with the node.
+        leases: Whether it lends nodes for a time, and takes them back at its end.
     """
 
     name: str
@@ -216,6 +218,8 @@ class Backend(ABC):
     simulates: bool = False
     leases: bool = False
     removes_disks: bool = True
+    removes_disks: bool = True
+    leases: bool = False
 
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot make the testbed's resources.
@@ -265,7 +269,7 @@ class Backend(ABC):
 
     @abstractmethod
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node by name: ready, stopped or missing."""
+        """Return the state of each node by name: ready, stopped, missing, or what else it is."""
 
     @abstractmethod
     def existing(self, cluster: str) -> list[Existing]:
@@ -315,6 +319,10 @@ class Backend(ABC):
 
     def fits(self, plan: ClusterPlan) -> list[str]:
         """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
+        return []
+
+    def warnings(self, spec: ClusterSpec) -> list[str]:
+        """Return what somebody who builds on these nodes must know and would not guess."""
         return []
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:

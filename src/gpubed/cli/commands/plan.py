@@ -14,7 +14,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     ui, paths = UI(as_json), find(cluster)
     chosen = stack.choose(engine)
     with lifecycle.event_file(paths, "plan", None) as path, Display(ui).following(path):
-        wanted, result = lifecycle.preview(paths, chosen)
+        wanted, result, damage = lifecycle.preview(paths, chosen)
     costs = lifecycle.doomed(result)
     others = [step for step in result.steps if step not in costs]
     changes = [
@@ -23,17 +23,22 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         if step.op in _SHOWN and step.type != "pulumi:pulumi:Stack"
     ]
     hours = wanted.node_hours
-    obstacles = registry.backend(wanted.backend).fits(wanted)
+    backend = registry.backend(wanted.backend)
+    obstacles, warnings = backend.fits(wanted), backend.warnings(wanted.spec)
     ui.document(
         "plan",
         {
+            "damage": list(damage),
             "changes": changes,
             "lease": None if hours is None else {"duration_s": wanted.spec.lease.duration},
             "node_hours": None if hours is None else round(hours, 2),
             "obstacles": obstacles,
             "prediction": None,
+            "warnings": warnings,
         },
     )
+    for line in damage:
+        ui.mark("fail", line)
     for change in changes:
         kind, name = str(change["urn"]).split("::")[-2:]
         why = f"  ({', '.join(change['why'])})" if change["why"] else ""
@@ -50,6 +55,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     for group in wanted.spec.nodes:
         if group.simulate:
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
+    for warning in warnings:
+        ui.note(warning)
     for obstacle in obstacles:
         ui.mark("fail", f"does not fit now: {obstacle}")
     return 0
