@@ -203,8 +203,6 @@ class Backend(ABC):
         engine_required: The only engine that its resources can be made with, if it is one.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
         simulates: Whether its nodes can pretend to have GPUs.
-        leases: Whether it lends nodes for a time, and takes them back at its end.
-        removes_disks: Whether what is on a node's own disks goes with the node.
         removes_disks: Whether what is on a node's own disks goes with the node.
         leases: Whether it lends nodes for a time, and takes them back at its end.
     """
@@ -216,8 +214,6 @@ class Backend(ABC):
     engine_required: Literal["cli"] | None = None
     native: frozenset[str] = frozenset()
     simulates: bool = False
-    leases: bool = False
-    removes_disks: bool = True
     removes_disks: bool = True
     leases: bool = False
 
@@ -285,10 +281,6 @@ class Backend(ABC):
     def faults(self, cluster: str) -> list[Fault]:
         """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""
         return []
-
-    def plugin_environment(self) -> dict[str, str]:
-        """Return the variables with which Pulumi's plugin finds what this backend finds."""
-        return {}
 
     def environment(self) -> dict[str, str]:
         """Return the variables that nodes need to reach package registries (CA, proxy)."""
