@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from pulumi import automation
 
-from gpubed.engine import EventSink, LogEvent, ResourceEvent, Result
+from gpubed.engine import EventSink, LogEvent, ResourceEvent, Result, lifeline
 from gpubed.engine.cipher import OPENED_BY
 from gpubed.engine.failures import last_words
 from gpubed.errors import GpubedError
+from gpubed.silence import Silence
 
 Verb = Literal["preview", "up", "refresh", "destroy"]
 _SEALED_OTHERWISE = "incorrect passphrase"
@@ -47,8 +48,9 @@ def operate(
     workspace = automation.LocalWorkspaceOptions(
         work_dir=str(root), env_vars={**_inherited(), **variables}
     )
-    started, translator = time.monotonic(), _Translator(sink, verb == "preview")
-    with _pulumi_errors(translator.errors):
+    silence = Silence(sink, _interrupt)
+    started, translator = time.monotonic(), _Translator(sink, verb == "preview", silence)
+    with _pulumi_errors(translator), silence:
         there = automation.create_or_select_stack(
             stack_name=stack, work_dir=str(root), opts=workspace
         )
@@ -67,20 +69,27 @@ def _inherited() -> dict[str, str]:
     return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
-@contextmanager
-def _pulumi_errors(told: Sequence[str]) -> Iterator[None]:
-    """Turn the CLI's failure into ours: all that it reported, or else its last words.
+def _interrupt() -> None:
+    """End the CLI and its plugins: what was pending is in the state, and looked at next time."""
+    lifeline.end([pid for pid in lifeline.descendants(os.getpid()) if pid != os.getpid()])
 
-    Args:
-        told: What it has reported by then.
-    """
+
+@contextmanager
+def _pulumi_errors(told: _Translator) -> Iterator[None]:
+    """Turn the CLI's failure into ours: all that it reported, or else its last words."""
     try:
         yield
     except automation.errors.CommandError as error:
         text = str(error)
         if _SEALED_OTHERWISE in text:
             raise GpubedError(f"Pulumi: {_SEALED_OTHERWISE}", OPENED_BY) from error
-        message = "\n".join(told) or _last_diagnostic(text)
+        if reason := told.silence.reason:
+            raise GpubedError(
+                f"ended, since the testbed is silent: {reason}",
+                "look at its status page, or ask its operators; then run the same command "
+                "again: it looks at what was pending, and goes on",
+            ) from error
+        message = "\n".join(told.errors) or _last_diagnostic(text)
         raise GpubedError(message, "the whole output is in the log") from error
 
 
@@ -92,8 +101,9 @@ def _last_diagnostic(text: str) -> str:
 class _Translator:
     """Turns the CLI's engine events into ours."""
 
-    def __init__(self, sink: EventSink, planning: bool) -> None:
+    def __init__(self, sink: EventSink, planning: bool, silence: Silence) -> None:
         self._sink = sink
+        self.silence = silence
         self._planning = planning
         self._since: dict[tuple[str, str], float] = {}
         self.steps: list[ResourceEvent] = []
@@ -132,6 +142,7 @@ class _Translator:
             seconds=now - since if status in ("done", "failed") else None,
             why=tuple(metadata.diffs or ()),
         )
+        self.silence.heard(event)
         if status != "started":
             self.steps.append(event)
         self._sink(event)

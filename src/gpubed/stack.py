@@ -10,14 +10,16 @@ import secrets
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpubed import former_state, secret
+from gpubed import former_state, registry, secret
 from gpubed.engine import Engine, EventSink, Result
-from gpubed.errors import PrerequisiteMissing, UsageError
+from gpubed.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.paths import ClusterPaths, Project
+from gpubed.spec import load, spec_backend
 
 if TYPE_CHECKING:
     from gpubed import automation
@@ -51,9 +53,13 @@ def passphrase_file(project: Project) -> Path:
     return path
 
 
-def environment(project: Project) -> dict[str, str]:
-    """Return the variables with which plain `pulumi` works on the project's stacks."""
+def environment(cluster: ClusterPaths) -> dict[str, str]:
+    """Return the variables with which plain `pulumi` works on a cluster's stack."""
+    project, plugins = cluster.project, dict[str, str]()
+    with suppress(GpubedError):  # `down` goes on without a specification
+        plugins = registry.backend(spec_backend(load(cluster.spec))).plugin_environment()
     return {
+        **plugins,
         "PULUMI_BACKEND_URL": f"file://{project.pulumi}",
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase_file(project)),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
@@ -149,6 +155,6 @@ class Stack:
             self._embedded().require_free()
         (project.pulumi / "config").mkdir(parents=True, exist_ok=True)
         result = automation.operate(
-            verb, self.cluster.name, project.root, environment(project), sink, **options
+            verb, self.cluster.name, project.root, environment(self.cluster), sink, **options
         )
         return result if verb == "destroy" else replace(result, outputs=self.outputs())

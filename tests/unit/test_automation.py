@@ -1,11 +1,15 @@
 """What the CLI says, in our words. STAND-IN: a script that only fails; the CLI is in tests/live."""
 
+import functools
+import time
+
 import pytest
 from pulumi import automation as api
 
 from gpubed import automation
-from gpubed.engine import LogEvent
+from gpubed.engine import LogEvent, ResourceEvent
 from gpubed.errors import GpubedError
+from gpubed.silence import Silence
 
 PLUGIN = """1 error occurred:
 \t* creating urn:pulumi:vw::gpubed::openstack:compute/instance:Instance::node-0: 1 error occurred:
@@ -22,12 +26,13 @@ gpubed.errors.Refused: there is no flavor 'huge'
 def diagnosed(*messages, severity="error"):
     """Return what comes of a failed command whose diagnostics were these."""
     heard = []
-    translator = automation._Translator(heard.append, planning=True)
+    quiet = Silence(heard.append, automation._interrupt)
+    translator = automation._Translator(heard.append, True, quiet)
     for message in messages:
         event = api.DiagnosticEvent(message, "red", severity)
         translator.handle(api.EngineEvent(0, 0, diagnostic_event=event))
     assert all(isinstance(event, LogEvent) for event in heard)
-    with pytest.raises(GpubedError) as caught, automation._pulumi_errors(translator.errors):
+    with pytest.raises(GpubedError) as caught, automation._pulumi_errors(translator):
         raise api.errors.CommandError(api.CommandResult(stdout="", stderr="error: no", code=255))
     return caught.value
 
@@ -75,3 +80,33 @@ def test_another_passphrase_leads_to_the_file_that_has_it(cli):
     assert "incorrect passphrase" in caught.value.message
     assert ".gpubed/pulumi/passphrase" in caught.value.hint
     assert "change-secrets-provider" in caught.value.hint
+
+
+def test_a_silent_cli_is_ended_and_the_way_on_is_named(cli, monkeypatch):
+    """As where a cloud takes the plugin's connection, and never answers."""
+    monkeypatch.setattr(automation, "Silence", functools.partial(Silence, limit=1.0, every=0.3))
+    root, heard, began = cli("exec sleep 300"), [], time.monotonic()
+    with pytest.raises(GpubedError) as caught:
+        automation.operate("preview", "lab", root, {}, heard.append)
+    assert time.monotonic() - began < 30
+    assert "silent" in caught.value.message
+    assert "run the same command again" in caught.value.hint
+    assert any("no answer for" in event.message for event in heard), "it was told meanwhile"
+
+
+def step(type_, status="started"):
+    return ResourceEvent("create", status, f"urn::{type_}", type_, "node-0")
+
+
+def test_what_is_pending_is_named_and_what_has_limits_of_its_own_is_let_be():
+    told, ended = [], []
+    with Silence(told.append, lambda: ended.append(1), limit=0.5, every=0.1) as silence:
+        silence.heard(step("pulumi-python:dynamic/gpubed:Configuration"))
+        time.sleep(0.8)
+        assert (told, ended) == ([], [])
+        silence.heard(step("pulumi-python:dynamic/gpubed:Configuration", "done"))
+        silence.heard(step("openstack:compute/instance:Instance"))
+        time.sleep(0.8)
+    assert "pending: create Instance node-0" in told[0].message
+    assert "create Instance node-0" in silence.reason
+    assert ended == [1]

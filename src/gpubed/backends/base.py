@@ -282,6 +282,10 @@ class Backend(ABC):
         """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""
         return []
 
+    def plugin_environment(self) -> dict[str, str]:
+        """Return the variables with which Pulumi's plugin finds what this backend finds."""
+        return {}
+
     def environment(self) -> dict[str, str]:
         """Return the variables that nodes need to reach package registries (CA, proxy)."""
         return {}

@@ -42,6 +42,12 @@ class OpenStackBackend(Backend):
 
         return doctor.findings(spec)
 
+    def plugin_environment(self) -> dict[str, str]:
+        """Return which clouds.yaml is meant: the plugin looks in other folders."""
+        from gpubed.backends.openstack import clouds_file
+
+        return clouds_file.variables()
+
     def repair(self, say: Callable[[str], None]) -> None:
         """Install Pulumi's plugin for OpenStack."""
         from gpubed.backends.openstack import doctor

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from gpubed import reading
 from gpubed.backends.base import Finding
-from gpubed.backends.openstack import availability, cloud
+from gpubed.backends.openstack import availability, cloud, clouds_file
 from gpubed.backends.openstack.needs import Needs
 from gpubed.errors import GpubedError
 from gpubed.plan import plan
@@ -40,7 +40,7 @@ def findings(spec: ClusterSpec | None) -> list[Finding]:
     """Look at everything; what does not depend on a specification first."""
     if spec is None:
         return []  # whoever uses another testbed needs none of it
-    return [*tools(), *cloud_findings(spec)]
+    return [*tools(), clouds_file.finding(), *cloud_findings(spec)]
 
 
 def tools() -> list[Finding]:

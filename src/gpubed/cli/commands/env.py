@@ -12,10 +12,9 @@ EXAMPLE = 'eval "$(gpubed env lab)" && pulumi preview -s lab'
 def command(cluster: Cluster) -> int:
     """Print `export` lines with which plain `pulumi` and `ansible-playbook` work."""
     paths = find(cluster)
-    project = paths.project
-    project.prepare()
+    paths.project.prepare()
     stack.Stack(paths, stack.choose(None)).init()
-    variables = {**stack.environment(project), **configure.environment()}
+    variables = {**stack.environment(paths), **configure.environment()}
     variables.pop("ANSIBLE_NOCOLOR")
     for name, value in variables.items():
         UI().raw(f"export {name}={shlex.quote(value)}\n")
