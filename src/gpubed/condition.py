@@ -78,20 +78,20 @@ class Condition:
 def look(
     cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
 ) -> Condition:
-    """Look at everything.
+    """Look at everything at once.
 
-    Nobody logs in to bare nodes, but where the testbed lends a network and a shell with it.
+    Of bare nodes it is what the testbed says: what is on them, and who may log in, is others'
+    business. Only where gpubed itself shapes links, it looks at those.
     """
     states = backend.describe(granted)
     shaped = wanted.experiment is not None and backend.shapes_links(wanted.spec)
-    looked = partial(_node, cluster, granted, wanted.spec.configure or shaped, shaped)
-    up = [node for node in granted.nodes if states[node.name] == "ready"]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        states |= dict(zip((n.name for n in up), pool.map(looked, up), strict=True))
-    found = Condition(states)
-    if wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready":
-        return Condition(states, services.answers(cluster, wanted, granted))
-    return found
+    if wanted.spec.configure or shaped:
+        there = [node for node in granted.nodes if states[node.name] == "ready"]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            looked = pool.map(partial(_node, cluster, granted, shaped), there)
+            states |= dict(zip((node.name for node in there), looked, strict=True))
+    serves = wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready"
+    return Condition(states, services.answers(cluster, wanted, granted) if serves else {})
 
 
 def require(
@@ -129,11 +129,7 @@ def recognize(cluster: ClusterPaths, granted: Allocation, found: Condition) -> N
             greet(node, cluster)  # its words are more than a state
 
 
-def _node(
-    cluster: ClusterPaths, granted: Allocation, log_in: bool, shaped: bool, node: Node
-) -> str:
-    if not log_in:
-        return "ready"
+def _node(cluster: ClusterPaths, granted: Allocation, shaped: bool, node: Node) -> str:
     try:
         with SSH(node, cluster) as ssh:
             return _network(ssh, node, granted, shaped) or "ready"
