@@ -301,6 +301,17 @@ def data_of(cluster: ClusterPaths, engine: EngineName) -> list[Existing]:
     return [thing for thing in found if thing.uuid == uuid and thing.data]
 
 
+def shared_disk(cluster: ClusterPaths) -> str:
+    """Name the node on whose own disk the shared storage is, if it goes with that node."""
+    with suppress(GpubedError):
+        granted, wanted = allocations.load(cluster.allocation), from_file(cluster.spec)
+        shared = wanted.spec.storage.shared
+        if granted.nodes and shared.provider == "nfs":
+            lent = registry.backend(granted.backend).removes_disks
+            return (shared.server or granted.head.name) if lent else ""
+    return ""
+
+
 def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) -> Removal:
     """Remove everything that carries the cluster's id, and the cluster's state.
 

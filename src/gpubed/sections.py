@@ -214,6 +214,16 @@ class JupyterLab(Section):
 
     # Runs as an ordinary user, who may not take a lower port.
     port: int = Field(default=8888, ge=1024, le=65535)
+    sudo: bool = Field(
+        default=False,
+        description="it runs as the cluster's account, and so its token is root on all nodes; "
+        "else as an account `jupyter`, which starts ranks on all nodes, but never as root",
+    )
+    sources: tuple[IPv4Network, ...] = Field(
+        default=(),
+        description="networks from which it may be asked; else the controller alone, and `gpubed "
+        "configure` learns where that is now",
+    )
 
 
 class Docker(Section):

@@ -77,7 +77,7 @@ def test_nodes_do_not_log_the_token(cluster):
     search = "sudo grep -rlsF -f /dev/stdin /etc /home /var/log /shared/notebooks"
     holders = cluster.node("head", search, token).split()
     assert any(path.startswith("/etc/gpubed/jupyterlab/") for path in holders)
-    own = ("/etc/gpubed/jupyterlab/", "/home/gpubed/.local/share/jupyter/runtime/")
+    own = ("/etc/gpubed/jupyterlab/", "/home/jupyter/.local/share/jupyter/runtime/")
     assert [path for path in holders if not path.startswith(own)] == []
     readable = [f"sudo -u nobody test -r {path} && echo {path}; true" for path in holders]
     assert cluster.node("head", "; ".join(readable)) == ""

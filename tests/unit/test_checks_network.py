@@ -10,6 +10,7 @@ from gpubed.checks.context import Context
 from gpubed.errors import GpubedError
 from gpubed.hardware.facts import GPU, HCA, Port
 from support.samples import sample_allocation, sample_plan
+from support.specs import sample
 
 
 def link(measured, floor, ceiling):
@@ -197,3 +198,11 @@ def test_who_holds_links_to_their_rate(backend, shaped):
     plan = sample_plan(backend=backend)
     assert registry.backend(plan.backend).shapes_links(plan.spec) is shaped
     assert registry.backend("static").shapes_links(plan.spec) is False
+
+
+@pytest.mark.parametrize(("backend", "shaped"), [("local", "1"), ("static", "")])
+def test_the_job_is_told_whether_links_are_held_to_their_rate(backend, shaped):
+    head = SimpleNamespace(put=lambda *_: None)
+    plan = sample(backend, "cpu", "all", 0)
+    launch = jobs._prepare(head, plan, "allreduce", "run", 2, [])
+    assert launch.environment["GPUBED_SHAPED"] == shaped

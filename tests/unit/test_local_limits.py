@@ -22,7 +22,7 @@ def _small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "has_gpu_runtime", lambda: False)
 
 
-def found(**changes: Any) -> list[tuple[str, str]]:
+def wanted(**changes: Any) -> Any:
     group = {"count": 2, **changes.pop("group", {})}
     data = {
         **DATA,
@@ -31,7 +31,11 @@ def found(**changes: Any) -> list[tuple[str, str]]:
         "nodes": [group],
         "networks": {"experiment": {"rate": "200 Mbit/s", **changes}},
     }
-    problems = limits.problems(spec.model().model_validate(data))
+    return spec.model().model_validate(data)
+
+
+def found(**changes: Any) -> list[tuple[str, str]]:
+    problems = limits.problems(wanted(**changes))
     assert all(problem.allowed for problem in problems)
     return [(".".join(map(str, problem.path)), problem.message) for problem in problems]
 
@@ -122,3 +126,8 @@ def test_generations_without_a_common_driver_are_refused() -> None:
     found = {problem.path: problem.message for problem in problems}
     assert "no recipe has" in found["nodes", 0, "simulate"]
     assert "the last branch for old-0 (Kepler) is 470" in found["nodes", 1, "simulate"]
+
+
+def test_what_containers_do_not_hold_back_is_said() -> None:
+    assert "root of this machine" in limits.warnings(wanted())[0]
+    assert limits.warnings(wanted(runtime="vm")) == []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpubed.backends.local import runtime
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.node_inputs import NodeInputs
 from gpubed.backends.local.runtime import simulation
@@ -92,3 +93,11 @@ def test_node_that_pretends_is_another_node() -> None:
         "gpus": 8,
         "node": "node-0",
     }
+
+
+def test_nodes_write_where_the_controller_makes_nothing(monkeypatch, tmp_path) -> None:
+    """Else a node could alter an image in the making, or plant a link where a lock goes."""
+    monkeypatch.setenv("GPUBED_CACHE", str(tmp_path))
+    places = runtime.mounts(NodeInputs.model_validate(INPUTS))
+    writable = {source for source, there in places.items() if there["mode"] == "rw"}
+    assert writable == {str(tmp_path / "nodes"), "v"}

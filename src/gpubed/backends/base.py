@@ -203,6 +203,8 @@ class Backend(ABC):
         engine_required: The only engine that its resources can be made with, if it is one.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
         simulates: Whether its nodes can pretend to have GPUs.
+        removes_disks: Whether what is on a node's own disks goes with the node.
+        leases: Whether it lends nodes for a time, and takes them back at its end.
     """
 
     name: str
@@ -212,6 +214,8 @@ class Backend(ABC):
     engine_required: Literal["cli"] | None = None
     native: frozenset[str] = frozenset()
     simulates: bool = False
+    removes_disks: bool = True
+    leases: bool = False
 
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot make the testbed's resources.
@@ -307,6 +311,10 @@ class Backend(ABC):
 
     def fits(self, plan: ClusterPlan) -> list[str]:
         """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
+        return []
+
+    def warnings(self, spec: ClusterSpec) -> list[str]:
+        """Return what somebody who builds on these nodes must know and would not guess."""
         return []
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:

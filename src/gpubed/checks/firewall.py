@@ -91,5 +91,6 @@ def _allowed(context: Context, node: Node) -> set[int]:
 def _fellow_reaches(context: Context, node: Node, port: int) -> bool:
     nodes = context.allocation.nodes
     fellow = nodes[(nodes.index(node) + 1) % len(nodes)]
-    probe = f"exec 3<>/dev/tcp/{node.control_address}/{port}"
+    address = node.experiment_address or node.control_address
+    probe = f"exec 3<>/dev/tcp/{address}/{port}"
     return context.sessions[fellow.name].run(_REACH, probe, check=False).exit_code == 0

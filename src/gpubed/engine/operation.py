@@ -15,7 +15,7 @@ from pathlib import Path
 from gpubed.engine import deletion, refresh
 from gpubed.engine.child import Child
 from gpubed.engine.events import discard
-from gpubed.engine.failures import ProgramFailed, StepFailed
+from gpubed.engine.failures import ProgramFailed, StepFailed, last_words
 from gpubed.engine.journal import Journal
 from gpubed.engine.monitor import Monitor
 from gpubed.engine.provider import Provider
@@ -207,8 +207,7 @@ class Operation:
         # Exit code 0 alone proves nothing: the program may have called `sys.exit` half-way.
         if run.stopping or (finished and not code):
             return
-        text = (self.reporter.last_error or "").strip()
-        last = text.splitlines()[-1] if text else f"it ended early with exit code {code}"
+        last = last_words(self.reporter.last_error or "") or f"it ended early with exit code {code}"
         run.stop(ProgramFailed(f"the program failed: {last}", "its traceback is in the log"))
 
     def _warn_of_interruptions(self) -> None:

@@ -38,6 +38,12 @@ class LocalBackend(Backend):
 
         return doctor.findings(spec)
 
+    def warnings(self, spec: ClusterSpec) -> list[str]:
+        """Say what a container does not hold back."""
+        from gpubed.backends.local import limits
+
+        return limits.warnings(spec)
+
     def component(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
     ) -> pulumi.Output[dict[str, Any]]:

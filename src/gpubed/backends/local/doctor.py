@@ -14,7 +14,7 @@ from docker.errors import DockerException
 
 from gpubed import reading
 from gpubed.backends.base import Finding
-from gpubed.backends.local import build, daemon, environment, image, ownership
+from gpubed.backends.local import build, daemon, environment, image, limits, ownership
 from gpubed.backends.local.config import Runtime
 from gpubed.errors import GpubedError
 from gpubed.plan import ClusterPlan, plan
@@ -49,6 +49,8 @@ def findings(spec: ClusterSpec | None) -> list[Finding]:
 
 def _of_cluster(spec: ClusterSpec) -> Iterator[Finding]:
     yield from subnets(plan(spec))
+    for warning in limits.warnings(spec):
+        yield Finding("local.isolation", True, warning)
     if pretended := sorted({group.simulate.model for group in spec.nodes if group.simulate}):
         message = f"nodes only pretend to have {', '.join(pretended)}: no GPU is tested"
         yield Finding("local.gpus.simulated", True, message)

@@ -31,6 +31,16 @@ def problems(spec: ClusterSpec) -> list[Problem]:
     return [*found, *_storage(spec), *_gpus(spec)]
 
 
+def warnings(spec: ClusterSpec) -> list[str]:
+    """Return what a node does not hold back, where it has no kernel of its own."""
+    if spec.backend.runtime == "vm":  # type: ignore[attr-defined]
+        return []
+    return [
+        "nodes are containers: who is root on one can become root of this machine; "
+        "`runtime: vm` puts a kernel in between"
+    ]
+
+
 def _storage(spec: ClusterSpec) -> Iterator[Problem]:
     if spec.storage.shared.provider == "nfs":
         yield Problem(

@@ -76,7 +76,7 @@ class Runtime(ABC):
             labels=labels(node),
             network=node.control.network,
             networking_config={node.control.network: address},
-            volumes={**self.mounts, **_mounts(node)},
+            volumes={**self.mounts, **mounts(node)},
             **{"restart_policy": _RESTART, **self.flags(node)},
         )
         if node.experiment:
@@ -208,9 +208,12 @@ def get(container: Container, path: str) -> bytes:
         raise Unreadable(f"{path} of {container.name} cannot be read: {error}") from None
 
 
-def _mounts(node: NodeInputs) -> dict[str, dict[str, str]]:
-    paths.cache().mkdir(parents=True, exist_ok=True)
-    writable = {str(paths.cache().resolve()): NODE_CACHE}
+def mounts(node: NodeInputs) -> dict[str, dict[str, str]]:
+    """Return what of this machine a node sees, in Docker's form, and what it may write to."""
+    # A folder of their own: in the one above, the controller makes images and locks.
+    cache = paths.cache() / "nodes"
+    cache.mkdir(parents=True, exist_ok=True)
+    writable = {str(cache.resolve()): NODE_CACHE}
     if node.shared:
         writable[node.shared.volume] = node.shared.path
     return {source: {"bind": target, "mode": "rw"} for source, target in writable.items()} | {

@@ -102,3 +102,36 @@ def test_torchrun_sums_over_the_nodes(host, is_head):
     both = f"ssh node-1 {start} & {start}; wait"
     done = host.run(f"runuser -l gpubed -c '{both}'")
     assert done.stdout.count("sum 3") == 2, done.stdout + done.stderr
+
+
+def test_the_wheel_is_not_the_one_that_others_can_write_to(host, is_head):
+    if not is_head:
+        pytest.skip("the head installs it")
+    key = host.check_output(f"cat {BIN}/../.horovod")
+    sums = host.check_output(
+        f"sha256sum /var/lib/gpubed/wheels/{key}/*.whl /var/cache/gpubed/wheels/{key}/*.whl"
+    )
+    wanted = host.check_output(f"cat /var/lib/gpubed/wheels/{key}/requirements.txt")
+    assert f"--hash=sha256:{sums.split()[0]}" in wanted
+    assert "file:///var/lib/gpubed/wheels/" in wanted
+
+
+def test_ranks_meet_where_only_they_may(host, is_head, settings):
+    """On the network of jobs, and with the run's secret, which is on no command line."""
+    if not is_head:
+        pytest.skip("jobs start on the head")
+    wait = "import horovod.torch as hvd, time; hvd.init(); time.sleep(10)"
+    run = f'gpubed-horovodrun --gloo -- python -c \\"{wait}\\"'
+    host.check_output(f'systemd-run --unit=run runuser -l gpubed -c "{run}"')
+    try:
+        find = "ss -Hltnp | grep horovodrun | awk '{print $4}'"
+        place = host.check_output(f"timeout 60 sh -c 'until {find} | grep .; do sleep 0.2; done'")
+        assert place.rpartition(":")[0] == settings["GPUBED_ADDRESS"]
+        ask = f"curl -s -o /dev/null -w '%{{http_code}}' http://{place}/global/nothing"
+        assert host.check_output(ask) == "403"
+        (secret,) = host.check_output("cat $(ls -t /shared/rendezvous/* | head -1)").split()
+        assert host.check_output(f"{ask} -H 'X-Horovod-Secret: {secret}'") == "404"
+        words = host.check_output("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'")
+        assert secret not in words
+    finally:
+        host.check_output("systemctl stop run")

@@ -3,6 +3,7 @@
 import json
 import os
 import ssl
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -30,12 +31,12 @@ def token(state):
     return (state / "secrets/jupyterlab_token").read_text().strip()
 
 
-def ask(host, state, token, path):
+def ask(host, state, token, path, **headers):
     """A request from this machine that trusts the fetched certificate only."""
     address = host.check_output("grep ' node-0.control$' /etc/hosts").split()[0]
     context = ssl.create_default_context(cafile=str(state / "jupyterlab.crt"))
     request = urllib.request.Request(
-        f"https://{address}:8888{path}", headers={"Authorization": f"token {token}"}
+        f"https://{address}:8888{path}", headers={"Authorization": f"token {token}", **headers}
     )
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
@@ -52,6 +53,64 @@ def test_it_refuses_a_wrong_token(host, state):
         ask(host, state, "wrong", "/api/status")
 
 
+def test_a_wrong_token_waits(host, state):
+    started = time.monotonic()
+    with pytest.raises(urllib.error.HTTPError):
+        ask(host, state, "wrong", "/api/status")
+    assert time.monotonic() - started >= 1
+
+
+def test_a_foreign_host_is_refused(host, state, token):
+    """A page of somebody else's, whose name leads here (DNS rebinding)."""
+    with pytest.raises(urllib.error.HTTPError, match="421"):
+        ask(host, state, token, "/api/status", Host="evil.example:8888")
+
+
+def test_cookies_are_for_its_own_pages_only(host, state, token):
+    answer = ask(host, state, token, "/lab")
+    cookies = answer.headers.get_all("Set-Cookie")
+    assert cookies
+    assert all("Secure" in cookie and "SameSite=Strict" in cookie for cookie in cookies)
+    assert "max-age" in answer.headers["Strict-Transport-Security"]
+
+
+@pytest.mark.parametrize(
+    ("words", "accepted"),
+    [
+        ("-tls1_1", False),
+        ("-tls1_2 -cipher ECDHE-ECDSA-AES128-SHA256", False),
+        ("-tls1_2 -cipher ECDHE-ECDSA-AES128-GCM-SHA256", True),
+        ("-tls1_3", True),
+    ],
+)
+def test_encryption_is_authenticated(host, words, accepted):
+    said = host.run(f"openssl s_client -connect 127.0.0.1:8888 {words} </dev/null").stdout
+    assert ("Cipher is (NONE)" not in said) is accepted
+
+
+def test_its_account_is_no_way_to_root(host):
+    """Neither here, nor on another node, nor with the key of an account that may."""
+    login = "ssh -o BatchMode=yes node-1"
+    for words in (
+        "sudo -n true",
+        f"{login} sudo -n true",
+        f"{login} -l gpubed true",
+        "cat /home/gpubed/.ssh/id_gpubed",
+    ):
+        assert host.run(f"runuser -u jupyter -- {words}").rc != 0, words
+    assert host.run(f"runuser -u jupyter -- {login} true").rc == 0
+
+
+def test_its_account_trains_on_all_nodes(host):
+    sums = (
+        "import horovod.torch as hvd, torch; hvd.init();"
+        "print(int(hvd.allreduce(torch.tensor([1]), op=hvd.Sum)[0]), hvd.size())"
+    )
+    run = f'gpubed-horovodrun -- python -c \\"{sums}\\"'
+    done = host.run(f'runuser -l jupyter -c "{run}"')
+    assert done.stdout.count("2 2") == 2, done.stdout + done.stderr
+
+
 def test_it_offers_the_kernel_that_knows_the_cluster(host, state, token):
     specs = json.load(ask(host, state, token, "/api/kernelspecs"))
     assert list(specs["kernelspecs"]) == ["horovod"]
@@ -64,12 +123,12 @@ def test_it_starts_at_boot(host):
 
 
 def test_it_runs_as_the_user(host):
-    assert host.process.get(comm="jupyter-lab").user == "gpubed"
+    assert host.process.get(comm="jupyter-lab").user == "jupyter"
 
 
 def test_the_token_is_for_the_user_only(host, token):
     config = host.file(CONFIG)
-    assert (config.user, config.mode) == ("gpubed", 0o600)
+    assert (config.user, config.mode) == ("jupyter", 0o600)
     assert token in config.content_string
 
 
@@ -97,5 +156,5 @@ def test_the_notebook_runs_to_its_end(host):
         " --to notebook --execute --output-dir /tmp"
         " --ExecutePreprocessor.kernel_name=horovod digits.ipynb"
     )
-    done = host.run(f"runuser -l gpubed -c '{run}'")
+    done = host.run(f"runuser -l jupyter -c '{run}'")
     assert done.rc == 0, done.stderr

@@ -1,0 +1,90 @@
+"""Brings the wheels that a lock names: fetch_wheels.py LOCK STORE OUT.
+
+The store is shared with nodes and clusters that may write what they like to it, so nothing
+counts there but a file's checksum, and that of a copy which nobody else can change. What the
+store lacks is downloaded by pip, which checks hashes too, and is put there for others.
+Runs with the installer's own Python, which must be the one that the wheels are for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.tags import sys_tags
+from packaging.utils import parse_wheel_filename
+
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+
+
+def entries(lock: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields each requirement of this platform, as the lock has it, with its checksums."""
+    text = re.sub(r"^\s*#.*\n", "", lock, flags=re.MULTILINE).replace("\\\n", " ")
+    for line in filter(None, map(str.strip, text.splitlines())):
+        marker = Requirement(line.split(" --hash")[0]).marker
+        if marker is None or marker.evaluate():
+            yield line, _HASH.findall(line)
+
+
+def sha256(path: Path) -> str:
+    """Returns a file's checksum."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fits(path: Path) -> bool:
+    """Says whether a wheel is for this Python."""
+    tags = set(sys_tags())
+    return path.suffix == ".whl" and bool(tags & parse_wheel_filename(path.name)[3])
+
+
+def from_store(store: Path, hashes: list[str], out: Path) -> bool:
+    """Copies a wheel that fits and has one of the checksums; says whether there is one."""
+    for wanted in hashes:
+        for found in filter(fits, (store / wanted).glob("*")):
+            copy = out / found.name
+            shutil.copyfile(found, copy)
+            if sha256(copy) == wanted:
+                return True
+            copy.unlink()
+            found.unlink()  # somebody's mistake, or worse: in nobody's way any more
+    return False
+
+
+def download(lines: list[str], store: Path, out: Path) -> None:
+    """Downloads wheels, and adds them to the store."""
+    with tempfile.TemporaryDirectory(dir=out) as fresh:
+        wanted = Path(fresh, "requirements.txt")
+        wanted.write_text("\n".join(lines) + "\n")
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        options = ["--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
+        subprocess.run([*pip, *options, "--dest", fresh, "-r", str(wanted)], check=True)
+        for wheel in Path(fresh).glob("*.whl"):
+            folder = store / sha256(wheel)
+            folder.mkdir(parents=True, exist_ok=True)
+            partial = folder / f".{wheel.name}"
+            shutil.copyfile(wheel, partial)
+            partial.rename(folder / wheel.name)
+            wheel.rename(out / wheel.name)
+
+
+def main() -> None:
+    """Fills the folder."""
+    lock, store, out = map(Path, sys.argv[1:])
+    out.mkdir(parents=True, exist_ok=True)
+    missing = [
+        line for line, hashes in entries(lock.read_text()) if not from_store(store, hashes, out)
+    ]
+    if missing:
+        download(missing, store, out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What nodes of other clusters write to the shared store of wheels does nobody any harm."""
+
+import hashlib
+import importlib.util
+import zipfile
+
+import pytest
+
+from gpubed.paths import assets
+
+NAME = "toy-1.0-py3-none-any.whl"
+
+
+@pytest.fixture(scope="module")
+def program():
+    path = assets() / "roles/python_env/files/fetch_wheels.py"
+    spec = importlib.util.spec_from_file_location("fetch_wheels", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def there(tmp_path):
+    """A lock, a store that has what it names, and a folder of one's own."""
+    wheel = tmp_path / NAME
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("toy.py", "print('good')")
+    checksum = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    kept = tmp_path / "store" / checksum / NAME
+    kept.parent.mkdir(parents=True)
+    wheel.rename(kept)
+    lock = tmp_path / "lock.txt"
+    lock.write_text(
+        f"absent==1.0 ; sys_platform == 'win32' \\\n    --hash=sha256:{'0' * 64}\n"
+        f"toy==1.0 \\\n    --hash=sha256:{checksum}\n    # via nobody\n"
+    )
+    return lock, kept, tmp_path / "out"
+
+
+def fetch(program, monkeypatch, there):
+    """Run the program; return what it had to download."""
+    asked = []
+    monkeypatch.setattr(program, "download", lambda lines, *_: asked.extend(lines))
+    lock, kept, out = there
+    monkeypatch.setattr("sys.argv", ["fetch_wheels", lock, kept.parents[1], out])
+    program.main()
+    return [line.split()[0] for line in asked]
+
+
+def test_a_wheel_of_the_store_is_taken(program, monkeypatch, there):
+    assert fetch(program, monkeypatch, there) == []
+    assert (there[2] / NAME).read_bytes() == there[1].read_bytes()
+
+
+def test_a_wheel_that_somebody_altered_is_not(program, monkeypatch, there):
+    there[1].write_bytes(there[1].read_bytes() + b"evil")
+    assert fetch(program, monkeypatch, there) == ["toy==1.0"]
+    assert not list(there[2].iterdir())
+    assert not there[1].exists()
+
+
+def test_nor_is_one_that_changes_while_it_is_looked_at(program, monkeypatch, there):
+    def altering(source, target):
+        target.write_bytes(source.read_bytes() + b"evil")
+
+    monkeypatch.setattr(program.shutil, "copyfile", altering)
+    assert fetch(program, monkeypatch, there) == ["toy==1.0"]
+    assert not list(there[2].iterdir())
+
+
+def test_a_wheel_for_another_python_does_not_count(program, monkeypatch, there):
+    there[1].rename(there[1].with_name("toy-1.0-cp27-cp27m-win32.whl"))
+    assert fetch(program, monkeypatch, there) == ["toy==1.0"]
