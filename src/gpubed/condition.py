@@ -20,7 +20,8 @@ _THEN = {
     "missing": "it is made again",
     "stopped": "it is started",
     "paused": "it goes on",
-    "unreachable": "it is started again",
+    "unreachable": "its SSH server is started again, or all of it",
+    UNRECOGNIZED: "its host key is asked for again",
     "cut": "it is connected again",
     "unshaped": "its link is shaped again",
 }
