@@ -166,8 +166,9 @@ class Play:
 def said(done: CompletedProcess[str]) -> str:
     """Return what a person is told first about what is wrong, as a cell of a table."""
     wrong = [line for line in _told(done) if line.startswith(("error:", "✗"))]
-    notes = [line.strip() for line in done.stderr.splitlines() if " is " in line]
-    first = next(iter([*wrong, *notes]), "nothing")
+    steps = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    notes = [line for line in steps if " is " in line]
+    first = next(iter([*wrong, *notes, *steps]), "nothing")
     return first.removeprefix("error:").strip(" ✗").replace("|", "\\|")
 
 
