@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,17 +20,21 @@ _THEN = {
     "missing": "it is made again",
     "stopped": "it is started",
     "paused": "it goes on",
-    "unreachable": "it is started again",
+    "unreachable": "its SSH server is started again, or all of it",
+    UNRECOGNIZED: "its host key is asked for again",
     "cut": "it is connected again",
     "unshaped": "its link is shaped again",
 }
-# Prints what is wrong with a node's experiment network; nothing where nothing is.
+# Prints what is wrong with a node's experiment network; nothing where nothing is. A node that
+# shapes its own link says so by a file; `ping` ends with 1 when nobody answers.
 _NETWORK = """
 PATH=$PATH:/usr/sbin:/sbin
 interface=$(ip -oneline -4 address show to %s | awk '{print $2; exit}')
 [ "$interface" ] || { echo cut; exit; }
-[ -z %s ] || tc qdisc show dev "$interface" | grep -q htb || { echo unshaped; exit; }
-ping -q -c 2 -i 0.2 -W 2 %s >/dev/null || echo cut
+[ ! -e /etc/gpubed/link ] || tc qdisc show dev "$interface" | grep -q htb ||
+  { echo unshaped; exit; }
+ping -q -c 3 -i 0.2 -W 2 %s >/dev/null 2>&1
+[ $? != 1 ] || echo cut
 """
 _AT_ONCE = 16
 
@@ -78,20 +81,14 @@ class Condition:
 def look(
     cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
 ) -> Condition:
-    """Look at everything.
-
-    Nobody logs in to bare nodes, but where the testbed lends a network and a shell with it.
-    """
+    """Look at everything at once."""
     states = backend.describe(granted)
-    shaped = wanted.experiment is not None and backend.shapes_links(wanted.spec)
-    looked = partial(_node, cluster, granted, wanted.spec.configure or shaped, shaped)
-    up = [node for node in granted.nodes if states[node.name] == "ready"]
+    there = [node for node in granted.nodes if states[node.name] == "ready"]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        states |= dict(zip((n.name for n in up), pool.map(looked, up), strict=True))
-    found = Condition(states)
-    if wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready":
-        return Condition(states, services.answers(cluster, wanted, granted))
-    return found
+        looked = pool.map(partial(_node, cluster, granted), there)
+        states |= dict(zip((node.name for node in there), looked, strict=True))
+    serves = wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready"
+    return Condition(states, services.answers(cluster, wanted, granted) if serves else {})
 
 
 def require(
@@ -129,25 +126,20 @@ def recognize(cluster: ClusterPaths, granted: Allocation, found: Condition) -> N
             greet(node, cluster)  # its words are more than a state
 
 
-def _node(
-    cluster: ClusterPaths, granted: Allocation, log_in: bool, shaped: bool, node: Node
-) -> str:
-    if not log_in:
-        return "ready"
+def _node(cluster: ClusterPaths, granted: Allocation, node: Node) -> str:
     try:
         with SSH(node, cluster) as ssh:
-            return _network(ssh, node, granted, shaped) or "ready"
+            return _network(ssh, node, granted) or "ready"
     except HostKeyMismatch:
         return UNRECOGNIZED
     except GpubedError:
         return "unreachable"
 
 
-def _network(ssh: SSH, node: Node, granted: Allocation, shaped: bool) -> str:
+def _network(ssh: SSH, node: Node, granted: Allocation) -> str:
     """Ask a node for its part of the experiment network; workers look for the head."""
-    if granted.experiment is None or node.experiment_address is None:
+    peer = granted.head.experiment_address
+    if node.experiment_address is None or peer is None:
         ssh.run("true")
         return ""
-    peer = granted.head.experiment_address
-    words: Sequence[object] = (node.experiment_address, "yes" if shaped else "", peer)
-    return ssh.run(_NETWORK, *words, check=False).stdout.strip()
+    return ssh.run(_NETWORK, node.experiment_address, peer, check=False).stdout.strip()

@@ -35,6 +35,7 @@ from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan, from_file
+from gpubed.reading import Unreadable
 from gpubed.stack import EngineName, Stack
 from gpubed.verification import Verification
 
@@ -277,7 +278,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     wanted = from_file(cluster.spec)
     now = condition.look(cluster, wanted, granted, backend)
     states = now.nodes
-    verified = Verification.last(cluster.verification)
+    verified = _verified(cluster)
     found = hardware.of_cluster(cluster.facts, granted)
     return {
         "engine": engine,
@@ -384,6 +385,14 @@ def _jobs(backend: Backend, wanted: ClusterPlan, granted: Allocation) -> dict[st
     if not isinstance(backend, JobTestbed):
         return {}
     return {"jobs": [asdict(job) for job in backend.jobs(wanted.spec, granted.uuid)]}
+
+
+def _verified(cluster: ClusterPaths) -> Verification | None:
+    try:
+        return Verification.last(cluster.verification)
+    except Unreadable as error:
+        progress.emit("note", message=f"{error.message}: it counts as none, {error.hint}")
+        return None
 
 
 def _services(wanted: ClusterPlan, granted: Allocation, now: Condition) -> list[dict[str, str]]:

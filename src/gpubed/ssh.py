@@ -306,7 +306,11 @@ class SSH:
             why = f"does not accept the key {self._identity or self._paths.private_key}"
         else:
             why = f"does not answer SSH on {node.control_address}:{node.port}: {_words(error)}"
-        return Unreachable(f"{node.name} {why}", f"gpubed status {cluster}")
+        return Unreachable(
+            f"{node.name} {why}",
+            f"gpubed up {cluster}, unless that is what said so: then see to the host itself, "
+            "its power, network and sshd",
+        )
 
     def _mismatch(self, seen: paramiko.PKey) -> HostKeyMismatch:
         node = self.node

@@ -335,3 +335,15 @@ def test_every_state_written_is_one_that_any_pulumi_engine_accepts(theatre):
             salt = latest["secrets_providers"]["state"]["salt"]
             cipher = PassphraseCipher("scenes", salt)
             verify(decode(raw, cipher) for raw in latest["resources"])
+
+
+def test_a_preview_that_looks_starts_from_what_there_is_and_writes_nothing(theatre):
+    theatre.up(A, B)
+    before = theatre.state_file.read_text()
+    theatre.set(A, B, orders=["gone:a"])
+    result = theatre.engine().preview(refresh=True)
+    assert result.changes["create"] == 1
+    assert [step.name for step in result.steps if step.op == "create"] == ["a"]
+    assert theatre.calls("create", "update", "delete") == []
+    assert theatre.state_file.read_text() == before
+    assert theatre.engine().preview().changes == {"same": 3}, "nobody looked"

@@ -52,6 +52,12 @@ PATCHES = (
         "-o StrictHostKeyChecking=no",
         "-o BatchMode=yes -o StrictHostKeyChecking=yes",
     ),
+    # One node alone takes the interface that it is given, too: else only loopback would do.
+    (
+        "horovod/runner/driver/driver_service.py",
+        "nics = get_local_interfaces(settings)",
+        "nics = settings.nics or get_local_interfaces(settings)",
+    ),
     # Where ranks find each other: on the network of jobs alone, and for those who can read
     # the run's secret, which is a file of mode 0600. Plain `horovodrun` names none.
     (

@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from subprocess import CompletedProcess
@@ -20,6 +20,11 @@ FILE, RESULT = "/shared/result", "42"
 # The words of a hint that are a command: up to what a sentence goes on with.
 COMMAND = re.compile(
     r"(?:cp|mv) \S+ \S+|gpubed [a-z]+ [\w-]+(?: --?[\w-]+| [0-9a-f]{8}-[0-9a-f-]{27})*"
+)
+# Identities, addresses, fingerprints and process ids.
+OWN = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f-]{27}|\b\d+\.\d+\.\d+\.\d+\b|SHA256:\S+"
+    r"|(?<=pid )\d+|\d{4}-\d\d-\d\d [\d:]+"
 )
 LONGEST = 5
 
@@ -44,6 +49,7 @@ class Played:
     """What came of a fault: each command with its exit code, its seconds and its last words."""
 
     fault: Fault
+    shown: Mapping[str, str]
     status: CompletedProcess[str]
     steps: list[tuple[str, CompletedProcess[str], float]] = field(default_factory=list)
     whole: bool = False
@@ -56,14 +62,17 @@ class Played:
 
     @property
     def row(self) -> str:
-        """The row of the page."""
+        """The row of the page, with what differs from run to run in general words."""
         _, first, seconds = self.steps[0]
         ran = [f"`{command}`" for command, _, _ in self.steps]
         by = ", then ".join(ran) if self.whole else f"**not repaired** by {', '.join(ran)}"
         looked = f"{said(self.status)} ({self.status.returncode})"
         did = f"{said(first)} ({first.returncode}, {seconds:.0f} s)"
         kept = "kept" if self.kept else "**lost**"
-        return f"| {self.fault.title} | {looked} | {did} | {by} | {kept} |"
+        row = f"| {self.fault.title} | {looked} | {did} | {by} | {kept} |"
+        for theirs, general in self.shown.items():
+            row = row.replace(theirs, general)
+        return OWN.sub("…", row)
 
 
 class Play:
@@ -72,17 +81,20 @@ class Play:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.paths = Project(cluster.root).cluster(cluster.name)
+        self._is_whole = False
 
     def play(self, fault: Fault) -> Played:
         """Break a whole cluster, look at it, and do what is said."""
         self._make_whole()
         with contextmanager(fault.damage)(self):
-            played = Played(fault, self.gpubed("status", self.cluster.name))
+            shown = {f"{self.cluster.root}/": "", self.cluster.name: "lab"}
+            played = Played(fault, shown, self.gpubed("status", self.cluster.name))
             self._step(played, f"gpubed up {self.cluster.name}")
         while (hint := self._way_out(played)) and len(played.steps) < LONGEST:
             self._step(played, hint)
         played.whole = not self.gpubed("status", self.cluster.name).returncode
         played.kept = self._read() == RESULT
+        self._is_whole = played.right
         return played
 
     def down(self) -> None:
@@ -116,7 +128,7 @@ class Play:
         return f"gpubed-{self.cluster.name}-{granted.uuid[:8]}-{purpose}"
 
     def _make_whole(self) -> None:
-        if self.gpubed("up", self.cluster.name, "-y").returncode:
+        if not self._is_whole and self.gpubed("up", self.cluster.name, "-y").returncode:
             self.down()
             self.cluster.call("up", "-y")
         self.cluster.node("node-0", f"sudo tee {FILE}", RESULT)
@@ -154,8 +166,9 @@ class Play:
 def said(done: CompletedProcess[str]) -> str:
     """Return what a person is told first about what is wrong, as a cell of a table."""
     wrong = [line for line in _told(done) if line.startswith(("error:", "✗"))]
-    notes = [line.strip() for line in done.stderr.splitlines() if " is " in line]
-    first = next(iter([*wrong, *notes]), "nothing")
+    steps = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    notes = [line for line in steps if " is " in line]
+    first = next(iter([*wrong, *notes, *steps]), "nothing")
     return first.removeprefix("error:").strip(" ✗").replace("|", "\\|")
 
 

@@ -10,7 +10,6 @@ from gpubed.cli import approval, report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
-from gpubed.verification import Verification
 
 EXAMPLE = "gpubed up lab"
 
@@ -40,8 +39,8 @@ def command(
     document = lifecycle.status(paths, chosen)
     ui.document("up", {**document, "phases": display.phases})
     if not lifecycle.changed(result):
-        last = Verification.last(paths.verification)
-        age = f"; verified {report.ago(last.age_s)}" if last else ""
+        last = document["verification"]
+        age = f"; verified {report.ago(last['age_s'])}" if last else ""
         ui.note(f"nothing to change{age}")
     report.cluster(ui, cluster, document)
     return 0
