@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-live fuzz bench lint format docs lock clean
+.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-live fuzz bench audit lint format docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,6 +44,10 @@ test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=
 	@./setup.sh test
 	@$(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) --jobs $(or $(JOBS),1) $(if $(CHANGED),--changed) $(if $(MINUTES),--minutes $(MINUTES))
 
+test-faults: ## break a small cluster, follow each hint to its end; writes docs/reference/faults.md, FAULTS="killed key" for a part
+	@./setup.sh test
+	@$(BIN)/python -m tests.faults $(FAULTS)
+
 test-live: ## what needs a testbed or the real Pulumi CLI
 	@./setup.sh test
 	@$(PYTEST) tests -m live
@@ -55,6 +59,10 @@ fuzz: ## what nobody should write, to every reader; FUZZ_SECONDS=60 each, FUZZ="
 bench: ## speed, as ratios in one run
 	@./setup.sh test
 	@$(BIN)/python -m tests.bench
+
+audit: ## secrets in what is committed, known holes in what is installed; BASELINE=1 takes what is found for none
+	@./setup.sh test
+	@$(BIN)/python -m tests.audit
 
 lint: ## ruff, mypy, ansible-lint
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

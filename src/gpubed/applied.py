@@ -7,9 +7,10 @@ as fresh.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 
-from gpubed import reading
+from gpubed import files, reading
 from gpubed.allocation import Allocation
 from gpubed.paths import ClusterPaths
 
@@ -31,6 +32,24 @@ def prune(cluster: ClusterPaths, allocation: Allocation) -> None:
     for path in cluster.applied.glob("*.json"):
         if path.name not in known:
             path.unlink()
+
+
+def forget(
+    cluster: ClusterPaths, allocation: Allocation, nodes: Collection[str], roles: Collection[str]
+) -> None:
+    """Forget what nodes have, so that it is applied again.
+
+    Args:
+        nodes: Nodes that have lost what roles rest on, by name: everything is forgotten.
+        roles: Roles that do not do what they should, whatever the node.
+    """
+    for node in allocation.nodes:
+        path, done = cluster.applied / f"{node.id}.json", _record(cluster, node.id)
+        if node.name in nodes:
+            path.unlink(missing_ok=True)
+        elif set(roles) & set(done):
+            kept = {role: had for role, had in done.items() if role not in roles}
+            files.write(path, json.dumps(kept).encode())
 
 
 def _record(cluster: ClusterPaths, node_id: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -13,9 +13,14 @@ from typing import Literal
 from pulumi import automation
 
 from gpubed.engine import EventSink, LogEvent, ResourceEvent, Result
+from gpubed.engine.cipher import OPENED_BY
+from gpubed.engine.failures import last_words
 from gpubed.errors import GpubedError
 
 Verb = Literal["preview", "up", "refresh", "destroy"]
+_SEALED_OTHERWISE = "incorrect passphrase"
+# What the CLI says once more at the end, whatever failed.
+_SUMMARIES = ("preview failed", "update failed", "refresh failed", "destroy failed")
 
 
 def operate(
@@ -43,7 +48,7 @@ def operate(
         work_dir=str(root), env_vars={**_inherited(), **variables}
     )
     started, translator = time.monotonic(), _Translator(sink, verb == "preview")
-    with _pulumi_errors():
+    with _pulumi_errors(translator.errors):
         there = automation.create_or_select_stack(
             stack_name=stack, work_dir=str(root), opts=workspace
         )
@@ -63,16 +68,25 @@ def _inherited() -> dict[str, str]:
 
 
 @contextmanager
-def _pulumi_errors() -> Iterator[None]:
+def _pulumi_errors(told: Sequence[str]) -> Iterator[None]:
+    """Turn the CLI's failure into ours: all that it reported, or else its last words.
+
+    Args:
+        told: What it has reported by then.
+    """
     try:
         yield
     except automation.errors.CommandError as error:
-        raise GpubedError(_last_diagnostic(str(error)), "the whole output is in the log") from error
+        text = str(error)
+        if _SEALED_OTHERWISE in text:
+            raise GpubedError(f"Pulumi: {_SEALED_OTHERWISE}", OPENED_BY) from error
+        message = "\n".join(told) or _last_diagnostic(text)
+        raise GpubedError(message, "the whole output is in the log") from error
 
 
 def _last_diagnostic(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if "error:" in line]
-    return lines[-1].split("error:", 1)[1].strip() if lines else text.strip()[-500:]
+    _, found, last = text.rpartition("error:")
+    return last.strip() if found else text.strip()[-500:]
 
 
 class _Translator:
@@ -83,6 +97,7 @@ class _Translator:
         self._planning = planning
         self._since: dict[tuple[str, str], float] = {}
         self.steps: list[ResourceEvent] = []
+        self.errors: list[str] = []
 
     def changes(self) -> dict[str, int]:
         counted: dict[str, int] = {}
@@ -100,7 +115,10 @@ class _Translator:
             self._step(failed.metadata, "failed")
         elif (said := event.diagnostic_event) and not said.ephemeral and said.severity != "debug":
             # Plugins tell all they send when debugging, secrets among it.
-            self._sink(LogEvent(said.severity, said.message.strip(), said.urn or None))
+            message = said.message.strip()
+            if said.severity == "error" and message not in (*self.errors, *_SUMMARIES):
+                self.errors.append(last_words(message))
+            self._sink(LogEvent(said.severity, message, said.urn or None))
 
     def _step(self, metadata: automation.StepEventMetadata, status: str) -> None:
         key, now = (str(metadata.urn), str(metadata.op)), time.monotonic()

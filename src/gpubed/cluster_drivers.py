@@ -30,7 +30,9 @@ def identity(cluster: ClusterPlan) -> dict[str, pulumi.Output[str]]:
     made = Key("key", "gpubed", inputs).result["public_key"]
     # A preview knows nothing of a result that is still to come, and would replace all that
     # depends on it: also where the key is there, and only its resource is new.
-    known = secret.public_key(_paths(inputs).private_key)
+    known = ""
+    with suppress(Unreadable):  # the resource says what is wrong with it
+        known = secret.public_key(_paths(inputs).private_key)
     return {
         "uuid": Identity("identity", "gpubed", inputs).result["uuid"],
         "public_key": pulumi.Output.from_input(known) if known else made,

@@ -21,6 +21,7 @@ from gpubed.allocation import Allocation
 from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
 from gpubed.hardware import facts
+from gpubed.launchers import leftovers
 from gpubed.launchers.base import JobService, Launch, Launcher, Task, World
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
@@ -282,6 +283,8 @@ class _Run:
                 f"gpubed health {self.cluster.name}; nodes without GPUs have none beside others",
             )
         with self._kept(on_output) as keep, SSH(self.allocation.head, self.cluster) as head:
+            for line in leftovers.end(self.cluster, self.allocation):
+                keep(line)
             launch = _prepare(head, self.plan, self.name, self.run_id, ranks, words)
             _describe(head, launch.folder, self.allocation)
             code = launcher.run(self.cluster, self.allocation, launch, keep)

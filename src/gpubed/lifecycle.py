@@ -6,29 +6,40 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gpubed import allocation as allocations
+from gpubed import (
+    applied,
+    condition,
+    handover,
+    identities,
+    left_out,
+    progress,
+    registry,
+    runlock,
+    secret,
+    services,
+)
 from gpubed import audit as audits
-from gpubed import handover, identities, left_out, progress, registry, runlock, services
 from gpubed import lease as leases
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Backend, Existing, Fault, JobTestbed
+from gpubed.condition import Condition
 from gpubed.engine import LogEvent, ResourceEvent, Result
 from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan, from_file
-from gpubed.ssh import HostKeyMismatch, greet
 from gpubed.stack import EngineName, Stack
 from gpubed.verification import Verification
 
-_UNRECOGNIZED = "unrecognized"
+# The role of each service.
+_ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
 _NOT_A_CHANGE = {"same", "read", "refresh"}
 
 
@@ -80,12 +91,18 @@ def _kind(step: ResourceEvent) -> str:
     return step.type.rsplit(":", 1)[-1]
 
 
-def preview(cluster: ClusterPaths, engine: EngineName) -> tuple[ClusterPlan, Result]:
-    """Compute what `up` would do; nothing is changed."""
+def preview(cluster: ClusterPaths, engine: EngineName) -> tuple[ClusterPlan, Result, Sequence[str]]:
+    """Compute what `up` would do; nothing is changed.
+
+    Returns:
+        The plan, its steps, and what is wrong now and will be put right, a line each.
+    """
     wanted = from_file(cluster.spec)
     registry.backend(wanted.backend).require_engine(engine)
     cluster.project.prepare()
-    return wanted, Stack(cluster, engine).preview(_emit)
+    damage = _damage(cluster, wanted, registry.backend(wanted.backend))
+    planned = Stack(cluster, engine).preview(_emit, refresh=damage is not None)
+    return wanted, planned, damage[1].words if damage else []
 
 
 def up(
@@ -121,10 +138,7 @@ def up(
         if stack.interrupted():
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
             killed.touch()
-        if refresh or killed.exists():
-            stack.refresh(_emit)
-        else:
-            leases.check_not_expired(cluster)
+        damaged = _look_first(stack, wanted, backend, refresh=refresh, killed=killed.exists())
         if killed.exists() and backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
             _remove_leftovers(stack)
@@ -136,9 +150,10 @@ def up(
         granted = allocations.load(cluster.allocation)
         identities.keep(cluster, granted.uuid)
         _lease(cluster, wanted, granted)
+        if damaged or not changed(result):
+            condition.require(cluster, wanted, granted, backend)
         if changed(result):
             return result
-        probe(cluster, wanted, granted, backend)
         if verify and wanted.spec.configure and granted.nodes:
             handover.verify_cluster(cluster, wanted, granted)
     return result
@@ -207,54 +222,48 @@ def changed(result: Result) -> bool:
     return any(count for op, count in result.changes.items() if op not in _NOT_A_CHANGE)
 
 
-def probe(
-    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
-) -> None:
-    """Look quickly whether an unchanged cluster is still alive.
+def _look_first(
+    stack: Stack, wanted: ClusterPlan, backend: Backend, *, refresh: bool, killed: bool
+) -> bool:
+    """Look at what became of the cluster, and bring the state up to it where they differ.
 
-    Raises:
-        GpubedError: A node or a service does not answer.
-        HostKeyMismatch: Somebody else answers in a node's place.
+    Returns:
+        Whether something of it is damaged: nodes, networks or services.
     """
-    states = node_states(cluster, wanted, granted, backend)
-    for node in granted.nodes:
-        if states[node.name] == _UNRECOGNIZED:
-            greet(node, cluster)  # its words are more than a state
-    if dead := {name: state for name, state in states.items() if state != "ready"}:
-        listed = ", ".join(f"{name} is {state}" for name, state in dead.items())
-        raise GpubedError(listed, f"gpubed up {cluster.name} --refresh")
-    if wanted.spec.configure:
-        services.probe(cluster, wanted, granted)
+    cluster = stack.cluster
+    if not (refresh or killed):
+        leases.check_not_expired(cluster)
+    damage = _damage(cluster, wanted, backend)
+    if damage:
+        if not refresh:
+            condition.recognize(cluster, *damage)
+        _prepare_repair(cluster, *damage)
+    if refresh or killed or damage:
+        stack.refresh(_emit)
+    return damage is not None
 
 
-def node_states(
-    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
-) -> dict[str, str]:
-    """Return each node's state: ready, unreachable, unrecognized, stopped or missing.
+def _damage(
+    cluster: ClusterPaths, wanted: ClusterPlan, backend: Backend
+) -> tuple[Allocation, Condition] | None:
+    """Look at what was granted; None where nothing was, or all is well."""
+    try:
+        if not secret.public_key(cluster.private_key):
+            return None  # nobody can look; the key is exchanged like one that has changed
+        granted = allocations.load(cluster.allocation)
+    except GpubedError:
+        return None  # what cannot be read is written again
+    found = condition.look(cluster, wanted, granted, backend)
+    return None if found.state == "ready" else (granted, found)
 
-    Unrecognized is one that answers with another host key than its own.
 
-    Of bare nodes, it is what the testbed says: nobody logs in to them.
-    """
-    states = backend.describe(granted)
-    if not wanted.spec.configure:
-        return states
-
-    def look(node: Node) -> str:
-        if states[node.name] != "ready":
-            return states[node.name]
-        try:
-            greet(node, cluster)
-        except HostKeyMismatch:
-            return _UNRECOGNIZED
-        except GpubedError:
-            return "unreachable"
-        return "ready"
-
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        return dict(
-            zip((n.name for n in granted.nodes), pool.map(look, granted.nodes), strict=True)
-        )
+def _prepare_repair(cluster: ClusterPaths, granted: Allocation, found: Condition) -> None:
+    """Let what is damaged count as not configured, and nothing as verified."""
+    for line in found.words:
+        progress.emit("note", message=line)
+    cut = [name for name, state in found.damaged.items() if state in ("cut", "unshaped")]
+    applied.forget(cluster, granted, cut, {_ROLES[name] for name in found.broken})
+    cluster.verification.unlink(missing_ok=True)
 
 
 def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
@@ -266,17 +275,19 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     granted = allocations.load(cluster.allocation)
     backend = registry.backend(granted.backend)
     wanted = from_file(cluster.spec)
-    states = node_states(cluster, wanted, granted, backend)
+    now = condition.look(cluster, wanted, granted, backend)
+    states = now.nodes
     verified = Verification.last(cluster.verification)
     found = hardware.of_cluster(cluster.facts, granted)
     return {
         "engine": engine,
+        "state": now.state,
         "nodes": [
             _node_row(node, states[node.name], found.get(node.name)) for node in granted.nodes
         ],
         "failed": [failure.model_dump() for failure in granted.failed],
         "lease": _lease(cluster, wanted, granted).document(),
-        "services": services.urls(wanted, granted) if wanted.spec.configure else [],
+        "services": _services(wanted, granted, now),
         **_jobs(backend, wanted, granted),
         "verification": verified.summary() if verified else None,
     }
@@ -288,6 +299,17 @@ def data_of(cluster: ClusterPaths, engine: EngineName) -> list[Existing]:
     uuid, backend = audits.owner(Stack(cluster, engine))
     found = backend.existing(cluster.name) if backend and uuid else []
     return [thing for thing in found if thing.uuid == uuid and thing.data]
+
+
+def shared_disk(cluster: ClusterPaths) -> str:
+    """Name the node on whose own disk the shared storage is, if it goes with that node."""
+    with suppress(GpubedError):
+        granted, wanted = allocations.load(cluster.allocation), from_file(cluster.spec)
+        shared = wanted.spec.storage.shared
+        if granted.nodes and shared.provider == "nfs":
+            lent = registry.backend(granted.backend).removes_disks
+            return (shared.server or granted.head.name) if lent else ""
+    return ""
 
 
 def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) -> Removal:
@@ -362,6 +384,13 @@ def _jobs(backend: Backend, wanted: ClusterPlan, granted: Allocation) -> dict[st
     if not isinstance(backend, JobTestbed):
         return {}
     return {"jobs": [asdict(job) for job in backend.jobs(wanted.spec, granted.uuid)]}
+
+
+def _services(wanted: ClusterPlan, granted: Allocation, now: Condition) -> list[dict[str, str]]:
+    if not wanted.spec.configure:
+        return []
+    known = services.urls(wanted, granted)
+    return [{**service, "reason": now.services.get(service["name"], "")} for service in known]
 
 
 def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:

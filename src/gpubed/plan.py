@@ -79,10 +79,10 @@ class ClusterPlan(_Model):
     may_reboot: bool
 
     @property
-    def node_hours(self) -> float:
-        """Node-hours of the whole lease; none where the testbed lends no nodes."""
-        if isinstance(registry.backend(self.backend), JobTestbed):
-            return 0.0
+    def node_hours(self) -> float | None:
+        """Node-hours of the whole lease; None where nodes have none."""
+        if not registry.backend(self.backend).leases:
+            return None
         return len(self.nodes) * self.spec.lease.duration / 3600
 
 

@@ -116,15 +116,15 @@ def _refusal(path: Path) -> Locked:
 
 
 def _end_orphans(state: Path) -> list[int]:
-    orphans = _workers(state)
+    orphans = workers(state)
     for pid in orphans:
         _signal(pid, signal.SIGTERM)
     deadline = time.monotonic() + _GRACE
-    while (left := _workers(state)) and time.monotonic() < deadline:
+    while (left := workers(state)) and time.monotonic() < deadline:
         time.sleep(0.1)
     for pid in left:
         _signal(pid, signal.SIGKILL)
-    while (left := _workers(state)) and time.monotonic() < deadline + _GRACE:
+    while (left := workers(state)) and time.monotonic() < deadline + _GRACE:
         time.sleep(0.1)
     if left:
         raise GpubedError(f"processes of a killed run do not end: {left}", "kill them, then retry")
@@ -136,7 +136,8 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _workers(state: Path) -> list[int]:
+def workers(state: Path) -> list[int]:
+    """Return the processes that a run of the cluster has started, this one aside."""
     marker = f"{WORKER}={state}".encode()
     found = []
     for folder in Path("/proc").iterdir():

@@ -62,22 +62,27 @@ def token_url(
     )
 
 
-def probe(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
-    """Ask each service whether it is alive.
-
-    Raises:
-        GpubedError: A service does not answer.
-    """
-    if allocation.nodes and plan.spec.services.jupyterlab:
-        status = jupyterlab_status(cluster, plan, allocation, _token(cluster))
-        if status != http.HTTPStatus.OK:
-            raise GpubedError(f"JupyterLab answers {status}", f"gpubed configure {cluster.name}")
+def answers(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[str, str]:
+    """Ask each service whether it is alive; return what is wrong by its name, empty if nothing."""
+    found = {}
+    asked = {"jupyterlab": jupyterlab_status, STATUS: page_status}
+    for service in urls(plan, allocation):
+        ask, name = asked[service["name"]], service["name"]
+        try:
+            status = ask(cluster, plan, allocation)
+            found[name] = "" if status == http.HTTPStatus.OK else f"{name} answers {status}"
+        except GpubedError as error:
+            found[name] = error.message
+    return found
 
 
 def jupyterlab_status(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str | None = None
 ) -> int:
     """Ask JupyterLab for its status; the server is checked against its own certificate.
+
+    Args:
+        token: The right one by default.
 
     Returns:
         The HTTP status code.
@@ -85,7 +90,7 @@ def jupyterlab_status(
     Raises:
         GpubedError: It is not there, or shows another certificate.
     """
-    return _status(cluster, plan, allocation, token, "/api/status")
+    return _status(cluster, plan, allocation, token or _token(cluster), "/api/status")
 
 
 def page_status(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> int:

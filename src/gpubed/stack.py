@@ -78,11 +78,11 @@ class Stack:
         (self.cluster.project.pulumi / "config").mkdir(exist_ok=True)
         self._embedded().init()
 
-    def preview(self, sink: EventSink) -> Result:
-        """Compute what `up` would do."""
+    def preview(self, sink: EventSink, *, refresh: bool = False) -> Result:
+        """Compute what `up` would do; with `refresh`, once it has looked at every resource."""
         if self.engine == "embedded":
-            return self._embedded().preview(sink)
-        return self._cli("preview", sink)
+            return self._embedded().preview(sink, refresh=refresh)
+        return self._cli("preview", sink, refresh=refresh)
 
     def up(self, sink: EventSink) -> Result:
         """Make the cluster what its specification says."""

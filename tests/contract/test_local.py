@@ -146,7 +146,7 @@ def test_stopped_node_is_started_and_shaped_again(
     daemon.containers.get(made.id).stop()
     assert cluster.backend.describe(cluster.allocation)["node-0"] == "stopped"
     found = cluster.read(made)
-    assert found == {**made.result, "running": False}
+    assert found == {**made.result, "faults": ["exited"]}
     driver = cluster.backend.driver("node")
     assert driver.diff(found, made.inputs, made.inputs).update
     before = (made.id, made.result)

@@ -191,7 +191,7 @@ def test_restart_keeps_driver_and_broken_hardware(cluster: Any, node: SSH) -> No
     booted = node.run("systemctl show --property=UserspaceTimestamp").stdout
     node.run("sudo systemctl reboot", check=False)
     deadline = time.monotonic() + 60
-    while cluster.read(made)["running"] and time.monotonic() < deadline:
+    while not cluster.read(made)["faults"] and time.monotonic() < deadline:
         time.sleep(0.5)
     cluster.create(made)
     with SSH(cluster.allocation, cluster.paths) as again:

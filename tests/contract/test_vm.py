@@ -85,7 +85,7 @@ def test_machine_that_lost_its_power_comes_back_as_it_was(cluster: Any, head: SS
     container(cluster).kill()
     assert cluster.backend.describe(cluster.allocation)["node-0"] == "stopped"
     found = cluster.read(made)
-    assert found == {**made.result, "running": False}
+    assert found == {**made.result, "faults": ["exited"]}
     before = (made.id, made.result)
     cluster.create(made)
     assert (made.id, made.result) == before

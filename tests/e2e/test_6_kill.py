@@ -60,10 +60,9 @@ def test_a_node_removed_behind_our_back_is_found_and_made_again(bare):
     bare.call("up")
     ids = {node["name"]: node["id"] for node in bare.json("status")["nodes"]}
     subprocess.run(["docker", "rm", "-f", ids["node-1"]], check=True, capture_output=True)
-    found = bare.call("up", rc=1)
-    assert "node-1 is missing" in found.stderr
-    assert "--refresh" in found.stderr
-    status = bare.json("up", "--refresh")
+    [told] = bare.json("plan")["damage"]
+    assert told == "node-1 is missing: it is made again"
+    status = bare.json("up")
     after = {node["name"]: node["id"] for node in status["nodes"]}
     assert after["node-0"] == ids["node-0"]
     assert after["node-1"] != ids["node-1"]

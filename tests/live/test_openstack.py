@@ -309,12 +309,10 @@ def test_5_a_server_that_was_deleted_behind_our_back_is_replaced(live: Live) -> 
     lost = live.connection.compute.get_server(before["node-1"])
     live.connection.compute.delete_server(lost)
     live.connection.compute.wait_for_delete(lost)
-    noticed = live.cluster.call("up", "--engine", "cli", rc=1).stderr
-    assert "node-1 is missing" in noticed
-    assert "--refresh" in noticed
+    assert "node-1 is missing" in live.cluster.call("plan", "--engine", "cli").stdout
     audit = live.cluster.json("audit", rc=1)
     assert [found["name"] for found in audit["missing"]] == ["node-1"]
-    after = live.up("--refresh")
+    after = live.up()
     assert after["node-0"] == before["node-0"]
     assert after["node-1"] != before["node-1"]
     assert live.there()["port"] == ports
@@ -325,9 +323,9 @@ def test_5_a_server_that_was_stopped_is_started(live: Live) -> None:
     stopped = live.connection.compute.get_server(live.nodes["node-1"])
     live.connection.compute.stop_server(stopped)
     live.connection.compute.wait_for_server(stopped, status="SHUTOFF")
-    assert "node-1 is stopped" in live.cluster.call("up", "--engine", "cli", rc=1).stderr
+    assert "node-1 is stopped" in live.cluster.call("plan", "--engine", "cli").stdout
     before = dict(live.nodes)
-    assert live.up("--refresh") == before
+    assert live.up() == before
 
 
 def test_6_what_is_left_by_somebody_else_is_found_and_removed(live: Live) -> None:

@@ -291,6 +291,17 @@ def test_ctrl_c_lets_the_step_in_flight_finish_and_starts_no_other(theatre):
     assert not _children_of_the_scene(theatre)
 
 
+def test_a_step_that_takes_long_is_ended_and_leaves_a_trace(theatre):
+    theatre.set({"name": "a", "props": {"sleep": 60, "spawn": True}})
+    engine = _play_in_a_process(theatre)
+    wait_for(lambda: theatre.calls("create"))
+    engine.send_signal(signal.SIGINT)
+    engine.communicate(timeout=10)
+    assert [p["type"] for p in theatre.latest()["pending_operations"]] == ["creating"]
+    assert not any((theatre.backend / ".pulumi/locks").rglob("*.json"))
+    assert not _children_of_the_scene(theatre)
+
+
 def test_a_second_ctrl_c_ends_at_once_and_leaves_a_trace(theatre):
     theatre.set({"name": "a", "props": {"sleep": 60, "spawn": True}})
     engine = _play_in_a_process(theatre)

@@ -7,8 +7,10 @@ import pytest
 from gpubed import jobs, registry
 from gpubed.checks import network
 from gpubed.checks.context import Context
+from gpubed.errors import GpubedError
 from gpubed.hardware.facts import GPU, HCA, Port
 from support.samples import sample_allocation, sample_plan
+from support.specs import sample
 
 
 def link(measured, floor, ceiling):
@@ -36,7 +38,15 @@ def checks(monkeypatch):
     """A function that judges metrics of the job; further arguments are of the cluster."""
 
     def run(
-        metrics, failures=(), gpus=0, experiment=None, hcas=(), simulated=None, slots=1, ways=()
+        metrics,
+        failures=(),
+        gpus=0,
+        experiment=None,
+        hcas=(),
+        simulated=None,
+        slots=1,
+        ways=(),
+        job=None,
     ):
         wanted = {"rate": "200 Mbit/s", **(experiment or {})}
         plan = sample_plan(networks={"experiment": wanted})
@@ -48,7 +58,7 @@ def checks(monkeypatch):
         if experiment is False:
             allocation = allocation.model_copy(update={"experiment": None})
         result = jobs.JobResult("allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures))
-        monkeypatch.setattr(jobs, "run", lambda *_: result)
+        monkeypatch.setattr(jobs, "run", job or (lambda *_: result))
         context = Context(SimpleNamespace(), plan, allocation, {})
         on_bus = [
             GPU(pci="0", device_id="0", index=index, links=links)
@@ -88,6 +98,22 @@ def test_a_declared_rate_that_nobody_measured_is_a_failure(verify):
     assert (check.result, check.reason) == (
         "fail",
         "200 Mbit/s are declared, and no link was measured",
+    )
+
+
+def test_a_rate_that_the_job_does_not_know_is_a_failure(verify):
+    check = verify({"links": [link(9e8, None, None)]})["link.rate"]
+    assert (check.result, check.reason[:21]) == ("fail", "the node does not kno")
+
+
+def test_what_is_declared_fails_with_the_job_that_looks_for_it(verify):
+    def refuse(*_):
+        raise GpubedError("no")
+
+    given = {"gpus": 2, "experiment": {"rdma": {}}, "hcas": (ADAPTER,), "job": refuse}
+    found = verify({}, **given)
+    assert {id_: check.result for id_, check in found.items()} == dict.fromkeys(
+        ("allreduce.busbw", "link.rate", "rdma.gpudirect"), "fail"
     )
 
 
@@ -172,3 +198,11 @@ def test_who_holds_links_to_their_rate(backend, shaped):
     plan = sample_plan(backend=backend)
     assert registry.backend(plan.backend).shapes_links(plan.spec) is shaped
     assert registry.backend("static").shapes_links(plan.spec) is False
+
+
+@pytest.mark.parametrize(("backend", "shaped"), [("local", "1"), ("static", "")])
+def test_the_job_is_told_whether_links_are_held_to_their_rate(backend, shaped):
+    head = SimpleNamespace(put=lambda *_: None)
+    plan = sample(backend, "cpu", "all", 0)
+    launch = jobs._prepare(head, plan, "allreduce", "run", 2, [])
+    assert launch.environment["GPUBED_SHAPED"] == shaped

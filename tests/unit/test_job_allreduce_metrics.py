@@ -121,3 +121,25 @@ def test_processors_are_an_excuse_where_they_are_slow(main, monkeypatch, alone, 
     main.judge(metrics, RATE, SimpleNamespace(type="cpu"))
     main.excuse(metrics, RATE, neighbours=1)
     assert (asked, metrics["limited_by"]) == ([2], by)
+
+
+@pytest.mark.parametrize(("device", "asked"), [("cpu", [2]), ("cuda:0", [])])
+def test_processors_are_no_excuse_for_gpus(main, monkeypatch, tmp_path, device, asked):
+    """A second rank beside a node's only GPU would have none, and the job would end with it."""
+    ranks = []
+    timing = SimpleNamespace(size=1 << 20, seconds=1.0, cpu=0.1)
+    monkeypatch.setenv("GPUBED_DEVICE", device)
+    monkeypatch.setattr(main, "measure_links", lambda *_: found(0)["links"])
+    monkeypatch.setattr(main, "gather_links", lambda links, _: links)
+    monkeypatch.setattr(main.collective, "measure", lambda *_: [timing])
+    monkeypatch.setattr(main, "host_limit", lambda count, _: ranks.append(count) or 5e9)
+    metrics = run(main, monkeypatch, tmp_path, "--rate", str(RATE), "--host-limit", "always")
+    assert (ranks, metrics["limited_by"]) == (asked, "link")
+
+
+@pytest.mark.parametrize(("shaped", "most"), [("1", 1.05 * RATE), ("", None)])
+def test_only_what_the_testbed_shapes_may_not_be_faster(main, monkeypatch, shaped, most):
+    monkeypatch.setenv("GPUBED_SHAPED", shaped)
+    link = {"src": "node-0", "dst": "node-1", "measured_bps": RATE}
+    [told] = main.gather_links([link], RATE)
+    assert told["ceiling_bps"] == pytest.approx(most)

@@ -65,25 +65,26 @@ def test_names_tell_two_clusters_of_one_name_apart() -> None:
 
 def test_limits_and_link_update_the_rest_replaces() -> None:
     news = {**INPUTS, "cpus": 1.0, "link": {**INPUTS["link"], "mtu": 9000}}
-    change = NodeDriver().diff({"running": True}, INPUTS, news)
+    change = NodeDriver().diff({"faults": []}, INPUTS, news)
     assert (list(change.replace), list(change.update)) == ([], ["cpus", "link"])
-    change = NodeDriver().diff({"running": True}, INPUTS, {**INPUTS, "image": "other"})
+    change = NodeDriver().diff({"faults": []}, INPUTS, {**INPUTS, "image": "other"})
     assert (list(change.replace), list(change.update)) == (["image"], [])
-    change = NodeDriver().diff({"running": True}, INPUTS, {**INPUTS, "public_key": "other"})
+    change = NodeDriver().diff({"faults": []}, INPUTS, {**INPUTS, "public_key": "other"})
     assert (list(change.replace), list(change.update)) == ([], ["public_key"])
 
 
-def test_stopped_node_is_started_by_an_update() -> None:
-    change = NodeDriver().diff({"running": False}, INPUTS, INPUTS)
-    assert (list(change.replace), list(change.update)) == ([], ["running"])
-    assert not NodeDriver().diff({"running": True}, INPUTS, INPUTS).update
+def test_what_was_found_broken_is_put_right_by_an_update() -> None:
+    change = NodeDriver().diff({"faults": ["exited"]}, INPUTS, INPUTS)
+    assert (list(change.replace), list(change.update)) == ([], ["exited"])
+    assert not NodeDriver().diff({"faults": []}, INPUTS, INPUTS).update
+    assert not NodeDriver().diff({"running": True}, INPUTS, INPUTS).update, "of an earlier gpubed"
 
 
 def test_node_that_pretends_is_another_node() -> None:
     asked = {**INPUTS, "simulate": {"model": "A100-SXM4-80GB", "gpus": 8.0}}
     node = NodeInputs.model_validate(asked)
     assert node.digest != NodeInputs.model_validate(INPUTS).digest
-    change = NodeDriver().diff({"running": True}, INPUTS, asked)
+    change = NodeDriver().diff({"faults": []}, INPUTS, asked)
     assert list(change.replace) == ["simulate"]
     assert node.simulate is not None
     assert json.loads(simulation(node.name, node.simulate).content) == {

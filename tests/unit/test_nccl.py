@@ -9,6 +9,7 @@ import json
 import pytest
 
 from gpubed import recipe as recipes
+from gpubed import roles
 from gpubed.checks import cuda
 from gpubed.paths import assets
 from support import by_path
@@ -89,6 +90,12 @@ def test_a_gid_without_an_interface_is_passed_over(derive, sysfs):
 def test_settings_ask_for_exact_names(derive, ports, dscp, expected):
     found = derive.settings(["eth1"], ports, dscp)
     assert found == {"NCCL_SOCKET_IFNAME": "=eth1", **expected}
+
+
+@pytest.mark.parametrize("role", ["nccl", "rdma"])
+def test_packets_are_marked_as_the_specification_says(role):
+    plan = sample_plan(networks={"experiment": {"rate": "100 Gbit/s", "rdma": {"dscp": 46}}})
+    assert roles.inputs(plan, role)[f"{role}_dscp"] == 46
 
 
 NODE = sample_allocation(sample_plan()).nodes[0]

@@ -253,5 +253,5 @@ def test_offers_are_flavors_and_what_the_quota_has_room_for(there: Cloud) -> Non
 
 def test_a_plan_says_why_it_does_not_fit(there: Cloud) -> None:
     there.used |= {"instances_used": 9}
-    (why,) = offers.obstacles(plan.plan(spec.model().model_validate(DATA)))
-    assert why == "quota: 3 more server(s) are wanted, and 1 of 10 are left"
+    (found,) = offers.obstacles(plan.plan(spec.model().model_validate(DATA)))
+    assert found.message == "quota: 3 more server(s) are wanted, and 1 of 10 are left"

@@ -7,7 +7,7 @@ import pytest
 from gpubed.errors import UsageError
 from gpubed.plan import plan
 from gpubed.spec import model
-from support.specs import BACKENDS
+from support.specs import BACKENDS, sample
 
 
 def spec(**changes):
@@ -112,3 +112,9 @@ def test_nodes_beyond_min_may_fail_but_the_head_may_not():
 
 def test_auto_storage_is_what_the_testbed_has():
     assert plan(spec()).spec.storage.shared.provider == "volume"
+
+
+def test_only_what_is_lent_for_a_time_costs_node_hours():
+    hours = {name: sample(name, "cpu", "none", 0).node_hours for name in BACKENDS}
+    assert hours.pop("virtualwall") == 2 * 24
+    assert set(hours.values()) == {None}

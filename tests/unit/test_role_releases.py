@@ -65,6 +65,17 @@ def test_each_branch_of_the_driver_names_all_its_parts(release):
 
 
 @pytest.mark.parametrize(
+    ("release", "key"),
+    [("debian-12", "3BF863CC"), ("debian-13", "8793F200")],
+)
+def test_nvidias_repositories_are_signed_with_keys_of_their_own(release, key):
+    """Debian 13 refuses how the older key was signed, so NVIDIA made another for it."""
+    keys = role_variables.value("nvidia_driver", "__nvidia_driver_keys", release)
+    name = role_variables.value("nvidia_driver", "__nvidia_driver_release", release)
+    assert keys[name]["fingerprint"].endswith(key)
+
+
+@pytest.mark.parametrize(
     ("release", "missed"),
     [("debian-12", []), ("debian-13", []), ("ubuntu-22.04", [">=3.11"]), ("ubuntu-24.04", [])],
 )

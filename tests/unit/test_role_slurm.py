@@ -1,10 +1,16 @@
-"""What role slurm writes for nodes with GPUs, rendered as Ansible does."""
+"""What role slurm writes for nodes with GPUs, rendered as Ansible does; how its ranks start."""
+
+import json
+import os
+import sys
+from types import SimpleNamespace
 
 import pytest
+import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from support import machines, role_variables, simulated
+from support import by_path, machines, role_variables, simulated
 
 ROLE = machines.ROOT / "roles/slurm"
 CPU = {"topology": {"CPUs": 8}, "memory": 30000}
@@ -115,3 +121,73 @@ def test_jobs_are_held_to_their_devices_where_all_nodes_have_cgroups(cgroup):
     offers = [offer(A100), offer(T4, cgroup=cgroup)]
     assert ("ConstrainDevices=yes" in render("cgroup.conf.j2", offers)) == cgroup
     assert ("TaskPlugin=task/cgroup,task/affinity" in render("slurm.conf.j2", offers)) == cgroup
+
+
+@pytest.mark.parametrize(
+    ("planned", "installs"),
+    [
+        ("Inst slurm-wlm-nvml-plugin (22.05.8-4+deb12u2 Debian:12.5/oldstable [amd64])", True),
+        ("Inst libnvidia-ml1 (535.216.03-1~deb12u1)\nInst slurm-wlm-nvml-plugin (22.05)", False),
+        ("Remv libnvidia-ml1 [580.65.06-1]\nInst slurm-wlm-nvml-plugin (22.05)", False),
+        ("", False),
+    ],
+)
+def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(planned, installs):
+    install = yaml.safe_load((ROLE / "tasks/nvml.yml").read_text())[-1]
+    offer = {"__slurm_nvml_offer": {"stdout": planned}}
+    there = role_variables.variables("slurm", "debian-12", **offer)
+    judge = Templar(DataLoader(), variables=there)
+    judged = (judge.evaluate_conditional(trust_as_template(line)) for line in install["when"])
+    assert all(judged) == installs
+
+
+def test_slurms_own_detection_is_installed_before_it_is_looked_for():
+    tasks = yaml.safe_load((ROLE / "tasks/hardware.yml").read_text())
+    included = [task.get("ansible.builtin.include_tasks", {}).get("file") for task in tasks]
+    asked = [task.get("register") for task in tasks]
+    assert included.index("nvml.yml") < asked.index("__slurm_nvml")
+
+
+@pytest.fixture
+def srun(monkeypatch):
+    """The program that starts ranks in a job."""
+    program = by_path.load(ROLE / "files/gpubed-srun", "gpubed_srun")
+    slot = {"rank": 1, "local_rank": 1, "local_size": 2}
+    monkeypatch.setattr(os, "environ", {program.SLOTS: json.dumps([{}, slot])})
+    return program
+
+
+def test_a_rank_whose_job_asked_for_no_gpu_sees_none(srun, monkeypatch):
+    monkeypatch.setattr(os, "execvp", lambda *_: None)
+    os.environ |= {"SLURM_PROCID": "1", "SLURM_CPUS_ON_NODE": "8"}
+    srun.become_rank(["true"])
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert os.environ["HOROVOD_LOCAL_RANK"] == "1"
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+    srun.become_rank(["true"])
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_ranks_of_a_node_see_all_gpus_of_their_job(srun, monkeypatch):
+    """Each takes its own; NCCL reaches its neighbours' memory only if it sees them, too."""
+    given = []
+    hosts = SimpleNamespace(
+        parse_hosts=lambda _: [SimpleNamespace(slots=2)],
+        get_host_assignments=lambda *_: [
+            SimpleNamespace(hostname="node-0", rank=r) for r in (0, 1)
+        ],
+    )
+    server = SimpleNamespace(start=lambda: 7, init=lambda _: None)
+    rendezvous = SimpleNamespace(RendezvousServer=lambda: server)
+    for name, module in (("common.util.hosts", hosts), ("http.http_server", rendezvous)):
+        monkeypatch.setitem(sys.modules, f"horovod.runner.{name}", module)
+    monkeypatch.setattr(
+        srun.subprocess,
+        "run",
+        lambda words, env, check: given.append((words, env)) or SimpleNamespace(returncode=0),
+    )
+    os.environ |= {"GPUBED_ADDRESS": "10.0.0.1", "SLURM_GPUS_PER_TASK": "1"}
+    assert srun.start("node-0:2", ["true"]) == 0
+    [(words, environment)] = given
+    assert {"srun", "--ntasks=2", "gpubed-srun", "--rank"} <= set(words)
+    assert not srun.BINDING & set(environment)

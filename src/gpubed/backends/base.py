@@ -203,6 +203,8 @@ class Backend(ABC):
         engine_required: The only engine that its resources can be made with, if it is one.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
         simulates: Whether its nodes can pretend to have GPUs.
+        removes_disks: Whether what is on a node's own disks goes with the node.
+        leases: Whether it lends nodes for a time, and takes them back at its end.
     """
 
     name: str
@@ -212,6 +214,8 @@ class Backend(ABC):
     engine_required: Literal["cli"] | None = None
     native: frozenset[str] = frozenset()
     simulates: bool = False
+    removes_disks: bool = True
+    leases: bool = False
 
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot make the testbed's resources.
@@ -261,7 +265,7 @@ class Backend(ABC):
 
     @abstractmethod
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node by name: ready, stopped or missing."""
+        """Return the state of each node by name: ready, stopped, missing, or what else it is."""
 
     @abstractmethod
     def existing(self, cluster: str) -> list[Existing]:

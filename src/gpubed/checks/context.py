@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from gpubed import reading, roles
+from gpubed import reading
 from gpubed.allocation import Allocation, Node
 from gpubed.checks import proof
 from gpubed.hardware.facts import Facts
@@ -52,11 +52,6 @@ class Context:
     def simulated(self) -> frozenset[str]:
         """The nodes that only pretend to have their GPUs."""
         return frozenset(name for name, facts in self.facts.items() if facts and facts.simulated)
-
-    @property
-    def roles(self) -> set[str]:
-        """The names of all roles that the cluster has."""
-        return set(roles.active(self.plan))
 
     @property
     def head(self) -> SSH:

@@ -42,7 +42,7 @@ class _Library(BaseModel):
 def compiler(context: Context) -> Iterator[Check]:
     """Ask for the CUDA compiler as a user would, and compare it with the recipe."""
     id_, recipe = "cuda.compiler", recipes.load(context.plan.spec.recipe)
-    if recipe.compiler != "lock" or "cuda" not in context.roles:
+    if recipe.compiler != "lock":
         yield Check(id=id_, result="skip", reason=f"recipe {recipe.name} brings no CUDA compiler")
         return
     for node, answer in context.on_each(lambda _, ssh: ssh.run(_NVCC, check=False)):
@@ -61,7 +61,7 @@ def compiler(context: Context) -> Iterator[Check]:
 def nccl(context: Context) -> Iterator[Check]:
     """Let NCCL start on each node, and see which library it is and which way it takes."""
     recipe = recipes.load(context.plan.spec.recipe)
-    if recipe.horovod.gpu_operations != "nccl" or "nccl" not in context.roles:
+    if recipe.horovod.gpu_operations != "nccl":
         why = f"recipe {recipe.name} has no NCCL"
         yield from (Check(id=id_, result="skip", reason=why) for id_ in _NCCL)
         return

@@ -11,11 +11,6 @@ from gpubed.verification import Check
 
 def nodes(context: Context) -> Iterator[Check]:
     """Ask each node for what it knows of itself."""
-    if "health" not in context.roles:
-        yield Check(
-            id="health.node", result="skip", reason="role health is not part of this cluster"
-        )
-        return
     for found in health.look(context.cluster, context.allocation.nodes):
         yield Check(
             id="health.node",

@@ -9,14 +9,16 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from signal import SIGINT
 
 import typer
 
-from gpubed import __version__
+from gpubed import __version__, interruption
 from gpubed.cli.ui import UI
 from gpubed.errors import GpubedError, is_about_the_disk, unwritable
 
-_INTERRUPTED = 130
+# What they started elsewhere ends first, however long that takes.
+_PATIENT = {"run"}
 
 
 def build(only: str | None = None) -> typer.Typer:
@@ -55,14 +57,15 @@ def _asked(words: list[str]) -> str | None:
 
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
+    asked = _asked(sys.argv[1:])
+    signals = interruption.handle(limited=asked not in _PATIENT)
     try:
-        code = build(_asked(sys.argv[1:]))(standalone_mode=False)
+        code = build(asked)(standalone_mode=False)
     except GpubedError as error:
         UI().error(error.message, error.hint)
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        UI().error("interrupted", "run the same command again: it goes on where it stopped")
-        code = _INTERRUPTED
+        signals = signals or [SIGINT]
     except typer.Exit as done:
         code = done.exit_code
     except BrokenPipeError:
@@ -80,6 +83,11 @@ def main() -> None:
             raise
         error.show()
         code = 2
+    if signals:
+        interruption.leave_nobody()
+        # Typer makes an exit of an interruption, and a run may fail of it.
+        code = interruption.EXIT + signals[0]
+        UI().error(*interruption.WORDS)
     sys.exit(code or 0)
 
 

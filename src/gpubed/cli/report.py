@@ -27,6 +27,11 @@ def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
     _lease(ui, name, document["lease"])
     for service in document["services"]:
         ui.say(f"{service['name']}: {service['url']}")
+        if service["reason"]:
+            ui.mark("fail", service["reason"])
+    if document["state"] != "ready":
+        ui.mark("fail", f"not whole: gpubed up {name} puts it right")
+        return
     ui.say(
         f"next: gpubed open {name} --print    gpubed run {name} digits    gpubed ssh {name} head"
     )

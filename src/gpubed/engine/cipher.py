@@ -15,6 +15,10 @@ from gpubed.errors import GpubedError
 
 _ITERATIONS = 1_000_000
 _WITNESS = "pulumi"
+OPENED_BY = (
+    "put the stack's passphrase into .gpubed/pulumi/passphrase: the one it was created with, or, "
+    "after `pulumi stack change-secrets-provider`, the new one"
+)
 
 
 class PassphraseCipher:
@@ -88,7 +92,7 @@ def _foreign(salt: str) -> GpubedError:
 def _wrong_passphrase(where: str) -> GpubedError:
     return GpubedError(
         f"the passphrase does not decrypt {where[:200]}",
-        "give the passphrase this stack was created with",
+        OPENED_BY,
     )
 
 

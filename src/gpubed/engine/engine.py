@@ -74,13 +74,30 @@ class Engine:
         """
         locks.require_free(self._stack.file.locks)
 
-    def preview(self, on_event: EventSink = discard, *, replace: Sequence[str] = ()) -> Result:
+    def preview(
+        self,
+        on_event: EventSink = discard,
+        *,
+        refresh: bool = False,
+        replace: Sequence[str] = (),
+    ) -> Result:
         """Tells what `up` would do; changes nothing.
+
+        Args:
+            on_event: Hears of every step.
+            refresh: Start from what is really there, instead of the last state.
+            replace: As in `up`.
 
         Raises:
             GpubedError: The program fails, or asks for what cannot be done.
         """
-        return self._operate(on_event, Operation.deploy, preview=True, replace=replace)
+
+        def work(operation: Operation) -> Properties:
+            if refresh:
+                operation.look()
+            return operation.deploy()
+
+        return self._operate(on_event, work, preview=True, replace=replace)
 
     def up(self, on_event: EventSink = discard, *, replace: Sequence[str] = ()) -> Result:
         """Makes the stack what the program says; creates the stack if needed.

@@ -13,6 +13,16 @@ CLI_HINT = "use the Pulumi CLI for this stack; install it with `gpubed doctor --
 _LONGEST = 200
 
 
+def last_words(text: str) -> str:
+    """Return the exception at the end of a traceback, all its lines; other text as it is."""
+    lines = text.strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith("  File ")]
+    rest = lines[frames[-1] :] if frames else lines
+    # A traceback indents all but its exception.
+    begins = next((n for n, line in enumerate(rest) if line and not line[0].isspace()), 0)
+    return "\n".join(rest[begins:]).strip()
+
+
 class StepFailed(GpubedError):
     """One or more steps failed; everything that finished has been saved.
 
@@ -39,10 +49,8 @@ class ProviderFailed(Exception):
 
     @property
     def reason(self) -> str:
-        """The last line that says something; a traceback indents all but its exception."""
-        lines = [line for line in str(self).splitlines() if line.strip()]
-        flush = [line for line in lines if not line[0].isspace()]
-        return (flush or lines or ["the provider gave no reason"])[-1].strip()
+        """What was said, without the traceback before it."""
+        return last_words(str(self)) or "the provider gave no reason"
 
 
 class ProviderLost(ProviderFailed):

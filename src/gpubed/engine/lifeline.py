@@ -27,14 +27,18 @@ def attach() -> None:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
-    family = descendants(os.getpid())
-    _send(family, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE_SECONDS
-    while any(map(_running, family)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    _send(family, signal.SIGKILL)
+    end(descendants(os.getpid()))
     # The interpreter would wait for its worker threads, which wait for the dead.
     os._exit(128 + signal.SIGTERM)
+
+
+def end(family: list[int]) -> None:
+    """Ends processes: first politely, after a moment by force."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        _send(family, number)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while any(map(_running, family)) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 def descendants(pid: int) -> list[int]:

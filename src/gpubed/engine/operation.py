@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +14,8 @@ from pathlib import Path
 
 from gpubed.engine import deletion, refresh
 from gpubed.engine.child import Child
-from gpubed.engine.failures import ProgramFailed, StepFailed
+from gpubed.engine.events import discard
+from gpubed.engine.failures import ProgramFailed, StepFailed, last_words
 from gpubed.engine.journal import Journal
 from gpubed.engine.monitor import Monitor
 from gpubed.engine.provider import Provider
@@ -25,6 +28,9 @@ from gpubed.engine.steps import Steps
 from gpubed.engine.urn import STACK_TYPE
 from gpubed.engine.values import Properties, Secret
 from gpubed.errors import UsageError
+
+# What a step in flight has to end in, once somebody has interrupted the run.
+_GRACE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,19 @@ class Operation:
         self._without_program(work)
         return next((state.outputs for state in resources if state.type == STACK_TYPE), {})
 
+    def look(self) -> None:
+        """Reads every resource, for a preview: what it starts from is what is really there."""
+        quiet = dataclasses.replace(self, reporter=Reporter(discard, preview=True))
+        resources = list(self.opened.checkpoint.resources)
+
+        def work(run: Run) -> None:
+            refresh.refresh(run, resources)
+            self.opened.checkpoint.resources = [
+                state for state in resources if state in run.journal.resources()
+            ]
+
+        quiet._without_program(work)
+
     def _without_program(self, work: Callable[[Run], None]) -> None:
         with self._run() as run:
             resources = self.opened.checkpoint.resources
@@ -98,9 +117,10 @@ class Operation:
 
     @contextlib.contextmanager
     def _run(self) -> Iterator[Run]:
-        """Gives the body a run; on Ctrl-C, in-flight steps end and are saved first.
+        """Gives the body a run; on Ctrl-C, in-flight steps may still end and are saved first.
 
-        A second Ctrl-C does not wait for them, wherever in the clean-up it falls.
+        Those that take longer are ended with their provider, like any by a second Ctrl-C,
+        wherever in the clean-up it falls: what they leave is in the state as pending.
         """
         file = None if self.preview else self.stack.file
         journal = Journal(self.opened.checkpoint, self.opened.cipher, file)
@@ -128,8 +148,9 @@ class Operation:
             yield run
         except BaseException as error:
             run.stop()
-            if _interruptions(error) < 2:
-                run.wait_idle()
+            interruptions = _interruptions(error)
+            if interruptions < 2:
+                run.wait_idle(_GRACE_SECONDS if interruptions else math.inf)
             raise
         finally:
             provider.stop()
@@ -186,8 +207,7 @@ class Operation:
         # Exit code 0 alone proves nothing: the program may have called `sys.exit` half-way.
         if run.stopping or (finished and not code):
             return
-        text = (self.reporter.last_error or "").strip()
-        last = text.splitlines()[-1] if text else f"it ended early with exit code {code}"
+        last = last_words(self.reporter.last_error or "") or f"it ended early with exit code {code}"
         run.stop(ProgramFailed(f"the program failed: {last}", "its traceback is in the log"))
 
     def _warn_of_interruptions(self) -> None:

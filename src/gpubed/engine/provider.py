@@ -173,7 +173,8 @@ class Provider:
         try:
             return getattr(self._connected(), method)(request)
         except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.UNAVAILABLE:
+            # Cancelled: the channel was closed on a call that had not noticed its server's end.
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                 raise ProviderLost("the provider process ended during the call") from error
             raise ProviderFailed(error.details() or str(error.code())) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -87,10 +88,11 @@ class Run:
         if self._stopping:
             raise Halted
 
-    def wait_idle(self) -> None:
-        """Waits until every step in flight has ended and is recorded."""
+    def wait_idle(self, seconds: float = math.inf) -> None:
+        """Waits until every step in flight has ended and is recorded, or the time is over."""
+        deadline = time.monotonic() + seconds
         with self._idle:
-            while self._in_flight:
+            while self._in_flight and time.monotonic() < deadline:
                 # Short waits let Ctrl-C through.
                 self._idle.wait(0.2)
 

@@ -1,7 +1,9 @@
 """`gpubed-rank` starts a rank on its CPUs; run here for real, on this machine's."""
 
 import os
+import signal
 import subprocess
+import time
 
 import pytest
 from jinja2 import Environment, StrictUndefined
@@ -106,3 +108,39 @@ def test_a_job_of_a_scheduler_that_was_given_no_gpu_is_beside_none(rank, variabl
     said = rank(bindings, SLURM_JOB_ID="7", SLURM_LOCALID="0", **variables)
     assert everywhere(said)
     assert said.endswith("gpu= hca=")
+
+
+@pytest.fixture
+def owned(tmp_path):
+    """A rank in a group of its own that looks every tenth of a second for its heartbeat."""
+    (tmp_path / "horovod.env").write_text("GPUBED_NODE=node-0\n")
+    text = render("gpubed-rank.j2").replace("/etc/gpubed", str(tmp_path))
+    program = tmp_path / "gpubed-rank"
+    program.write_text(text.replace("sleep 5", "sleep 0.1").replace("sleep 10", "sleep 0.5"))
+    beat = tmp_path / ".heartbeat"
+
+    def start(*command):
+        beat.write_text("1\n")
+        environment = {"PATH": os.environ["PATH"], "GPUBED_HEARTBEAT": str(beat)}
+        return subprocess.Popen(["sh", program, *command], env=environment, start_new_session=True)
+
+    start.beat = beat
+    return start
+
+
+def test_a_rank_goes_on_while_somebody_wants_it(owned):
+    rank = owned("sleep", "3")
+    for number in range(25):
+        owned.beat.write_text(f"{number}\n")
+        time.sleep(0.1)
+    assert rank.wait(5) == 0
+
+
+@pytest.mark.parametrize("end", ["silence", "word", "gone"])
+def test_a_rank_ends_with_its_run(owned, end):
+    rank = owned("sh", "-c", "trap '' TERM; sleep 60")
+    if end == "word":
+        owned.beat.write_text("end\n")
+    elif end == "gone":
+        owned.beat.unlink()
+    assert rank.wait(10) == -signal.SIGKILL

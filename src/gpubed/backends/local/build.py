@@ -7,17 +7,20 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import requests
 from docker.errors import APIError, BuildError, DockerException, ImageNotFound
 
-from gpubed import paths
+from gpubed import paths, progress
 from gpubed.backends.local import apt_sources, daemon, environment
 from gpubed.backends.local.image import LABEL, STAGE, Recipe
 from gpubed.errors import GpubedError, PrerequisiteMissing
 
 _TAIL = 10
+_NOTE = "note: "
 
 
 def build(recipe: Recipe) -> None:
@@ -68,7 +71,7 @@ def _with_dockerfile(recipe: Recipe, base: str) -> None:
     context.seek(0)
     with daemon.errors("build the node image"):
         try:
-            daemon.client().images.build(
+            _, log = daemon.client().images.build(
                 fileobj=context,
                 custom_context=True,
                 tag=recipe.tag,
@@ -77,6 +80,8 @@ def _with_dockerfile(recipe: Recipe, base: str) -> None:
                 rm=True,
                 forcerm=True,
             )
+            for note in _notes(log):
+                progress.emit("note", message=note)
         except BuildError as error:
             raise GpubedError(f"cannot build the node image: {_build_tail(error)}") from None
         finally:
@@ -84,9 +89,19 @@ def _with_dockerfile(recipe: Recipe, base: str) -> None:
             daemon.client().images.prune(filters={"dangling": True, "label": STAGE})
 
 
+def _notes(log: Iterable[Any]) -> list[str]:
+    """Return what a build could do without, by the lines that say so."""
+    lines = (line for said in _said(log) for line in said.splitlines())
+    return [line.removeprefix(_NOTE) for line in lines if line.startswith(_NOTE)]
+
+
+def _said(log: Iterable[Any]) -> list[str]:
+    texts = (str(entry.get("stream", "")).strip() for entry in log)
+    return [text for text in texts if text]
+
+
 def _build_tail(error: BuildError) -> str:
-    lines = [str(entry.get("stream", "")).strip() for entry in error.build_log]
-    return "\n".join([str(error.msg), *[line for line in lines if line][-_TAIL:]])
+    return "\n".join([str(error.msg), *_said(error.build_log)[-_TAIL:]])
 
 
 def _with_mmdebstrap(recipe: Recipe, refusal: str) -> None:

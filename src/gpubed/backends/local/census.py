@@ -8,8 +8,9 @@ from typing import Any
 
 from docker import DockerClient
 from docker.errors import APIError, NotFound
+from docker.models.containers import Container
 
-from gpubed.allocation import Allocation
+from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Existing
 from gpubed.backends.local import daemon, ownership
 
@@ -18,12 +19,12 @@ _KINDS = ("container", "network", "volume")
 
 
 def describe(allocation: Allocation) -> dict[str, str]:
-    """Return for each node whether it is ready, stopped or missing."""
+    """Return for each node whether it is ready, stopped, paused, cut (of a network) or missing."""
     label = f"{ownership.CLUSTER}={allocation.uuid}"
     with daemon.errors("list the nodes"):
         found = daemon.client().containers.list(all=True, filters={"label": label})
-    states = {container.id: container.status for container in found}
-    return {node.name: _word(states.get(node.id)) for node in allocation.nodes}
+    known = {container.id: container for container in found}
+    return {node.name: _state(node, known.get(node.id)) for node in allocation.nodes}
 
 
 def existing(cluster: str) -> list[Existing]:
@@ -96,7 +97,11 @@ def remove(thing: Existing) -> None:
             return
 
 
-def _word(status: str | None) -> str:
-    if status is None:
+def _state(node: Node, container: Container | None) -> str:
+    if container is None:
         return "missing"
-    return "ready" if status == "running" else "stopped"
+    if container.status != "running":
+        return "paused" if container.status == "paused" else "stopped"
+    networks = container.attrs["NetworkSettings"]["Networks"].values()
+    wanted = {node.control_address, node.experiment_address} - {None}
+    return "ready" if wanted <= {network["IPAddress"] for network in networks} else "cut"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +12,7 @@ from docker.models.containers import Container
 
 from gpubed import host_keys
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties
-from gpubed.backends.local import daemon, image, ownership, runtime
+from gpubed.backends.local import condition, daemon, image, ownership, runtime
 from gpubed.backends.local.node_inputs import UPDATABLE, NodeInputs
 from gpubed.errors import GpubedError
 
@@ -24,11 +25,10 @@ class NodeDriver(Driver):
     """Inputs: see `NodeInputs`. Limits and the link change in place; the rest replaces."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Compare inputs; a node that was found stopped is an update: it is started."""
+        """Compare inputs; what was found broken about a node is an update: it is put right."""
         changed = sorted(key for key in {*olds, *news} if olds.get(key) != news.get(key))
         update = [key for key in changed if key in UPDATABLE]
-        if result.get("running") is False:
-            update.append("running")
+        update += result.get("faults", [])
         return Change(replace=[key for key in changed if key not in UPDATABLE], update=update)
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
@@ -56,19 +56,19 @@ class NodeDriver(Driver):
                 raise
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look at the node; a stopped one is still there."""
+        """Look at the node; one that is stopped, or does not answer, is still there."""
         node = NodeInputs.model_validate(inputs)
         with daemon.errors(f"look at node {node.name}"):
             container = _find(node)
             if container is None or container.id != id:
                 return None
             try:
-                return _result(container, node)
+                return _result(container, node, condition.faults(container, node))
             except NotFound:  # it never came as far as to make its host key
                 return None
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Change limits and link of the running node; start it when it is stopped."""
+        """Change limits and link of the running node; put right what was found broken."""
         node = NodeInputs.model_validate(news)
         with daemon.errors(f"change node {node.name}"):
             container = _find(node)
@@ -78,6 +78,7 @@ class NodeDriver(Driver):
                 )
             runtime.of(node).limit(container, node)
             container.reload()
+            condition.mend(container, node)
             result = _up(container, node)
             if olds.get("public_key") != node.public_key:
                 _exchange_key(container, node)
@@ -189,11 +190,11 @@ def _last_words(container: Container, node: NodeInputs) -> str:
     return "\n".join(f"  | {line}" for line in lines)
 
 
-def _result(container: Container, node: NodeInputs) -> dict[str, Any]:
+def _result(container: Container, node: NodeInputs, faults: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "id": container.id,
         "control_address": node.control.address,
         "experiment_address": node.experiment.address if node.experiment else None,
         "host_keys": [runtime.of(node).host_key(container)],
-        "running": container.status == "running",
+        "faults": list(faults),
     }

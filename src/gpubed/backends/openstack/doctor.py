@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
+from typing import Any
 
 from openstack.connection import Connection
 from pydantic import BaseModel
@@ -124,7 +125,8 @@ def _identity(connection: Connection) -> Finding:
 
 def _region(connection: Connection) -> Finding:
     wanted = connection.config.region_name
-    catalog = connection.session.auth.get_access(connection.session).service_catalog
+    login: Any = connection.session.auth  # of any kind; `get_token` has used it
+    catalog = login.get_access(connection.session).service_catalog
     services = catalog.get_endpoints_data(interface="public").values()
     there = {str(endpoint.region_name) for endpoints in services for endpoint in endpoints}
     if not wanted or wanted in there:

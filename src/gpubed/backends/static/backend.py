@@ -30,6 +30,7 @@ class StaticBackend(Backend):
     name = "static"
     plans_addresses = False
     may_reboot = False
+    removes_disks = False
 
     def __init__(self) -> None:
         self._hosts: dict[str, tuple[ClusterSpec, Host, str]] = {}

@@ -23,6 +23,7 @@ class VirtualWallBackend(Backend):
 
     name = "virtualwall"
     shared_storage = "nfs"
+    leases = True
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what the testbed cannot do."""

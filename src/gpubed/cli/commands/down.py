@@ -39,7 +39,9 @@ def command(
             "there is no volume to keep: what was written is on the nodes' own disks",
             f"copy it first, then gpubed down {cluster}",
         )
-    questions = [f"Remove cluster {cluster} and all its nodes?"]
+    server = lifecycle.shared_disk(paths)
+    lost = f", and the shared storage, which is on the disk of {server}" if server else ""
+    questions = [f"Remove cluster {cluster} and all its nodes{lost}?"]
     if not (keep_data or yes):
         found = lifecycle.data_of(paths, chosen)
         questions += [f"Remove its data, too: {_described(volume)}?" for volume in found]

@@ -1,8 +1,7 @@
 """gpubed plan."""
 
-import os
-
 from gpubed import lifecycle, registry, stack
+from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, find
 from gpubed.cli.ui import UI
 
@@ -12,10 +11,10 @@ _SHOWN = {"create", "update", "replace", "delete"}
 
 def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None) -> int:
     """Show what `up` would create, update, replace and delete; nothing is changed."""
-    ui = UI(as_json)
-    paths = find(cluster)
-    os.environ.pop("GPUBED_EVENTS", None)
-    wanted, result = lifecycle.preview(paths, stack.choose(engine))
+    ui, paths = UI(as_json), find(cluster)
+    chosen = stack.choose(engine)
+    with lifecycle.event_file(paths, "plan", None) as path, Display(ui).following(path):
+        wanted, result, damage = lifecycle.preview(paths, chosen)
     costs = lifecycle.doomed(result)
     others = [step for step in result.steps if step not in costs]
     changes = [
@@ -23,19 +22,23 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         for step in [*costs, *others]
         if step.op in _SHOWN and step.type != "pulumi:pulumi:Stack"
     ]
+    hours = wanted.node_hours
     backend = registry.backend(wanted.backend)
     obstacles, warnings = backend.fits(wanted), backend.warnings(wanted.spec)
     ui.document(
         "plan",
         {
+            "damage": list(damage),
             "changes": changes,
-            "lease": {"duration_s": wanted.spec.lease.duration},
-            "node_hours": round(wanted.node_hours, 2),
+            "lease": None if hours is None else {"duration_s": wanted.spec.lease.duration},
+            "node_hours": None if hours is None else round(hours, 2),
             "obstacles": obstacles,
             "prediction": None,
             "warnings": warnings,
         },
     )
+    for line in damage:
+        ui.mark("fail", line)
     for change in changes:
         kind, name = str(change["urn"]).split("::")[-2:]
         why = f"  ({', '.join(change['why'])})" if change["why"] else ""
@@ -47,7 +50,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     )
     for step in costs:
         ui.mark(step.op, lifecycle.cost(step))
-    ui.say(f"{wanted.node_hours:g} node-hours over the lease")
+    if hours is not None:
+        ui.say(f"{hours:g} node-hours over the lease")
     for group in wanted.spec.nodes:
         if group.simulate:
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")

@@ -14,4 +14,4 @@ def command(cluster: Cluster, as_json: Json = False) -> int:
     document = lifecycle.status(find(cluster), stack.choose(None))
     ui.document("status", {**document, "phases": []})
     report.cluster(ui, cluster, document)
-    return 0 if all(node["state"] == "ready" for node in document["nodes"]) else 1
+    return 0 if document["state"] == "ready" else 1

@@ -1,0 +1,250 @@
+"""What the tasks of role nvidia_driver decide on a node; around them are STAND-INS.
+
+Whole nodes go through it in its molecule scenario and in tests/e2e/test_gpu.py.
+"""
+
+import json
+import os
+
+import pytest
+import yaml
+
+from gpubed.paths import assets
+from support import machines
+from support.role_tasks import play
+
+VERSION = "580.65.06"
+KERNELS = """printf '%s\n' 'linux-image-amd64 installed' 'linux-image-6.1.0-50-amd64 installed' \\
+  'linux-image-cloud-amd64 config-files'"""
+
+
+def choice(**changed):
+    """What `gpubed_driver` answers for one node, node-0."""
+    return {
+        "branch": 580,
+        "source": "nvidia",
+        "open_module": ["node-0"],
+        "fabric_manager": [],
+        "subnet_manager": [],
+        "cuda": 13,
+        "kept": {},
+        "replaced": {},
+        **changed,
+    }
+
+
+def node(folder):
+    """What the role is told of a node."""
+    return {
+        "gpubed_node_id": "node-0-1",
+        "gpubed_state_dir": str(folder),
+        "gpubed_fingerprints": {},
+        "nvidia_driver_nodes": ["node-0"],
+        "hardware_root": str(folder),
+    }
+
+
+def tasks(folder, entry, *, kept=None, **options):
+    """Run some tasks of the role where gpubed's own driver stays, if `kept` names one."""
+    given = {
+        "__nvidia_driver_choice": choice(kept={"node-0": kept} if kept else {}),
+        "__nvidia_driver_note": {"rc": 0, "stdout_lines": ["nvidia-driver-cuda"]},
+        **node(folder),
+        **options,
+    }
+    return play(folder, "nvidia_driver", entry, **given)
+
+
+@pytest.fixture
+def chosen(tmp_path):
+    """A function that runs the whole role in check mode on a node with two T4."""
+
+    def run(installed=None, *, ours=False, nouveau=False, **options):
+        told = machines.facts("t4", tmp_path / "machine", driver=False)
+        told["driver"] |= {"installed": installed, "loaded": installed, "nouveau": nouveau}
+        (tmp_path / "facts").mkdir()
+        (tmp_path / "facts/node-0-1.json").write_text(json.dumps(told))
+        programs = {
+            "cat": "echo nvidia-driver-cuda" if ours else "exit 1",
+            "modinfo": f"echo {VERSION}",
+            "dpkg": 'echo "$2 install"',
+        }
+        return play(
+            tmp_path,
+            "nvidia_driver",
+            "managed",
+            programs=programs,
+            check=True,
+            **{**node(tmp_path), "hardware_facts": told, **kept_files(tmp_path), **options},
+        )
+
+    return run
+
+
+def kept_files(folder):
+    """Places in a test's folder for what keep.yml writes."""
+    names = ("unattended", "leaving", "noted", "pin")
+    return {f"__nvidia_driver_{name}": str(folder / name) for name in names}
+
+
+def test_a_driver_of_gpubeds_own_is_held(chosen):
+    done = chosen(VERSION, ours=True)
+    assert done.tasks["Hold the packages"] == "changed", done.said
+    assert done.tasks["Let the owner have the driver then"] == "changed", done.said
+
+
+def test_a_driver_that_an_owner_installed_is_not_held_nor_called_gpubeds(chosen):
+    done = chosen(VERSION, nvidia_driver_may_reboot=False)
+    assert done.code == 0, done.said
+    assert "Note the version that stays" in done.tasks
+    assert "Hold the packages" not in done.tasks
+    assert "changed" not in done.tasks.values()
+
+
+def test_leave_to_reboot_is_asked_for_before_anything_is_changed(chosen):
+    done = chosen(nouveau=True, nvidia_driver_may_reboot=False)
+    assert done.code != 0
+    assert "node-0 would have to reboot for its driver (nouveau has the GPUs)" in done.said
+    assert list(done.tasks)[-1] == "Check that a node which will have to reboot may"
+    assert "changed" not in done.tasks.values()
+    assert not [call for call in done.calls if call.startswith("base.")]
+
+
+def test_after_a_kernel_update_the_module_is_built_in_the_next_run(tmp_path):
+    built = tmp_path / "built"
+    done = tasks(
+        tmp_path,
+        "stay",
+        kept=VERSION,
+        programs={
+            "dpkg-query": KERNELS,
+            "modinfo": f"[ -e {built} ] && echo {VERSION}",
+            "dkms": f"touch {built}",
+        },
+        __nvidia_driver_target=VERSION,
+        __nvidia_driver_module_names=["nvidia"],
+    )
+    assert done.code == 0, done.said
+    assert "dkms autoinstall --kernelver 6.1.0-50-amd64" in done.calls
+    assert "base.packages linux-headers-6.1.0-50-amd64 linux-headers-amd64" in done.calls
+
+
+def test_each_run_looks_at_the_module_of_a_driver_that_is_changed_or_stays():
+    folder = assets() / "roles/nvidia_driver/tasks"
+    for name in ("replace", "stay", "install"):
+        included = [
+            task.get("ansible.builtin.include_tasks")
+            for task in yaml.safe_load((folder / f"{name}.yml").read_text())
+        ]
+        assert "module.yml" in included, name
+
+
+def test_a_driver_that_stays_gets_the_headers_of_the_next_kernels(tmp_path):
+    """A metapackage of kernels brings new ones; modules are built for those with headers."""
+    programs = {"dpkg-query": KERNELS, "modinfo": f"echo {VERSION}"}
+    done = tasks(tmp_path, "stay", kept=VERSION, programs=programs)
+    assert "base.packages linux-headers-amd64" in done.calls
+    assert not [call for call in done.calls if call.startswith("dkms")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a file of root's")
+def test_the_persistence_daemon_runs_as_its_packages_user(tmp_path):
+    unit, ours = tmp_path / "nvidia-persistenced.service", tmp_path / "drop-in.d/gpubed.conf"
+    start = "ExecStart=/usr/bin/nvidia-persistenced --user nvpd"
+    unit.write_text(f"[Service]\n{start} --no-persistence-mode\n")
+    tasks(
+        tmp_path,
+        "persistence",
+        __nvidia_driver_units={"files": [{"path": str(unit)}]},
+        __nvidia_driver_persistence=str(ours),
+    )
+    assert ours.read_text().splitlines()[-1] == start
+
+
+@pytest.mark.parametrize("offered", [["535.261.03"], []])
+def test_a_source_that_offers_the_driver_is_used_as_it_is(tmp_path, offered):
+    there = choice(branch=535, source="distribution")
+    done = tasks(
+        tmp_path, "source_distribution", __nvidia_driver_choice=there, base_offered=offered
+    )
+    added = [call for call in done.calls if call.startswith("base.components")]
+    assert bool(added) == (not offered)
+
+
+FABRIC = f"""case $2 in
+nvidia-fabricmanager-580) echo "$2 | {VERSION}-1 | https://developer.download.nvidia.com" ;;
+esac"""
+
+
+@pytest.mark.parametrize(
+    ("board", "version", "packages"),
+    [
+        ({}, "580.82.07", {"nvidia-driver-cuda", "nvidia-kernel-open-dkms"}),
+        # There is a newer driver, but no Fabric Manager of its version.
+        (
+            {"fabric_manager": ["node-0"], "subnet_manager": ["node-0"]},
+            VERSION,
+            {"nvidia-fabricmanager-580", "nvlsm"},
+        ),
+    ],
+)
+def test_fabric_manager_has_the_drivers_version(tmp_path, board, version, packages):
+    done = tasks(
+        tmp_path,
+        "version",
+        programs={"apt-cache": FABRIC, "dpkg-query": "exit 1"},
+        tell=["__nvidia_driver_wanted", "__nvidia_driver_packages"],
+        __nvidia_driver_choice=choice(**board),
+        base_offered=["580.82.07", VERSION],
+        base_known=[],
+    )
+    assert done.told["__nvidia_driver_wanted"] == version, done.said
+    listed = set(done.told["__nvidia_driver_packages"])
+    assert packages <= listed
+    assert ("nvlsm" in listed) == ("subnet_manager" in board)
+
+
+def test_services_that_it_started_are_stopped_before_the_packages_go(tmp_path):
+    """Else the links that start them at boot would be left."""
+    noted = tmp_path / "noted"
+    noted.write_text("nvidia-gpubed-test\n")
+    done = tasks(
+        tmp_path,
+        "absent",
+        check=True,
+        __nvidia_driver_noted=str(noted),
+        __nvidia_driver_files=[str(noted)],
+        __nvidia_driver_persistence=str(tmp_path / "drop-in.d/gpubed.conf"),
+    )
+    names = list(done.tasks)
+    assert names.index("Stop what belongs to it") < names.index("Remove the packages"), done.said
+
+
+@pytest.mark.parametrize("installed", [VERSION, "580.82.07"])
+def test_fabric_manager_of_another_version_is_refused(tmp_path, installed):
+    done = tasks(
+        tmp_path,
+        "check",
+        programs={"dpkg-query": f"echo 'installed {installed}-1'"},
+        hardware_facts={"driver": {"loaded": VERSION}, "gpus": [{"driver": VERSION, "index": 0}]},
+        __nvidia_driver_wanted=VERSION,
+        __nvidia_driver_choice=choice(fabric_manager=["node-0"]),
+    )
+    assert (done.code == 0) == (installed == VERSION)
+    assert (f"Fabric Manager is {installed}-1 and the driver {VERSION}" in done.said) == (
+        done.code != 0
+    )
+
+
+def test_adapters_that_lead_to_nvswitches_are_driven_at_every_boot(tmp_path):
+    """From NVLink 5 on: B200's NVSwitches are not on the bus."""
+    done = tasks(
+        tmp_path,
+        "services",
+        check=True,
+        __nvidia_driver_wanted=VERSION,
+        __nvidia_driver_choice=choice(subnet_manager=["node-0"]),
+        __nvidia_driver_bridges=str(tmp_path / "gpubed-nvlink.conf"),
+    )
+    name = "Load the modules of these adapters at every boot"
+    assert done.tasks.get(name) == "changed", done.said

@@ -1,0 +1,101 @@
+"""A job ends with its owner. The connection to the head is a STAND-IN: a shell of this machine."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed.launchers import ssh
+from gpubed.launchers.base import Launch
+
+WAIT_S = 15
+
+
+@pytest.fixture
+def launch(monkeypatch, tmp_path):
+    """A function that starts a command as the head does; horovodrun is a STAND-IN."""
+    program = tmp_path / "bin/gpubed-horovodrun"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(ssh, "on_head", lambda _cluster, _granted, script: ["sh", "-c", script])
+    (tmp_path / "run").mkdir()
+
+    def run(script, on_output=lambda _line: None):
+        job = Launch(str(tmp_path / "run"), ["sh", "-c", script], {"NAME": "a b"}, 1)
+        return ssh.create().run(SimpleNamespace(), SimpleNamespace(), job, on_output)
+
+    run.heartbeat = tmp_path / "run/.heartbeat"
+    return run
+
+
+def runs(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_lines_and_the_exit_code_come_back(launch):
+    lines = []
+    assert launch('echo "$NAME"; echo two >&2; exit 3', lines.append) == 3
+    assert lines == ["a b", "two"]
+    assert launch.heartbeat.read_text() == "end\n"
+
+
+def test_while_somebody_waits_there_are_heartbeats(launch, monkeypatch):
+    monkeypatch.setattr(ssh, "_BEAT_S", 0.1)
+    assert launch("sleep 1; cat .heartbeat > seen") == 0
+    assert int((launch.heartbeat.parent / "seen").read_text()) > 2
+
+
+def test_an_interruption_ends_the_job(launch):
+    pids = []
+
+    def interrupt(line):
+        pids.append(int(line))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        launch("echo $$; sleep 60", interrupt)
+    assert not runs(pids[0])
+
+
+def test_a_cut_connection_ends_the_job(launch, monkeypatch):
+    """Nobody says goodbye: the lines just stop to come."""
+    monkeypatch.setattr(ssh, "SILENCE_S", 1)
+    monkeypatch.setattr(ssh, "_BEAT_S", 60)
+    pids = []
+    assert launch("echo $$; sleep 60", pids.append) != 0
+    assert not runs(int(pids[0]))
+    assert launch.heartbeat.read_text() == "end\n"
+
+
+def test_a_killed_controller_ends_the_job(launch, tmp_path):
+    program = """
+import sys
+from gpubed.launchers import ssh
+ssh._own(["sh", "-c", sys.argv[1]], lambda line: print(line, flush=True))
+"""
+    start = ssh._START.format(
+        folder=tmp_path / "run", command="sh -c 'echo $$; sleep 60'", silence=60
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program, f"bash -c {ssh.shlex.quote(start)}"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    pid = int(owner.stdout.readline())
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    wait_for(lambda: not runs(pid))

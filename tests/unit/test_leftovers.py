@@ -1,0 +1,74 @@
+"""What an earlier run has left is found, named and ended; sessions are STAND-INs: shells here."""
+
+import os
+import subprocess
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed.launchers import leftovers
+from gpubed.ssh import CommandResult
+from support.samples import sample_allocation, sample_plan
+
+
+@pytest.fixture
+def granted(monkeypatch):
+    class Here:
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def run(self, command, *words, **_):
+            line = command % words if words else command
+            done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+            return CommandResult(done.stdout, done.stderr, done.returncode, 0.0)
+
+    monkeypatch.setattr(leftovers, "SSH", Here)
+    return sample_allocation(sample_plan(nodes=[{"name": "node", "count": 1}]))
+
+
+@pytest.fixture
+def rank(tmp_path):
+    """A process of a run, whose heartbeat's file says how that run is."""
+    beat = tmp_path / "20260101-digits/.heartbeat"
+    beat.parent.mkdir()
+    beat.write_text("7\n")
+    environment = {**os.environ, "GPUBED_HEARTBEAT": str(beat)}
+    process = subprocess.Popen(["sleep", "60"], env=environment)
+    yield process, beat
+    process.kill()
+    process.wait()
+
+
+def test_what_has_no_owner_is_ended(granted, rank):
+    process, beat = rank
+    os.utime(beat, (0, time.time() - 100))
+    [said] = leftovers.end(SimpleNamespace(), granted)
+    assert said == (
+        "run 20260101-digits has no owner any more; ended what it left: 1 process(es) on node-0"
+    )
+    assert process.wait(5) == -15
+
+
+def test_what_was_told_to_end_has_none(granted, rank):
+    _, beat = rank
+    beat.write_text("end\n")
+    [said] = leftovers.end(SimpleNamespace(), granted)
+    assert "no owner" in said
+
+
+def test_what_is_at_work_is_named_and_left_alone(granted, rank):
+    process, _ = rank
+    [said] = leftovers.end(SimpleNamespace(), granted)
+    assert said.startswith("run 20260101-digits is still at work (1 process(es) on node-0)")
+    assert process.poll() is None
+
+
+def test_nothing_is_nothing(granted):
+    assert list(leftovers.end(SimpleNamespace(), granted)) == []

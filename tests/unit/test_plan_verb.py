@@ -1,0 +1,44 @@
+"""`gpubed plan` as a user runs it: a real process and the embedded engine."""
+
+import json
+
+import pytest
+
+from support.cluster import Cluster
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    return Cluster(tmp_path, "lab", configure=False)
+
+
+def log(cluster):
+    (path,) = (cluster.state / "logs").glob("*-plan.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_step_is_in_the_log(cluster):
+    document = cluster.json("plan", "--engine", "embedded")
+    assert document["changes"]
+    steps = [event for event in log(cluster) if event["what"] == "resource"]
+    assert {step["status"] for step in steps} == {"planned"}
+    assert {c["urn"] for c in document["changes"]} <= {step["urn"] for step in steps}
+
+
+def test_a_testbed_without_leases_costs_no_node_hours(cluster):
+    assert "node-hours" not in cluster.call("plan", "--engine", "embedded").stdout
+    document = cluster.json("plan", "--engine", "embedded")
+    assert (document["node_hours"], document["lease"]) == (None, None)
+
+
+def test_an_error_of_many_lines_is_shown_whole(cluster):
+    program = cluster.root / "stacks" / "cluster" / "__main__.py"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        "from gpubed.errors import Refused\n"
+        "raise Refused('there is no flavor huge\\n  there is no image old', 'take others')\n"
+    )
+    done = cluster.call("plan", "--engine", "embedded", rc=1)
+    assert "there is no flavor huge" in done.stderr
+    assert "there is no image old" in done.stderr
+    assert "Traceback" not in done.stderr.partition("error:")[2]
