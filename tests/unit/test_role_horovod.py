@@ -26,6 +26,7 @@ def test_a_node_without_ranks_has_settings_for_what_is_started_there():
         hardware_facts={},
         ansible_facts={"processor_nproc": 8},
         __horovod_address="10.0.0.1",
+        __horovod_secrets="/shared/rendezvous",
         __horovod_interface="eth1",
         __horovod_network={"subnet": "10.0.0.0/24"},
         __horovod_node=NODES[0],

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -168,8 +169,9 @@ def test_a_rank_whose_job_asked_for_no_gpu_sees_none(srun, monkeypatch):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_ranks_of_a_node_see_all_gpus_of_their_job(srun, monkeypatch):
-    """Each takes its own; NCCL reaches its neighbours' memory only if it sees them, too."""
+@pytest.fixture
+def started(srun, monkeypatch, tmp_path):
+    """Return a function that starts two ranks of a command: what srun was given, and the secret."""
     given = []
     hosts = SimpleNamespace(
         parse_hosts=lambda _: [SimpleNamespace(slots=2)],
@@ -181,13 +183,40 @@ def test_ranks_of_a_node_see_all_gpus_of_their_job(srun, monkeypatch):
     rendezvous = SimpleNamespace(RendezvousServer=lambda: server)
     for name, module in (("common.util.hosts", hosts), ("http.http_server", rendezvous)):
         monkeypatch.setitem(sys.modules, f"horovod.runner.{name}", module)
-    monkeypatch.setattr(
-        srun.subprocess,
-        "run",
-        lambda words, env, check: given.append((words, env)) or SimpleNamespace(returncode=0),
-    )
-    os.environ |= {"GPUBED_ADDRESS": "10.0.0.1", "SLURM_GPUS_PER_TASK": "1"}
-    assert srun.start("node-0:2", ["true"]) == 0
-    [(words, environment)] = given
+
+    def run(words, env, check):
+        secret = env.get("HOROVOD_SECRET_FILE")
+        given.append((words, env, secret and Path(secret).read_text()))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(srun.subprocess, "run", run)
+    os.environ |= {
+        "GPUBED_ADDRESS": "10.0.0.1",
+        "GPUBED_SECRETS": str(tmp_path),
+        "SLURM_GPUS_PER_TASK": "1",
+    }
+
+    def start(*command):
+        assert srun.start("node-0:2", [*command]) == 0
+        assert not list(tmp_path.iterdir()), "the secret ends with its run"
+        return given.pop()
+
+    return start
+
+
+def test_ranks_of_a_node_see_all_gpus_of_their_job(srun, started):
+    """Each takes its own; NCCL reaches its neighbours' memory only if it sees them, too."""
+    words, environment, _ = started("true")
     assert {"srun", "--ntasks=2", "gpubed-srun", "--rank"} <= set(words)
     assert not srun.BINDING & set(environment)
+
+
+def test_ranks_find_each_other_with_a_secret_of_the_run(started):
+    words, environment, secret = started("true")
+    assert len(secret) >= 32
+    assert secret not in " ".join([*words, *environment.values()])
+    assert started("true")[2] != secret
+
+
+def test_ranks_that_may_have_another_horovod_have_none(started):
+    assert started("gpubed-container", "image", "true")[2] is None
