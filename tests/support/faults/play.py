@@ -24,7 +24,7 @@ COMMAND = re.compile(
 # Identities, addresses, fingerprints and process ids.
 OWN = re.compile(
     r"[0-9a-f]{8}-[0-9a-f-]{27}|\b\d+\.\d+\.\d+\.\d+\b|SHA256:\S+"
-    r"|(?<=pid )\d+|\d{4}-\d\d-\d\d [\d:]+"
+    r"|(?<=lab-)[0-9a-f]{8}(?=-)|(?<=pid )\d+|\d{4}-\d\d-\d\d [\d:]+"
 )
 LONGEST = 5
 
