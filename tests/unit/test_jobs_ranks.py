@@ -6,6 +6,7 @@ import pytest
 
 from gpubed import jobs, registry
 from gpubed.errors import UsageError
+from gpubed.launchers import leftovers
 from gpubed.paths import ClusterPaths, Project
 from support.samples import sample_allocation, sample_plan
 
@@ -39,6 +40,7 @@ def run(monkeypatch, tmp_path):
     def on(*slots):
         head = Head()
         monkeypatch.setattr(jobs, "SSH", lambda *_: head)
+        monkeypatch.setattr(leftovers, "end", lambda *_: [])
         starter = SimpleNamespace(run=lambda *_: 0)
         monkeypatch.setattr(registry, "launcher", lambda _: starter)
         plan = sample_plan(nodes=[{"name": "node", "count": len(slots)}])
