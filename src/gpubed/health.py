@@ -6,7 +6,7 @@ controller is there; this asks it and hands on what a person decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -65,6 +65,13 @@ def look(cluster: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
         return list(pool.map(lambda node: _look(cluster, node), nodes))
 
 
+def unwell(cluster: ClusterPaths, plan: ClusterPlan, nodes: Sequence[Node]) -> list[NodeHealth]:
+    """Return the nodes that jobs leave out; none where nodes do not look after themselves."""
+    if not nodes or "health" not in roles.active(plan):
+        return []
+    return [found for found in look(cluster, nodes) if found.state != "well"]
+
+
 def usable(
     cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation
 ) -> tuple[Allocation, list[NodeHealth]]:
@@ -74,9 +81,7 @@ def usable(
         GpubedError: The head is not well: nothing can start without it.
         Unreachable: The head does not answer, or somebody else does in its place.
     """
-    if not allocation.nodes or "health" not in roles.active(plan):
-        return allocation, []
-    left_out = [found for found in look(cluster, allocation.nodes) if found.state != "well"]
+    left_out = unwell(cluster, plan, allocation.nodes)
     names = {found.node for found in left_out}
     if allocation.head.name in names:
         greet(allocation.head, cluster)
@@ -121,7 +126,6 @@ def _look(cluster: ClusterPaths, node: Node) -> NodeHealth:
         told = reading.reply(answer.stdout, "its health").json(dict[str, Any])
         return NodeHealth.model_validate({**told, "node": node.name})
     except (Unreadable, ValueError):
-        raise GpubedError(
-            f"node {node.name} cannot tell how it is: {answer.stderr.strip()}",
-            f"gpubed configure {cluster.name} --tags health",
-        ) from None
+        mute = f"it cannot tell how it is: {answer.stderr.strip() or 'no word'}"
+        repair = f"gpubed configure {cluster.name} --tags health"
+        return NodeHealth(node=node.name, problems=(f"{mute}; repair: {repair}",))

@@ -16,6 +16,7 @@ from gpubed import (
     applied,
     condition,
     handover,
+    health,
     identities,
     left_out,
     progress,
@@ -277,14 +278,18 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     backend = registry.backend(granted.backend)
     wanted = from_file(cluster.spec)
     now = condition.look(cluster, wanted, granted, backend)
-    states = now.nodes
+    unwell = _unwell(cluster, wanted, granted, now)
     verified = _verified(cluster)
     found = hardware.of_cluster(cluster.facts, granted)
     return {
         "engine": engine,
-        "state": now.state,
+        "state": "degraded" if unwell else now.state,
         "nodes": [
-            _node_row(node, states[node.name], found.get(node.name)) for node in granted.nodes
+            {
+                **_node_row(node, now.nodes[node.name], found.get(node.name)),
+                **unwell.get(node.name, {}),
+            }
+            for node in granted.nodes
         ],
         "failed": [failure.model_dump() for failure in granted.failed],
         "lease": _lease(cluster, wanted, granted).document(),
@@ -402,11 +407,21 @@ def _services(wanted: ClusterPlan, granted: Allocation, now: Condition) -> list[
     return [{**service, "reason": now.services.get(service["name"], "")} for service in known]
 
 
+def _unwell(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, now: Condition
+) -> dict[str, dict[str, str]]:
+    """Return what nodes that answer say against themselves, as parts of their rows, by name."""
+    there = [node for node in granted.nodes if now.nodes[node.name] == "ready"]
+    looked = health.unwell(cluster, wanted, there) if wanted.spec.configure else []
+    return {found.node: {"state": found.state, "reason": found.reason} for found in looked}
+
+
 def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
     return {
         "name": node.name,
         "id": node.id,
         "state": state,
+        "reason": "",
         "role": node.role,
         "control_address": node.control_address,
         "experiment_address": node.experiment_address,

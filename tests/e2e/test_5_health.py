@@ -34,6 +34,10 @@ def test_a_quarantined_node_is_left_out_and_fails_verify_until_it_is_requalified
     found = states(cluster, "--quarantine", "node-2", "--reason", "fan is loud")
     assert found == {"node-0": "well", "node-1": "well", "node-2": "quarantined"}
     assert set(states(cluster, rc=1)) == {"node-0", "node-1", "node-2"}
+    shown = {node["name"]: node for node in cluster.json("status", rc=1)["nodes"]}["node-2"]
+    assert (shown["state"], shown["reason"]) == ("quarantined", "fan is loud")
+    said = cluster.call("status", rc=1)
+    assert f"gpubed health {cluster.name} --requalify node-2" in said.stdout
     result = cluster.json("run", "digits")
     assert (result["status"], result["world_size"]) == ("ok", 2)
     assert result["left_out"] == {"node-2": "fan is loud"}

@@ -165,6 +165,7 @@ def test_a_driver_is_upgraded_and_rolled_back(cluster):
     pin_driver(cluster, None)
 
 
+PROMETHEUS = "http://127.0.0.1:9090/api/v1"
 FAULTS = {
     "fallen-off-bus": "fallen off the bus|is lost|Unable to determine",
     "xid-79": "Xid 79",
@@ -202,12 +203,28 @@ def test_a_gpu_that_fails_is_found_left_out_and_requalified(cluster, fault):
         assert found["state"] == "quarantined"
         reason = found["quarantine"]["reason"]
         assert re.search(FAULTS[fault], reason), reason
+        shown = {n["name"]: n for n in cluster.json("status", rc=1)["nodes"]}[node]
+        assert shown["state"] == "quarantined"
+        assert re.search(FAULTS[fault], shown["reason"])
+        assert alarmed(cluster, node)
         result = cluster.json("run", "digits", "--set", "epochs=2", rc=1)
         assert list(result["left_out"]) == [node], "only its accuracy may be too low"
         assert states(cluster, "--requalify", node, rc=1)[node]["state"] == "quarantined"
     finally:
         cluster.node(node, "sudo gpubed-simulate heal")
     assert states(cluster, "--requalify", node)[node]["state"] == "well"
+
+
+def alarmed(cluster, node):
+    """Wait until Prometheus knows of a quarantine; tell whether it came to that."""
+    query = f'gpubed_node_quarantined{{node="{node}"}} == 1'
+    ask = f"curl -sSG --noproxy '*' {PROMETHEUS}/query --data-urlencode 'query={query}'"
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if json.loads(cluster.node("head", ask))["data"]["result"]:
+            return True
+        time.sleep(2)
+    return False
 
 
 def has_nvlink(cluster, node):

@@ -29,8 +29,15 @@ def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
         ui.say(f"{service['name']}: {service['url']}")
         if service["reason"]:
             ui.mark("fail", service["reason"])
-    if document["state"] != "ready":
+    unwell = [row for row in document["nodes"] if row["reason"]]
+    for row in unwell:
+        ui.mark("fail", f"{row['name']} is {row['state']}, so jobs leave it out: {row['reason']}")
+        if row["state"] == "quarantined":
+            ui.say(f"when it is repaired: gpubed health {name} --requalify {row['name']}")
+    others = [row for row in document["nodes"] if row["state"] != "ready" and not row["reason"]]
+    if others or any(service["reason"] for service in document["services"]):
         ui.mark("fail", f"not whole: gpubed up {name} puts it right")
+    if document["state"] != "ready":
         return
     ui.say(
         f"next: gpubed open {name} --print    gpubed run {name} digits    gpubed ssh {name} head"
