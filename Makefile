@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-live fuzz bench audit lint format docs lock clean
+.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-exposure test-live fuzz bench audit lint format docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -47,6 +47,10 @@ test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=
 test-faults: ## break a small cluster, follow each hint to its end; writes docs/reference/faults.md, FAULTS="killed key" for a part
 	@./setup.sh test
 	@$(BIN)/python -m tests.faults $(FAULTS)
+
+test-exposure: ## what the running CLUSTER shows to its networks; writes docs/reference/security.md
+	@./setup.sh test
+	@$(BIN)/python -m tests.exposure $(CLUSTER)
 
 test-live: ## what needs a testbed or the real Pulumi CLI
 	@./setup.sh test

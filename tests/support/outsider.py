@@ -1,0 +1,55 @@
+"""A machine of its own that reaches the nodes through this host, and what it finds open."""
+
+import subprocess
+import uuid
+from contextlib import contextmanager
+
+SCAN = """
+import socket, sys
+from concurrent.futures import ThreadPoolExecutor
+def knock(port):
+    try:
+        socket.create_connection((sys.argv[1], port), timeout=1).close()
+    except OSError:
+        return None
+    return port
+with ThreadPoolExecutor(256) as pool:
+    print(*[p for p in pool.map(knock, map(int, sys.argv[2].split(","))) if p])
+"""
+
+
+@contextmanager
+def outsider(bridge):
+    """A machine of its own: a network namespace, routed to the nodes through this host."""
+    name, veth = f"gpubed-{uuid.uuid4().hex[:6]}", f"gb{uuid.uuid4().hex[:6]}"
+
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True)
+
+    ip("netns", "add", name)
+    try:
+        ip("link", "add", veth, "type", "veth", "peer", "name", "eth0", "netns", name)
+        ip("addr", "add", "203.0.113.1/30", "dev", veth)
+        ip("link", "set", veth, "up")
+        ip("-n", name, "addr", "add", "203.0.113.2/30", "dev", "eth0")
+        ip("-n", name, "link", "set", "eth0", "up")
+        ip("-n", name, "route", "add", "default", "via", "203.0.113.1")
+        # Docker isolates its bridges from other interfaces; open a path for this one.
+        rule = ["-i", veth, "-o", bridge, "-j", "ACCEPT"]
+        subprocess.run(["iptables", "-I", "DOCKER-USER", *rule], check=True)
+        subprocess.run(["sysctl", "-qw", "net.ipv4.ip_forward=1"], check=True)
+        try:
+            yield name
+        finally:
+            subprocess.run(["iptables", "-D", "DOCKER-USER", *rule], check=True)
+    finally:
+        subprocess.run(["ip", "link", "del", veth], check=False)
+        ip("netns", "del", name)
+
+
+def scan(namespace, address, ports):
+    """Return those of an address's TCP ports that answer a namespace; None is this machine's."""
+    inside = ["ip", "netns", "exec", namespace] if namespace else []
+    command = [*inside, "python3", "-c", SCAN, address, ",".join(map(str, ports))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {int(port) for port in done.stdout.split()}
