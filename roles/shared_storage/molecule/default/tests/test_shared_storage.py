@@ -11,7 +11,7 @@ def test_nobody_removes_what_is_anothers(host):
     assert host.file("/shared").mode == 0o1775
 
 
-@pytest.mark.parametrize("folder", ["datasets", "env", "notebooks", "runs", "wheels"])
+@pytest.mark.parametrize("folder", ["datasets", "env", "runs", "wheels"])
 def test_folders_belong_to_the_user(host, folder):
     assert host.file(f"/shared/{folder}").user == "gpubed"
 
