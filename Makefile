@@ -22,7 +22,7 @@ down: setup ## remove CLUSTER and everything that carries its id
 test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
 	@./setup.sh test
 	@$(MAKE) --no-print-directory lint
-	@$(PYTEST) tests --durations=15 -m "not services and not testbeds and not vms and not simulated"
+	@$(PYTEST) tests --durations=15 -m "not services and not testbeds and not vms and not simulated and not faults"
 
 test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
 	@./setup.sh test
@@ -44,9 +44,10 @@ test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=
 	@./setup.sh test
 	@$(BIN)/python tests/molecule/matrix.py $(ROLES) --images $(IMAGES) --jobs $(or $(JOBS),1) $(if $(CHANGED),--changed) $(if $(MINUTES),--minutes $(MINUTES))
 
-test-faults: ## break a small cluster, follow each hint to its end; writes docs/reference/faults.md, FAULTS="killed key" for a part
+test-faults: ## break small clusters, follow each hint to its end; writes docs/reference/faults.md; FAULTS="killed key" for a part
 	@./setup.sh test
 	@$(BIN)/python -m tests.faults $(FAULTS)
+	@$(if $(FAULTS),true,$(PYTEST) tests/e2e -m faults)
 
 test-exposure: ## what the running CLUSTER shows to its networks; writes docs/reference/security.md
 	@./setup.sh test

@@ -6,7 +6,7 @@ from support.faults.play import Play
 from support.faults.ways import FAULTS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
-QUICK = ("paused", "sshd", "renamed", "allocation")
+QUICK = ("sshd", "renamed")
 
 
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f.name in QUICK], ids=lambda f: f.name)

@@ -9,7 +9,7 @@ import docker as docker_client
 import pytest
 from docker.types import IPAMConfig, IPAMPool
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+pytestmark = [pytest.mark.faults, pytest.mark.e2e, pytest.mark.docker]
 
 FILE = "/shared/results.txt"
 NODES = {"node-0", "node-1"}

@@ -10,7 +10,7 @@ import pytest
 
 from gpubed import runlock
 
-pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
+pytestmark = [pytest.mark.faults, pytest.mark.e2e, pytest.mark.docker]
 
 
 def works_on_nodes(events):

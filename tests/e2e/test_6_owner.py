@@ -11,7 +11,7 @@ import pytest
 from gpubed import allocation
 from gpubed.paths import Project
 
-pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
+pytestmark = [pytest.mark.faults, pytest.mark.e2e, pytest.mark.docker]
 
 RANKS = "pgrep --full '[m]ain.py --' || true"
 
