@@ -9,6 +9,7 @@ Runs with the installer's own Python, which must be the one that the wheels are 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -65,7 +66,10 @@ def download(lines: list[str], store: Path, out: Path) -> None:
         wanted.write_text("\n".join(lines) + "\n")
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
         options = ["--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
-        subprocess.run([*pip, *options, "--dest", fresh, "-r", str(wanted)], check=True)
+        # Gigabytes, and /tmp may be memory.
+        environment = {**os.environ, "TMPDIR": fresh}
+        command = [*pip, *options, "--dest", fresh, "-r", str(wanted)]
+        subprocess.run(command, env=environment, check=True)
         for wheel in Path(fresh).glob("*.whl"):
             folder = store / sha256(wheel)
             folder.mkdir(parents=True, exist_ok=True)
