@@ -89,6 +89,8 @@ def test_driver_is_installed_from_the_archive_and_loaded(node: SSH) -> None:
     node.run("sudo modprobe nvidia")
     assert node.run("sudo modinfo --field version nvidia").stdout.strip() == OLD.removesuffix("-1")
     assert "Open Kernel Module" in node.run("cat /proc/driver/nvidia/version").stdout
+    # Where Slurm 24.11 looks, and falls over what it does not find.
+    assert node.run("cat /sys/bus/pci/drivers/nvidia/*/local_cpulist").stdout.count("\n") == GPUS
     numbers = node.run("stat --format=%t:%T /dev/nvidia0 /dev/nvidia1 /dev/nvidiactl").stdout
     assert numbers.split() == ["c3:0", "c3:1", "c3:ff"]
     assert node.run("sudo systemctl restart nvidia-persistenced").exit_code == 0

@@ -11,6 +11,7 @@ from typing import Any
 
 _LAYERS = Path("/run/gpubed-simulation/layers")
 DEVICES = Path("/sys/bus/pci/devices")
+DRIVERS = Path("/sys/bus/pci/drivers")
 MODULES = Path("/sys/module")
 PROC = Path("/proc/driver")
 _GIGATRANSFERS = {3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
@@ -18,7 +19,7 @@ _GIGATRANSFERS = {3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 
 def cover() -> None:
     """Lay a writable layer over the real folders; nothing happens the second time."""
-    for folder in (DEVICES, MODULES):
+    for folder in (DEVICES, DRIVERS, MODULES):
         if not _is_covered(folder, "overlay"):
             upper, work = (_LAYERS / folder.name / name for name in ("upper", "work"))
             for path in (upper, work):
@@ -78,9 +79,12 @@ def bind(addresses: Iterable[str], module: str | None) -> None:
     """Say which module drives devices; None is none."""
     for address in addresses:
         link = DEVICES / address / "driver"
-        link.unlink(missing_ok=True)
+        for stale in (link, *DRIVERS.glob(f"*/{address}")):
+            stale.unlink(missing_ok=True)
         if module:
             link.symlink_to(f"../../drivers/{module}")
+            (DRIVERS / module).mkdir(exist_ok=True)
+            (DRIVERS / module / address).symlink_to(f"../../devices/{address}")
 
 
 def load(name: str, version: str) -> None:
