@@ -69,9 +69,9 @@ def _rank_image(suite, folder):
 
 
 @contextmanager
-def bare_cluster(root):
+def bare_cluster(root, memory="512 MiB"):
     """Give a project with two nodes that are not configured, not yet up; take it down."""
-    nodes = [{"name": "node", "count": 2, "machine": {"cpus": 1, "memory": "512 MiB"}}]
+    nodes = [{"name": "node", "count": 2, "machine": {"cpus": 1, "memory": memory}}]
     made = Cluster(root, unique("bare"), nodes=nodes, configure=False)
     try:
         yield made

@@ -30,7 +30,8 @@ LISTEN = (
 def guarded(docker, tmp_path_factory):
     """Two nodes behind their firewall; node-0 listens on a port that nobody opened."""
     root = tmp_path_factory.mktemp("project")
-    with bare_cluster(root) as cluster:
+    # sshd has a process for each connection.
+    with bare_cluster(root, memory="6 GiB") as cluster:
         cluster.call("up")
         book = root / "guard.yml"
         book.write_text("- {hosts: all, become: true, roles: [base, ssh_mesh, firewall]}\n")
