@@ -10,7 +10,7 @@ from lxml import etree
 
 from support.am import AmServer, Ghosts, Limits, clock, faults, xml
 from support.am.request import tag
-from support.am.witness import RSPEC_VERSION, Witness, rspec
+from support.am.witness import RSPEC_VERSION, Witness, rspec, until
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,7 @@ def server(site):
     site.faults.clear()
     site.accounts.slices.clear()
     for slice_ in [*site.ledger.slices.values()]:
+        until(lambda slice_=slice_: not slice_.starting)
         site.ledger.delete(slice_, blocking=True)
 
 
