@@ -83,6 +83,8 @@ def usable(
     """
     left_out = unwell(cluster, plan, allocation.nodes)
     names = {found.node for found in left_out}
+    if not names:
+        return allocation, []
     if allocation.head.name in names:
         greet(allocation.head, cluster)
         reason = next(f.reason for f in left_out if f.node == allocation.head.name)
