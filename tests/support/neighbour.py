@@ -1,8 +1,9 @@
 """A machine of somebody else's on a network of the nodes, with whatever address it claims."""
 
 import subprocess
-import uuid
 from contextlib import contextmanager
+
+from support.namespace import ip, linked
 
 _SEND = (
     "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); "
@@ -37,14 +38,7 @@ def on(bridge, *addresses, way=()):
     Args:
         way: Arguments of a further `ip route add`, for what is not on the bridge.
     """
-    name, veth = f"gpubed-{uuid.uuid4().hex[:6]}", f"gb{uuid.uuid4().hex[:6]}"
-
-    def ip(*words):
-        subprocess.run(["ip", *words], check=True)
-
-    ip("netns", "add", name)
-    try:
-        ip("link", "add", veth, "type", "veth", "peer", "name", "eth0", "netns", name)
+    with linked() as (name, veth):
         ip("link", "set", veth, "master", bridge, "up")
         for address in addresses:
             ip("-n", name, "addr", "add", address, "dev", "eth0")
@@ -52,6 +46,3 @@ def on(bridge, *addresses, way=()):
         if way:
             ip("-n", name, "route", "add", *way)
         yield Neighbour(name)
-    finally:
-        subprocess.run(["ip", "link", "del", veth], check=False)
-        ip("netns", "del", name)

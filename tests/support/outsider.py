@@ -1,8 +1,9 @@
 """A machine of its own that reaches the nodes through this host, and what it finds open."""
 
 import subprocess
-import uuid
 from contextlib import contextmanager
+
+from support.namespace import ip, linked
 
 SCAN = """
 import socket, sys
@@ -21,14 +22,7 @@ with ThreadPoolExecutor(256) as pool:
 @contextmanager
 def outsider(bridge):
     """A machine of its own: a network namespace, routed to the nodes through this host."""
-    name, veth = f"gpubed-{uuid.uuid4().hex[:6]}", f"gb{uuid.uuid4().hex[:6]}"
-
-    def ip(*words):
-        subprocess.run(["ip", *words], check=True)
-
-    ip("netns", "add", name)
-    try:
-        ip("link", "add", veth, "type", "veth", "peer", "name", "eth0", "netns", name)
+    with linked() as (name, veth):
         ip("addr", "add", "203.0.113.1/30", "dev", veth)
         ip("link", "set", veth, "up")
         ip("-n", name, "addr", "add", "203.0.113.2/30", "dev", "eth0")
@@ -42,9 +36,6 @@ def outsider(bridge):
             yield name
         finally:
             subprocess.run(["iptables", "-D", "DOCKER-USER", *rule], check=True)
-    finally:
-        subprocess.run(["ip", "link", "del", veth], check=False)
-        ip("netns", "del", name)
 
 
 def scan(namespace, address, ports):

@@ -9,6 +9,7 @@ from gpubed.errors import GpubedError
 from gpubed.launchers import slurm
 from gpubed.launchers.base import Launch
 from support.samples import sample_allocation, sample_plan
+from support.sessions import Session
 
 
 @pytest.fixture
@@ -24,16 +25,7 @@ def asked(monkeypatch):
         allocation = allocation.model_copy(update={"nodes": nodes})
         lines = []
 
-        class Head:
-            def __init__(self, *_):
-                pass
-
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *_):
-                pass
-
+        class Head(Session):
             def run(self, command, *words, **_):
                 lines.append(command % tuple(shlex.quote(str(word)) for word in words))
                 return SimpleNamespace(exit_code=code, stdout=said, stderr="no")

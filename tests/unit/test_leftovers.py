@@ -10,20 +10,12 @@ import pytest
 from gpubed.launchers import leftovers
 from gpubed.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
+from support.sessions import Session
 
 
 @pytest.fixture
 def granted(monkeypatch):
-    class Here:
-        def __init__(self, *_):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
+    class Here(Session):
         def run(self, command, *words, **_):
             line = command % words if words else command
             done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)

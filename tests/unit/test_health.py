@@ -1,0 +1,67 @@
+"""Which nodes jobs may use; what nodes answer is a STAND-IN's."""
+
+import json
+
+import pytest
+
+from gpubed import health
+from gpubed.errors import GpubedError
+from gpubed.paths import ClusterPaths, Project
+from gpubed.ssh import CommandResult
+from support.samples import sample_allocation, sample_plan
+from support.sessions import Session
+
+WELL = json.dumps({"problems": [], "quarantine": None})
+HELD = json.dumps({"problems": [], "quarantine": {"reason": "fan is loud", "since": "2026-01-01"}})
+
+
+@pytest.fixture
+def usable(monkeypatch, tmp_path):
+    """A function from what nodes answer to what is left of the cluster, and what is not."""
+
+    def ask(*answers):
+        plan = sample_plan(nodes=[{"name": "node", "count": max(1, len(answers))}])
+        granted = sample_allocation(plan)
+        granted = granted.model_copy(update={"nodes": granted.nodes[: len(answers)]})
+        told = dict(zip((node.name for node in granted.nodes), answers, strict=True))
+
+        class Node(Session):
+            def __init__(self, node, _):
+                self.name = node.name
+
+            def run(self, *_, **__):
+                return CommandResult(told[self.name], "no such command", 127, 0.0)
+
+        monkeypatch.setattr(health, "SSH", Node)
+        monkeypatch.setattr(health, "greet", lambda *_: None)
+        left, out = health.usable(ClusterPaths(Project(tmp_path), "lab"), plan, granted)
+        return [node.name for node in left.nodes], {found.node: found for found in out}
+
+    return ask
+
+
+def test_all_nodes_that_are_well_are_used(usable):
+    assert usable(WELL, WELL) == (["node-0", "node-1"], {})
+
+
+def test_a_cluster_without_nodes_has_nobody_to_ask(usable):
+    assert usable() == ([], {})
+
+
+def test_a_node_in_quarantine_is_left_out(usable):
+    left, out = usable(WELL, HELD)
+    assert left == ["node-0"]
+    assert (out["node-1"].state, out["node-1"].reason) == ("quarantined", "fan is loud")
+
+
+def test_a_node_that_cannot_tell_how_it_is_is_left_out_with_the_repair(usable):
+    left, out = usable(WELL, "")
+    assert left == ["node-0"]
+    assert out["node-1"].state == "failing"
+    assert "no such command" in out["node-1"].reason
+    assert "gpubed configure lab --tags health" in out["node-1"].reason
+
+
+def test_nothing_starts_without_the_head(usable):
+    with pytest.raises(GpubedError, match="the head node-0 is not well: fan is loud"):
+        usable(HELD, WELL)
