@@ -15,7 +15,7 @@ def knock(port):
         return None
     return port
 with ThreadPoolExecutor(256) as pool:
-    print(*[p for p in pool.map(knock, map(int, sys.argv[2].split(","))) if p])
+    print(*[p for p in pool.map(knock, map(int, sys.stdin.read().split())) if p])
 """
 
 
@@ -41,6 +41,7 @@ def outsider(bridge):
 def scan(namespace, address, ports):
     """Return those of an address's TCP ports that answer a namespace; None is this machine's."""
     inside = ["ip", "netns", "exec", namespace] if namespace else []
-    command = [*inside, "python3", "-c", SCAN, address, ",".join(map(str, ports))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = [*inside, "python3", "-c", SCAN, address]
+    listed = " ".join(map(str, ports))
+    done = subprocess.run(command, input=listed, capture_output=True, text=True, check=True)
     return {int(port) for port in done.stdout.split()}
