@@ -1,7 +1,9 @@
 """A machine of its own that reaches the nodes through this host, and what it finds open."""
 
+import json
 import subprocess
 from contextlib import contextmanager
+from ipaddress import ip_network
 
 from support.namespace import ip, linked
 
@@ -23,11 +25,12 @@ with ThreadPoolExecutor(256) as pool:
 def outsider(bridge):
     """A machine of its own: a network namespace, routed to the nodes through this host."""
     with linked() as (name, veth):
-        ip("addr", "add", "203.0.113.1/30", "dev", veth)
+        here, there = _free()
+        ip("addr", "add", f"{here}/30", "dev", veth)
         ip("link", "set", veth, "up")
-        ip("-n", name, "addr", "add", "203.0.113.2/30", "dev", "eth0")
+        ip("-n", name, "addr", "add", f"{there}/30", "dev", "eth0")
         ip("-n", name, "link", "set", "eth0", "up")
-        ip("-n", name, "route", "add", "default", "via", "203.0.113.1")
+        ip("-n", name, "route", "add", "default", "via", str(here))
         # Docker isolates its bridges from other interfaces; open a path for this one.
         rule = ["-i", veth, "-o", bridge, "-j", "ACCEPT"]
         subprocess.run(["iptables", "-I", "DOCKER-USER", *rule], check=True)
@@ -36,6 +39,16 @@ def outsider(bridge):
             yield name
         finally:
             subprocess.run(["iptables", "-D", "DOCKER-USER", *rule], check=True)
+
+
+def _free():
+    """Return the two addresses of a link that no interface has: a killed run leaves its own."""
+    shown = subprocess.run(["ip", "-j", "-4", "addr"], capture_output=True, text=True, check=True)
+    taken = {
+        each["local"] for link in json.loads(shown.stdout) for each in link.get("addr_info", [])
+    }
+    links = (list(net.hosts()) for net in ip_network("203.0.113.0/24").subnets(new_prefix=30))
+    return next(pair for pair in links if str(pair[0]) not in taken)
 
 
 def scan(namespace, address, ports):
