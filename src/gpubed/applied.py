@@ -14,6 +14,10 @@ from gpubed import files, reading
 from gpubed.allocation import Allocation
 from gpubed.paths import ClusterPaths
 
+# What the playbook's `gpubed_applied` writes for a role that a run began and did not finish: the
+# next one calls its handlers, whatever it finds changed.
+_BEGUN, _AGAIN = "begun", "begun-again"
+
 
 def missing(
     cluster: ClusterPaths, allocation: Allocation, fingerprints: Mapping[str, str]
@@ -39,17 +43,20 @@ def forget(
 ) -> None:
     """Forget what nodes have, so that it is applied again.
 
+    What a run began and did not finish stays known: services may run with what was before.
+
     Args:
-        nodes: Nodes that have lost what roles rest on, by name: everything is forgotten.
-        roles: Roles that do not do what they should, whatever the node.
+        nodes: Nodes that have lost what roles rest on, by name: every role is applied again.
+        roles: Roles that do not do what they should, whatever the node: applied again, and
+            their services restarted.
     """
     for node in allocation.nodes:
-        path, done = cluster.applied / f"{node.id}.json", _record(cluster, node.id)
+        done = _record(cluster, node.id)
+        kept = {role: _AGAIN if role in roles else had for role, had in done.items()}
         if node.name in nodes:
-            path.unlink(missing_ok=True)
-        elif set(roles) & set(done):
-            kept = {role: had for role, had in done.items() if role not in roles}
-            files.write(path, json.dumps(kept).encode())
+            kept = {role: had for role, had in kept.items() if had.startswith(_BEGUN)}
+        if kept != done:
+            files.write(cluster.applied / f"{node.id}.json", json.dumps(kept).encode())
 
 
 def _record(cluster: ClusterPaths, node_id: str) -> dict[str, str]:

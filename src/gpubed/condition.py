@@ -75,7 +75,7 @@ class Condition:
             f"{name} is {state}: {_THEN.get(state, 'it is looked at again')}"
             for name, state in self.damaged.items()
         ]
-        return said + [f"{why}: its roles are applied again" for why in self.broken.values()]
+        return said + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
 
 
 def look(

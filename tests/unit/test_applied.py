@@ -100,3 +100,22 @@ def test_a_role_that_was_begun_and_not_done_is_noticed_by_the_next_run(cluster, 
     assert changed("begun", "done") == {1}, "and again, until it is done"
     assert changed("begun", "done") == {0}
     assert applied.missing(cluster, record.allocation, wanted) == set()
+
+
+@pytest.mark.parametrize("ending", [["begun"], ["begun", "done"]])
+def test_what_is_repaired_is_told_to_its_services(cluster, record, ending):
+    """Killed between a new file and its restart, a service answers no longer where it should."""
+    record("jupyterlab", {"jupyterlab": "1"}, states=ending)
+    applied.forget(cluster, record.allocation, (), {"jupyterlab"})
+    recap = record("jupyterlab", {"jupyterlab": "1"}, states=["begun", "done"]).stdout
+    assert set(re.findall(r"changed=(\d+)", recap)) == {"1"}
+
+
+@pytest.mark.parametrize(("ending", "told"), [(["begun"], "1"), (["begun", "done"], "0")])
+def test_a_node_that_was_cut_keeps_what_was_not_finished(cluster, record, ending, told):
+    record("base", {"base": "1"}, states=ending)
+    names = [node.name for node in record.allocation.nodes]
+    applied.forget(cluster, record.allocation, names, ())
+    assert applied.missing(cluster, record.allocation, {"base": "1"}) == {"base"}
+    recap = record("base", {"base": "1"}, states=["begun", "done"]).stdout
+    assert set(re.findall(r"changed=(\d+)", recap)) == {told}

@@ -66,7 +66,7 @@ def test_a_node_that_does_not_answer_is_none_that_is_ready(found):
 def test_a_service_that_does_not_answer_is_damage(found):
     now = found(services={"jupyterlab": "it does not answer"})
     assert now.state == "degraded"
-    assert now.words == ["it does not answer: its roles are applied again"]
+    assert now.words == ["it does not answer: it is set up again and restarted"]
 
 
 def test_what_is_still_broken_leads_elsewhere(found):
