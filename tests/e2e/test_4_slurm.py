@@ -1,15 +1,18 @@
 """Slurm is switched on, shared by researchers, and switched off again."""
 
 import re
+import socket
+import subprocess
 import time
+from contextlib import suppress
 
 import pytest
 
 pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
 
 USERS = [
-    {"name": "alice"},
-    {"name": "bob"},
+    {"name": "alice", "ssh_keys": []},
+    {"name": "bob", "ssh_keys": []},
     {"name": "carol"},
     {"name": "dave", "max_cpus": 1},
 ]
@@ -17,7 +20,20 @@ WHOLE = "--nodes=3 --exclusive --output=/dev/null"
 
 
 @pytest.fixture(scope="module")
-def shared(cluster):
+def keys(tmp_path_factory):
+    """The private keys of those who have one, by name; each on a desk of its own."""
+    folder = tmp_path_factory.mktemp("desks")
+    for user in USERS:
+        if "ssh_keys" in user:
+            key = folder / user["name"]
+            make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
+            subprocess.run(make, check=True)
+            user["ssh_keys"] = [key.with_suffix(".pub").read_text().strip()]
+    return {user["name"]: folder / user["name"] for user in USERS if "ssh_keys" in user}
+
+
+@pytest.fixture(scope="module")
+def shared(cluster, keys):
     """The cluster with Slurm; as it was, afterwards."""
     cluster.edit(lambda spec: spec["services"].update(slurm={"users": USERS}))
     cluster.call("up")
@@ -30,6 +46,20 @@ def shared(cluster):
 def as_user(cluster, name, command):
     """Run a command on the head as a researcher; return all that it says."""
     return cluster.node("head", f"sudo -u {name} sh -c 'cd /shared/home/{name} && {command}' 2>&1")
+
+
+def door(cluster, key, node="node-0"):
+    """Return the words of `ssh` with which a researcher comes from a desk, without a command."""
+    addresses = {n["name"]: n["control_address"] for n in cluster.json("status")["nodes"]}
+    options = ["BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes"]
+    options.append(f"UserKnownHostsFile={cluster.state / 'known_hosts'}")
+    words = ["ssh", "-F", "none", "-i", str(key), *(f"-o{option}" for option in options)]
+    return words, f"{key.name}@{addresses[node]}"
+
+
+def from_desk(cluster, key, command, node="node-0"):
+    words, whom = door(cluster, key, node)
+    return subprocess.run([*words, whom, command], capture_output=True, text=True, check=False)
 
 
 def wait_for(cluster, command, ready, seconds=120):
@@ -109,19 +139,41 @@ def test_a_researchers_horovod_job_runs_under_srun_on_three_nodes(shared):
     assert sorted(said.splitlines()) == [f"{i} 3 node-{i} 3" for i in range(3)]
 
 
-def test_a_researchers_own_jupyterlab_is_a_job(shared):
-    said = as_user(shared, "alice", "gpubed-jupyter --nodelist=node-1")
-    address, port = re.search(r"-L \d+:([\d.]+):(\d+) alice@node-0", said).groups()
-    token = re.search(r"token=(\w+)", said)[1]
+def test_researchers_come_in_with_their_own_keys_to_the_head_only(shared, keys):
+    said = from_desk(shared, keys["bob"], "sbatch --parsable --output=/dev/null --wrap true")
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.strip().isdigit()
+    refused = from_desk(shared, keys["bob"], "true", node="node-1")
+    assert "Permission denied" in refused.stderr
+    borrowed = keys["bob"].rename(keys["bob"].with_name("carol"))
+    try:
+        assert "Permission denied" in from_desk(shared, borrowed, "true").stderr
+    finally:
+        borrowed.rename(keys["bob"])
+
+
+def test_a_researchers_own_jupyterlab_is_a_job_and_is_reached_through_the_tunnel(shared, keys):
+    started = from_desk(shared, keys["alice"], "gpubed-jupyter --nodelist=node-1")
+    assert started.returncode == 0, started.stderr
+    said = started.stdout
+    forwarding, whom = re.search(r"ssh -N -L (\S+) (alice@[\d.]+)$", said, re.M).groups()
+    url = re.search(r"https://localhost:\d+/lab\?token=\w+", said)[0]
     certificate = re.search(r"certificate: +(\S+)", said)[1]
-
-    def answer(token):
-        ask = f"sudo -u alice curl -sS --cacert {certificate} -o /dev/null -w %{{http_code}} -K -"
-        return shared.node(
-            "head", ask, f'url = "https://{address}:{port}/api/status?token={token}"'
-        )
-
-    assert (answer(token), answer("wrong")) == ("200", "403")
+    trusted = keys["alice"].with_suffix(".crt")
+    trusted.write_text(from_desk(shared, keys["alice"], f"cat {certificate}").stdout)
+    words, head = door(shared, keys["alice"])
+    assert whom == head
+    tunnel = subprocess.Popen([*words, "-N", "-oExitOnForwardFailure=yes", "-L", forwarding, whom])
+    try:
+        _await_port(int(forwarding.split(":")[0]), tunnel)
+        answers = [
+            _answer(url.replace("/lab?", "/api/status?") + added, trusted) for added in ("", "x")
+        ]
+    finally:
+        tunnel.terminate()
+        tunnel.wait()
+    assert answers == ["200", "403"]
+    token = url.rpartition("=")[2]
     listed = shared.node("head", "squeue -h -o '%u %j %T %N'").strip()
     assert listed == "alice jupyter RUNNING node-1"
     assert "alice" in shared.node("node-1", "ps -C jupyter-lab -o user=")
@@ -130,6 +182,28 @@ def test_a_researchers_own_jupyterlab_is_a_job(shared):
     as_user(shared, "alice", "scancel --name=jupyter")
     wait_for(shared, "squeue -h", "".__eq__)
     wait_for(shared, f"sudo ls {certificate} 2>/dev/null || true", "".__eq__)
+
+
+def _await_port(port, process):
+    deadline = time.monotonic() + 30
+    while process.poll() is None and time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2):
+            return
+        time.sleep(0.2)
+    pytest.fail("the tunnel does not stand")
+
+
+def _answer(url, certificate):
+    """Return the HTTP status; the token comes by a file, as it should."""
+    ask = ["curl", "-sS", "--noproxy", "*", "--cacert", str(certificate), "-o", "/dev/null"]
+    done = subprocess.run(
+        [*ask, "-w", "%{http_code}", "-K", "-"],
+        input=f'url = "{url}"',
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
 
 
 def test_the_launcher_brings_the_results_back(shared):

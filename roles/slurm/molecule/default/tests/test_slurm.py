@@ -108,6 +108,7 @@ def test_researchers_do_not_log_in_to_workers(worker):
 def test_researchers_log_in_with_the_keys_of_the_specification(head):
     settings = head.check_output("sshd -T -C user=alice,host=x,addr=10.0.0.1")
     assert "authorizedkeysfile /etc/gpubed/slurm/keys/%u" in settings
+    assert "allowusers *" in settings
     assert "authorizedkeysfile .ssh/authorized_keys" in head.check_output("sshd -T")
 
 
