@@ -62,9 +62,8 @@ def links_and_collective(context: Context) -> Iterator[Check]:
     if reason := _why_not(context):
         yield from (Check(id=id_, result="skip", reason=reason) for id_ in _IDS)
         return
-    settings = {"seconds": "1", "largest_s": "1.5", "sizes": "largest", "host_limit": "when-slow"}
     try:
-        found = jobs.run(context.cluster, context.plan, context.allocation, "allreduce", settings)
+        found = _measured(context)
     except GpubedError as error:
         yield Check(id="allreduce.busbw", result="fail", reason=error.message)
         yield from _links(context, ())
@@ -73,6 +72,14 @@ def links_and_collective(context: Context) -> Iterator[Check]:
     yield from _links(context, found.metrics.get("links", ()))
     yield _collective(found.metrics, found.failures)
     yield _gpudirect(context, found.metrics.get("transports", {}))
+
+
+def _measured(context: Context) -> jobs.JobResult:
+    """Run the job; what is too slow must be so twice, since others may use the machine too."""
+    settings = {"seconds": "1", "largest_s": "1.5", "sizes": "largest", "host_limit": "when-slow"}
+    arguments = (context.cluster, context.plan, context.allocation, "allreduce", settings)
+    found = jobs.run(*arguments)
+    return jobs.run(*arguments) if found.failures and found.metrics else found
 
 
 def _why_not(context: Context) -> str:
@@ -129,7 +136,7 @@ def _collective(metrics: dict[str, Any], failures: list[str]) -> Check:
         value=round(busbw / 1e6, 2),
         unit=f"Mbit/s on {metrics['device']}",
         limit=f"{limit}, or as much as the CPU can drive" if by_cpu else limit,
-        reason="" if right else "the collective does not use the link",
+        reason="" if right else "the collective does not use the link, measured twice",
     )
 
 
