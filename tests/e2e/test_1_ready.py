@@ -78,6 +78,14 @@ def test_check_mode_changes_nothing_and_fails_nowhere(cluster):
     assert re.findall(r"changed=(\d+)", recap) == ["0"] * 3
 
 
+@pytest.mark.parametrize("where", ["node-1", "workers"])
+def test_a_run_may_leave_the_head_out(cluster, where):
+    recap = cluster.playbook("--limit", where, as_gpubed=True)
+    nodes = 1 if where == "node-1" else 2
+    assert re.findall(r"failed=(\d+)", recap) == ["0"] * nodes
+    assert re.findall(r"changed=(\d+)", recap) == ["0"] * nodes
+
+
 def test_a_port_changed_by_hand_leaves_nothing_for_the_next_up(cluster):
     cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=9999))
     assert "/gpubed.yml" in cluster.call("render").stdout
