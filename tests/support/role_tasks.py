@@ -51,7 +51,18 @@ class Played:
     told: dict[str, object]
 
 
-def play(folder, role, entry, *, programs=(), check=False, facts=(), tell=(), **variables):
+def play(
+    folder,
+    role,
+    entry,
+    *,
+    programs=(),
+    check=False,
+    release="debian-12",
+    tell=(),
+    facts=(),
+    **variables,
+):
     """Run a task file of a role on a node that is this machine.
 
     Args:
@@ -60,7 +71,8 @@ def play(folder, role, entry, *, programs=(), check=False, facts=(), tell=(), **
         entry: The task file, without `.yml`.
         programs: What stand-ins for programs do, by name, as shell.
         check: Whether Ansible only says what it would change.
-        facts: What Ansible knows of the node, besides what it knows of any Debian 12.
+        release: What the node's image is.
+        facts: What Ansible knows of the node, besides what it knows of any with that image.
         tell: Names of variables that are asked for at the end.
         variables: These win over the role's own.
     """
@@ -69,7 +81,7 @@ def play(folder, role, entry, *, programs=(), check=False, facts=(), tell=(), **
     told.write_text("{}")
     asked = "{{ {" + ", ".join(f"'{name}': {name}" for name in tell) + "} | to_json }}"
     tells = {"copy": {"content": asked, "dest": str(told)}, "check_mode": False}
-    whole = _play(role, entry, dict(facts), variables)
+    whole = _play(role, entry, release, dict(facts), variables)
     whole["tasks"] += [tells] if tell else []
     (folder / "play.yml").write_text(json.dumps([whole]))
     # What gpubed gives to hosts is theirs, so that tasks find it in hostvars.
@@ -100,16 +112,16 @@ def play(folder, role, entry, *, programs=(), check=False, facts=(), tell=(), **
     )
 
 
-def _play(role, entry, facts, variables):
+def _play(role, entry, release, facts, variables):
     there = assets() / "roles" / role
-    known = {**role_variables.facts("debian-12"), **facts}
+    known = {**role_variables.facts(release), **facts}
     notified = there / "handlers/main.yml"
     return {
         "hosts": "all",
         "connection": "local",
         "gather_facts": False,
         "vars": {"ansible_python_interpreter": sys.executable, "gpubed_environment": {}},
-        "vars_files": [str(path) for path in _variables(role)],
+        "vars_files": [str(path) for path in _variables(role, release)],
         "tasks": [
             {"set_fact": {**known, "cacheable": True}},
             {
@@ -126,9 +138,9 @@ def _play(role, entry, facts, variables):
     }
 
 
-def _variables(role):
+def _variables(role, release):
     there = assets() / "roles" / role / "defaults/main.yml"
-    return [there, *role_variables.files(role, "debian-12")]
+    return [there, *role_variables.files(role, release)]
 
 
 def _stand_ins(folder, role, programs):

@@ -101,13 +101,45 @@ def test_a_driver_that_an_owner_installed_is_not_held_nor_called_gpubeds(chosen)
     assert "changed" not in done.tasks.values()
 
 
-def test_leave_to_reboot_is_asked_for_before_anything_is_changed(chosen):
+def test_leave_to_reboot_is_asked_for_before_anything_is_changed(chosen, tmp_path):
+    console = tmp_path / "sys/module/nouveau/refcnt"
+    console.parent.mkdir(parents=True)
+    console.write_text("1\n")
     done = chosen(nouveau=True, nvidia_driver_may_reboot=False)
     assert done.code != 0
-    assert "node-0 would have to reboot for its driver (nouveau has the GPUs)" in done.said
+    assert "node-0 would have to reboot for its driver (nouveau has the GPUs" in done.said
     assert list(done.tasks)[-1] == "Check that a node which will have to reboot may"
     assert "changed" not in done.tasks.values()
     assert not [call for call in done.calls if call.startswith("base.")]
+
+
+def test_nouveau_that_can_be_unloaded_takes_no_reboot(chosen):
+    done = chosen(nouveau=True, nvidia_driver_may_reboot=False)
+    assert done.tasks["Check that a node which will have to reboot may"] == "ok"
+
+
+def test_nouveau_and_what_watches_the_gpus_let_go_of_them(tmp_path):
+    told = {"driver": {"loaded": None, "nouveau": True}}
+    log = tmp_path / "asked"
+    done = tasks(
+        tmp_path,
+        "reload",
+        programs={
+            "systemctl": f"""echo systemctl "$@" >>{log}
+            [ $1 != list-units ] || echo nvidia-dcgm.service loaded active running DCGM""",
+            "modprobe": f'echo modprobe "$@" >>{log}',
+            "nvidia-smi": "exit 1",
+        },
+        hardware_facts=told,
+    )
+    assert done.code == 0, done.said
+    asked, stopped = log.read_text().splitlines()[1:], ("persistenced", "fabricmanager", "dcgm")
+    assert asked == [
+        f"systemctl stop {' '.join(f'nvidia-{name}.service' for name in stopped)}",
+        "modprobe --remove nouveau",
+        "modprobe nvidia",
+        "systemctl start nvidia-dcgm.service",
+    ]
 
 
 def test_after_a_kernel_update_the_module_is_built_in_the_next_run(tmp_path):
@@ -169,6 +201,42 @@ def test_a_source_that_offers_the_driver_is_used_as_it_is(tmp_path, offered):
     )
     added = [call for call in done.calls if call.startswith("base.components")]
     assert bool(added) == (not offered)
+
+
+@pytest.mark.parametrize("solvable", [True, False])
+def test_components_that_the_driver_depends_on_are_added(tmp_path, solvable):
+    """Debian 12 has its firmware in non-free-firmware, which hosts upgraded from 11 lack."""
+    asked = tmp_path / "asked"
+    done = tasks(
+        tmp_path,
+        "dependencies",
+        programs={"apt-get": f'echo "$@" >{asked}; {"true" if solvable else "exit 100"}'},
+        __nvidia_driver_choice=choice(branch=535, source="distribution", open_module=[]),
+        __nvidia_driver_wanted="535.261.03",
+    )
+    assert done.code == 0, done.said
+    added = [call for call in done.calls if call.startswith("base.components")]
+    assert bool(added) == (not solvable)
+    assert "non-free-firmware" in "".join(added) or solvable
+    assert asked.read_text().split()[-3:] == [
+        f"{name}=535.261.03-*" for name in ("nvidia-smi", "libcuda1", "nvidia-kernel-dkms")
+    ]
+
+
+def test_on_ubuntu_what_has_the_kernels_version_is_not_asked_for_in_the_drivers(tmp_path):
+    done = tasks(
+        tmp_path,
+        "version",
+        programs={"apt-cache": "echo there", "dpkg-query": "exit 1"},
+        tell=["__nvidia_driver_packages"],
+        release="ubuntu-24.04",
+        __nvidia_driver_choice=choice(source="distribution"),
+        base_offered=[VERSION],
+        base_known=[],
+    )
+    assert done.code == 0, done.said
+    assert "nvidia-dkms-580-server-open" in done.told["__nvidia_driver_packages"]
+    assert not [name for name in done.told["__nvidia_driver_packages"] if "linux-modules" in name]
 
 
 FABRIC = f"""case $2 in

@@ -64,10 +64,19 @@ def holders(root):
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(("count", "held"), [(None, []), ("0", []), ("1", ["the screen or"])])
-def test_a_console_holds_the_module(tmp_path, count, held):
+@pytest.mark.parametrize(
+    ("name", "count", "held"),
+    [
+        ("nvidia_drm", None, []),
+        ("nvidia_drm", "0", []),
+        ("nvidia_drm", "1", ["the screen or"]),
+        ("nouveau", "0", []),
+        ("nouveau", "1", ["nouveau has t"]),
+    ],
+)
+def test_a_console_holds_the_module(tmp_path, name, count, held):
     if count is not None:
-        module = tmp_path / "sys/module/nvidia_drm"
+        module = tmp_path / "sys/module" / name
         module.mkdir(parents=True)
         (module / "refcnt").write_text(f"{count}\n")
     assert [line[:13] for line in holders(tmp_path)] == held

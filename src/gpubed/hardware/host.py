@@ -137,8 +137,8 @@ def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
     )
     yield (
         "nouveau",
-        "nouveau is loaded and holds the GPU" if host.nouveau else "",
-        "nouveau is not loaded",
+        "nouveau drives a GPU" if host.nouveau else "",
+        "nouveau drives no GPU",
         "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf; "
         "sudo update-initramfs -u; sudo reboot",
     )
@@ -236,7 +236,7 @@ def _power(gpus: tuple[HostGPU, ...]) -> Iterator[tuple[str, str, str, str]]:
         "persistence",
         f"set up anew for each job: {_listed(off)}" if off else "",
         "GPUs stay initialised, as far as the driver tells",
-        "gpubed up CLUSTER starts nvidia-persistenced; by hand: sudo nvidia-smi -pm 1",
+        "gpubed up CLUSTER starts nvidia-persistenced so where it installs the driver; by hand: sudo nvidia-smi -pm 1",
     )
 
 

@@ -110,7 +110,14 @@ def test_a_good_host_has_nothing_to_repair(tree):
 
 
 def nouveau(tree):
+    tree.write(tree.folder / "sys/bus/pci/drivers/nouveau/0000:07:00.0/class", "")
+
+
+def test_nouveau_that_is_loaded_and_has_no_gpu_is_no_matter(tree):
+    """The kernel loads it on every node with such GPUs, also where it knows none of them."""
     tree.write(tree.folder / "sys/module/nouveau/version", "")
+    tree.write(tree.folder / "sys/bus/pci/drivers/nouveau/module/version", "")
+    assert "nouveau" not in tree.wrong()
 
 
 def unsigned(tree):
@@ -138,7 +145,7 @@ def translated(tree):
 @pytest.mark.parametrize(
     ("break_it", "what", "words", "fix"),
     [
-        (nouveau, "nouveau", "nouveau is loaded", "blacklist nouveau"),
+        (nouveau, "nouveau", "nouveau drives", "blacklist nouveau"),
         (unsigned, "secure_boot", "a driver is built here: the kernel will refuse", "mokutil"),
         (half_width, "pcie", f"{CARD} has x8 of x16", "seat the card"),
         (slow_slot, "pcie", "slot of 16 of 32 GT/s", "seat the card"),
