@@ -56,6 +56,15 @@ def reachable(rate_bps: float) -> float:
     return GOODPUT * min(rate_bps, ONE_STREAM_BPS)
 
 
+def in_turns(rate_bps: float, host_bps: float) -> float:
+    """Bus bandwidth of processors that never compute while the link carries, in bit/s.
+
+    Many ranks on few processors come close to that: the time without a link, and that of
+    the link, add up.
+    """
+    return 1 / (1 / reachable(rate_bps) + 1 / host_bps)
+
+
 def floor(rate_bps: float, rdma: float | None) -> float:
     """Bus bandwidth that the largest size must reach, in bit/s.
 

@@ -194,8 +194,12 @@ def is_off(link: dict[str, Any]) -> bool:
 def excuse(metrics: dict[str, Any], declared: float, neighbours: int) -> None:
     """Asks what the processors do without a link, and whether they bound the allreduce."""
     size = metrics["allreduce"][-1]["bytes"]
-    metrics["host_limit_bps"] = host_limit(max(2, neighbours), size)
-    if metrics["host_limit_bps"] < collective.reachable(declared):
+    alone = metrics["host_limit_bps"] = host_limit(max(2, neighbours), size)
+    least = collective.FULL * collective.in_turns(declared, alone)
+    if (
+        alone < collective.reachable(declared)
+        or least <= metrics["busbw_bps"] < metrics["floor_bps"]
+    ):
         metrics["limited_by"] = "cpu"
 
 

@@ -113,11 +113,21 @@ def test_a_fast_network_is_held_to_what_one_stream_carries(main):
     assert main.collective.floor(400e9, 0.8) == 320e9
 
 
-@pytest.mark.parametrize(("alone", "by"), [(5e9, "link"), (0.5e9, "cpu")])
-def test_processors_are_an_excuse_where_they_are_slow(main, monkeypatch, alone, by):
+@pytest.mark.parametrize(
+    ("alone", "busbw", "by"),
+    [
+        (5e9, 0.1e9, "link"),
+        (0.5e9, 0.1e9, "cpu"),
+        # One after the other, link and processors would take 1 / (1 / 0.94 + 1 / 2) of the rate.
+        (2e9, 0.6e9, "cpu"),
+        (2e9, 0.5e9, "link"),
+        (2e9, 0.9e9, "link"),
+    ],
+)
+def test_processors_are_an_excuse_where_they_are_slow(main, monkeypatch, alone, busbw, by):
     asked = []
     monkeypatch.setattr(main, "host_limit", lambda ranks, size: asked.append(ranks) or alone)
-    metrics = found(busbw=1e8)
+    metrics = found(busbw=busbw)
     main.judge(metrics, RATE, SimpleNamespace(type="cpu"))
     main.excuse(metrics, RATE, neighbours=1)
     assert (asked, metrics["limited_by"]) == ([2], by)
