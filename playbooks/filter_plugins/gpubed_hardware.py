@@ -38,8 +38,8 @@ def driver(
 ) -> dict[str, Any]:
     """Choose a driver: `{node: facts file} | gpubed_driver({source: [offer]})`.
 
-    An offer has `branch` and `fabric_manager`; the rest is as in `drivers.Wanted`, where
-    0 and an empty text ask for nothing.
+    Offers are as `drivers.Offer`, the rest as in `drivers.Wanted`, where 0 and an empty text ask
+    for nothing.
     """
     facts, drivers = _hardware("facts"), _hardware("drivers")
     found = {node: facts.load(Path(path)) for node, path in files.items()}

@@ -26,10 +26,11 @@ class NoDriver(GpubedError):
 
 @dataclass(frozen=True)
 class Offer:
-    """A driver branch of a package source, and whether it has Fabric Manager for it."""
+    """A driver branch of a package source, and whether it has what NVSwitches need with it."""
 
     branch: int
     fabric_manager: bool = False
+    subnet_manager: bool = False
 
 
 @dataclass(frozen=True)
@@ -266,9 +267,14 @@ def _pick(
             "change nvidia_driver_branch",
         )
     switched = any(facts.fabric for facts in nodes.values())
+    managed = any(facts.nvlink5 for facts in nodes.values())
     # Fabric Manager has exactly the driver's version, so both come from one source.
     had = {
-        source: [offer.branch for offer in there if offer.fabric_manager or not switched]
+        source: [
+            offer.branch
+            for offer in there
+            if (offer.fabric_manager or not switched) and (offer.subnet_manager or not managed)
+        ]
         for source, there in offers.items()
     }
     if wanted.pinned is not None:
@@ -283,7 +289,8 @@ def _pick(
     there = "; ".join(f"{source}: {', '.join(map(str, b)) or 'none'}" for source, b in had.items())
     raise NoDriver(
         f"{_listed(nodes)} need driver branch {said}"
-        f"{' with Fabric Manager' if switched else ''}, and there is {there or 'none'}",
+        f"{' with Fabric Manager' if switched else ''}"
+        f"{' and the NVLink subnet manager' if managed else ''}, and there is {there or 'none'}",
         "allow another source (nvidia_driver_sources) or choose a recipe with an older CUDA",
     )
 

@@ -236,7 +236,8 @@ def _power(gpus: tuple[HostGPU, ...]) -> Iterator[tuple[str, str, str, str]]:
         "persistence",
         f"set up anew for each job: {_listed(off)}" if off else "",
         "GPUs stay initialised, as far as the driver tells",
-        "gpubed up CLUSTER starts nvidia-persistenced so where it installs the driver; by hand: sudo nvidia-smi -pm 1",
+        "gpubed up CLUSTER has nvidia-persistenced do it where it installs the driver; "
+        "by hand: sudo nvidia-smi -pm 1",
     )
 
 

@@ -8,7 +8,7 @@ from support import machines
 
 DEBIAN_12 = {
     "distribution": [Offer(470), Offer(535)],
-    "nvidia": [Offer(570, fabric_manager=True), Offer(580, fabric_manager=True)],
+    "nvidia": [Offer(570, True, True), Offer(580, True, True)],
 }
 
 
@@ -135,6 +135,16 @@ def test_a_baseboard_of_b200_wants_the_subnet_manager_too(nodes, gpus, bridges, 
     )
     found = choose({"node-0": board}, DEBIAN_12)
     assert found.fabric_manager == found.subnet_manager == (("node-0",) if fabric else ())
+
+
+def test_the_subnet_manager_decides_on_the_source(nodes):
+    """Ubuntu has branch 580 and its Fabric Manager, but not the NVLink subnet manager."""
+    board = nodes["b200"].model_copy(update={"gpus": nodes["b200"].gpus * 8})
+    ubuntu = {"distribution": [Offer(580, fabric_manager=True)], "nvidia": [Offer(580, True, True)]}
+    assert choose(cluster(nodes, "h100-hgx"), ubuntu).source == "distribution"
+    assert choose({"node-0": board}, ubuntu).source == "nvidia"
+    with pytest.raises(NoDriver, match="Manager and the NVLink subnet manager, and there is"):
+        choose({"node-0": board}, {"distribution": ubuntu["distribution"]})
 
 
 def having(facts, installed, **more):
