@@ -24,6 +24,7 @@ from gpubed import (
     runlock,
     secret,
     services,
+    unfinished,
 )
 from gpubed import audit as audits
 from gpubed import lease as leases
@@ -152,6 +153,7 @@ def up(
         granted = allocations.load(cluster.allocation)
         identities.keep(cluster, granted.uuid)
         _lease(cluster, wanted, granted)
+        unfinished.end(cluster)
         if damaged or not changed(result):
             condition.require(cluster, wanted, granted, backend)
         if changed(result):
@@ -191,6 +193,7 @@ def _up(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) -
                 approve(costs)
             if not changed(planned):
                 return planned
+        unfinished.begin(stack.cluster)
         while True:
             try:
                 return stack.up(_emit)
@@ -283,7 +286,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     found = hardware.of_cluster(cluster.facts, granted)
     return {
         "engine": engine,
-        "state": "degraded" if unwell else now.state,
+        "state": unfinished.state(cluster) or ("degraded" if unwell else now.state),
         "nodes": [
             {
                 **_node_row(node, now.nodes[node.name], found.get(node.name)),

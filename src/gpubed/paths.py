@@ -151,6 +151,11 @@ class ClusterPaths:
         return self.state / "lease.json"
 
     @property
+    def unfinished(self) -> Path:
+        """There while an `up` changes the cluster, and after one that did not come to its end."""
+        return self.state / "unfinished"
+
+    @property
     def verification(self) -> Path:
         """The last verification."""
         return self.state / "verification.json"

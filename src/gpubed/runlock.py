@@ -89,6 +89,23 @@ def locked(path: Path, verb: str, wait: float = 0.0) -> Iterator[None]:
         os.close(descriptor)
 
 
+def holder(state: Path) -> str:
+    """Say who holds a cluster; empty where nobody does.
+
+    Args:
+        state: The cluster's state folder.
+    """
+    path = state / "lock"
+    try:
+        with path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return ""
+    except BlockingIOError:
+        return _who(path)
+    return ""
+
+
 def _acquire(path: Path, wait: float) -> int:
     deadline = time.monotonic() + wait
     while True:
@@ -108,11 +125,16 @@ def _acquire(path: Path, wait: float) -> int:
 
 
 def _refusal(path: Path) -> Locked:
+    return Locked(
+        f"{path.parent.name} is held by {_who(path)}", "wait for it, or end it with Ctrl-C"
+    )
+
+
+def _who(path: Path) -> str:
     try:
-        who = str(reading.file(path).json(_Holder))
+        return str(reading.file(path).json(_Holder))
     except reading.Unreadable:
-        who = "another run"
-    return Locked(f"{path.parent.name} is held by {who}", "wait for it, or end it with Ctrl-C")
+        return "another run"
 
 
 def _end_orphans(state: Path) -> list[int]:

@@ -70,6 +70,9 @@ def test_a_kill_while_ansible_runs_leaves_nothing_that_the_next_up_cannot_mend(c
     finally:
         process.kill()
         process.wait()
+    assert cluster.json("status", rc=1)["state"] == "interrupted"
+    assert "gpubed up" in cluster.call("run", "digits", rc=1).stderr
+    assert "gpubed up" in cluster.call("open", "--print", rc=1).stderr
     status = cluster.json("up", "-y")
     assert ":9998/" in status["services"][0]["url"]
     assert status["verification"]["failed"] == 0
@@ -110,7 +113,9 @@ def test_a_port_that_is_taken_is_named(cluster):
 
 
 def test_jupyterlab_can_be_switched_off(cluster):
-    address = cluster.json("status")["nodes"][0]["control_address"]
+    left = cluster.json("status", rc=1)  # by the run before, which failed
+    assert left["state"] == "interrupted"
+    address = left["nodes"][0]["control_address"]
     port = cluster.spec["services"]["jupyterlab"]["port"]
     with socket.create_connection((address, port), timeout=5):
         pass

@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from gpubed import lease
+from gpubed import lease, unfinished
 from gpubed.cli.ui import UI
 
 _SHORT_S = 7200
@@ -29,6 +29,20 @@ def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
         ui.say(f"{service['name']}: {service['url']}")
         if service["reason"]:
             ui.mark("fail", service["reason"])
+    _wrong(ui, name, document)
+    if document["state"] != "ready":
+        return
+    ui.say(
+        f"next: gpubed open {name} --print    gpubed run {name} digits    gpubed ssh {name} head"
+    )
+
+
+def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
+    """Show what stands in the way, and the command that ends it."""
+    if document["state"] == unfinished.CONFIGURING:
+        ui.mark("skip", f"gpubed up {name} is at work: what is shown here may change")
+    if document["state"] == unfinished.INTERRUPTED:
+        ui.mark("fail", f"the last up did not come to its end: gpubed up {name} goes on with it")
     unwell = [row for row in document["nodes"] if row["reason"]]
     for row in unwell:
         ui.mark("fail", f"{row['name']} is {row['state']}, so jobs leave it out: {row['reason']}")
@@ -37,11 +51,6 @@ def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
     others = [row for row in document["nodes"] if row["state"] != "ready" and not row["reason"]]
     if others or any(service["reason"] for service in document["services"]):
         ui.mark("fail", f"not whole: gpubed up {name} puts it right")
-    if document["state"] != "ready":
-        return
-    ui.say(
-        f"next: gpubed open {name} --print    gpubed run {name} digits    gpubed ssh {name} head"
-    )
 
 
 def _lease(ui: UI, name: str, known: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed import services, tunnel
+from gpubed import services, tunnel, unfinished
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, find
 from gpubed.cli.ui import UI
@@ -28,6 +28,7 @@ def command(
     """Open JupyterLab, or the status page, in the browser; through a tunnel where one is needed."""
     ui, paths = UI(), find(cluster)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    unfinished.require_none(paths)
     name = services.STATUS if status else "jupyterlab"
     url = services.token_url(paths, wanted, granted, name)
     lab = wanted.spec.services.jupyterlab

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed import health, jobs
+from gpubed import health, jobs, unfinished
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
@@ -36,6 +36,7 @@ def command(
     """Run a job over all nodes that are well and bring its results back."""
     ui, paths = UI(as_json), find(cluster)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    unfinished.require_none(paths)
     given = jobs.parse_settings(settings or [])
     usable, left_out = health.usable(paths, wanted, granted)
     for node in left_out:
