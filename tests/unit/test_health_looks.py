@@ -418,6 +418,33 @@ def test_a_good_look_in_between_starts_the_count_anew(health):
     assert (state["quarantine"], state["failing_looks"]) == (None, 1)
 
 
+def test_before_a_job_a_moment_is_no_reason_to_refuse_it(health, monkeypatch):
+    """Storage or a clock was slow just then: the next look finds nothing."""
+    found(health, gpus=gpus(GOOD))
+    monkeypatch.setattr(health.time, "sleep", lambda _: found(health, gpus=gpus(GOOD, GOOD)))
+    assert health.main("admit") == 0
+    assert health.read_state()["quarantine"] is None
+
+
+def test_before_a_job_a_node_that_is_not_well_is_quarantined(health, monkeypatch, capsys):
+    """Slurm drains it: gpubed must know, and one word must end both."""
+    found(health, gpus=gpus(GOOD))
+    waits = []
+    monkeypatch.setattr(health.time, "sleep", waits.append)
+    assert health.main("admit") == 1
+    assert len(waits) == EXPECTED["patience"] - 1, "as many looks as a watch would need"
+    reason = "before a job: 1 GPUs answer, 2 are expected"
+    assert health.read_state()["quarantine"]["reason"] == reason
+    assert "1 GPUs answer" in capsys.readouterr().out
+
+
+def test_before_a_job_a_quarantine_keeps_its_reason(health, monkeypatch):
+    health.main("quarantine", "fan", "is", "loud")
+    monkeypatch.setattr(health.time, "sleep", lambda _: pytest.fail("nothing to wait for"))
+    assert health.main("admit") == 1
+    assert health.read_state()["quarantine"]["reason"] == "fan is loud"
+
+
 def test_only_a_good_node_is_requalified(health):
     health.main("quarantine", "fan", "is", "loud")
     found(health, gpus=gpus(GOOD))
