@@ -154,7 +154,7 @@ def admit(expected: dict[str, Any], memory: dict[str, Any]) -> int:
     The scheduler takes a node out of use whose prolog fails, and never back: what it does
     must be a quarantine, which everybody sees and a person ends.
     """
-    for look in range(expected["patience"]):
+    for look in range(max(1, expected["patience"])):
         if look:
             time.sleep(AGAIN_S)
         found, state = observe(expected, memory)
