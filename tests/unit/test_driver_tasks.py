@@ -273,6 +273,22 @@ def test_fabric_manager_of_another_version_is_refused(tmp_path, installed):
     )
 
 
+@pytest.mark.parametrize("mig", [True, False, None])
+def test_gpus_that_are_cut_into_instances_are_refused_by_name(tmp_path, mig):
+    """Else containers, Slurm and health would each say something else that is missing."""
+    cut = {"driver": VERSION, "index": 1, "mig": mig}
+    done = tasks(
+        tmp_path,
+        "node",
+        hardware_facts={"gpus": [{"driver": VERSION, "index": 0, "mig": False}, cut]},
+        nvidia_driver_manage="never",
+        gpubed_cluster="lab",
+    )
+    assert (done.code != 0) == (mig is True), done.said
+    assert ("MIG is on on GPU 1 of node-0" in done.said) == (mig is True)
+    assert ("sudo nvidia-smi -mig 0" in done.said) == (mig is True)
+
+
 def test_adapters_that_lead_to_nvswitches_are_driven_at_every_boot(tmp_path):
     """From NVLink 5 on: B200's NVSwitches are not on the bus."""
     done = tasks(

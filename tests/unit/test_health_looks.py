@@ -64,6 +64,7 @@ def health(monkeypatch, tmp_path):
     answers = {
         "--query-gpu=index,pci": (0, gpus(GOOD, GOOD)),
         "--query-gpu=index,gpu_recovery_action": (0, "0, None\n1, None"),
+        "--query-gpu=index,mig": (0, "0, Disabled\n1, Disabled"),
         "--query-remapped-rows": (0, remapped("0, 0", "0, 0")),
         "nvlink --status": (0, nvlinks(LINKS, LINKS)),
         "nvlink --errorcounters": (0, nvlinks(ERRORS.format(0), ERRORS.format(0))),
@@ -86,6 +87,7 @@ def found(health, memory=None, **changed):
     names = {
         "gpus": "--query-gpu=index,pci",
         "recovery": "--query-gpu=index,gpu_recovery_action",
+        "mig": "--query-gpu=index,mig",
         "rows": "--query-remapped-rows",
         "links": "nvlink --status",
         "errors": "nvlink --errorcounters",
@@ -207,6 +209,19 @@ def test_a_counter_may_be_absent_only_where_the_model_has_none(health, model, la
 def test_ecc_that_is_switched_off_counts_nothing(health):
     off = "Disabled, [N/A], No, Not Active, Not Active, Not Active"
     assert found(health, gpus=gpus(off, off)) == []
+
+
+def test_a_gpu_that_is_cut_into_instances_is_told_as_that(health):
+    """It has no count of ECC errors then, which is not what is wrong."""
+    cut = "Enabled, [N/A], No, Not Active, Not Active, Not Active"
+    assert found(health, gpus=gpus(GOOD, cut), mig="0, Disabled\n1, Enabled") == [
+        "GPU 1 has MIG on, so that nothing can use it whole: sudo nvidia-smi -i 1 -mig 0"
+    ]
+
+
+def test_a_driver_that_knows_nothing_of_mig_is_well(health):
+    refused = (2, 'Field "mig.mode.current" is not a valid field to query.')
+    assert found(health, mig=refused) == []
 
 
 def test_uncorrectable_ecc_errors_are_told(health):

@@ -68,6 +68,7 @@ class HostGPU(_Model):
         redirecting: Bridges above it that send peer-to-peer traffic up to the root.
         bridges_seen: Whether the bridges could be read: root may, others may not.
         power_limit_w: Watts that it may take; `power_default_w` is the maker's.
+        mig: Whether it is cut into instances; None where the driver has no such mode.
     """
 
     pci: str
@@ -82,6 +83,7 @@ class HostGPU(_Model):
     power_limit_w: float | None = None
     power_default_w: float | None = None
     persistence: bool | None = None
+    mig: bool | None = None
 
 
 class GpuHost(_Model):
@@ -162,6 +164,13 @@ def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
         f"install linux-headers-{host.kernel}, or boot a kernel of the distribution",
     )
     yield from _bus(host.gpus)
+    cut = [gpu.pci for gpu in host.gpus if gpu.mig]
+    yield (
+        "mig",
+        f"MIG is on: {_listed(cut)}; nothing can use such a GPU whole" if cut else "",
+        "no GPU is cut into instances, as far as the driver tells",
+        "end what uses the GPUs, then: sudo nvidia-smi -mig 0; if it stays pending: sudo reboot",
+    )
     yield from _power(host.gpus)
 
 

@@ -114,7 +114,7 @@ def tree(tmp_path):
 def test_a_good_host_has_nothing_to_repair(tree):
     found = host.findings("node-0", tree.seen(), 1)
     assert [f for f in found if not f.ok] == []
-    assert len(found) == 10
+    assert len(found) == 11
 
 
 def nouveau(tree):
@@ -232,6 +232,21 @@ def test_a_key_that_is_not_there_yet_is_not_imported(tree):
     unsigned(tree)
     fix = tree.wrong()["secure_boot"].fix
     assert fix.index("gpubed up") < fix.index("/var/lib/dkms/mok.pub")
+
+
+@pytest.mark.parametrize(
+    ("mode", "fine"), [("Enabled", False), ("Disabled", True), ("[N/A]", True)]
+)
+def test_a_gpu_that_is_cut_into_instances_is_told(tree, mode, fine):
+    """Jobs, containers and health count whole GPUs; without instances there is none to use."""
+    case = f'case "$1" in *mig*) echo "00000000:01:00.0, {mode}"; exit ;; esac'
+    smi = tree.folder / "bin/nvidia-smi"
+    smi.write_text(smi.read_text().replace("#!/bin/sh", f"#!/bin/sh\n{case}"))
+    wrong = tree.wrong()
+    assert list(wrong) == ([] if fine else ["mig"])
+    if not fine:
+        assert f"MIG is on: {CARD}" in wrong["mig"].message
+        assert "sudo nvidia-smi -mig 0" in wrong["mig"].fix
 
 
 def test_headers_that_a_package_source_offers_will_do(tree):

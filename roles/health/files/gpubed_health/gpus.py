@@ -84,8 +84,9 @@ def gpus(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
     yield from (f"nvidia-smi says: {line}" for line in others)
     if len(rows) < expected["gpus"]:
         yield f"{len(rows)} GPUs answer, {expected['gpus']} are expected"
+    cut = _cut()
     for row in rows:
-        yield from _judge(dict(zip((*FIELDS, *SLOWED), row, strict=True)))
+        yield from _judge(dict(zip((*FIELDS, *SLOWED), row, strict=True)), cut)
     yield from _remapped()
     yield from _recovery()
     yield from _links(memory)
@@ -123,18 +124,27 @@ def _rows(text: str, width: int) -> tuple[list[list[str]], list[str]]:
     return [cells for cells in rows if len(cells) == width], others
 
 
-def _judge(gpu: dict[str, str]) -> Iterator[str]:
-    """Tell what is wrong with one GPU."""
+def _cut() -> set[str]:
+    """Return the GPUs that are cut into instances (MIG); drivers before 450 have no such field."""
+    code, text = _query("query-gpu", ("index", "mig.mode.current"))
+    return {index for index, mode in _rows(text, 2)[0] if mode == "Enabled"} if code == 0 else set()
+
+
+def _judge(gpu: dict[str, str], cut: set[str]) -> Iterator[str]:
+    """Tell what is wrong with one GPU; one that is cut into instances has fewer counters."""
     name = f"GPU {gpu['index']} ({gpu['pci.bus_id']})"
     mode, ecc = gpu["ecc.mode.current"], gpu["ecc.errors.uncorrected.volatile.total"]
     pending = gpu["retired_pages.pending"]
-    counts = COUNTS.search(gpu["name"]) is not None
+    counts = COUNTS.search(gpu["name"]) is not None and gpu["index"] not in cut
     answers = [
         (mode, mode in ("Enabled", "Disabled") or (mode in ABSENT and not counts)),
         (ecc, ecc.isdigit() or (ecc in ABSENT and (mode == "Disabled" or not counts))),
         (pending, pending in ("Yes", "No", *ABSENT)),
         *((gpu[reason], gpu[reason] in ("Active", "Not Active", *ABSENT)) for reason in SLOWED),
     ]
+    if gpu["index"] in cut:
+        off = f"sudo nvidia-smi -i {gpu['index']} -mig 0"
+        yield f"GPU {gpu['index']} has MIG on, so that nothing can use it whole: {off}"
     for cell in dict.fromkeys(cell for cell, right in answers if not right):
         yield f"{name} answers {cell} instead of figures"
     if ecc.isdigit() and int(ecc):
