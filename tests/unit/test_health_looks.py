@@ -20,6 +20,8 @@ A100 = "NVIDIA A100-SXM4-40GB"
 ROW = "{index}, 00000000:0{index}:00.0, {model}, {figures}"
 LINKS = "".join(f"\t Link {number}: 25.781 GB/s\n" for number in range(12))
 ERRORS = "\t Link 0: Replay Errors: 0\n\t Link 0: Recovery Errors: {}\n\t Link 0: CRC Errors: 0\n\n"
+# What drivers before 570 say.
+NO_RECOVERY = (2, 'Field "gpu_recovery_action" is not a valid field to query.')
 BOOT = "1795320000.000001 node-0 kernel: Linux version 6.1.0-41-amd64\n"
 
 
@@ -226,7 +228,7 @@ def test_a_driver_that_knows_nothing_of_mig_is_well(health):
 
 def test_uncorrectable_ecc_errors_are_told(health):
     answer = gpus(GOOD.replace(" 0,", " 3,"), GOOD)
-    assert found(health, gpus=answer) == [
+    assert found(health, gpus=answer, recovery=NO_RECOVERY) == [
         "GPU 0 (00000000:00:00.0) has 3 uncorrectable ECC errors: reset it,"
         " replace it if they come back"
     ]
@@ -261,12 +263,38 @@ def test_an_older_driver_calls_events_throttling(health, monkeypatch):
 
 
 def test_memory_that_waits_for_a_reset_or_has_no_rows_left_is_told(health):
-    assert found(health, rows=remapped("1, 0", "0, 1")) == [
+    assert found(health, rows=remapped("1, 0", "0, 1"), recovery=NO_RECOVERY) == [
         "GPU 00000000:00:00.0 waits for a reset to replace rows of its memory",
         "GPU 00000000:01:00.0 has no rows left to remap: replace it",
     ]
     page = GOOD.replace("No", "Yes", 1)
-    assert "waits for a reset to retire pages" in found(health, gpus=gpus(page, GOOD))[0]
+    answer = found(health, gpus=gpus(page, GOOD), recovery=NO_RECOVERY)
+    assert "waits for a reset to retire pages" in answer[0]
+
+
+@pytest.mark.parametrize(
+    ("recovery", "told"),
+    [("0, None\n1, None", 0), ("0, Drain and Reset\n1, None", 3), (NO_RECOVERY, 2)],
+)
+def test_contained_errors_take_a_gpu_out_of_use_only_if_its_driver_wants_that(
+    health, recovery, told
+):
+    """Xid 94 ended one program; what the driver asks for then is its own word, from 570 on."""
+    xid = "NVRM: Xid (PCI:0000:00:00): 94, pid=1234, name=python, Contained: SM"
+    problems = found(
+        health,
+        gpus=gpus(GOOD.replace(" 0,", " 1,"), GOOD),
+        rows=remapped("1, 0", "0, 0"),
+        journal=logged(xid),
+        recovery=recovery,
+    )
+    assert len(problems) == told, problems
+
+
+def test_a_gpu_without_rows_left_is_told_whatever_its_driver_asks_for(health):
+    assert found(health, rows=remapped("0, 1", "0, 0")) == [
+        "GPU 00000000:00:00.0 has no rows left to remap: replace it"
+    ]
 
 
 def test_remapped_rows_of_a_gpu_that_is_lost_are_a_problem(health):
@@ -279,8 +307,7 @@ def test_what_the_driver_asks_for_is_told_where_it_has_the_field(health):
     assert found(health, recovery="0, None\n1, Reset") == [
         "GPU 1 needs: Reset (gpu_recovery_action)"
     ]
-    refused = (2, 'Field "gpu_recovery_action" is not a valid field to query.')
-    assert found(health, recovery=refused) == []
+    assert found(health, recovery=NO_RECOVERY) == []
 
 
 def test_a_link_that_was_up_and_is_not_any_more_is_told(health):
