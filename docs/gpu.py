@@ -33,6 +33,8 @@ A driver that is there and serves them stays.
   nodes that [pretend](../how-to/first-gpu-cluster.md#rehearse-without-a-gpu) to have them.
   Neither happened where it says *untested*; after *changed since*, not with what is here now.
 
+The last rows are machines and clusters for which more than their GPUs' model counts.
+
 A simulation does not show that kernels compute, how fast anything is, or that NVIDIA's module
 loads.
 """
@@ -49,6 +51,17 @@ def _rows() -> Iterator[str]:
     for model in models().values():
         for name in recipe.with_gpus():
             yield _row(model, recipe.load(name))
+    volta, hopper = (_facts(models()[name]) for name in ("V100-SXM2-32GB", "H100-SXM5-80GB"))
+    dgx_2 = volta.model_copy(update={"nvswitches": hopper.nvswitches})
+    yield _special("V100-SXM3-32GB (DGX-2)", {"node": dgx_2})
+    yield _special("V100-SXM2-32GB and H100-SXM5-80GB", {"node-0": volta, "node-1": hopper})
+
+
+def _special(title: str, nodes: dict[str, Facts]) -> str:
+    """Return a row of what no simulation of one model covers, for the recipe of old GPUs."""
+    of = recipe.load("cuda12")
+    cells = [_cell(title, nodes, of, release) for release in DISTRIBUTIONS]
+    return f"| {title} | {of.name} | {of.cuda} | {' | '.join(cells)} |"
 
 
 def _row(model: Model, of: Recipe) -> str:
@@ -56,20 +69,21 @@ def _row(model: Model, of: Recipe) -> str:
         reason = f"no code for compute capability {model.compute_capability}"
         cells = [reason] + [""] * (len(DISTRIBUTIONS) - 1)
     else:
-        facts = _facts(model)
-        cells = [_cell(model.model, facts, of, release) for release in DISTRIBUTIONS]
+        nodes = {"node": _facts(model)}
+        cells = [_cell(model.model, nodes, of, release) for release in DISTRIBUTIONS]
     return f"| {model.model} | {of.name} | {of.cuda} | {' | '.join(cells)} |"
 
 
-def _cell(model: str, facts: Facts, of: Recipe, release: str) -> str:
+def _cell(title: str, nodes: dict[str, Facts], of: Recipe, release: str) -> str:
     wanted = drivers.Wanted(oldest=of.gpus.driver, cuda=int((of.cuda or "0").split(".")[0]))
     try:
-        choice = drivers.choose({"node": facts}, _offers(release), wanted)
+        choice = drivers.choose(nodes, _offers(release), wanted)
     except drivers.NoDriver as error:
-        return f"none: {error.message}"
-    kind = "open" if choice.open_module else "proprietary"
+        return f"none: {error.message}: {error.hint}"
+    kinds = {"open" if name in choice.open_module else "proprietary" for name in nodes}
+    kind = " and ".join(sorted(kinds))
     manager = ", FM" if choice.fabric_manager else ""
-    tested = RESULTS["described"](model, of.name, release.lower().replace(" ", "-"))
+    tested = RESULTS["described"](title, of.name, release.lower().replace(" ", "-"))
     return f"{choice.branch} {choice.source}, {kind}{manager} ({tested})"
 
 

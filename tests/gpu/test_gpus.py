@@ -44,7 +44,7 @@ def test_each_pair_sums_with_nccl(gpus, proof):
 def test_what_they_did_passes(gpus, proof):
     node = sample_allocation(sample_plan()).nodes[0]
     node = node.model_copy(update={"gpus": len(gpus.names)})
-    found = {check.id: check for check in compute.on_node(node, proof, ())}
+    found = {check.id: check for check in compute.on_node(node, proof, None)}
     assert found["gpu.compute"].result == found["gpu.memory"].result == "pass", found
 
 

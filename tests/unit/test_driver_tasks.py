@@ -179,6 +179,40 @@ def test_a_driver_that_stays_gets_the_headers_of_the_next_kernels(tmp_path):
     assert not [call for call in done.calls if call.startswith("dkms")]
 
 
+def loaded(folder, error, *, may_reboot=True):
+    """Load a new module where modprobe ends with an error."""
+    return tasks(
+        folder,
+        "load",
+        programs={"modprobe": f'echo "modprobe: ERROR: {error}" >&2; exit 1', "systemctl": ""},
+        hardware_facts={"driver": {"loaded": None, "nouveau": False}},
+        nvidia_driver_ignore_jobs=True,
+        nvidia_driver_may_reboot=may_reboot,
+        gpubed_cluster="lab",
+        nvidia_driver_nodes=[],
+        __nvidia_driver_wanted=VERSION,
+    )
+
+
+@pytest.mark.parametrize(
+    "why", ["Key was rejected by service", "Required key not available", "Operation not permitted"]
+)
+def test_a_module_that_secure_boot_refuses_is_not_rebooted_for(tmp_path, why):
+    done = loaded(tmp_path, f"could not insert 'nvidia': {why}")
+    assert done.code != 0
+    assert why in done.said
+    assert "mokutil --import /var/lib/dkms/mok.pub" in done.said
+    assert "Say which nodes have to reboot" not in done.tasks
+
+
+def test_a_reboot_that_is_not_allowed_is_told_with_modprobes_words(tmp_path):
+    done = loaded(tmp_path, "could not insert 'nvidia': No such device")
+    assert done.code == 0, done.said
+    done = loaded(tmp_path, "could not insert 'nvidia': No such device", may_reboot=False)
+    assert "has to reboot for driver" in done.said
+    assert "No such device" in done.said
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="it writes a file of root's")
 def test_the_persistence_daemon_runs_as_its_packages_user(tmp_path):
     unit, ours = tmp_path / "nvidia-persistenced.service", tmp_path / "drop-in.d/gpubed.conf"
@@ -305,6 +339,22 @@ def test_fabric_manager_of_another_version_is_refused(tmp_path, installed):
     assert (f"Fabric Manager is {installed}-1 and the driver {VERSION}" in done.said) == (
         done.code != 0
     )
+
+
+@pytest.mark.parametrize("mig", [True, False, None])
+def test_gpus_that_are_cut_into_instances_are_refused_by_name(tmp_path, mig):
+    """Else containers, Slurm and health would each say something else that is missing."""
+    cut = {"driver": VERSION, "index": 1, "mig": mig}
+    done = tasks(
+        tmp_path,
+        "node",
+        hardware_facts={"gpus": [{"driver": VERSION, "index": 0, "mig": False}, cut]},
+        nvidia_driver_manage="never",
+        gpubed_cluster="lab",
+    )
+    assert (done.code != 0) == (mig is True), done.said
+    assert ("MIG is on on GPU 1 of node-0" in done.said) == (mig is True)
+    assert ("sudo nvidia-smi -mig 0" in done.said) == (mig is True)
 
 
 def test_adapters_that_lead_to_nvswitches_are_driven_at_every_boot(tmp_path):

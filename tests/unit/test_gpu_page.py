@@ -44,6 +44,10 @@ def test_what_was_tested_before_a_change_says_so(monkeypatch):
         # Debian has no Fabric Manager, so the driver comes from NVIDIA, too.
         "| A100-SXM4-80GB | cuda12 | 12.6 | 580 nvidia, open, FM (",
         "| B200-SXM6-180GB | cuda13 | 13.2 | 580 nvidia, open, FM (",
+        # Debian 13 has no branch with Fabric Manager that still serves Volta.
+        "| V100-SXM3-32GB (DGX-2) | cuda12 | 12.6 | 580 nvidia, proprietary, FM (",
+        "| V100-SXM2-32GB and H100-SXM5-80GB | cuda12 | 12.6 | 580 nvidia, ",
+        "nvidia: 590: use an image with Debian 12",
     ],
 )
 def test_rows_follow_from_what_is_known(words):

@@ -13,6 +13,7 @@ from gpubed import metrics, services
 from gpubed.errors import GpubedError
 from gpubed.paths import Project, assets
 from gpubed.verification import Check, Verification
+from support import by_path
 from support.samples import sample_allocation, sample_plan
 
 ROLE = assets() / "roles" / "monitoring"
@@ -64,6 +65,41 @@ def test_promtool_agrees_with_the_cases(tmp_path):
     command = ["promtool", "test", "rules", str(tmp_path / CASES.name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# What the kernel logs, in the forms of drivers 535 to 595.
+XIDS = """\
+1763704000.1 n kernel: NVRM: Xid (PCI:0000:af:00): 31, pid=7, name=python, MMU Fault
+1763704001.2 n kernel: NVRM: Xid (PCI:0000:af:00 GPU-I:01): 79, GPU has fallen off the bus.
+1763704002.3 n kernel: NVRM: Xid (0000:3b:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09
+1763704003.4 n kernel: NVRM: Xid (PCI:0000:3b:00): 149, NETIR_LINK_EVT  Nonfatal XC0 i0 Link 09
+1763704004.5 n kernel: NVRM: Xid (PCI:0000:af:00): 154, GPU recovery action changed from \
+0x0 (None) to 0x4 (Drain and Reset)
+1763704005.6 n kernel: NVRM: Xid (PCI:0000:af:00): 154, GPU recovery action changed from \
+0x4 (Drain and Reset) to 0x1 (GPU Reset Required)
+"""
+
+
+@pytest.fixture
+def collector(monkeypatch):
+    """The program that writes figures, beside what role health installs."""
+    monkeypatch.syspath_prepend(str(assets() / "roles/health/files"))
+    return by_path.load(ROLE / "files/gpubed-metrics", "gpubed_metrics")
+
+
+def test_xids_come_with_what_role_health_says_is_to_be_done(collector, monkeypatch):
+    """A node that is in quarantine for an Xid and its alert must not disagree."""
+    monkeypatch.setattr(collector, "output", lambda *_: XIDS)
+    assert set(collector.xids()) == {
+        'gpubed_gpu_xid_timestamp_seconds{pci="0000:af:00",xid="31",action=""} 1763704000.1',
+        'gpubed_gpu_xid_timestamp_seconds{pci="0000:af:00",xid="79",'
+        'action="switch the machine off and on"} 1763704001.2',
+        'gpubed_gpu_xid_timestamp_seconds{pci="0000:3b:00",xid="149",'
+        'action="reset the GPU, look at its NVLinks if it comes back"} 1763704002.3',
+        'gpubed_gpu_xid_timestamp_seconds{pci="0000:3b:00",xid="149",action=""} 1763704003.4',
+        'gpubed_gpu_xid_timestamp_seconds{pci="0000:af:00",xid="154",'
+        'action="GPU Reset Required"} 1763704005.6',
+    }
 
 
 def verification(*results):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ def render(name, offers):
         "groups": {},
         "hostvars": {n: {"__slurm_offer": o} for n, o in zip(nodes, offers, strict=True)},
         "slurm_half_life": 604800,
+        "slurm_home_root": "/shared/home",
         "slurm_partitions": [{"name": "main", "groups": [], "max_time": None}],
         "__slurm_confined": all(each["cgroup"] for each in offers),
         "__slurm_folder": "/etc/gpubed/slurm",
@@ -147,6 +149,33 @@ def test_slurms_own_detection_is_installed_before_it_is_looked_for():
     included = [task.get("ansible.builtin.include_tasks", {}).get("file") for task in tasks]
     asked = [task.get("register") for task in tasks]
     assert included.index("nvml.yml") < asked.index("__slurm_nvml")
+
+
+@pytest.fixture
+def prolog(tmp_path):
+    """A function that runs a prolog, and returns its exit code and what gpubed-health was asked."""
+    program, asked = tmp_path / "gpubed-health", tmp_path / "asked"
+    program.write_text(f'#!/bin/sh\n# STAND-IN\necho "$*" >>{asked}\n[ "$1" != admit ]\n')
+    program.chmod(0o755)
+
+    def run(text):
+        text = text.replace("/usr/local/bin/gpubed-health", str(program))
+        code = subprocess.run(["sh", "-c", text], check=False).returncode
+        return code, asked.read_text().splitlines() if asked.exists() else []
+
+    return run
+
+
+def test_a_node_that_is_drained_before_a_job_is_in_quarantine(prolog):
+    """Slurm drains whose prolog fails, for good: --requalify is the one way back."""
+    assert prolog((ROLE / "files/prolog-health").read_text()) == (1, ["admit"])
+
+
+def test_a_node_without_researchers_homes_is_in_quarantine(prolog, tmp_path):
+    text = "\n".join(render("prolog-storage.j2", [NONE]))
+    assert prolog(text.replace("/shared/home", str(tmp_path))) == (0, [])
+    [asked] = prolog(text.replace("/shared/home", "/nowhere"))[1]
+    assert asked.startswith("quarantine before a job: /nowhere is not there")
 
 
 @pytest.fixture

@@ -26,18 +26,18 @@ def compute(context: Context) -> Iterator[Check]:
     for node in context.allocation.nodes:
         if node.gpus:
             known = context.facts[node.name]
-            yield from on_node(node, context.proofs[node.name], known.gpus if known else ())
+            yield from on_node(node, context.proofs[node.name], known)
         else:
             yield from _skipped(node, _IDS, "asks for no GPU")
 
 
-def on_node(node: Node, proof: Proof, known: Sequence[facts.GPU]) -> Iterator[Check]:
+def on_node(node: Node, proof: Proof, known: facts.Facts | None) -> Iterator[Check]:
     """Judge one node.
 
     Args:
         node: The node; `gpus` were asked for.
         proof: What they did.
-        known: What its facts say of its GPUs; how they are connected is among it.
+        known: Its facts, if it told any; how its GPUs are connected is among them.
     """
     yield _compute(node, proof)
     yield _memory(node, proof)
@@ -50,14 +50,13 @@ def on_node(node: Node, proof: Proof, known: Sequence[facts.GPU]) -> Iterator[Ch
     if node.gpus == 1:
         yield from _skipped(node, _IDS[2:], "one GPU has no other to sum with")
         return
-    gpus = {gpu.index: gpu for gpu in known if gpu.index is not None}
     pairs = [sum_ for sum_ in proof.collectives if len(sum_.gpus) == 2]
-    yield _pairs(node, proof, pairs, gpus)
+    yield _pairs(node, proof, pairs, known)
     if node.gpus == 2:
         yield from _skipped(node, _IDS[3:], "two GPUs are a pair, see gpu.pairs")
         return
     whole = [sum_ for sum_ in proof.collectives if len(sum_.gpus) == node.gpus]
-    yield _all(node, proof, whole, gpus)
+    yield _all(node, proof, whole, known)
 
 
 def _skipped(node: Node, ids: Sequence[str], reason: str) -> Iterator[Check]:
@@ -111,19 +110,17 @@ def _memory(node: Node, proof: Proof) -> Check:
 
 
 def _pairs(
-    node: Node, proof: Proof, pairs: Sequence[Collective], gpus: dict[int, facts.GPU]
+    node: Node, proof: Proof, pairs: Sequence[Collective], known: facts.Facts | None
 ) -> Check:
     wanted = node.gpus * (node.gpus - 1) // 2
     reasons = [] if len(pairs) == wanted else _unsummed(proof, f"{len(pairs)} of {wanted} pairs")
-    least = [floors.pair(*_known(pair, gpus)) for pair in pairs]
+    least = [floors.pair(*_gpus(pair, known), switched=_switched(known)) for pair in pairs]
     return _rated("gpu.pairs", node, pairs, least, reasons)
 
 
-def _all(
-    node: Node, proof: Proof, whole: Sequence[Collective], gpus: dict[int, facts.GPU]
-) -> Check:
+def _all(node: Node, proof: Proof, whole: Sequence[Collective], known: facts.Facts | None) -> Check:
     reasons = [] if whole else _unsummed(proof, "not all GPUs together")
-    least = [floors.together(_known(sum_, gpus)) for sum_ in whole]
+    least = [floors.together(_gpus(sum_, known), switched=_switched(known)) for sum_ in whole]
     return _rated("gpu.allreduce", node, whole, least, reasons)
 
 
@@ -131,9 +128,14 @@ def _unsummed(proof: Proof, which: str) -> list[str]:
     return [f"{which} summed with NCCL" + (f": {proof.error}" if proof.error else "")]
 
 
-def _known(sum_: Collective, gpus: dict[int, facts.GPU]) -> list[facts.GPU]:
+def _gpus(sum_: Collective, known: facts.Facts | None) -> list[facts.GPU]:
     """Return what the facts say of the GPUs of a collective."""
-    return [gpus.get(index, facts.GPU(pci="", device_id="", index=index)) for index in sum_.gpus]
+    told = {gpu.index: gpu for gpu in known.gpus} if known else {}
+    return [told.get(index, facts.GPU(pci="", device_id="", index=index)) for index in sum_.gpus]
+
+
+def _switched(known: facts.Facts | None) -> bool:
+    return known is not None and known.fabric
 
 
 def _slow(sum_: Collective, floor: float, link: str) -> str:

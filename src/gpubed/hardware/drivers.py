@@ -291,8 +291,24 @@ def _pick(
         f"{_listed(nodes)} need driver branch {said}"
         f"{' with Fabric Manager' if switched else ''}"
         f"{' and the NVLink subnet manager' if managed else ''}, and there is {there or 'none'}",
-        "allow another source (nvidia_driver_sources) or choose a recipe with an older CUDA",
+        _way_out(nodes, had, newest),
     )
+
+
+def _way_out(
+    nodes: Mapping[str, Facts], had: Mapping[str, Sequence[int]], newest: int | None
+) -> str:
+    """Return what helps where no branch that is to be had fits."""
+    another = "allow another source (nvidia_driver_sources)"
+    too_new = newest is not None and any(b > newest for there in had.values() for b in there)
+    if not too_new:
+        return f"{another} or choose a recipe with an older CUDA"
+    # An older CUDA runs on newer drivers, too: what is wanted is an older driver.
+    ways = [another] if len(had) == 1 else []
+    ways.append("use an image with Debian 12, whose sources have older branches")
+    if len({generation for facts in nodes.values() for generation in facts.generations}) > 1:
+        ways.append("give each generation of GPUs a cluster of its own")
+    return ", or ".join(ways)
 
 
 def _open(name: str, facts: Facts, branch: int) -> bool:

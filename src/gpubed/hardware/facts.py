@@ -47,6 +47,7 @@ class GPU(_Model):
             None where the bus does not tell.
         index: The driver's number; None when no driver sees it.
         memory_mib: MiB of its own memory, as far as the driver told.
+        mig: Whether it is cut into instances (MIG); None where the driver has no such mode.
         links: Distance to `GPU1` or to a NIC or HCA by name: `NV18` (NVLinks),
             `PIX`, `PXB`, `PHB`, `NODE`, `SYS`, as nvidia-smi writes it.
     """
@@ -64,6 +65,7 @@ class GPU(_Model):
     uuid: str | None = None
     memory_mib: int | None = None
     driver: str | None = None
+    mig: bool | None = None
     links: Mapping[str, str] = {}
 
     @property

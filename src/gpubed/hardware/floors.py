@@ -2,12 +2,15 @@
 
 A floor tells a broken path from a good one; it is no record. Shares of the physical
 rate lie below what others insist on for whole machines: 228 GB/s of 300 on eight A100,
-460 of 450 on eight H100 (azurehpc-health-checks), 185 and 440 (oci-hpc).
+460 of 450 on eight H100 (azurehpc-health-checks), 185 and 440 (oci-hpc). Without NVSwitches
+NCCL uses fewer of the links: 115 GB/s of 300 on two H100 PCIe with three bridges
+(NVIDIA/nccl#1161), 21.5 of 50 on two RTX 2080 Ti with one (NVIDIA/nccl-tests#44).
 Rates are per direction, in byte/s. What must pass between nodes, job allreduce knows.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -21,21 +24,30 @@ _NVLINK_OF_CHIP = {"GA102": 14}
 _PCIE = {"Ampere": 16, "Ada": 16, "Hopper": 32, "Blackwell": 32}
 _PCIE_3 = 8
 _LANES = 16
-_OF_NVLINK = 0.6
+_OF_SWITCHED_NVLINK = 0.6
+# Those pairs sum gigabytes; what is summed here is smaller, and so a little slower.
+_OF_NVLINK = 0.3
 # Over host memory, where GPUs cannot reach each other, half of it at best.
 _OF_PCIE = 0.25
 # All at once share bridges, which pairs have for themselves.
 _OF_SHARED = 0.5
 
 
-def pair(one: GPU, other: GPU) -> tuple[float, str]:
-    """Return what an allreduce over two GPUs of a node must reach, and how they are connected."""
+def pair(one: GPU, other: GPU, *, switched: bool = False) -> tuple[float, str]:
+    """Return what an allreduce over two GPUs of a node must reach, and how they are connected.
+
+    Args:
+        one: A GPU.
+        other: Another one of its node.
+        switched: Whether NVSwitches connect the GPUs of this node.
+    """
     link = one.links.get(f"GPU{other.index}", "")
     count = re.fullmatch(r"NV(\d+)", link)
     if count:
         generation = _NVLINK.get(one.generation or "", min(_NVLINK.values()))
         rate = _NVLINK_OF_CHIP.get(one.chip or "", generation)
-        return int(count[1]) * rate * _OF_NVLINK * _GIGA, link
+        share = _OF_SWITCHED_NVLINK if switched else _OF_NVLINK
+        return int(count[1]) * rate * share * _GIGA, link
     slowest, slot = min(_pcie(gpu) for gpu in (one, other))
     return slowest * _OF_PCIE, f"{link or 'PCIe'} ({slot})"
 
@@ -48,8 +60,10 @@ def _pcie(gpu: GPU) -> tuple[float, str]:
     return card.rate, f"its slot does not tell; the card's {card}"
 
 
-def together(gpus: Sequence[GPU]) -> tuple[float, str]:
+def together(gpus: Sequence[GPU], *, switched: bool = False) -> tuple[float, str]:
     """Return what an allreduce over all GPUs of a node must reach, and the slowest way in it."""
-    ways = [pair(one, other) for one in gpus for other in gpus if one is not other]
+    ways = [
+        pair(one, other, switched=switched) for one in gpus for other in gpus if one is not other
+    ]
     floor, link = min(ways)
     return (floor if link.startswith("NV") else floor * _OF_SHARED), link

@@ -4,6 +4,7 @@ What was seen on the host by `roles/hardware/files/gpubed-gpu-host`, and what of
 repaired. Sources of what is demanded:
 
 - Secure Boot loads signed modules only: NVIDIA driver installation guide, "Secure Boot".
+  DKMS signs each module that it builds; its key counts once the list of shim has it (mokutil(1)).
 - Peer-to-peer traffic that bridges redirect (ACS), or an IOMMU translates, takes the way
   through the root: NCCL user guide, "PCI Access Control Services (ACS)".
 - Sizes of the window to a GPU's memory: the kernel's ABI, sysfs-bus-pci, `resourceN_resize`.
@@ -13,6 +14,7 @@ repaired. Sources of what is demanded:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -37,11 +39,21 @@ class Link(_Model):
 
 
 class Module(_Model):
-    """NVIDIA's kernel module; `loaded` is its version."""
+    """NVIDIA's kernel module.
+
+    Attributes:
+        loaded: Its version.
+        installed: Whether there is one to be loaded.
+        signer: Whose key signed it, as its file tells.
+        key: Where the certificate of the key is that DKMS made on this host.
+        key_enrolled: Whether the firmware's list of its owner's keys has that key.
+    """
 
     loaded: str | None = None
     installed: bool = False
     signer: str | None = None
+    key: str | None = None
+    key_enrolled: bool = False
 
 
 class HostGPU(_Model):
@@ -56,6 +68,7 @@ class HostGPU(_Model):
         redirecting: Bridges above it that send peer-to-peer traffic up to the root.
         bridges_seen: Whether the bridges could be read: root may, others may not.
         power_limit_w: Watts that it may take; `power_default_w` is the maker's.
+        mig: Whether it is cut into instances; None where the driver has no such mode.
     """
 
     pci: str
@@ -70,6 +83,7 @@ class HostGPU(_Model):
     power_limit_w: float | None = None
     power_default_w: float | None = None
     persistence: bool | None = None
+    mig: bool | None = None
 
 
 class GpuHost(_Model):
@@ -132,8 +146,7 @@ def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
         "secure_boot",
         _unsigned(host),
         "Secure Boot does not stand in the way",
-        "switch Secure Boot off in the firmware, or enrol the key of DKMS: "
-        "sudo mokutil --import /var/lib/dkms/mok.pub, then reboot",
+        _enrolment(host.module),
     )
     yield (
         "nouveau",
@@ -151,14 +164,38 @@ def _judged(host: GpuHost, asked: int) -> Iterator[tuple[str, str, str, str]]:
         f"install linux-headers-{host.kernel}, or boot a kernel of the distribution",
     )
     yield from _bus(host.gpus)
+    cut = [gpu.pci for gpu in host.gpus if gpu.mig]
+    yield (
+        "mig",
+        f"MIG is on: {_listed(cut)}; nothing can use such a GPU whole" if cut else "",
+        "no GPU is cut into instances, as far as the driver tells",
+        "end what uses the GPUs, then: sudo nvidia-smi -mig 0; if it stays pending: sudo reboot",
+    )
     yield from _power(host.gpus)
 
 
 def _unsigned(host: GpuHost) -> str:
-    if not host.secure_boot or host.module.loaded or host.module.signer:
+    module = host.module
+    if not host.secure_boot or module.loaded:
         return ""
-    built = "its driver is not signed" if host.module.installed else "a driver is built here"
-    return f"Secure Boot is on, and {built}: the kernel will refuse it"
+    if not module.installed:
+        why = "" if module.key_enrolled else "a driver is built here"
+    elif not module.signer:
+        why = "its driver is not signed"
+    elif _OWN_KEY.search(module.signer) and not module.key_enrolled:
+        why = f"its driver is signed by {module.signer}, which the firmware does not know"
+    else:
+        why = ""
+    return f"Secure Boot is on, and {why}: the kernel will refuse it" if why else ""
+
+
+def _enrolment(module: Module) -> str:
+    built = "" if module.key else "let gpubed up build the driver, which makes a key, and "
+    return (
+        f"switch Secure Boot off in the firmware, or {built}enrol the key of DKMS: sudo apt-get"
+        f" install mokutil && sudo mokutil --import {module.key or '/var/lib/dkms/mok.pub'}; then"
+        " sudo reboot, and confirm it at the machine's console (MOK management)"
+    )
 
 
 def _bus(gpus: tuple[HostGPU, ...]) -> Iterator[tuple[str, str, str, str]]:
@@ -241,6 +278,9 @@ def _power(gpus: tuple[HostGPU, ...]) -> Iterator[tuple[str, str, str, str]]:
     )
 
 
+# What DKMS calls the keys that it makes itself, on Debian and on Ubuntu: it signs with them
+# whether the firmware knows them or not.
+_OWN_KEY = re.compile(r"DKMS|Secure Boot Module Signature key")
 # nouveau has a line of its own.
 _DRIVERS = (None, "nvidia", "nouveau")
 

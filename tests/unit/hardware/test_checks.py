@@ -268,21 +268,44 @@ GEN4_X8 = {"gts": 16, "lanes": 8}
 @pytest.mark.parametrize(
     ("one", "giga"),
     [
-        (gpu("Hopper", GPU1="NV18"), 270),
-        (gpu("Ampere", "GA100", GPU1="NV12"), 180),
-        (gpu("Volta", GPU1="NV1"), 15),
-        (gpu("Pascal", GPU1="NV1"), 12),
-        (gpu("Blackwell", GPU1="NV18"), 540),
+        (gpu("Hopper", GPU1="NV18"), 135),
+        (gpu("Hopper", GPU1="NV12"), 90),
+        (gpu("Ampere", "GA100", GPU1="NV12"), 90),
+        (gpu("Volta", GPU1="NV1"), 7.5),
+        (gpu("Pascal", GPU1="NV1"), 6),
         (gpu("Hopper", GPU1="SYS"), 15.754),
         (gpu("Turing", GPU1="PHB"), 3.938),
         (gpu("Hopper", pcie=GEN4_X8, GPU1="SYS"), 3.938),
-        (gpu("Hopper", pcie=GEN4_X8, GPU1="NV18"), 270),
+        (gpu("Hopper", pcie=GEN4_X8, GPU1="NV18"), 135),
         (gpu("Pascal", pcie={"gts": 5, "lanes": 16}, GPU1="PHB"), 2),
     ],
 )
 def test_the_floor_of_a_pair_follows_its_connection(one, giga):
     other = one.model_copy(update={"index": 1})
     assert floors.pair(one, other)[0] == pytest.approx(giga * 1e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("one", "giga"),
+    [
+        (gpu("Hopper", GPU1="NV18"), 270),
+        (gpu("Ampere", "GA100", GPU1="NV12"), 180),
+        (gpu("Blackwell", GPU1="NV18"), 540),
+        (gpu("Turing", GPU1="PHB"), 3.938),
+    ],
+)
+def test_nvswitches_make_all_links_count(one, giga):
+    other = one.model_copy(update={"index": 1})
+    assert floors.pair(one, other, switched=True)[0] == pytest.approx(giga * 1e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("one", "measured"),
+    [(gpu("Hopper", "GH100", GPU1="NV12"), 115.4), (gpu("Turing", "TU102", GPU1="NV2"), 21.5)],
+)
+def test_bridged_pairs_that_others_measured_are_well(one, measured):
+    """NVIDIA/nccl#1161 (two H100 PCIe) and NVIDIA/nccl-tests#44 (two RTX 2080 Ti), in GB/s."""
+    assert floors.pair(one, one.model_copy(update={"index": 1}))[0] < measured * 1e9
 
 
 def test_the_narrower_of_two_slots_counts_and_one_that_tells_nothing_is_said():

@@ -12,6 +12,12 @@ DEBIAN_12 = {
 }
 
 
+DEBIAN_13 = {
+    "distribution": [Offer(535), Offer(550)],
+    "nvidia": [Offer(590, fabric_manager=True)],
+}
+
+
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
     """Recorded machines before they have a driver, which is when it is chosen."""
@@ -123,6 +129,19 @@ def test_fabric_manager_and_driver_come_from_one_source(nodes):
     assert choose(cluster(nodes, "h100-hgx"), DEBIAN_12, Wanted(cuda=12)).source == "nvidia"
     with pytest.raises(NoDriver, match="525 or newer with Fabric Manager, and there is"):
         choose(cluster(nodes, "h100-hgx"), {"distribution": DEBIAN_12["distribution"]})
+
+
+@pytest.mark.parametrize("names", [["v100-dgx1"], ["v100-dgx1", "h100-hgx"]])
+def test_where_all_offers_are_too_new_an_older_release_is_named(nodes, names):
+    """Neither another source nor an older recipe would help: Volta's drivers end at 580."""
+    there = cluster(nodes, *names)
+    switches = {"nvswitches": nodes["h100-hgx"].nvswitches}
+    there["node-0"] = there["node-0"].model_copy(update=switches)  # as in a DGX-2
+    with pytest.raises(NoDriver, match=r"to 580 with Fabric Manager.* nvidia: 590") as refused:
+        choose(there, DEBIAN_13, Wanted(cuda=12))
+    assert "an image with Debian 12" in refused.value.hint
+    assert "recipe" not in refused.value.hint
+    assert ("a cluster of its own" in refused.value.hint) == (len(names) > 1)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,20 @@ def test_gpus_are_identified_before_there_is_a_driver(
     assert found.driver.loaded is None
 
 
+def test_gpus_that_are_cut_into_instances_are_told(tmp_path):
+    """Where the driver knows of MIG: before 450 it refuses the whole question."""
+    machines.build("a100-dgx", tmp_path)
+    answers = tmp_path / "bin/nvidia-smi"
+    assert {gpu["mig"] for gpu in machines.collect(tmp_path)["gpus"]} == {None}
+    cut = "Enabled, 00000000:07:00.0\nDisabled, 00000000:0F:00.0\n[N/A], 00000000:47:00.0"
+    others = answers.read_text().removeprefix("#!/bin/sh\n")
+    case = f"case $1 in *mig*) echo '{cut}'; exit ;; esac"
+    answers.write_text(f"#!/bin/sh\n{case}\n{others}")
+    told = Facts.model_validate(machines.collect(tmp_path)).gpus
+    assert [gpu.mig for gpu in told[:4]] == [True, False, None, None]
+    assert all(gpu.index is not None for gpu in told)
+
+
 @pytest.mark.parametrize(
     ("name", "switches"), [("h100-hgx", 4), ("a100-dgx", 6), ("v100-dgx1", 0), ("none", 0)]
 )

@@ -81,6 +81,14 @@ class Tree:
         name = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
         (path / name).write_bytes(bytes([6, 0, 0, 0, state]))
 
+    def dkms_key(self, path="var/lib/dkms/mok.pub", *, enrolled):
+        """The key that DKMS made, and the list of keys as shim leaves it to the kernel."""
+        self.write(self.folder / path, "DER of this host's own key")
+        known = b"DER of another key" + (self.folder / path).read_bytes() * enrolled
+        name = "MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"
+        variable = self.folder / "sys/firmware/efi/efivars" / name
+        variable.write_bytes(bytes([6, 0, 0, 0]) + known + b"more")
+
     def program(self, name, answer):
         """STAND-IN: a program that always says the same."""
         path = self.folder / "bin" / name
@@ -106,7 +114,7 @@ def tree(tmp_path):
 def test_a_good_host_has_nothing_to_repair(tree):
     found = host.findings("node-0", tree.seen(), 1)
     assert [f for f in found if not f.ok] == []
-    assert len(found) == 10
+    assert len(found) == 11
 
 
 def nouveau(tree):
@@ -196,6 +204,56 @@ def test_secure_boot_does_no_harm_to_a_signed_driver(tree, signed):
     else:
         tree.write(tree.folder / "sys/module/nvidia/version", "580.95.05")
     assert tree.wrong() == {}
+
+
+@pytest.mark.parametrize(
+    ("signer", "path"),
+    [
+        ("DKMS module signing key", "/var/lib/dkms/mok.pub"),
+        ("gpu-1 Secure Boot Module Signature key", "/var/lib/shim-signed/mok/MOK.der"),
+    ],
+)
+@pytest.mark.parametrize("enrolled", [True, False])
+def test_what_dkms_signs_is_taken_where_the_firmware_knows_its_key(tree, signer, path, enrolled):
+    """DKMS signs with a key of its own, whether the firmware knows it or not."""
+    tree.secure_boot(1)
+    tree.program("modinfo", signer)
+    tree.dkms_key(path[1:], enrolled=enrolled)
+    wrong = tree.wrong()
+    assert list(wrong) == ([] if enrolled else ["secure_boot"])
+    if not enrolled:
+        assert f"signed by {signer}, which the firmware does not know" in (
+            wrong["secure_boot"].message
+        )
+        assert f"mokutil --import {path}" in wrong["secure_boot"].fix
+        assert "apt-get install mokutil" in wrong["secure_boot"].fix
+
+
+def test_a_key_that_is_enrolled_will_sign_what_is_built_here(tree):
+    unsigned(tree)
+    tree.dkms_key(enrolled=True)
+    assert tree.wrong() == {}
+
+
+def test_a_key_that_is_not_there_yet_is_not_imported(tree):
+    unsigned(tree)
+    fix = tree.wrong()["secure_boot"].fix
+    assert fix.index("gpubed up") < fix.index("/var/lib/dkms/mok.pub")
+
+
+@pytest.mark.parametrize(
+    ("mode", "fine"), [("Enabled", False), ("Disabled", True), ("[N/A]", True)]
+)
+def test_a_gpu_that_is_cut_into_instances_is_told(tree, mode, fine):
+    """Jobs, containers and health count whole GPUs; without instances there is none to use."""
+    case = f'case "$1" in *mig*) echo "00000000:01:00.0, {mode}"; exit ;; esac'
+    smi = tree.folder / "bin/nvidia-smi"
+    smi.write_text(smi.read_text().replace("#!/bin/sh", f"#!/bin/sh\n{case}"))
+    wrong = tree.wrong()
+    assert list(wrong) == ([] if fine else ["mig"])
+    if not fine:
+        assert f"MIG is on: {CARD}" in wrong["mig"].message
+        assert "sudo nvidia-smi -mig 0" in wrong["mig"].fix
 
 
 def test_headers_that_a_package_source_offers_will_do(tree):

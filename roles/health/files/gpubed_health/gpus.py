@@ -84,10 +84,16 @@ def gpus(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
     yield from (f"nvidia-smi says: {line}" for line in others)
     if len(rows) < expected["gpus"]:
         yield f"{len(rows)} GPUs answer, {expected['gpus']} are expected"
-    for row in rows:
-        yield from _judge(dict(zip((*FIELDS, *SLOWED), row, strict=True)))
-    yield from _remapped()
-    yield from _recovery()
+    found = [dict(zip((*FIELDS, *SLOWED), row, strict=True)) for row in rows]
+    cut, actions = _cut(), _actions()
+    # Their drivers know of contained errors (Xid 94) what the counters tell, and more.
+    content = {gpu["pci.bus_id"] for gpu in found if actions.get(gpu["index"]) == "None"}
+    for gpu in found:
+        yield from _judge(gpu, cut, content)
+    yield from _remapped(content)
+    for index, action in actions.items():
+        if action not in ("None", *ABSENT):
+            yield f"GPU {index} needs: {action} (gpu_recovery_action)"
     yield from _links(memory)
 
 
@@ -123,30 +129,46 @@ def _rows(text: str, width: int) -> tuple[list[list[str]], list[str]]:
     return [cells for cells in rows if len(cells) == width], others
 
 
-def _judge(gpu: dict[str, str]) -> Iterator[str]:
-    """Tell what is wrong with one GPU."""
+def _cut() -> set[str]:
+    """Return the GPUs that are cut into instances (MIG); drivers before 450 have no such field."""
+    code, text = _query("query-gpu", ("index", "mig.mode.current"))
+    return {index for index, mode in _rows(text, 2)[0] if mode == "Enabled"} if code == 0 else set()
+
+
+def _judge(gpu: dict[str, str], cut: set[str], content: set[str]) -> Iterator[str]:
+    """Tell what is wrong with one GPU.
+
+    Args:
+        gpu: Its answers.
+        cut: Those that are cut into instances have fewer counters.
+        content: Those whose driver asks for no reset stay in use with contained errors.
+    """
     name = f"GPU {gpu['index']} ({gpu['pci.bus_id']})"
     mode, ecc = gpu["ecc.mode.current"], gpu["ecc.errors.uncorrected.volatile.total"]
     pending = gpu["retired_pages.pending"]
-    counts = COUNTS.search(gpu["name"]) is not None
+    counts = COUNTS.search(gpu["name"]) is not None and gpu["index"] not in cut
     answers = [
         (mode, mode in ("Enabled", "Disabled") or (mode in ABSENT and not counts)),
         (ecc, ecc.isdigit() or (ecc in ABSENT and (mode == "Disabled" or not counts))),
         (pending, pending in ("Yes", "No", *ABSENT)),
         *((gpu[reason], gpu[reason] in ("Active", "Not Active", *ABSENT)) for reason in SLOWED),
     ]
+    if gpu["index"] in cut:
+        off = f"sudo nvidia-smi -i {gpu['index']} -mig 0"
+        yield f"GPU {gpu['index']} has MIG on, so that nothing can use it whole: {off}"
     for cell in dict.fromkeys(cell for cell, right in answers if not right):
         yield f"{name} answers {cell} instead of figures"
-    if ecc.isdigit() and int(ecc):
+    reset = gpu["pci.bus_id"] not in content
+    if reset and ecc.isdigit() and int(ecc):
         yield f"{name} has {ecc} uncorrectable ECC errors: reset it, replace it if they come back"
-    if pending == "Yes":
+    if reset and pending == "Yes":
         yield f"{name} waits for a reset to retire pages of its memory"
     for reason, words in SLOWED.items():
         if gpu[reason] == "Active":
             yield f"{name} is slowed down {words} ({reason})"
 
 
-def _remapped() -> Iterator[str]:
+def _remapped(content: set[str]) -> Iterator[str]:
     """No row of memory waits to be replaced, and there is one left for the next."""
     fields = ("gpu_bus_id", "gpu_name", "remapped_rows.pending", "remapped_rows.failure")
     code, text = _query("query-remapped-rows", fields)
@@ -157,18 +179,16 @@ def _remapped() -> Iterator[str]:
         cells = {pending, failure} - {"0", "1", "Yes", "No"}
         for cell in sorted(cells if REMAPS.search(model) else cells - ABSENT):
             yield f"GPU {bus} answers {cell} instead of its remapped rows"
-        if pending in ("1", "Yes"):
+        if pending in ("1", "Yes") and bus not in content:
             yield f"GPU {bus} waits for a reset to replace rows of its memory"
         if failure in ("1", "Yes"):
             yield f"GPU {bus} has no rows left to remap: replace it"
 
 
-def _recovery() -> Iterator[str]:
-    """The driver asks for nothing; drivers before 570 have no such field."""
+def _actions() -> dict[str, str]:
+    """Return what the driver asks for, by GPU; drivers before 570 have no such field."""
     code, text = _query("query-gpu", ("index", "gpu_recovery_action"))
-    for index, action in _rows(text, 2)[0] if code == 0 else ():
-        if action not in ("None", *ABSENT):
-            yield f"GPU {index} needs: {action} (gpu_recovery_action)"
+    return dict(_rows(text, 2)[0]) if code == 0 else {}
 
 
 def _links(memory: dict[str, Any]) -> Iterator[str]:

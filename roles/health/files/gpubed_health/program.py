@@ -2,6 +2,7 @@
 
   gpubed-health check                print what is wrong; 0 well, 1 not
   gpubed-health watch                quarantine after several failing looks; 0 once it has looked
+  gpubed-health admit                before a job: 0 well, 1 in quarantine, now or before
   gpubed-health quarantine REASON    no job starts here until it is requalified
   gpubed-health requalify            end the quarantine, if nothing is wrong any more
   gpubed-health status               everything as JSON; 0 well and in use, 1 not
@@ -25,6 +26,8 @@ STATE = Path(os.environ.get("GPUBED_HEALTH_STATE", "/var/lib/gpubed/health.json"
 HOOKS = Path("/etc/gpubed/quarantine.d")
 # Role monitoring makes the folder.
 METRICS = Path("/var/lib/gpubed/metrics/gpubed-health.prom")
+# Between looks before a job: it waits, and so do the others of its allocation.
+AGAIN_S = 5
 # A look is given what is expected of the node, and what may be remembered for the next.
 Look = Callable[[dict[str, Any], dict[str, Any]], Iterator[str]]
 LOOKS: tuple[Look, ...] = (
@@ -52,6 +55,13 @@ def _looked(look: Look, expected: dict[str, Any], memory: dict[str, Any]) -> Ite
         yield f"the look at {look.__name__} failed: {type(error).__name__}: {error}"
 
 
+def observe(expected: dict[str, Any], memory: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Look, and return what is wrong and what is remembered now."""
+    found = problems(expected, memory)
+    # Read anew: looks take their time, and a person may have decided meanwhile.
+    return found, {**read_state(), "memory": memory}
+
+
 def read_state() -> dict[str, Any]:
     """Return what is remembered of this node.
 
@@ -73,6 +83,12 @@ def write_state(state: dict[str, Any]) -> None:
     draft = STATE.with_suffix(".new")
     draft.write_text(json.dumps(state, indent=2) + "\n")
     draft.rename(STATE)
+
+
+def remember(state: dict[str, Any]) -> None:
+    """Keep what looks noted for the next, where they noted anything."""
+    if state != read_state():
+        write_state(state)
 
 
 def tell(*words: str) -> None:
@@ -132,6 +148,24 @@ def watch(found: Sequence[str], state: dict[str, Any], patience: int) -> int:
     return 0
 
 
+def admit(expected: dict[str, Any], memory: dict[str, Any]) -> int:
+    """Look until the node is well; as many failing looks as a watch takes are a quarantine.
+
+    The scheduler takes a node out of use whose prolog fails, and never back: what it does
+    must be a quarantine, which everybody sees and a person ends.
+    """
+    for look in range(max(1, expected["patience"])):
+        if look:
+            time.sleep(AGAIN_S)
+        found, state = observe(expected, memory)
+        if not found or state["quarantine"]:
+            remember(state)
+            break
+    else:
+        quarantine(state, f"before a job: {'; '.join(found)}", found)
+    return check(found, state)
+
+
 def requalify(found: Sequence[str], state: dict[str, Any]) -> int:
     """End a quarantine if nothing is wrong any more."""
     if found:
@@ -149,22 +183,20 @@ def main(verb: str, *words: str) -> int:
     if verb == "quarantine" and words:
         quarantine(read_state(), " ".join(words))
         return 0
-    if verb not in ("check", "watch", "requalify", "status"):
+    if verb not in ("check", "watch", "admit", "requalify", "status"):
         sys.stderr.write(__doc__)
         return 2
     if verb == "requalify":
         # Xids are of the past then: what is still wrong shows elsewhere, too.
         memory = {**memory, "requalified": time.time()}
-    found = problems(expected, memory)
-    # Read anew: looks take their time, and a person may have decided meanwhile.
-    before = read_state()
-    state = {**before, "memory": memory}
+    if verb == "admit":
+        return admit(expected, memory)
+    found, state = observe(expected, memory)
     if verb == "watch":
         return watch(found, state, expected["patience"])
     if verb == "requalify":
         return requalify(found, state)
-    if state != before:
-        write_state(state)
+    remember(state)
     if verb == "check":
         return check(found, state)
     answer = {"problems": found, "quarantine": state["quarantine"]}

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpubed_health import command
 
@@ -79,6 +79,20 @@ ANYTHING = ("journalctl", "--boot", "--no-pager", "--quiet", "--lines=1")
 EARLY_S = 60
 
 
+class Xid(NamedTuple):
+    """An Xid of the log; `action` is what a person has to do, empty where the node stays in use."""
+
+    time: float
+    gpu: str
+    number: int
+    meaning: str
+    action: str
+
+    def __str__(self) -> str:
+        """Say what it means, and what is to be done."""
+        return f"GPU {self.gpu} reported Xid {self.number} ({self.meaning}): {self.action}"
+
+
 def xids(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
     """Since this boot, and since the last requalification, no GPU was reported as broken."""
     if not expected["gpus"]:
@@ -88,9 +102,8 @@ def xids(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
         why = " ".join(text.split())
         yield f"the kernel's log cannot be read, so Xids are not known: {why} ({' '.join(JOURNAL)})"
         return
-    lines = [m for m in LINE.finditer(text) if float(m["time"]) > memory.get("requalified", 0)]
-    yield from dict.fromkeys(filter(None, map(_told, lines)))
-    yield from _recoveries(lines)
+    told = [xid for xid in read(text) if xid.time > memory.get("requalified", 0)]
+    yield from dict.fromkeys(str(xid) for xid in told if xid.action)
 
 
 def _why_empty() -> str:
@@ -113,24 +126,25 @@ def started() -> float:
     return booted + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _told(line: re.Match[str]) -> str:
-    """Say what an Xid means; nothing where the node may stay in use."""
-    bucket, meaning = CATALOG.get(int(line["xid"]), ("", ""))
-    if bucket not in REMEDIES:
-        return ""
+def read(log: str) -> list[Xid]:
+    """Return all Xids of a log; of what 154 says of a GPU, its last word counts."""
+    lines = list(LINE.finditer(log))
+    last = {line["gpu"]: line for line in lines if line["xid"] == "154" and NEEDED.search(line[0])}
+    return [
+        _judged(line)
+        for line in lines
+        if line["xid"] != "154" or last.get(line["gpu"], line) is line
+    ]
+
+
+def _judged(line: re.Match[str]) -> Xid:
+    number = int(line["xid"])
+    bucket, meaning = CATALOG.get(number, ("", ""))
+    action = REMEDIES.get(bucket, "")
     # What NVLink 5 has corrected is told with the same number.
     if bucket == "WORKFLOW_NVLINK5_ERR" and re.search(r"\bnon-?fatal\b", line["text"], re.I):
-        return ""
-    return f"GPU {line['gpu']} reported Xid {line['xid']} ({meaning}): {REMEDIES[bucket]}"
-
-
-def _recoveries(lines: list[re.Match[str]]) -> Iterator[str]:
-    """Xid 154 says itself what its GPU needs; the last word counts."""
-    needed = {
-        line["gpu"]: match["action"]
-        for line in lines
-        if line["xid"] == "154" and (match := NEEDED.search(line["text"]))
-    }
-    for gpu, action in needed.items():
-        if action != "None":
-            yield f"GPU {gpu} reported Xid 154: {action}"
+        action = ""
+    # It says itself what its GPU needs.
+    if bucket == "XID_154" and (said := NEEDED.search(line["text"])):
+        action = said["action"] if said["action"] != "None" else ""
+    return Xid(float(line["time"]), line["gpu"], number, meaning, action)

@@ -80,8 +80,9 @@ def test_the_collector_reads_gpus_and_xids(host):
         'gpubed_gpu_ecc_uncorrected_errors{gpu="1"} 2.0',
         'gpubed_gpu_throttled{gpu="0",reason="hw_slowdown"} 0.0',
         'gpubed_gpu_throttled{gpu="1",reason="hw_thermal_slowdown"} 1.0',
-        'gpubed_gpu_xid_timestamp_seconds{pci="0000:af:00",xid="79"} 1763704800.654321',
-        'gpubed_gpu_xid_timestamp_seconds{pci="0000:af:00",xid="31"} 1763704000.123456',
+        'gpubed_gpu_xid_timestamp_seconds{pci="0000:af:00",xid="79",'
+        'action="switch the machine off and on"} 1763704800.654321',
+        'gpubed_gpu_xid_timestamp_seconds{pci="0000:af:00",xid="31",action=""} 1763704000.123456',
     } <= lines
     assert not any(line.startswith('gpubed_gpu_power_watts{gpu="1"}') for line in lines)
 
