@@ -150,6 +150,16 @@ class Lease:
     granted_until: datetime | None = None
 
 
+def is_unknown(value: Any) -> bool:
+    """Say whether an input depends on what the engine has yet to do: a preview shows it so.
+
+    Also what depends on a resource that is about to be replaced is asked about in this way.
+    """
+    from pulumi.output import Unknown  # loaded where drivers run; most verbs need none of it
+
+    return isinstance(value, Unknown)
+
+
 class NodeFailed(GpubedError):
     """The testbed could not give a node; a cluster may do without it (`min`)."""
 

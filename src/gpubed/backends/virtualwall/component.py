@@ -43,6 +43,7 @@ class Cluster(Testbed):
             "uuid": self._uuid,
             "name": node.name,
             "testbed": self._testbed,
+            "slice": self._slice.id,
             "granted": self._slice.result["nodes"][node.name],
             "mtu": self._plan.experiment.mtu if self._plan.experiment else None,
             "shared": self._shared(node),

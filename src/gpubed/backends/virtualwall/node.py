@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gpubed import allocation, host_keys
 from gpubed.allocation import Hop, Node
-from gpubed.backends.base import Change, Driver, NodeFailed, Properties
+from gpubed.backends.base import Change, Driver, NodeFailed, Properties, is_unknown
 from gpubed.backends.virtualwall import acquaintance, bastion, proof
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config
@@ -67,7 +67,11 @@ class Shared(_Model):
 
 
 class NodeInputs(_Model):
-    """All inputs; `granted` is the node's entry in its slice's result."""
+    """All inputs; `granted` is the node's entry in its slice's result.
+
+    A preview knows the slice's name while it lives on (`slice`, which only `diff` looks at),
+    and its result only if nothing of it changes.
+    """
 
     cluster: str
     uuid: str
@@ -97,10 +101,11 @@ class NodeDriver(Driver):
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare what matters on the node: its sliver, and what it is prepared with."""
-        if olds["granted"].get("sliver") != news["granted"].get("sliver"):
+        if _is_another_sliver(olds, news):
             return Change(replace=["granted"])
         keys = ("granted", "testbed", "mtu", "shared")
-        return Change(update=[key for key in keys if olds.get(key) != news.get(key)])
+        changed = [key for key in keys if olds.get(key) != news.get(key)]
+        return Change(update=[key for key in changed if not is_unknown(news.get(key))])
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Get in, prove the host keys, prepare.
@@ -154,6 +159,13 @@ class NodeDriver(Driver):
                     "sudo -n rm -rf --one-file-system %s", node.shared.folder, timeout=_REMOVE_S
                 )
         acquaintance.forget(cluster, node.name)
+
+
+def _is_another_sliver(olds: Properties, news: Properties) -> bool:
+    """Say whether a node goes with its sliver; of a slice that is only changed, none does."""
+    if is_unknown(news["granted"]):
+        return is_unknown(news.get("slice")) or "slice" not in news
+    return bool(olds["granted"].get("sliver") != news["granted"].get("sliver"))
 
 
 def _given(node: NodeInputs, cluster: ClusterPaths) -> Given:
