@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from gpubed.backends.virtualwall import faults, times
+from gpubed.backends.virtualwall import urn as urns
 from gpubed.backends.virtualwall.faults import Answered, Malformed, NotThere
 from gpubed.backends.virtualwall.transport import Endpoint
 from gpubed.backends.virtualwall.urn import Urn
@@ -62,15 +63,16 @@ class Authority:
         found = self._lookup({"SLICE_PROJECT_URN": str(project), "SLICE_EXPIRED": False})
         return [slice_ for slice_ in found.values() if not slice_.expired]
 
-    def create(self, name: str, project: Urn, until: datetime, description: str) -> None:
-        """Make a slice. Not to be repeated unasked: `find` tells whether it was made."""
+    def create(self, name: str, project: Urn, until: datetime, description: str) -> str:
+        """Make a slice, and return its URN. Not to be repeated unasked: look first."""
         fields = {
             "SLICE_NAME": name,
             "SLICE_PROJECT_URN": str(project),
             "SLICE_EXPIRATION": times.write(until),
             "SLICE_DESCRIPTION": description,
         }
-        self._ask(self._slices, "create", "SLICE", self.credentials(), {"fields": fields})
+        value = self._ask(self._slices, "create", "SLICE", self.credentials(), {"fields": fields})
+        return str(urns.parse(str(_mapping(value, "create").get("SLICE_URN")), "slice"))
 
     def slice_credentials(self, urn: str) -> list[Credential]:
         """Return the credentials for a slice; they hold its expiry, so ask after renewing."""

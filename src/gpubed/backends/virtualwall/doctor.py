@@ -41,7 +41,7 @@ def findings(spec: ClusterSpec | None) -> list[Finding]:
 def _login(login: Login, spec: ClusterSpec) -> Finding:
     left = login.expires - datetime.now(UTC)
     message = (
-        f"{login.user.name} of {login.user.domain}, certificate until {login.expires:%Y-%m-%d}"
+        f"{login.user.name} of {login.user.authority}, certificate until {login.expires:%Y-%m-%d}"
     )
     enough = left > max(_SOON, timedelta(seconds=spec.lease.duration))
     if not enough:

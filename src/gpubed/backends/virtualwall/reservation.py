@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from gpubed import progress
-from gpubed.backends.virtualwall import journal, manifest, proof, rspec, verdict
+from gpubed.backends.virtualwall import journal, manifest, ownership, proof, rspec, verdict
 from gpubed.backends.virtualwall.aggregate import Description, Sliver
 from gpubed.backends.virtualwall.authority import Credential, Slice
 from gpubed.backends.virtualwall.connection import Connection
@@ -45,9 +45,11 @@ class Reservation:
         connection: To the testbed.
         cluster: Where its journal is.
         keeps: Whether what is seen is written down; only one at a time may.
+        urn: The slice's, where it is known; else it is looked for.
 
     Attributes:
         was_ready: Whether all nodes were found ready at the first look.
+        is_ours: Whether this run got into the slice: only then may it give it back.
     """
 
     def __init__(
@@ -57,16 +59,18 @@ class Reservation:
         cluster: ClusterPaths,
         *,
         keeps: bool = True,
+        urn: str = "",
     ) -> None:
         self.wanted, self._there, self._cluster, self._keeps = wanted, connection, cluster, keeps
-        self.urn = connection.slice_urn(wanted.name)
-        self.was_ready = False
+        known = journal.load(cluster)
+        self._is_in_state = bool(urn)
+        self.urn = urn or ownership.known_urn(connection, known, wanted)
+        self.was_ready = self.is_ours = False
         self._credentials: list[Credential] = []
         self._until = datetime.now(UTC) + timedelta(seconds=wanted.duration)
         self._tickets = self._refusals = 0
         self._started = self._extended = self._looked = False
-        known = journal.load(cluster)
-        if known is None or known.slice_urn != self.urn:
+        if known is None or known.slice_urn != self.urn or known.uuid != wanted.uuid:
             known = Journal(uuid=wanted.uuid, slice_urn=self.urn, testbed=wanted.testbed)
         self.journal = known.model_copy(update={"testbed": wanted.testbed})
 
@@ -93,16 +97,16 @@ class Reservation:
                     if patience.is_over:
                         return _there(last)
                     patience.look()
-            except (Busy, Unanswered):
+            except (Busy, Unanswered) as error:
                 if patience.is_over:
                     raise
-                patience.back_off()
+                patience.back_off(error)
 
     def look(self) -> Description | None:
         """Return what the testbed has of the slice; None when there is nothing."""
         patience = self._quick()
-        found = patience.insist(lambda: self._there.authority.find(self.urn))
-        if found is None or _is_over(found):
+        found = patience.insist(self._find)
+        if found is None or _is_over(found) or ownership.is_anothers(found, self.wanted.uuid):
             return None
         self._renew_credentials(patience)
         return patience.insist(self._look)
@@ -117,8 +121,10 @@ class Reservation:
             GpubedError: It is still there.
         """
         patience = Patience.of(self._there.config, total)
-        found = patience.insist(lambda: self._there.authority.find(self.urn))
-        if found is not None and not _is_over(found):
+        known = self.urn if self._is_in_state or self.journal.request else ""
+        found = patience.insist(self._find)
+        # A name that somebody else has now is ours no more: what we had is over.
+        if found and not _is_over(found) and ownership.is_ours(found, self.wanted.uuid, known):
             self._renew_credentials(patience)
             self._delete_until_gone(patience)
         journal.forget(self._cluster)
@@ -146,38 +152,62 @@ class Reservation:
 
     def _enter(self, patience: Patience) -> None:
         """Be in a slice that is ours and lasts long enough."""
-        authority = self._there.authority
-        self._save(calling="create slice")
-        while (found := patience.insist(lambda: authority.find(self.urn))) is None or _is_over(
-            found
-        ):
+        while (found := patience.insist(self._find)) is None or _is_over(found):
             try:
-                authority.create(
-                    self.wanted.name, self._there.project, self._until, self.wanted.description
-                )
-            except (Busy, Unanswered):
+                with self._calling("create slice"):
+                    self._make()
+            except (Busy, Unanswered) as error:
                 if patience.is_over:
                     raise
-                patience.back_off()
-        self._check_owner(found)
-        if found.expires < self._until - _NEARLY:
-            self._lengthen_slice(patience)
-        self._save(calling=None)
+                patience.back_off(error)
+        ownership.require_ours(found, self.wanted)
         self._renew_credentials(patience)
+        self._require_known_nodes(found, patience)
+        self.is_ours = True
+        if found.expires < self._until - _NEARLY:
+            found = self._lengthened(found, patience)
+        # Slivers cannot outlive their slice: asking for more is refused, not cut.
+        self._until = min(self._until, found.expires)
 
-    def _check_owner(self, found: Slice) -> None:
-        owned_by = owner(found.description)
-        if owned_by and owned_by[1] != self.wanted.uuid:
-            who = f"{owned_by[0]} ({owned_by[1]})"
-            raise Refused(f"slice {self.wanted.name} belongs to another cluster, {who}")
+    def _find(self) -> Slice | None:
+        found = ownership.find(self._there, self.urn, self.wanted)
+        if found:
+            self._rename(found.urn)
+        return found
 
-    def _lengthen_slice(self, patience: Patience) -> None:
+    def _make(self) -> None:
+        wanted = self.wanted
+        self._rename(
+            self._there.authority.create(
+                wanted.name, self._there.project, self._until, wanted.description
+            )
+        )
+
+    def _rename(self, urn: str) -> None:
+        """Believe the authority: it alone knows how it names slices."""
+        self.urn = urn
+        self.journal = self.journal.model_copy(update={"slice_urn": urn})
+
+    def _require_known_nodes(self, found: Slice, patience: Patience) -> None:
+        """Refuse a slice that says nothing of its owner and holds nodes that we never asked for."""
+        if owner(found.description) or self.journal.request:
+            return
+        if patience.insist(lambda: self._there.aggregate.describe(self.urn, self._credentials)):
+            raise Refused(
+                f"slice {self.wanted.name} holds nodes, and nothing says whose they are",
+                "give them back with the tool that made them, or use another cluster name",
+            )
+
+    def _lengthened(self, found: Slice, patience: Patience) -> Slice:
+        """Ask for a slice as long as the lease, and return what it is then."""
         try:
             patience.insist(lambda: self._there.authority.renew(self.urn, self._until))
         except Busy:
             raise
         except Answered as error:
             progress.emit("note", message=f"the slice keeps its end: {error.message}")
+        self._renew_credentials(patience)
+        return patience.insist(self._find) or found
 
     def _renew_credentials(self, patience: Patience) -> None:
         authority = self._there.authority

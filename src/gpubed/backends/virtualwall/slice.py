@@ -37,14 +37,14 @@ class SliceDriver(Driver):
             results = reservation.judge(reservation.hold())
             verdict.require_enough(reservation.wanted, results)
         except GpubedError as error:
-            if not reservation.was_ready:
+            if reservation.is_ours and not reservation.was_ready:
                 self._give_back(reservation, error)
             raise
         return reservation.urn, {"slice": reservation.urn, "nodes": results}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Look at the slice; one that has expired is gone."""
-        reservation = _reservation(inputs)
+        reservation = _reservation(inputs, id)
         found = reservation.look()
         if found is None:
             return None
@@ -62,7 +62,7 @@ class SliceDriver(Driver):
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Give all nodes back. The slice itself stays until it expires, empty."""
-        _reservation(inputs).release()
+        _reservation(inputs, id).release()
 
     @staticmethod
     def _give_back(reservation: Reservation, error: GpubedError) -> None:
@@ -75,10 +75,10 @@ class SliceDriver(Driver):
             )
 
 
-def _reservation(inputs: Properties) -> Reservation:
+def _reservation(inputs: Properties, urn: str = "") -> Reservation:
     wanted = SliceInputs.model_validate(inputs)
     cluster = Project.find().cluster(wanted.cluster)
-    return Reservation(wanted, connect(wanted.testbed), cluster)
+    return Reservation(wanted, connect(wanted.testbed), cluster, urn=urn)
 
 
 def _keep_way(inputs: Properties) -> None:
