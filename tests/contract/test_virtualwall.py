@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from gpubed import progress, registry
-from gpubed.backends.virtualwall import leases, transport
+from gpubed.backends.virtualwall import leases, transport, verdict
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.slice import SliceDriver
-from gpubed.backends.virtualwall.slice_inputs import description
+from gpubed.backends.virtualwall.slice_inputs import SliceInputs, description
 from gpubed.backends.virtualwall.urn import slice_name
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.spec import load, model
@@ -31,6 +31,7 @@ from support.wall import NAME, Wall
 
 pytestmark = pytest.mark.testbeds
 
+NODES = ("node-0", "node-1", "node-2")
 CALLS = (
     "GetVersion",
     "geni-ma/get_credentials",
@@ -428,3 +429,119 @@ def test_a_slice_is_called_as_its_authority_says(server, wall, driver):
     assert driver.create(wall.inputs)[0] == id_
     driver.delete(id_, wall.inputs)
     assert server.slivers() == []
+
+
+def test_a_network_that_was_asked_for_and_not_granted_is_refused(server, wall, driver):
+    """The reference software leaves links out of the manifest, and says nothing."""
+    wall.changes.pop("networks", None)
+    if server.site.is_gcf:
+        with pytest.raises(Refused, match=r"node-0: .*experiment network that was asked for"):
+            driver.create(wall.inputs)
+        assert server.slivers() == []
+    else:
+        up(wall, driver)
+
+
+def _three_machines(server, wall):
+    """Leave the site three machines for a cluster of five; returns what repairs the others."""
+    taken = [m for m in server.inventory.machines if not m.type.virtual][3:]
+    for machine in taken:
+        machine.broken = True
+    wall.block["hardware"] = {}
+    wall.changes["nodes"] = [{"name": "node", "count": 5, "min": 2}]
+
+    def mend():
+        for machine in taken:
+            machine.broken = False
+
+    return mend
+
+
+def test_nodes_that_were_left_out_join_once_there_are_machines(server, wall, driver):
+    """What runs stays as it is; who may not be joined says so, and stays as it is, too."""
+    mend = _three_machines(server, wall)
+    id_, first = driver.create(wall.inputs)
+    assert verdict.missing(first["nodes"], SliceInputs.model_validate(wall.inputs)).keys() == {
+        "node-3",
+        "node-4",
+    }
+    assert driver.diff(first, wall.inputs, wall.inputs).update == ["nodes"]
+    again = driver.update(id_, wall.inputs, wall.inputs)
+    assert {n: again["nodes"][n] for n in NODES} == {n: first["nodes"][n] for n in NODES}
+    mend()
+    result = driver.update(id_, wall.inputs, wall.inputs)
+    assert {n: result["nodes"][n] for n in NODES} == {n: first["nodes"][n] for n in NODES}
+    if server.site.is_gcf:
+        assert [n for n, node in result["nodes"].items() if "failed" in node] == [
+            "node-3",
+            "node-4",
+        ]
+    else:
+        assert not [node for node in result["nodes"].values() if "failed" in node]
+        assert not driver.diff(result, wall.inputs, wall.inputs).update
+    driver.delete(id_, wall.inputs)
+    assert server.slivers() == []
+
+
+def test_who_asked_for_it_is_left_alone_with_fewer_nodes(server, wall, driver):
+    _three_machines(server, wall)
+    wall.changes["nodes"][0]["on_failure"] = "leave_out"
+    _, result = driver.create(wall.inputs)
+    assert not driver.diff(result, wall.inputs, wall.inputs).update
+
+
+def test_a_group_without_hardware_is_compared_with_what_is_free(server, wall):
+    wall.block["hardware"] = {}
+    wall.changes["nodes"] = [{"name": "node", "count": 99}]
+    free = sum(not m.type.virtual or server.site.is_gcf for m in server.inventory.machines)
+    said = f"99 machines of any type are wanted, {free} are free"
+    assert registry.backend("virtualwall").fits(wall.plan) == [said]
+
+
+def test_machines_without_a_hardware_type_are_counted_too(server, wall):
+    offers = registry.backend("virtualwall").resources(load(wall.paths.spec))
+    if server.site.is_gcf:
+        [offer] = offers
+        assert (offer.name, offer.total) == ("(any)", len(server.inventory.machines))
+        assert "name none in backend.hardware" in offer.note
+    else:
+        assert "(any)" not in [offer.name for offer in offers]
+
+
+def test_doctor_names_a_project_that_does_not_exist(server, wall):
+    wall.block["project"] = "nosuch"
+    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    [wrong] = [finding for finding in findings if not finding.ok]
+    assert "nosuch: the authority knows no such project" in wrong.message
+    assert "backend.project" in wrong.fix
+
+
+def test_doctor_tells_a_wrong_host_name_from_an_unknown_authority(server, wall):
+    wall.block["aggregate"]["url"] = server.am_url.replace("127.0.0.1", "127.1")
+    [wrong] = [f for f in registry.backend("virtualwall").doctor(wall.plan.spec) if not f.ok]
+    assert wrong.fix == "its certificate is another host's: correct 127.1 in cluster.yml"
+
+
+def test_a_name_that_is_taken_is_no_fault_of_the_project(server, wall, driver):
+    server.user("carol", passphrase=None, projects=("other",))
+    server.accounts.register(server.site.user("carol"), slice_name(NAME, wall.uuid), "other")
+    with pytest.raises(Refused, match="already") as refused:
+        driver.create(wall.inputs)
+    assert "project" not in refused.value.hint
+
+
+def test_another_project_is_refused_before_anything_goes(server, wall, driver):
+    up(wall, driver)
+    wall.block["project"] = "other"
+    [finding] = registry.backend("virtualwall").refusals(wall.plan)
+    assert "one of project testproj until it expires" in finding.message
+    assert f"gpubed down {NAME}" in finding.fix
+
+
+def test_who_waits_for_a_testbed_is_told_what_for(server, wall, monkeypatch):
+    told = []
+    monkeypatch.setattr(progress, "_listener", told.append)
+    server.faults.on("GetVersion", faults.http(503), times=3)
+    registry.backend("virtualwall").resources(load(wall.paths.spec))
+    [note] = told
+    assert "the aggregate (GetVersion): server unavailable; trying again for" in note["message"]

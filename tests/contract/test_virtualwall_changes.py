@@ -36,16 +36,21 @@ def wall(request, server, tmp_path_factory):
     made = Cluster(
         tmp_path_factory.mktemp("project"),
         f"wall-{request.param[:3]}",
-        backend=backend(server, server.user("alice", passphrase=None)),
+        backend=backend(server, server.user("alice", passphrase=None), shared_folder="/proj/p"),
+        storage={"shared": {"provider": "volume"}},
         nodes=[{"name": "node", "count": 2}],
         networks={"experiment": {"rate": "1 Gbit/s"}},
         configure=False,
     )
     made.engine = ("--engine", request.param)
     made.json("up", *made.engine)
+    server.nodes.commands.clear()
     yield made
     made.call("down", "-y", *made.engine)
-    assert server.slivers() == []
+
+
+def removals(server):
+    return [command for command in server.nodes.commands if "rm -rf" in command]
 
 
 def node(spec):
@@ -115,6 +120,61 @@ def test_a_change_is_planned_and_done_as_planned(server, wall, tmp_path, change,
     assert len(after) == node(wall.spec)["count"]
     assert after == before if nodes == KEPT else not after.keys() & before.keys()
     assert wall.json("plan", *wall.engine)["changes"] == []
+    assert removals(server) == [], "what was written on the testbed's storage stays"
+
+
+def test_a_node_that_was_left_out_joins_at_the_next_up_and_audit_does_not_miss_it(server, wall):
+    """Nobody is asked: nothing goes with it."""
+    taken = [m for m in server.inventory.machines if m.type.name == "pcgen07-gpu1080"][2:]
+    for machine in taken:
+        machine.broken = True
+
+    def three_if_possible(spec):
+        spec["nodes"] = [{"name": "node", "count": 3, "min": 2}]
+        spec["backend"]["hardware"]["node"]["type"] = "pcgen07-gpu1080"
+
+    wall.edit(three_if_possible)
+    document = wall.json("up", "-y", *wall.engine)
+    before = [row["id"] for row in document["nodes"]]
+    assert [failure["node"] for failure in document["failed"]] == ["node-2"]
+    assert wall.json("audit", *wall.engine)["missing"] == []
+    again = wall.json("up", *wall.engine)
+    assert [failure["node"] for failure in again["failed"]] == ["node-2"]
+    for machine in taken:
+        machine.broken = False
+    document = wall.json("up", *wall.engine)
+    assert document["failed"] == []
+    assert [row["id"] for row in document["nodes"]][:2] == before
+    assert wall.json("plan", *wall.engine)["changes"] == []
+
+
+def test_nodes_that_are_gone_have_no_time_left(server, wall):
+    for slice_ in [*server.ledger.slices.values()]:
+        server.ledger.delete(slice_, blocking=True)
+    done = wall.call("status", rc=1)
+    assert "left" not in done.stdout
+    assert "gpubed run" not in done.stdout
+    assert f"gpubed up {wall.name} puts it right" in done.stderr
+
+
+def test_what_does_not_fit_is_told_with_the_clusters_name(wall):
+    def far_too_many(spec):
+        spec["nodes"] = [{"name": "node", "count": 99}]
+
+    wall.edit(far_too_many)
+    said = wall.call("up", "-y", "--refresh", *wall.engine, rc=4).stderr
+    assert f"gpubed resources {wall.name}" in said
+    assert "CLUSTER" not in said
+
+
+def test_down_takes_the_data_along(server, wall):
+    wall.edit(lambda spec: spec["nodes"][0].update(count=1))
+    wall.json("up", "-y", *wall.engine)
+    uuid = wall.json("audit", *wall.engine)["uuid"]
+    wall.call("down", "-y", *wall.engine)
+    [command] = removals(server)
+    assert f"/proj/p/gpubed-{uuid}" in command
+    assert server.slivers() == []
 
 
 def _doomed(wall):

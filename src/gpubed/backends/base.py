@@ -288,6 +288,13 @@ class Backend(ABC):
     def remove(self, thing: Existing) -> None:
         """Remove something that exists, known to the state or not; it may have gone already."""
 
+    def remove_data(self, cluster: str) -> None:
+        """Remove data that outlives nodes and that only they can reach.
+
+        Asked for by `gpubed down` alone, before anything else goes, and not if data is to stay.
+        """
+        return
+
     def faults(self, cluster: str) -> list[Fault]:
         """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""
         return []

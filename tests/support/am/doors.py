@@ -26,10 +26,12 @@ class Doors(Nodes):
 
     def __init__(self):
         self._doors = {}
+        self.commands = []
+        """All that anybody ran, on whichever."""
 
     def reach(self, sliver):
         """Opens a port at which nobody answers yet."""
-        door = self._doors[sliver.urn] = _Door(sliver)
+        door = self._doors[sliver.urn] = _Door(sliver, self.commands)
         return Reach("127.0.0.1", door.port)
 
     def start(self, slice_, sliver):
@@ -64,7 +66,8 @@ class Doors(Nodes):
 
 
 class _Door:
-    def __init__(self, sliver):
+    def __init__(self, sliver, commands):
+        self.commands = commands
         self.users, self._key = {}, paramiko.ECDSAKey.generate()
         token = _HMAC.search(script(sliver.request.element))
         self.proof = self._prove(token[1]) if token else ""
@@ -119,6 +122,7 @@ class _Guest(paramiko.ServerInterface):
         return paramiko.OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel, command):
+        self._door.commands.append(command.decode())
         # Paramiko says "begun" once this has returned, and an end must not come before that.
         threading.Timer(_PAUSE_S, self._run, (channel, command.decode())).start()
         return True

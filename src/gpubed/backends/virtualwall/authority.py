@@ -7,12 +7,12 @@ handed on byte for byte, since they are signed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from gpubed.backends.virtualwall import faults, times
 from gpubed.backends.virtualwall import urn as urns
-from gpubed.backends.virtualwall.faults import Answered, Malformed, NotThere
+from gpubed.backends.virtualwall.faults import Answered, Busy, Malformed, NotThere
 from gpubed.backends.virtualwall.transport import Endpoint
 from gpubed.backends.virtualwall.urn import Urn
 
@@ -28,6 +28,11 @@ class Slice:
     expires: datetime
     expired: bool
     description: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, by its own word or by the clock."""
+        return self.expired or self.expires <= datetime.now(UTC)
 
 
 class Authority:
@@ -62,6 +67,19 @@ class Authority:
         """Return the slices of a project that have not expired."""
         found = self._lookup({"SLICE_PROJECT_URN": str(project), "SLICE_EXPIRED": False})
         return [slice_ for slice_ in found.values() if not slice_.expired]
+
+    def has_project(self, project: Urn) -> bool | None:
+        """Say whether a project exists that we may use; None where the authority does not tell."""
+        options = {"match": {"PROJECT_URN": str(project)}}
+        try:
+            value = self._ask(self._slices, "lookup", "PROJECT", self.credentials(), options)
+        except Busy:
+            raise
+        except NotThere:
+            return False
+        except Answered:
+            return None
+        return str(project) in _mapping(value or {}, "lookup")
 
     def create(self, name: str, project: Urn, until: datetime, description: str) -> str:
         """Make a slice, and return its URN. Not to be repeated unasked: look first."""
@@ -107,7 +125,13 @@ class Authority:
 
 
 def _explained(error: Answered) -> Answered:
-    if "project" in error.message.lower() and error.hint is None:
+    said = error.message.lower()
+    if error.hint is not None:
+        return error
+    if "already" in said:
+        # Names are used once in all projects, and nobody can remove a slice.
+        error.hint = "gpubed down CLUSTER, then up, makes a slice of another name"
+    elif "project" in said or "authority mismatch" in said:
         error.hint = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
     return error
 
