@@ -139,6 +139,8 @@ def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:
 def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
     for resource in resources:
         outputs, type_ = resource.get("outputs", {}), resource["type"]
+        if "failed" in (outputs.get("result") or {}):
+            continue  # a node that the cluster does without: nobody says that it is there
         name, package = resource["urn"].rsplit("::", 1)[-1], type_.split(":", 1)[0]
         id_, kind = resource.get("id", ""), str(outputs.get("kind", ""))
         if outputs.get("backend") in registry.backend_names():

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,23 @@ class Removal:
 
 
 def doomed(planned: Result) -> list[ResourceEvent]:
-    """Return the steps of a plan that delete or replace something; data comes first."""
-    steps = [s for s in planned.steps if s.op in ("delete", "replace")]
+    """Return the steps of a plan that delete or replace something; data comes first.
+
+    A node that failed is asked for again: with it, nothing goes.
+    """
+    steps = [step for step in _going(planned) if tuple(step.why) != ("failed",)]
     costly = [step for step in steps if _kind(step) not in _HARMLESS]
     return sorted(costly, key=lambda step: _kind(step) != "Volume")
+
+
+def _going(planned: Result) -> Iterator[ResourceEvent]:
+    """Find what is deleted or replaced, and what goes with it and does not come again."""
+    replaced = {step.urn for step in planned.steps if step.op == "replace"}
+    for step in planned.steps:
+        if step.op in ("delete", "replace"):
+            yield step
+        elif step.op == "delete-replaced" and step.urn not in replaced:
+            yield replace(step, op="delete")
 
 
 def cost(step: ResourceEvent) -> str:
@@ -152,7 +165,7 @@ def up(
             killed.unlink()
         granted = allocations.load(cluster.allocation)
         identities.keep(cluster, granted.uuid)
-        _lease(cluster, wanted, granted)
+        _lease(cluster, wanted, granted, None)
         unfinished.end(cluster)
         if damaged or not changed(result):
             condition.require(cluster, wanted, granted, backend)
@@ -295,7 +308,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
             for node in granted.nodes
         ],
         "failed": [failure.model_dump() for failure in granted.failed],
-        "lease": _lease(cluster, wanted, granted).document(),
+        "lease": _lease(cluster, wanted, granted, now).document(),
         "services": _services(wanted, granted, now),
         **_jobs(backend, wanted, granted),
         "verification": verified.summary() if verified else None,
@@ -344,6 +357,8 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
             mine = [thing for thing in existing() if thing.uuid == uuid]
             return [thing for thing in mine if not (keep_data and thing.data)]
 
+        if backend and not keep_data:
+            backend.remove_data(cluster.name)
         # What is not in the state may hold on to what is.
         removed = audits.remove_unrecorded(stack, transient=True)
         result = stack.destroy(_emit)
@@ -433,12 +448,17 @@ def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
     }
 
 
-def _lease(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> leases.Record:
+def _lease(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, now: Condition | None
+) -> leases.Record:
+    """Return until when the nodes are lent; of nodes that went before their time, nothing is."""
     try:
-        return leases.read(cluster, wanted, granted)
+        known = leases.read(cluster, wanted, granted)
     except GpubedError as error:
         progress.emit("note", message=f"the lease is what was known before: {error.message}")
-        return leases.last(cluster)
+        known = leases.last(cluster)
+    gone = now is not None and set(now.nodes.values()) == {"missing"}
+    return leases.Record() if gone and known.state(0) != "expired" else known
 
 
 def _discard_steps(event: ResourceEvent | LogEvent) -> None:

@@ -24,8 +24,17 @@ Event = dict[str, Any]
 _AT_ONCE = 2**20
 
 
+_listener: Callable[[Event], None] | None = None
+
+
+def tell(listener: Callable[[Event], None]) -> None:
+    """Tell somebody what happens in this process while nobody follows a file."""
+    global _listener
+    _listener = listener
+
+
 def emit(what: str, **fields: Any) -> None:
-    """Append an event, if somebody asked for events.
+    """Append an event, if somebody asked for events; else whoever listens hears of it.
 
     Args:
         what: `resource`, `phase`, `task`, `host`, `check`, `error`, `log` or `note`.
@@ -41,6 +50,8 @@ def emit(what: str, **fields: Any) -> None:
                 os.write(descriptor, line.encode() + b"\n")
             finally:
                 os.close(descriptor)
+    elif _listener:
+        _listener({"what": what, **fields})
 
 
 class Follower:

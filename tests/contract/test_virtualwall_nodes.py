@@ -13,7 +13,7 @@ import pytest
 from gpubed import host_keys, inventory, secret, ssh
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import NodeFailed
-from gpubed.backends.virtualwall import acquaintance, node, proof
+from gpubed.backends.virtualwall import acquaintance, node, proof, shared
 from gpubed.backends.virtualwall.node import NodeDriver
 from gpubed.backends.virtualwall.slice import SliceDriver
 from gpubed.ssh import SSH, HostKeyMismatch
@@ -66,7 +66,6 @@ def inputs_of(there, name, **changes):
         "shared": {
             "folder": f"/proj/testproj/gpubed-{there.wall.uuid}",
             "path": "/shared",
-            "removes": name == "node-0",
         },
     }
 
@@ -181,9 +180,11 @@ def test_a_node_that_was_installed_anew_proves_its_new_key(there, monkeypatch):
         ssh_.run("true")
 
 
-def test_deleting_takes_the_clusters_part_of_the_shared_folder_along(there):
+def test_only_down_takes_the_clusters_part_of_the_shared_folder_along(there):
+    NodeDriver().delete(there.made["node-1"]["id"], inputs_of(there, "node-1"))
+    with into(there, "node-1") as ssh_:
+        assert ssh_.run("ls /proj/testproj").stdout == f"gpubed-{there.wall.uuid}\n"
+        shared.remove(NAME)
+        assert ssh_.run("ls /proj/testproj").stdout == ""
     for name in reversed(NODES):
         NodeDriver().delete(there.made[name]["id"], inputs_of(there, name))
-        NodeDriver().delete(there.made[name]["id"], inputs_of(there, name))
-    with into(there, "node-1") as ssh_:
-        assert ssh_.run("ls /proj/testproj").stdout == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import itertools
 import zlib
 from types import SimpleNamespace
 
@@ -27,7 +28,9 @@ from gpubed.backends.virtualwall.faults import Malformed
 from gpubed.errors import GpubedError
 from gpubed.plan import plan
 from gpubed.spec import model
+from support.am import request
 
+IMAGE = "urn:publicid:IDN+wall2.ilabt.example+image+emulab-ops:UBUNTU20-64-STD"
 N = {"r": rspec.CORE, "e": rspec.EMULAB, "j": rspec.JFED}
 CM = "urn:publicid:IDN+wall2.ilabt.example+authority+cm"
 BACKEND = {
@@ -134,6 +137,29 @@ def test_leaving_nodes_out_takes_their_ends_of_links_along():
     text = rspec.without(rspec.request(planned(4)), ["node-3"])
     assert "node-3" not in text
     assert "<link" not in rspec.without(rspec.request(planned(2)), ["node-1"])
+
+
+def test_a_lan_of_which_two_are_left_is_shaped_as_a_link_of_two():
+    shape = {"rate": "1 Gbit/s", "latency": "10 ms", "loss": 0.01}
+    left = rspec.without(rspec.request(planned(3, experiment=shape)), ["node-2"])
+    wanted = root_of(planned(2, experiment=shape))
+    found = etree.fromstring(left.encode()).findall("r:link/r:property", N)
+    for one, other in zip(found, wanted.findall("r:link/r:property", N), strict=True):
+        left, right = dict(one.attrib), dict(other.attrib)
+        lost = float(left.pop("packet_loss")), float(right.pop("packet_loss"))
+        assert left == right
+        assert lost[0] == pytest.approx(lost[1], abs=1e-5)
+
+
+def test_every_request_is_one_by_the_test_sites_own_grammar():
+    """Written from protocol facts without a look at what is sent; GENI's text cannot be had."""
+    groups = {"hardware": {"node": {"type": "pcgen05"}}, "images": {"debian-12": IMAGE}}
+    virtual = {"hardware": {"node": {"sliver": "emulab-xen"}}, "public_address": "all"}
+    for count, backend in itertools.product((1, 2, 5), (groups, virtual)):
+        for group in ({}, {"min": 1}):
+            text = rspec.request(planned(count, backend, group=group))
+            for sent in (text, rspec.with_command(text, "true && true")):
+                assert set(request.read(sent, CM).nodes) == {f"node-{n}" for n in range(count)}
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def config(path, **changes):
 
 def test_a_login_tells_who_we_are(tmp_path):
     found = login.load(config(pem(tmp_path / "l.pem")))
-    assert (found.user.name, found.user.domain, found.encrypted) == (
+    assert (found.user.name, found.user.authority, found.encrypted) == (
         "alice",
         "ilabt.imec.be",
         False,

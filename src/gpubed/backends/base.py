@@ -150,6 +150,16 @@ class Lease:
     granted_until: datetime | None = None
 
 
+def is_unknown(value: Any) -> bool:
+    """Say whether an input depends on what the engine has yet to do: a preview shows it so.
+
+    Also what depends on a resource that is about to be replaced is asked about in this way.
+    """
+    from pulumi.output import Unknown  # loaded where drivers run; most verbs need none of it
+
+    return isinstance(value, Unknown)
+
+
 class NodeFailed(GpubedError):
     """The testbed could not give a node; a cluster may do without it (`min`)."""
 
@@ -277,6 +287,13 @@ class Backend(ABC):
     @abstractmethod
     def remove(self, thing: Existing) -> None:
         """Remove something that exists, known to the state or not; it may have gone already."""
+
+    def remove_data(self, cluster: str) -> None:
+        """Remove data that outlives nodes and that only they can reach.
+
+        Asked for by `gpubed down` alone, before anything else goes, and not if data is to stay.
+        """
+        return
 
     def faults(self, cluster: str) -> list[Fault]:
         """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""

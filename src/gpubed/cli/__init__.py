@@ -13,7 +13,7 @@ from signal import SIGINT
 
 import typer
 
-from gpubed import __version__, interruption
+from gpubed import __version__, interruption, progress
 from gpubed.cli.ui import UI
 from gpubed.errors import GpubedError, is_about_the_disk, unwritable
 
@@ -59,6 +59,7 @@ def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
     asked = _asked(sys.argv[1:])
     signals = interruption.handle(limited=asked not in _PATIENT)
+    progress.tell(_say)
     try:
         code = build(asked)(standalone_mode=False)
     except GpubedError as error:
@@ -89,6 +90,12 @@ def main() -> None:
         code = interruption.EXIT + signals[0]
         UI().error(*interruption.WORDS)
     sys.exit(code or 0)
+
+
+def _say(event: progress.Event) -> None:
+    """Print a note of a verb that shows no progress: a testbed that is waited for, most likely."""
+    if event["what"] == "note":
+        UI().note(event["message"])
 
 
 def _version(wanted: bool) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
 from gpubed.paths import ClusterPaths, Project
 
@@ -33,7 +34,7 @@ def find(name: str) -> ClusterPaths:
         UsageError: There is no such cluster.
     """
     project = Project.find()
-    cluster = project.cluster(name)
+    cluster, UI.cluster = project.cluster(name), name
     if not cluster.spec.is_file():
         known = ", ".join(project.clusters())
         hint = f"clusters: {known}" if known else f"gpubed init {name}"

@@ -30,7 +30,14 @@ _MARK = {
 
 
 class UI:
-    """Everything a verb says."""
+    """Everything a verb says.
+
+    Attributes:
+        cluster: The cluster that the verb is about; it stands for CLUSTER in hints, since
+            what failed may not know of it.
+    """
+
+    cluster = "CLUSTER"
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
@@ -77,7 +84,11 @@ class UI:
         """Print what failed and what repairs it."""
         self.err.print(f"[bold red]error:[/] {escape(message)}")
         if hint:
-            self.err.print(f"  [bold]→[/] {escape(hint)}")
+            self.err.print(f"  [bold]→[/] {escape(self.filled(hint))}")
+
+    def filled(self, hint: str) -> str:
+        """Return a hint with the cluster's name."""
+        return hint.replace("CLUSTER", UI.cluster)
 
     def confirm(self, question: str, *, yes: bool, default: bool) -> bool:
         """Ask, unless `yes` was given or nobody is there to answer."""

@@ -27,7 +27,8 @@ def _arguments():
 def main():
     """Serves until it is interrupted."""
     wanted = _arguments()
-    site = Site(share=wanted.share, emulab=not wanted.standard)
+    face = "standard" if wanted.standard else "emulab"
+    site = Site(share=wanted.share, face=face)
     nodes = Ghosts(site.authority, wanted.boot)
     if wanted.containers:
         # Docker's library is not needed otherwise.

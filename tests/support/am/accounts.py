@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from . import answers, credential, pki, urn
+from . import answers, credential, pki
 
 _SLICE_NAME = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{0,18}")
 
@@ -94,7 +94,7 @@ class Accounts:
         now = self._clock.now()
         expires = expires or now + timedelta(seconds=self._limits.slice)
         self._check_end(expires)
-        slice_urn = urn.make(f"{self._site.accounts}:{project}", "slice", name)
+        slice_urn = self._site.slice(project, name)
         identity = pki.issue(
             self._signer,
             name,
@@ -130,7 +130,8 @@ class Accounts:
     def slice_credential(self, user_urn, found):
         """Returns a member's credential for a slice; it ends with the slice."""
         if user_urn not in found.members:
-            raise answers.Refusal(answers.FORBIDDEN, "No privilege at this slice")
+            text = f"No privilege on slice {found.urn}"
+            raise answers.Refusal(answers.FORBIDDEN, text)
         owner = self.user(user_urn).identity
         return credential.issue(self._signer, owner, found.identity, found.expires)
 

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from . import answers, clock, documents, request, urn
 
 _ACTIONS = ("geni_start", "geni_stop", "geni_restart", "geni_reload", "pg_reload")
+_ANSWERS = {"emulab": answers.struct, "standard": answers.standard, "gcf": answers.gcf}
 _WRITE = ("*", "embed", "bind", "control", "refresh")
 
 
@@ -37,7 +38,7 @@ class Aggregate:
     def __init__(self, site, ledger, inventory, verifier, faults, url):
         self._site, self._ledger, self._inventory = site, ledger, inventory
         self._verifier, self._faults, self._url = verifier, faults, url
-        self.answer = answers.struct if site.emulab else answers.standard
+        self.answer = _ANSWERS[site.face]
 
     def get_version(self, caller, options=None):
         """Returns what the server speaks."""
@@ -63,7 +64,7 @@ class Aggregate:
             "geni_api_versions": {str(n): f"{self._url}/{n}.0" for n in (1, 2, 3)},
             "geni_request_rspec_versions": _with_schema(formats, "request"),
             "geni_ad_rspec_versions": _with_schema(formats, "ad"),
-            "geni_single_allocation": "1" if self._site.emulab else 1,
+            "geni_single_allocation": "1" if self._site.is_emulab else 1,
             "geni_allocate": "geni_disjoint",
             "geni_credential_types": [
                 {"geni_type": "geni_sfa", "geni_version": version} for version in ("2", "3")
@@ -114,10 +115,18 @@ class Aggregate:
 
     def allocate(self, caller, slice_urn, credentials, rspec, options):
         """Promises slivers."""
-        return self.update(caller, slice_urn, [], credentials, rspec, options)
+        if self._site.is_gcf and self._ledger.find(slice_urn):
+            text = f"Slice already has resources: {slice_urn}"
+            raise answers.Refusal(answers.ALREADYEXISTS, text)
+        return self._update(caller, slice_urn, [], credentials, rspec, options)
 
     def update(self, caller, slice_urn, urns, credentials, rspec, options):
         """Promises slivers: besides what there is, or (the slice's URN in `urns`) instead."""
+        if self._site.is_gcf:
+            raise answers.Fault(answers.NO_SUCH_METHOD, 'method "Update" is not supported')
+        return self._update(caller, slice_urn, urns, credentials, rspec, options)
+
+    def _update(self, caller, slice_urn, urns, credentials, rspec, options):
         del options
         credential = self._check(caller, credentials, _WRITE)
         if urns not in ([], [slice_urn]):
@@ -148,7 +157,7 @@ class Aggregate:
     def perform_operational_action(self, caller, urns, credentials, action, options):
         """Starts, stops and so on; Emulab returns nothing of use."""
         slice_ = self._act(caller, urns, credentials, action, options)
-        return 0 if self._site.emulab else self._states(slice_)
+        return 0 if self._site.is_emulab else self._states(slice_)
 
     def renew(self, caller, urns, credentials, expiration, options):
         """Moves the end."""

@@ -3,8 +3,12 @@
 import uuid
 
 SUCCESS, BADARGS, ERROR, FORBIDDEN = 0, 1, 2, 3
-REFUSED, SEARCHFAILED, UNSUPPORTED, BUSY, EXPIRED = 7, 12, 13, 14, 15
+TOOBIG, REFUSED, SEARCHFAILED, UNSUPPORTED, BUSY, EXPIRED = 6, 7, 12, 13, 14, 15
+GONE, ALREADYEXISTS, OUT_OF_RANGE = 11, 17, 19
 INSUFFICIENT_NODES, NO_MAPPING, NOT_IMPLEMENTED, UNAVAILABLE = 26, 28, 100, 503
+NO_SUCH_METHOD = 1  # an XML-RPC fault of Python's own server
+_PRIVILEGES = "Insufficient privileges: No credential was found with appropriate privileges."
+_TOO_MUCH = "insufficient resources to fulfill request"
 
 # What Emulab puts into `geni_code`; it knows more codes than the standard (am_code).
 _STANDARD = range(18)
@@ -41,6 +45,26 @@ def standard(code=SUCCESS, value="", output=""):
     geni = code if code in _STANDARD else ERROR
     codes = {"geni_code": geni, "am_type": "gcf", **({} if code else {"am_code": 0})}
     return {"code": codes, "value": "" if code else value, "output": output}
+
+
+def gcf(code=SUCCESS, value="", output=""):
+    """Returns an answer of the AM API as GENI's reference aggregate gives it."""
+    code, output = _as_gcf(code, output)
+    codes = {"geni_code": code, "am_type": "gcf", **({} if code else {"am_code": 0})}
+    return {"code": codes, "value": "" if code else value, "output": output}
+
+
+def _as_gcf(code, output):
+    """Returns what GENI's reference aggregate says for what Emulab says."""
+    if code == FORBIDDEN:
+        return ERROR, _PRIVILEGES
+    if code in (INSUFFICIENT_NODES, NO_MAPPING):
+        return TOOBIG, _TOO_MUCH
+    if code != REFUSED:
+        return code, output
+    if "expiration" in output:
+        return OUT_OF_RANGE, output
+    return (GONE if "allocated" in output else UNSUPPORTED), output
 
 
 def struct(code=SUCCESS, value=0, output=""):

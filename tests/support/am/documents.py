@@ -61,8 +61,12 @@ def _offer(site, machine, images):
         component_id=urn.make(site.authority, "node", machine.name),
         component_name=machine.name,
         component_manager_id=site.manager,
-        exclusive=_bool(not machine.type.virtual),
+        exclusive=_bool(not (machine.type.virtual or site.is_gcf)),
     )
+    if site.is_gcf:
+        _add(node, "sliver_type", name="fake-vm")
+        _add(node, "available", now=_bool(machine.is_free))
+        return node
     kind = _add(node, "sliver_type", name="emulab-xen" if machine.type.virtual else "raw-pc")
     for number, image in enumerate(images):
         attributes = {"name": image, "os": "Linux", "default": _bool(number == 0)}
@@ -126,7 +130,9 @@ def manifest(site, request, slivers, expires, links, users=(), hidden=()):
         for place in sliver.places
     }
     for link in root.findall(tag("link")):
-        if link.get("client_id") in request.links:
+        if site.is_gcf:
+            root.remove(link)
+        elif link.get("client_id") in request.links:
             link.set("sliver_id", links[link.get("client_id")])
             _describe_link(site, link, places)
     return _text(root)
@@ -136,7 +142,10 @@ def _describe(site, node, sliver, users):
     node.set("component_manager_id", site.manager)
     node.set("component_id", urn.make(site.authority, "node", sliver.machine.name))
     node.set("sliver_id", sliver.urn)
-    if node.find(tag("hardware_type")) is None:
+    if site.is_gcf:
+        for interface in node.findall(tag("interface")):
+            node.remove(interface)
+    elif node.find(tag("hardware_type")) is None:
         _add(node, "hardware_type", name=sliver.machine.type.name)
     if sliver.is_provisioned:
         _reach(node, sliver, users)

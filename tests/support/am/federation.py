@@ -84,13 +84,14 @@ class SliceAuthority(_Authority):
         """Returns slices by URN: those that match, and that the caller is a member of."""
         self._check(caller, credentials)
         if kind == "PROJECT":
-            return self._projects(caller)
+            return _matching(self._projects(caller), options.get("match", {}))
         if kind == "SLIVER_INFO":
             return _matching(self._accounts.sliver_notes, options.get("match", {}))
         _only(kind, "SLICE")
         match, wanted = options.get("match", {}), options.get("filter")
-        mine = [s for s in self._accounts.slices.values() if caller.urn in s.members]
-        shown = {entry.urn: self._shown(entry) for entry in mine}
+        everybodys = self._site.is_gcf
+        seen = [s for s in self._accounts.slices.values() if everybodys or caller.urn in s.members]
+        shown = {entry.urn: self._shown(entry) for entry in seen}
         return {
             name: {key: value for key, value in entry.items() if not wanted or key in wanted}
             for name, entry in _matching(shown, {"SLICE_EXPIRED": False, **match}).items()

@@ -1,6 +1,6 @@
 """ProtoGENI's slice authority (`…/sa`), older than the federation API: one struct per call."""
 
-from . import answers, clock, urn
+from . import answers, clock
 
 
 class SliceAuthority:
@@ -77,7 +77,7 @@ class SliceAuthority:
 
     def _urn(self, caller, name):
         project = caller.project or self._project
-        return urn.make(f"{self._site.accounts}:{project}", "slice", str(name))
+        return self._site.slice(project, str(name))
 
 
 def _time(text):

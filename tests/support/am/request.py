@@ -8,7 +8,9 @@ import copy
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from ipaddress import IPv4Interface
+from pathlib import Path
 
 from lxml import etree
 
@@ -123,6 +125,9 @@ def read(text, manager):
         managers = [e.get("name") for e in element.findall(tag("component_manager"))]
         if not managers or manager in managers:
             links[link.client_id] = link
+    # Last, since Emulab's own complaints come first, and it does not look that closely.
+    if not _grammar().validate(root):
+        raise _bad(f"Malformed rspec: {_grammar().error_log[0].message}")
     return Request(root, nodes, links, _expires(root))
 
 
@@ -138,6 +143,11 @@ def _root(text):
     if root.tag != tag("rspec") or root.get("type") != "request":
         raise _bad("Malformed rspec: not a request of GENI version 3")
     return root
+
+
+@cache
+def _grammar():
+    return etree.RelaxNG(etree.parse(Path(__file__).with_name("request.rng")))
 
 
 def _expires(root):

@@ -1,8 +1,11 @@
 """Names of a site and of the authority that its users come from."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from . import urn
+
+Face = Literal["emulab", "standard", "gcf"]
 
 
 @dataclass(frozen=True)
@@ -15,16 +18,33 @@ class Site:
         images: Names of the disk images, `project:NAME`; the first is the default.
         share: Where the project's shared folder is on every real node; `{project}` in it
             is the project's name.
-        emulab: Whether answers are as Emulab's, or (False) as the standard has them: a list
+        face: How it answers. `emulab` is Emulab's way. `standard` is the AM API's: a list
             from PerformOperationalAction, a number in geni_single_allocation, errors
-            without am_code.
+            without am_code. `gcf` is GENI's reference aggregate besides: its codes, machines
+            without hardware types, slices that are not named after their project and that
+            everybody may look up, links that nobody grants, nothing that changes a slice.
     """
 
     authority: str = "wall2.ilabt.example"
     accounts: str = "ilabt.example"
     images: tuple[str, ...] = ("emulab-ops:DEBIAN12-64-STD", "emulab-ops:UBUNTU20-64-STD")
     share: str = "/proj/{project}"
-    emulab: bool = True
+    face: Face = "emulab"
+
+    @classmethod
+    def gcf(cls):
+        """Returns a site as GENI's reference software makes one, with sub-authorities."""
+        return cls(authority="geni:gpo:gcf", accounts="geni:gpo:gcf", face="gcf")
+
+    @property
+    def is_emulab(self):
+        """Whether answers are as Emulab's."""
+        return self.face == "emulab"
+
+    @property
+    def is_gcf(self):
+        """Whether answers are as the reference aggregate's."""
+        return self.face == "gcf"
 
     @property
     def manager(self):
@@ -44,6 +64,11 @@ class Site:
     def user(self, name):
         """Returns the URN of a user."""
         return urn.make(self.accounts, "user", name)
+
+    def slice(self, project, name):
+        """Returns the URN of a slice."""
+        authority = self.accounts if self.is_gcf else f"{self.accounts}:{project}"
+        return urn.make(authority, "slice", name)
 
     def project(self, name):
         """Returns the URN of a project."""

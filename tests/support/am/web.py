@@ -202,6 +202,8 @@ def _serve(interface, method, arguments, caller):
         code, answer = answers.SUCCESS, make(value=value)
     except answers.Refusal as refusal:
         code, answer = refusal.code, make(refusal.code, 0, refusal.output)
+    except answers.Fault:
+        raise
     except Exception as error:
         # Arguments of a wrong shape, most likely: the real server dies of them, too.
         traceback.print_exc()

@@ -162,7 +162,7 @@ def test_notes_about_slivers_are_kept(alice):
 
 
 def test_answers_may_be_the_standard_s_instead_of_emulab_s(tmp_path):
-    site = Site(emulab=False)
+    site = Site(face="standard")
     with AmServer(tmp_path, site=site, nodes=Ghosts(site.authority, boot_seconds=0)) as made:
         alice = Witness(made, made.user("alice", passphrase=None))
         assert alice.am.GetVersion().value["geni_single_allocation"] == 1

@@ -16,17 +16,31 @@ from gpubed.backends.virtualwall import documents
 from gpubed.backends.virtualwall.faults import Malformed
 
 _GPU = re.compile(r"gpu-?([a-z0-9]+)$", re.IGNORECASE)
+_WHOLE, _VIRTUAL = "raw-pc", {"emulab-xen", "default-vm", "emulab-openvz", "docker-container"}
+_ANY_TYPE, _UNTYPED = "(any)", "without a hardware type: name none in backend.hardware"
 _ANY = {"pc", "lan", "switch", "delay", "pcvm"}  # kinds that every machine is
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine: its component id, its types (nearest first), and whether it is free."""
+    """One machine.
+
+    Attributes:
+        id: Its component id.
+        types: Its hardware types, nearest first; the reference aggregate names none.
+        free: Whether it can be had now.
+        slivers: What can be had of it: the whole machine (raw-pc), or virtual ones.
+    """
 
     id: str
     types: tuple[str, ...]
     free: bool
-    whole: bool
+    slivers: frozenset[str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is given as a whole, or as something that we know nothing of."""
+        return _WHOLE in self.slivers or not self.slivers & _VIRTUAL
 
 
 def read(text: str) -> list[Machine]:
@@ -49,12 +63,14 @@ def offers(machines: list[Machine], gpus: Mapping[str, int]) -> list[Offer]:
     """
     by_type: dict[str, list[Machine]] = defaultdict(list)
     for machine in machines:
-        for type_ in dict.fromkeys(machine.types):
+        untyped = (_ANY_TYPE,) if machine.is_whole else ()
+        for type_ in dict.fromkeys(machine.types or untyped):
             by_type[type_].append(machine)
     found = []
     for type_, of_type in by_type.items():
         count, model = _gpus(type_, gpus)
-        note = "" if any(machine.whole for machine in of_type) else "virtual machines only"
+        is_whole = any(machine.is_whole for machine in of_type)
+        note = _UNTYPED if type_ == _ANY_TYPE else "" if is_whole else "virtual machines only"
         free = sum(machine.free for machine in of_type)
         found.append(Offer(type_, len(of_type), free, count, model, note))
     return sorted(found, key=lambda offer: (not offer.gpus, offer.name))
@@ -72,6 +88,7 @@ def _machine(element: object) -> Machine:
         if (name := kind.get("name", "")) and name not in _ANY
     ]
     now = [child.get("now", "true") for child in documents.children(element, "available")]
-    slivers = {child.get("name") for child in documents.children(element, "sliver_type")}
+    kinds = documents.children(element, "sliver_type")
+    slivers = frozenset(str(child.get("name")) for child in kinds)
     get = element.get  # type: ignore[attr-defined]
-    return Machine(get("component_id", ""), tuple(types), "false" not in now, "raw-pc" in slivers)
+    return Machine(get("component_id", ""), tuple(types), "false" not in now, slivers)

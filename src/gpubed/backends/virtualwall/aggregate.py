@@ -18,6 +18,9 @@ from gpubed.backends.virtualwall.transport import Endpoint
 
 _RSPEC = {"geni_rspec_version": {"type": "GENI", "version": "3"}}
 _API = 3
+_ALLOCATED = "geni_allocated"
+FINAL = frozenset({"geni_ready", "geni_failed"})
+_STARTABLE = {"geni_notready", "geni_pending_allocation", ""}
 _QUICK_S, _LONG_S = 60.0, 600.0  # the mapper works while Allocate waits
 
 
@@ -41,6 +44,11 @@ class Sliver:
     error: str = ""
     client_id: str = ""
 
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will come of it by itself."""
+        return self.allocation != _ALLOCATED and self.operational in FINAL
+
 
 @dataclass(frozen=True)
 class Description:
@@ -53,6 +61,17 @@ class Description:
     def expires(self) -> datetime:
         """When the first sliver expires."""
         return min(sliver.expires for sliver in self.slivers)
+
+    @property
+    def has_ticket(self) -> bool:
+        """Whether something of it is promised, and not yet given."""
+        return any(sliver.allocation == _ALLOCATED for sliver in self.slivers)
+
+    @property
+    def is_startable(self) -> bool:
+        """Whether nodes wait to be started, and none is starting."""
+        states = {sliver.operational for sliver in self.slivers}
+        return bool(states & _STARTABLE) and "geni_configuring" not in states
 
 
 @dataclass(frozen=True)
@@ -128,6 +147,13 @@ class Aggregate:
             "Allocate", slice_urn, list(credentials), request, options, timeout=_LONG_S
         )
         return _description(value, "Allocate")
+
+    def update(self, slice_urn: str, credentials: Sequence[Credential], request: str) -> None:
+        """Reserve what a slice that has nodes shall be; those that it names stay as they are.
+
+        Emulab's own: other aggregates refuse it. May be repeated.
+        """
+        self._ask("Update", slice_urn, [slice_urn], list(credentials), request, {}, timeout=_LONG_S)
 
     def provision(
         self,

@@ -7,11 +7,12 @@ handed on byte for byte, since they are signed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from gpubed.backends.virtualwall import faults, times
-from gpubed.backends.virtualwall.faults import Answered, Malformed, NotThere
+from gpubed.backends.virtualwall import urn as urns
+from gpubed.backends.virtualwall.faults import Answered, Busy, Malformed, NotThere
 from gpubed.backends.virtualwall.transport import Endpoint
 from gpubed.backends.virtualwall.urn import Urn
 
@@ -27,6 +28,11 @@ class Slice:
     expires: datetime
     expired: bool
     description: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, by its own word or by the clock."""
+        return self.expired or self.expires <= datetime.now(UTC)
 
 
 class Authority:
@@ -62,15 +68,29 @@ class Authority:
         found = self._lookup({"SLICE_PROJECT_URN": str(project), "SLICE_EXPIRED": False})
         return [slice_ for slice_ in found.values() if not slice_.expired]
 
-    def create(self, name: str, project: Urn, until: datetime, description: str) -> None:
-        """Make a slice. Not to be repeated unasked: `find` tells whether it was made."""
+    def has_project(self, project: Urn) -> bool | None:
+        """Say whether a project exists that we may use; None where the authority does not tell."""
+        options = {"match": {"PROJECT_URN": str(project)}}
+        try:
+            value = self._ask(self._slices, "lookup", "PROJECT", self.credentials(), options)
+        except Busy:
+            raise
+        except NotThere:
+            return False
+        except Answered:
+            return None
+        return str(project) in _mapping(value or {}, "lookup")
+
+    def create(self, name: str, project: Urn, until: datetime, description: str) -> str:
+        """Make a slice, and return its URN. Not to be repeated unasked: look first."""
         fields = {
             "SLICE_NAME": name,
             "SLICE_PROJECT_URN": str(project),
             "SLICE_EXPIRATION": times.write(until),
             "SLICE_DESCRIPTION": description,
         }
-        self._ask(self._slices, "create", "SLICE", self.credentials(), {"fields": fields})
+        value = self._ask(self._slices, "create", "SLICE", self.credentials(), {"fields": fields})
+        return str(urns.parse(str(_mapping(value, "create").get("SLICE_URN")), "slice"))
 
     def slice_credentials(self, urn: str) -> list[Credential]:
         """Return the credentials for a slice; they hold its expiry, so ask after renewing."""
@@ -105,7 +125,13 @@ class Authority:
 
 
 def _explained(error: Answered) -> Answered:
-    if "project" in error.message.lower() and error.hint is None:
+    said = error.message.lower()
+    if error.hint is not None:
+        return error
+    if "already" in said:
+        # Names are used once in all projects, and nobody can remove a slice.
+        error.hint = "gpubed down CLUSTER, then up, makes a slice of another name"
+    elif "project" in said or "authority mismatch" in said:
         error.hint = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
     return error
 

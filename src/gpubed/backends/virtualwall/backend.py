@@ -75,6 +75,12 @@ class VirtualWallBackend(Backend):
 
         census.remove(thing)
 
+    def remove_data(self, cluster: str) -> None:
+        """Remove the cluster's part of the folder that the testbed mounts on its nodes."""
+        from gpubed.backends.virtualwall import shared
+
+        shared.remove(cluster)
+
     def lease(self, spec: ClusterSpec, allocation: Allocation) -> Lease:
         """Ask when the first of slice and slivers ends."""
         from gpubed.backends.virtualwall import census, leases
@@ -100,6 +106,12 @@ class VirtualWallBackend(Backend):
         from gpubed.backends.virtualwall import supply
 
         return supply.shortages(plan)
+
+    def refusals(self, plan: ClusterPlan) -> list[Finding]:
+        """Refuse another project: a slice cannot move."""
+        from gpubed.backends.virtualwall import limits
+
+        return limits.refusals(plan)
 
     def export(self, plan: ClusterPlan, kind: str) -> str:
         """Return the request, or a jFed experiment specification."""

@@ -42,7 +42,7 @@ def way(config: Config, login: Login, cluster: ClusterPaths) -> tuple[Hop, ...]:
 
 def user(bastion: Bastion, login: Login) -> str:
     """Return our name at the bastion."""
-    prefix = _PREFIX if login.user.domain == _PREFIXED else ""
+    prefix = _PREFIX if login.user.authority == _PREFIXED else ""
     return bastion.user or prefix + login.user.name
 
 

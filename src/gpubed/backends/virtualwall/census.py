@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from gpubed import progress
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Existing
-from gpubed.backends.virtualwall import journal, urn
+from gpubed.backends.virtualwall import journal, ownership
+from gpubed.backends.virtualwall import urn as urns
 from gpubed.backends.virtualwall.aggregate import Description
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import Connection, config_of, connect
+from gpubed.backends.virtualwall.faults import Answered, Busy
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs, owner
@@ -30,8 +33,10 @@ def describe(allocation: Allocation) -> dict[str, str]:
 
 def slice_of(allocation: Allocation) -> tuple[Connection, str]:
     """Return the way to the testbed and the name of a cluster's slice there."""
-    there = connect(_config(Project.find().cluster(allocation.cluster)))
-    return there, there.slice_urn(urn.slice_name(allocation.cluster, allocation.uuid))
+    cluster = Project.find().cluster(allocation.cluster)
+    config = _config(cluster)
+    there, wanted = connect(config), _nothing(cluster, allocation.uuid, config)
+    return there, ownership.known_urn(there, journal.load(cluster), wanted)
 
 
 def existing(cluster: str) -> list[Existing]:
@@ -42,18 +47,18 @@ def existing(cluster: str) -> list[Existing]:
     paths = Project.find().cluster(cluster)
     there = connect(_config(paths))
     patience = _patience(there)
-    found = {}
-    for slice_ in patience.insist(lambda: there.authority.of_project(there.project)):
-        owned_by = owner(slice_.description)
-        if owned_by and owned_by[0] == cluster:
-            found[slice_.urn] = owned_by[1]
+    slices = patience.insist(lambda: there.authority.of_project(there.project))
+    owners = {slice_.urn: owner(slice_.description) for slice_ in slices}
+    found = {name: who[1] for name, who in owners.items() if who and who[0] == cluster}
     # The journal knows a slice whose description the authority did not keep.
-    if known := journal.load(paths):
-        found.setdefault(known.slice_urn, known.uuid)
+    known = journal.load(paths)
+    if known and known.request and not owners.get(known.slice_urn):
+        found[known.slice_urn] = known.uuid
+    mine = known.uuid if known else None
     return [
-        Existing("slice", urn.parse(slice_urn, "slice").name, slice_urn, uuid)
+        Existing("slice", urns.parse(slice_urn, "slice").name, slice_urn, uuid)
         for slice_urn, uuid in found.items()
-        if _look(there, slice_urn) is not None
+        if _holds_nodes(there, slice_urn, is_mine=uuid == mine)
     ]
 
 
@@ -61,9 +66,15 @@ def remove(thing: Existing) -> None:
     """Give back what a slice holds."""
     cluster = Project.find().cluster(_cluster_of(thing))
     config = _config(cluster)
-    wanted = SliceInputs(
+    wanted = _nothing(cluster, thing.uuid, config)
+    Reservation(wanted, connect(config), cluster, urn=thing.id).release()
+
+
+def _nothing(cluster: ClusterPaths, uuid: str, config: Config) -> SliceInputs:
+    """Return what a cluster's slice is called, without a wish for any node."""
+    return SliceInputs(
         cluster=cluster.name,
-        uuid=thing.uuid,
+        uuid=uuid,
         testbed=config,
         request="",
         public_key="",
@@ -71,12 +82,11 @@ def remove(thing: Existing) -> None:
         groups={"": Group(nodes=(), min=0)},
         head="",
     )
-    Reservation(wanted, connect(config), cluster).release()
 
 
 def _cluster_of(thing: Existing) -> str:
     for name in Project.find().clusters():
-        if urn.slice_name(name, thing.uuid) == thing.name:
+        if urns.slice_name(name, thing.uuid) == thing.name:
             return name
     raise GpubedError(f"no cluster of this project is called as slice {thing.name} says")
 
@@ -91,6 +101,21 @@ def _config(cluster: ClusterPaths) -> Config:
             f"restore {cluster.spec}",
         )
     return config
+
+
+def _holds_nodes(there: Connection, slice_urn: str, *, is_mine: bool) -> bool:
+    """Say whether a slice holds nodes; one of somebody else's may be closed to us."""
+    try:
+        return _look(there, slice_urn) is not None
+    except Busy:
+        raise
+    except Answered as error:
+        if is_mine:
+            raise
+        name = urns.parse(slice_urn, "slice").name
+        said = f"slice {name} is somebody else's and is passed over: {error.message}"
+        progress.emit("note", message=said)
+        return False
 
 
 def _look(there: Connection, slice_urn: str) -> Description | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pulumi
 
 from gpubed.backends.component import Testbed
-from gpubed.backends.virtualwall import rspec
+from gpubed.backends.virtualwall import rspec, shared
 from gpubed.backends.virtualwall.config import Config
 from gpubed.plan import ClusterPlan, NodePlan
 from gpubed.resources import Node, Slice
@@ -43,20 +43,20 @@ class Cluster(Testbed):
             "uuid": self._uuid,
             "name": node.name,
             "testbed": self._testbed,
+            "slice": self._slice.id,
             "granted": self._slice.result["nodes"][node.name],
             "mtu": self._plan.experiment.mtu if self._plan.experiment else None,
-            "shared": self._shared(node),
+            "shared": self._shared(),
             "on_failure": node.on_failure,
         }
         return Node(node.name, _BACKEND, inputs, self.children)
 
-    def _shared(self, node: NodePlan) -> dict[str, Any] | None:
-        storage, config = self._plan.spec.storage.shared, self._plan.spec.backend
-        assert isinstance(config, Config)  # noqa: S101
-        if storage.provider != "volume" or config.shared_folder is None:
+    def _shared(self) -> dict[str, Any] | None:
+        folder = shared.folder(self._plan.spec)
+        if folder is None:
             return None
-        folder = pulumi.Output.concat(config.shared_folder.rstrip("/"), "/gpubed-", self._uuid)
-        return {"folder": folder, "path": storage.path, "removes": node.role == "head"}
+        part = self._uuid.apply(lambda uuid: shared.part(folder, uuid))
+        return {"folder": part, "path": self._plan.spec.storage.shared.path}
 
 
 def groups(plan: ClusterPlan) -> dict[str, dict[str, Any]]:
@@ -70,5 +70,6 @@ def groups(plan: ClusterPlan) -> dict[str, dict[str, Any]]:
             "nodes": [node.name for node in plan.nodes if node.group == group.name],
             "min": group.min or group.count,
             "type": (wanted.type if wanted else None) or "",
+            "on_failure": group.on_failure,
         }
     return found

@@ -30,11 +30,14 @@ class Connection:
     @property
     def project(self) -> Urn:
         """The project that slices belong to."""
-        return Urn(self.login.user.domain, "project", self.config.project)
+        return Urn(self.login.user.authority, "project", self.config.project)
 
     def slice_urn(self, name: str) -> str:
-        """Return the URN of one of the project's slices."""
-        return str(Urn(f"{self.login.user.domain}:{self.config.project}", "slice", name))
+        """Return what a slice of the project is called at most authorities.
+
+        Others name it in another way: what counts is what they answer when it is made.
+        """
+        return str(Urn(f"{self.login.user.authority}:{self.config.project}", "slice", name))
 
 
 def connect(config: Config) -> Connection:

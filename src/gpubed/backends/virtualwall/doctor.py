@@ -13,7 +13,7 @@ from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import Connection, connect
 from gpubed.backends.virtualwall.faults import LoginRefused
 from gpubed.backends.virtualwall.login import Login
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, Refused
 from gpubed.spec import ClusterSpec
 
 _SOON = timedelta(days=14)
@@ -41,7 +41,7 @@ def findings(spec: ClusterSpec | None) -> list[Finding]:
 def _login(login: Login, spec: ClusterSpec) -> Finding:
     left = login.expires - datetime.now(UTC)
     message = (
-        f"{login.user.name} of {login.user.domain}, certificate until {login.expires:%Y-%m-%d}"
+        f"{login.user.name} of {login.user.authority}, certificate until {login.expires:%Y-%m-%d}"
     )
     enough = left > max(_SOON, timedelta(seconds=spec.lease.duration))
     if not enough:
@@ -98,6 +98,11 @@ def _member(there: Connection) -> str:
 
 
 def _project(there: Connection) -> str:
+    if there.authority.has_project(there.project) is False:
+        raise Refused(
+            f"{there.project}: the authority knows no such project of yours",
+            "correct backend.project in cluster.yml, or ask the project's lead to let you in",
+        )
     slices = there.authority.of_project(there.project)
     ends = [slice_.expires for slice_ in slices]
     first = f", the first ends {times.write(min(ends))}" if ends else ""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubed.backends.base import Problem
+from gpubed.backends.base import Finding, Problem
+from gpubed.backends.virtualwall import journal, urn
 from gpubed.backends.virtualwall.config import Config
+from gpubed.paths import Project
+from gpubed.plan import ClusterPlan
 from gpubed.spec import ClusterSpec
 
 
@@ -14,6 +17,21 @@ def problems(spec: ClusterSpec) -> list[Problem]:
     config = spec.backend
     assert isinstance(config, Config)  # noqa: S101
     return [*_hardware(spec, config), *_images(spec, config), *_storage(spec, config)]
+
+
+def refusals(plan: ClusterPlan) -> list[Finding]:
+    """Return why a running cluster cannot become what is planned, before anything of it goes."""
+    known, config = journal.load(Project.find().cluster(plan.cluster)), plan.spec.backend
+    assert isinstance(config, Config)  # noqa: S101
+    if known is None or known.testbed.project == config.project:
+        return []
+    name = urn.parse(known.slice_urn, "slice").name
+    message = (
+        f"slice {name} is one of project {known.testbed.project} until it expires, and names of "
+        f"slices are used once: project {config.project} cannot have it"
+    )
+    fix = f"gpubed down {plan.cluster}, then up, makes a slice of another name"
+    return [Finding("virtualwall.project", False, message, fix)]
 
 
 def _hardware(spec: ClusterSpec, config: Config) -> Iterator[Problem]:

@@ -88,6 +88,16 @@ def read(text: str, names: Iterable[str], user: str) -> tuple[dict[str, Granted]
     return granted, reasons
 
 
+def linked(text: str) -> frozenset[str]:
+    """Return the ends of links that a manifest grants, by their names in the request."""
+    root = documents.parse(text, "the manifest")
+    return frozenset(
+        end.get("client_id", "")
+        for link in documents.children(root, "link")
+        for end in documents.children(link, "interface_ref")
+    )
+
+
 def _node(name: str, element: Any, user: str) -> Granted:
     sliver = element.get("sliver_id", "")
     if not sliver:

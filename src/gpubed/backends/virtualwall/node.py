@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gpubed import allocation, host_keys
 from gpubed.allocation import Hop, Node
-from gpubed.backends.base import Change, Driver, NodeFailed, Properties
+from gpubed.backends.base import Change, Driver, NodeFailed, Properties, is_unknown
 from gpubed.backends.virtualwall import acquaintance, bastion, proof
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config
@@ -27,7 +26,6 @@ from gpubed.ssh import SSH, CommandFailed, Unreachable
 _SSH_S = 120.0
 _PROOF_S = 120.0  # startup commands run some time after SSH answers
 _LOOK_S = 2.0
-_REMOVE_S = 600.0
 
 
 class _Model(BaseModel):
@@ -43,9 +41,14 @@ class End(_Model):
 
 
 class Given(_Model):
-    """What became of the node in its slice; see `Reservation.judge`."""
+    """What became of the node in its slice; see `Reservation.judge`.
+
+    Attributes:
+        linked: Of one that failed, whether a network was asked for.
+    """
 
     sliver: str = ""
+    linked: bool = False
     failed: str | None = None
     host: str = ""
     port: int = 22
@@ -55,19 +58,18 @@ class Given(_Model):
 
 
 class Shared(_Model):
-    """A folder that the testbed mounts on all nodes, and where they see it.
-
-    Attributes:
-        removes: Whether this node removes it in the end.
-    """
+    """A folder that the testbed mounts on all nodes, and where they see it."""
 
     folder: str
     path: str
-    removes: bool = False
 
 
 class NodeInputs(_Model):
-    """All inputs; `granted` is the node's entry in its slice's result."""
+    """All inputs; `granted` is the node's entry in its slice's result.
+
+    A preview knows the slice's name while it lives on (`slice`, which only `diff` looks at),
+    and its result only if nothing of it changes.
+    """
 
     cluster: str
     uuid: str
@@ -97,10 +99,11 @@ class NodeDriver(Driver):
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare what matters on the node: its sliver, and what it is prepared with."""
-        if olds["granted"].get("sliver") != news["granted"].get("sliver"):
+        if _is_another_sliver(olds, news):
             return Change(replace=["granted"])
         keys = ("granted", "testbed", "mtu", "shared")
-        return Change(update=[key for key in keys if olds.get(key) != news.get(key)])
+        changed = [key for key in keys if olds.get(key) != news.get(key)]
+        return Change(update=[key for key in changed if not is_unknown(news.get(key))])
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Get in, prove the host keys, prepare.
@@ -142,18 +145,16 @@ class NodeDriver(Driver):
         return self.create(news)[1]
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Remove what the cluster keeps on the testbed's storage; the node goes with its slice."""
+        """Forget the node: it goes with its slice, and the data on the testbed's storage stays."""
         node = NodeInputs.model_validate(inputs)
-        cluster = Project.find().cluster(node.cluster)
-        known = acquaintance.load(cluster, node.name)
-        if known and node.shared and node.shared.removes:
-            # A node that is dead already cannot do it, and must not keep the slice.
-            with suppress(GpubedError), SSH(_node(node.name, known), cluster) as ssh:
-                ssh.run("sudo -n umount -l %s", node.shared.path, check=False)
-                ssh.run(
-                    "sudo -n rm -rf --one-file-system %s", node.shared.folder, timeout=_REMOVE_S
-                )
-        acquaintance.forget(cluster, node.name)
+        acquaintance.forget(Project.find().cluster(node.cluster), node.name)
+
+
+def _is_another_sliver(olds: Properties, news: Properties) -> bool:
+    """Say whether a node goes with its sliver; of a slice that is only changed, none does."""
+    if is_unknown(news["granted"]):
+        return is_unknown(news.get("slice")) or "slice" not in news
+    return bool(olds["granted"].get("sliver") != news["granted"].get("sliver"))
 
 
 def _given(node: NodeInputs, cluster: ClusterPaths) -> Given:
@@ -168,8 +169,8 @@ def _given(node: NodeInputs, cluster: ClusterPaths) -> Given:
         again = _granted_now(node, cluster)
     except GpubedError as error:
         raise NodeFailed(f"{given.failed}; booting it again failed: {error.message}") from None
-    if again.failed:
-        raise NodeFailed(again.failed)
+    if again.failed or (given.linked and not again.interfaces):
+        raise NodeFailed(again.failed or given.failed)
     return again
 
 

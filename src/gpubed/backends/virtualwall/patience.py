@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from gpubed import progress
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.faults import Busy, Unanswered
+from gpubed.errors import GpubedError
 
 T = TypeVar("T")
 _GROWTH, _MOST = 1.3, 2.0
@@ -41,8 +43,15 @@ class Patience:
         """Wait until the next look."""
         time.sleep(max(0.0, min(self.interval, self.deadline - time.monotonic())))
 
-    def back_off(self) -> None:
-        """Wait after a call that did not go through: longer each time, up to twice."""
+    def back_off(self, error: GpubedError) -> None:
+        """Wait after a call that did not go through: longer each time, up to twice.
+
+        Who waits is told once what for.
+        """
+        if not self._tries:
+            left = max(0.0, self.deadline - time.monotonic())
+            said = f"{error.message}; trying again for {left:.0f} s at most"
+            progress.emit("note", message=said)
         pause = self.interval * min(_MOST, _GROWTH**self._tries)
         self._tries += 1
         time.sleep(max(0.0, min(pause, self.deadline - time.monotonic())))
@@ -56,7 +65,7 @@ class Patience:
         while True:
             try:
                 return call()
-            except (Busy, Unanswered):
+            except (Busy, Unanswered) as error:
                 if self.is_over:
                     raise
-            self.back_off()
+                self.back_off(error)

@@ -9,13 +9,14 @@ before and after it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from gpubed import progress
-from gpubed.backends.virtualwall import journal, manifest, proof, rspec, verdict
-from gpubed.backends.virtualwall.aggregate import Description, Sliver
+from gpubed.backends.virtualwall import journal, manifest, ownership, proof, rspec, verdict
+from gpubed.backends.virtualwall.aggregate import FINAL, Description
 from gpubed.backends.virtualwall.authority import Credential, Slice
 from gpubed.backends.virtualwall.connection import Connection
 from gpubed.backends.virtualwall.faults import Answered, Busy, NoResources, NotThere, Unanswered
@@ -26,12 +27,9 @@ from gpubed.backends.virtualwall.verdict import Results
 from gpubed.errors import GpubedError, Refused
 from gpubed.paths import ClusterPaths
 
-_ALLOCATED = "geni_allocated"
-_FINAL = {"geni_ready", "geni_failed"}
-_STARTABLE = {"geni_notready", "geni_pending_allocation", ""}
 _TICKETS = 3  # an allocation lasts ten minutes; losing it twice is not for lack of time
 _NEARLY = timedelta(minutes=1)
-_REFUSED = 7
+_REFUSED = (7, 11, 13)  # refused; GCF says: unavailable, unsupported
 _REFUSALS = 5  # of a start, until they are believed
 _RELEASE_AGAIN = 20  # looks after which an unfinished release is asked for once more
 _SHORT_OF = re.compile(r"(?:nodes|machines) of type (\S+)")
@@ -45,9 +43,11 @@ class Reservation:
         connection: To the testbed.
         cluster: Where its journal is.
         keeps: Whether what is seen is written down; only one at a time may.
+        urn: The slice's, where it is known; else it is looked for.
 
     Attributes:
         was_ready: Whether all nodes were found ready at the first look.
+        is_ours: Whether this run got into the slice: only then may it give it back.
     """
 
     def __init__(
@@ -57,16 +57,18 @@ class Reservation:
         cluster: ClusterPaths,
         *,
         keeps: bool = True,
+        urn: str = "",
     ) -> None:
         self.wanted, self._there, self._cluster, self._keeps = wanted, connection, cluster, keeps
-        self.urn = connection.slice_urn(wanted.name)
-        self.was_ready = False
+        known = journal.load(cluster)
+        self._is_in_state = bool(urn)
+        self.urn = urn or ownership.known_urn(connection, known, wanted)
+        self.was_ready = self.is_ours = False
         self._credentials: list[Credential] = []
         self._until = datetime.now(UTC) + timedelta(seconds=wanted.duration)
         self._tickets = self._refusals = 0
         self._started = self._extended = self._looked = False
-        known = journal.load(cluster)
-        if known is None or known.slice_urn != self.urn:
+        if known is None or known.slice_urn != self.urn or known.uuid != wanted.uuid:
             known = Journal(uuid=wanted.uuid, slice_urn=self.urn, testbed=wanted.testbed)
         self.journal = known.model_copy(update={"testbed": wanted.testbed})
 
@@ -93,16 +95,16 @@ class Reservation:
                     if patience.is_over:
                         return _there(last)
                     patience.look()
-            except (Busy, Unanswered):
+            except (Busy, Unanswered) as error:
                 if patience.is_over:
                     raise
-                patience.back_off()
+                patience.back_off(error)
 
     def look(self) -> Description | None:
         """Return what the testbed has of the slice; None when there is nothing."""
         patience = self._quick()
-        found = patience.insist(lambda: self._there.authority.find(self.urn))
-        if found is None or _is_over(found):
+        found = patience.insist(self._find)
+        if found is None or found.is_over or ownership.is_anothers(found, self.wanted.uuid):
             return None
         self._renew_credentials(patience)
         return patience.insist(self._look)
@@ -117,8 +119,10 @@ class Reservation:
             GpubedError: It is still there.
         """
         patience = Patience.of(self._there.config, total)
-        found = patience.insist(lambda: self._there.authority.find(self.urn))
-        if found is not None and not _is_over(found):
+        known = self.urn if self._is_in_state or self.journal.request else ""
+        found = patience.insist(self._find)
+        # A name that somebody else has now is ours no more: what we had is over.
+        if found and not found.is_over and ownership.is_ours(found, self.wanted.uuid, known):
             self._renew_credentials(patience)
             self._delete_until_gone(patience)
         journal.forget(self._cluster)
@@ -134,50 +138,115 @@ class Reservation:
             patience.look()
             found = patience.insist(self._look)
             state = {s.urn: s.operational for s in found.slivers}.get(sliver) if found else None
-            if state in (None, *_FINAL):
+            if state in (None, *FINAL):
                 return
 
     def judge(self, found: Description) -> Results:
         """Return what became of each node; see `verdict`."""
-        user = self._there.login.user.name
-        return verdict.judge(found, self.wanted.nodes, self.journal.left_out, user)
+        user, left_out = self._there.login.user.name, self.journal.left_out
+        asked = rspec.without(self.wanted.request, left_out) if self.wanted.request else ""
+        linked = rspec.linked(asked) if asked else frozenset[str]()
+        return verdict.judge(found, self.wanted.nodes, left_out, user, linked)
+
+    def complete(self) -> Description | None:
+        """Ask again for nodes that the testbed did not have; those that are there stay.
+
+        Returns:
+            What the slice is then; None when it is gone.
+        """
+        found = self.look()
+        missing = verdict.missing(self.judge(found), self.wanted) if found else {}
+        if found is None or not missing:
+            return found
+        if not found.has_ticket:
+            self._add(missing)
+        return self.hold()
+
+    def _add(self, missing: Mapping[str, str]) -> None:
+        """Ask for as many more nodes as can be had."""
+        patience, more, why = self._quick(), list(missing), {**self.journal.left_out, **missing}
+        while more:
+            text = self._request(why.keys() - set(more))
+            try:
+                with self._calling("Update"):
+                    patience.insist(partial(self._update, text))
+                break
+            except NoResources as error:
+                why[more.pop()] = error.message
+            except Busy:
+                raise
+            except Answered as error:
+                progress.emit(
+                    "note",
+                    message=f"{', '.join(missing)} cannot join a slice that runs: {error.message}; "
+                    f"gpubed down {self.wanted.cluster}, then up, asks for all nodes anew",
+                )
+                more = []
+        self._save(calling=None, left_out={n: reason for n, reason in why.items() if n not in more})
+
+    def _update(self, text: str) -> None:
+        self._there.aggregate.update(self.urn, self._credentials, text)
 
     # The slice itself.
 
     def _enter(self, patience: Patience) -> None:
         """Be in a slice that is ours and lasts long enough."""
-        authority = self._there.authority
-        self._save(calling="create slice")
-        while (found := patience.insist(lambda: authority.find(self.urn))) is None or _is_over(
-            found
-        ):
+        while (found := patience.insist(self._find)) is None or found.is_over:
             try:
-                authority.create(
-                    self.wanted.name, self._there.project, self._until, self.wanted.description
-                )
-            except (Busy, Unanswered):
+                with self._calling("create slice"):
+                    self._make()
+            except (Busy, Unanswered) as error:
                 if patience.is_over:
                     raise
-                patience.back_off()
-        self._check_owner(found)
-        if found.expires < self._until - _NEARLY:
-            self._lengthen_slice(patience)
-        self._save(calling=None)
+                patience.back_off(error)
+        ownership.require_ours(found, self.wanted)
         self._renew_credentials(patience)
+        self._require_known_nodes(found, patience)
+        self.is_ours = True
+        if found.expires < self._until - _NEARLY:
+            found = self._lengthened(found, patience)
+        # Slivers cannot outlive their slice: asking for more is refused, not cut.
+        self._until = min(self._until, found.expires)
 
-    def _check_owner(self, found: Slice) -> None:
-        owned_by = owner(found.description)
-        if owned_by and owned_by[1] != self.wanted.uuid:
-            who = f"{owned_by[0]} ({owned_by[1]})"
-            raise Refused(f"slice {self.wanted.name} belongs to another cluster, {who}")
+    def _find(self) -> Slice | None:
+        found = ownership.find(self._there, self.urn, self.wanted)
+        if found:
+            self._rename(found.urn)
+        return found
 
-    def _lengthen_slice(self, patience: Patience) -> None:
+    def _make(self) -> None:
+        wanted = self.wanted
+        self._rename(
+            self._there.authority.create(
+                wanted.name, self._there.project, self._until, wanted.description
+            )
+        )
+
+    def _rename(self, urn: str) -> None:
+        """Believe the authority: it alone knows how it names slices."""
+        self.urn = urn
+        self.journal = self.journal.model_copy(update={"slice_urn": urn})
+
+    def _require_known_nodes(self, found: Slice, patience: Patience) -> None:
+        """Refuse a slice that says nothing of its owner and holds nodes that we never asked for."""
+        if owner(found.description) or self.journal.request:
+            return
+        if patience.insist(lambda: self._there.aggregate.describe(self.urn, self._credentials)):
+            raise Refused(
+                f"slice {self.wanted.name} holds nodes, and nothing says whose they are",
+                "give them back with the tool that made them, or use another cluster name",
+            )
+
+    def _lengthened(self, found: Slice, patience: Patience) -> Slice:
+        """Ask for a slice as long as the lease, and return what it is then."""
         try:
             patience.insist(lambda: self._there.authority.renew(self.urn, self._until))
         except Busy:
             raise
         except Answered as error:
             progress.emit("note", message=f"the slice keeps its end: {error.message}")
+        self._renew_credentials(patience)
+        return patience.insist(self._find) or found
 
     def _renew_credentials(self, patience: Patience) -> None:
         authority = self._there.authority
@@ -198,7 +267,7 @@ class Reservation:
         return (
             found is not None
             and self._is_ours(found)
-            and all(_is_final(sliver) for sliver in found.slivers)
+            and all(sliver.is_final for sliver in found.slivers)
         )
 
     def _is_ours(self, found: Description) -> bool:
@@ -215,11 +284,11 @@ class Reservation:
         elif not self._is_ours(found):
             self._delete_until_gone(self._quick())
             self._save(request="", left_out={}, slivers=())
-        elif any(sliver.allocation == _ALLOCATED for sliver in found.slivers):
+        elif found.has_ticket:
             self._provision()
         elif found.expires < self._until - _NEARLY and not self._extended:
             self._extend()
-        elif not self._started and _is_startable(found):
+        elif not self._started and found.is_startable:
             return self._start()
         else:
             return False
@@ -231,9 +300,7 @@ class Reservation:
         self._tickets += 1
         self._started = self._extended = False
         self._save(request=self.wanted.digest)
-        text = rspec.without(self.wanted.request, self.journal.left_out)
-        if self._there.config.host_keys == "proved":
-            text = rspec.with_command(text, proof.command(self._cluster))
+        text = self._request(self.journal.left_out)
         try:
             with self._calling("Allocate"):
                 found = self._there.aggregate.allocate(
@@ -245,6 +312,12 @@ class Reservation:
             self._leave_out_one(error)
             return
         self._save(slivers=journal.recorded(found.slivers))
+
+    def _request(self, left_out: Iterable[str]) -> str:
+        text = rspec.without(self.wanted.request, left_out)
+        if self._there.config.host_keys == "proved":
+            text = rspec.with_command(text, proof.command(self._cluster))
+        return text
 
     def _leave_out_one(self, error: NoResources) -> None:
         """Ask for one node less, where fewer will do; the testbed says of which kind."""
@@ -274,7 +347,7 @@ class Reservation:
                 )
         except Answered as error:
             # The ticket may have run out since it was last seen: look, and ask for another.
-            if error.code != _REFUSED or self._tickets == _TICKETS:
+            if error.code not in _REFUSED or self._tickets == _TICKETS:
                 raise
             self._tickets += 1
             return
@@ -302,7 +375,7 @@ class Reservation:
         except Answered as error:
             # "not stopped (yet)": an earlier call was carried out, and the next looks show it.
             self._refusals += 1
-            if error.code not in (_REFUSED, None) or self._refusals == _REFUSALS:
+            if error.code not in (*_REFUSED, None) or self._refusals == _REFUSALS:
                 raise
             return False
         self._started = True
@@ -351,16 +424,3 @@ def _there(found: Description | None) -> Description:
     if found is None:
         raise GpubedError("the testbed has lost the slice while its nodes booted")
     return found
-
-
-def _is_over(found: Slice) -> bool:
-    return found.expired or found.expires <= datetime.now(UTC)
-
-
-def _is_startable(found: Description) -> bool:
-    states = {sliver.operational for sliver in found.slivers}
-    return bool(states & _STARTABLE) and "geni_configuring" not in states
-
-
-def _is_final(sliver: Sliver) -> bool:
-    return sliver.allocation != _ALLOCATED and sliver.operational in _FINAL

@@ -84,10 +84,33 @@ def without(text: str, names: Iterable[str]) -> str:
         for shape in documents.children(link, "property"):
             if {shape.get("source_id"), shape.get("dest_id")} & ends:
                 link.remove(shape)
-        if len(documents.children(link, "interface_ref")) < 2:
+        left = [str(end.get("client_id")) for end in documents.children(link, "interface_ref")]
+        if len(left) < 2:
             root.remove(link)
+        elif len(left) == 2:
+            _shape_both_ways(link, left)
     check(root)
     return _text(root)
+
+
+def linked(text: str) -> frozenset[str]:
+    """Return the nodes that a request asks a link for."""
+    root = documents.parse(text, "the request")
+    links = documents.children(root, "link")
+    ends = [end for link in links for end in documents.children(link, "interface_ref")]
+    return frozenset(str(end.get("client_id")).rpartition(":")[0] for end in ends)
+
+
+def _shape_both_ways(link: Any, ends: list[str]) -> None:
+    """Let what shapes the ends of a LAN shape a link of two; see `_shapes`."""
+    for shape in documents.children(link, "property"):
+        if shape.get("dest_id") in ends:
+            continue
+        shape.set("dest_id", next(end for end in ends if end != shape.get("source_id")))
+        if latency_ms := shape.get("latency"):
+            shape.set("latency", _latency(float(latency_ms) * 2))
+        if loss := shape.get("packet_loss"):
+            shape.set("packet_loss", _loss(1 - (1 - float(loss)) ** 2))
 
 
 def check(root: Any) -> None:
@@ -212,11 +235,19 @@ def _shapes(plan: ClusterPlan, ends: list[str]) -> list[Any]:
     loss = 1 - math.sqrt(1 - wanted.loss) if is_lan else wanted.loss
     shape = {"capacity": str(wanted.rate_bps // 1000)}
     if latency_ms:
-        shape["latency"] = f"{latency_ms:.3f}".rstrip("0").rstrip(".")
+        shape["latency"] = _latency(latency_ms)
     if loss:
-        shape["packet_loss"] = f"{loss:.6f}".rstrip("0")
+        shape["packet_loss"] = _loss(loss)
     ways = [(end, LAN) for end in ends] if is_lan else [tuple(ends), tuple(reversed(ends))]
     return [_core("property", source_id=source, dest_id=dest, **shape) for source, dest in ways]
+
+
+def _latency(milliseconds: float) -> str:
+    return f"{milliseconds:.3f}".rstrip("0").rstrip(".")
+
+
+def _loss(fraction: float) -> str:
+    return f"{fraction:.6f}".rstrip("0")
 
 
 def _is_public(config: Config, node: NodePlan) -> bool:

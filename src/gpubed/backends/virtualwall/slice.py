@@ -22,12 +22,17 @@ class SliceDriver(Driver):
     """Inputs: see `SliceInputs`. Emulab grants and takes back a slice as a whole."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Replace for another request, key or place; the rest is only remembered."""
+        """Replace for another request, key or place; the rest is only remembered.
+
+        Nodes that the testbed did not have are asked for again, in place.
+        """
         changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)} - _UNSEEN
         replace = changed - _IN_PLACE
         if "testbed" in changed and _place(olds) != _place(news):
             replace |= {"testbed"}
-        return Change(replace=sorted(replace), update=sorted(changed - replace))
+        lacking = verdict.missing(result.get("nodes", {}), SliceInputs.model_validate(news))
+        again = {"nodes"} if lacking else set()
+        return Change(replace=sorted(replace), update=sorted((changed - replace) | again))
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Hold the slice until its nodes are ready; adopt what an interrupted run began."""
@@ -37,32 +42,33 @@ class SliceDriver(Driver):
             results = reservation.judge(reservation.hold())
             verdict.require_enough(reservation.wanted, results)
         except GpubedError as error:
-            if not reservation.was_ready:
+            if reservation.is_ours and not reservation.was_ready:
                 self._give_back(reservation, error)
             raise
         return reservation.urn, {"slice": reservation.urn, "nodes": results}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Look at the slice; one that has expired is gone."""
-        reservation = _reservation(inputs)
+        reservation = _reservation(inputs, id)
         found = reservation.look()
         if found is None:
             return None
         return {"slice": reservation.urn, "nodes": reservation.judge(found)}
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Look at the slice with the new way to reach it."""
+        """Look at the slice with the new way to reach it, and ask for what it lacks."""
         _keep_way(news)
-        result = self.read(id, news)
-        if result is None:
+        reservation = _reservation(news, id)
+        found = reservation.complete()
+        if found is None:
             raise GpubedError(
                 f"the slice of {news['cluster']} is gone", f"gpubed up {news['cluster']} --refresh"
             )
-        return result
+        return {"slice": reservation.urn, "nodes": reservation.judge(found)}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Give all nodes back. The slice itself stays until it expires, empty."""
-        _reservation(inputs).release()
+        _reservation(inputs, id).release()
 
     @staticmethod
     def _give_back(reservation: Reservation, error: GpubedError) -> None:
@@ -75,10 +81,10 @@ class SliceDriver(Driver):
             )
 
 
-def _reservation(inputs: Properties) -> Reservation:
+def _reservation(inputs: Properties, urn: str = "") -> Reservation:
     wanted = SliceInputs.model_validate(inputs)
     cluster = Project.find().cluster(wanted.cluster)
-    return Reservation(wanted, connect(wanted.testbed), cluster)
+    return Reservation(wanted, connect(wanted.testbed), cluster, urn=urn)
 
 
 def _keep_way(inputs: Properties) -> None:

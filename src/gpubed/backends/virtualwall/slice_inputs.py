@@ -16,11 +16,18 @@ class _Model(BaseModel):
 
 
 class Group(_Model):
-    """Nodes of one kind: how few will do, and the hardware type that was asked for."""
+    """Nodes of one kind.
+
+    Attributes:
+        min: How few will do.
+        type: The hardware type that was asked for.
+        on_failure: What becomes of the others when they fail.
+    """
 
     nodes: tuple[str, ...]
     min: int
     type: str = ""
+    on_failure: str = ""
 
 
 class SliceInputs(_Model):

@@ -49,15 +49,22 @@ def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> lis
     known = {type_ for machine in machines for type_ in machine.types}
     is_free = {machine.id: machine.free for machine in machines}
     wanted: Counter[str] = Counter()
-    found = []
+    found, any_kind = [], 0
     for group in plan.spec.nodes:
         hardware = config.hardware.get(group.name)
         for machine in hardware.machines if hardware else ():
             if not is_free.get(machine, False):
                 state = "not free" if machine in is_free else "unknown to the testbed"
                 found.append(f"{machine} is {state}")
-        if hardware and hardware.type and hardware.sliver == "raw-pc" and not hardware.machines:
+        if hardware and (hardware.sliver != "raw-pc" or hardware.machines):
+            continue
+        if hardware and hardware.type:
             wanted[hardware.type] += group.min or group.count
+        else:
+            any_kind += group.min or group.count
+    left = sum(machine.free and machine.is_whole for machine in machines) - wanted.total()
+    if any_kind > left:
+        found.append(f"{any_kind} machines of any type are wanted, {max(0, left)} are free")
     for type_, count in wanted.items():
         if type_ not in known:
             found.append(f"the testbed has no hardware type {type_!r}")

@@ -29,6 +29,7 @@ from gpubed.backends.virtualwall.faults import (
 )
 
 _CONNECT_S = 20.0
+_OTHER_HOST = (62, 64)  # OpenSSL's words for a certificate of another name, of another address
 _CHUNK = 2**16
 _UNAVAILABLE = 503
 _NO_CERTIFICATE = -32500  # Emulab's wrapper, where TLS itself let us in
@@ -96,9 +97,12 @@ class Endpoint:
             connection.close()
 
     def _untrusted(self, error: ssl.SSLCertVerificationError) -> UntrustedServer:
+        is_anothers = error.verify_code in _OTHER_HOST
         return UntrustedServer(
             f"{self.what} {self._host}:{self._port} cannot be trusted: {error.verify_message}",
-            "name the testbed's CA certificates in backend.ca, or correct its URL",
+            f"its certificate is another host's: correct {self._host} in cluster.yml"
+            if is_anothers
+            else "name the testbed's CA certificates in backend.ca",
         )
 
     def _failed(self, what: str, error: Exception) -> Unanswered | LoginRefused:

@@ -13,7 +13,7 @@ _SLICE_NAME = 19  # GENI's limit; letters, digits and '-', first a letter
 
 @dataclass(frozen=True)
 class Urn:
-    """A name; `authority` may have sub-authorities, `domain:project`."""
+    """A name; `authority` may have sub-authorities, `geni:gpo:gcf`."""
 
     authority: str
     type: str
@@ -21,11 +21,6 @@ class Urn:
 
     def __str__(self) -> str:
         return f"urn:publicid:IDN+{self.authority}+{self.type}+{self.name}"
-
-    @property
-    def domain(self) -> str:
-        """The authority without sub-authorities."""
-        return self.authority.split(":", 1)[0]
 
 
 def parse(text: str, type_: str | None = None) -> Urn:

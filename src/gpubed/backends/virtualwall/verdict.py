@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from gpubed.backends.virtualwall import manifest
 from gpubed.backends.virtualwall.aggregate import Description, Sliver
 from gpubed.backends.virtualwall.manifest import Granted
+from gpubed.backends.virtualwall.rspec import LAN
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
 from gpubed.errors import Refused
 
 Results = dict[str, dict[str, Any]]
-"""By node: where it answers, or ``{"failed": reason, "sliver": urn}``."""
+"""By node: where it answers, or ``{"failed": reason, "sliver": urn, "linked": wanted}``."""
+
+_NO_NETWORK = (
+    "the testbed did not grant it the experiment network that was asked for "
+    "(networks: {experiment: null} does without one)"
+)
 
 
 def judge(
-    found: Description, nodes: Iterable[str], left_out: Mapping[str, str], user: str
+    found: Description,
+    nodes: Iterable[str],
+    left_out: Mapping[str, str],
+    user: str,
+    linked: Container[str] = (),
 ) -> Results:
     """Return what became of each node, as `granted` of its resource.
 
@@ -25,6 +35,7 @@ def judge(
         nodes: What was asked for.
         left_out: Nodes that the testbed did not have, and its reasons.
         user: Our name, whose login is preferred.
+        linked: The nodes that a network was asked for.
 
     Raises:
         Malformed: The manifest cannot be read.
@@ -33,14 +44,18 @@ def judge(
     granted, reasons = manifest.read(found.manifest, names, user)
     slivers = {s.client_id: s for s in found.slivers if s.client_id}
     slivers |= {sliver.urn: sliver for sliver in found.slivers}
+    ends = manifest.linked(found.manifest)
     results: Results = {}
     for name in names:
         node = granted.get(name)
         sliver = slivers.get(node.sliver if node else "") or slivers.get(name)
         reason = left_out.get(name) or _failure(sliver) or reasons.get(name)
+        is_linked = bool(node and node.interfaces) and f"{name}:{LAN}" in ends
+        if not reason and name in linked and not is_linked:
+            reason = _NO_NETWORK
         if node is None or reason:
-            urn = sliver.urn if sliver else ""
-            results[name] = {"failed": reason or "the testbed lost it", "sliver": urn}
+            urn, why = sliver.urn if sliver else "", reason or "the testbed lost it"
+            results[name] = {"failed": why, "sliver": urn, "linked": name in linked}
         else:
             results[name] = _usable(node)
     return results
@@ -64,6 +79,18 @@ def require_enough(wanted: SliceInputs, results: Results) -> None:
                 f"at least {group.min} are needed:{reasons}",
                 f"gpubed resources {wanted.cluster}",
             )
+
+
+def missing(results: Results, wanted: SliceInputs) -> dict[str, str]:
+    """Return the nodes that the testbed did not have and that are to be asked for again."""
+    again = {
+        name
+        for group in wanted.groups.values()
+        if group.on_failure == "replace"
+        for name in group.nodes
+    }
+    lacking = {n: r["failed"] for n, r in results.items() if "failed" in r and not r.get("sliver")}
+    return {name: reason for name, reason in lacking.items() if name in again}
 
 
 def _usable(node: Granted) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """gpubed doctor."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -23,7 +23,8 @@ def command(
     ui, paths = UI(as_json), find(cluster) if cluster else None
     if fix:
         doctor.repair(paths, ui.note)
-    findings = doctor.examine(paths)
+    found = doctor.examine(paths)
+    findings = [replace(finding, fix=finding.fix and ui.filled(finding.fix)) for finding in found]
     ui.document("doctor", {"findings": [asdict(finding) for finding in findings]})
     for finding in findings:
         ui.say(f"{'ok  ' if finding.ok else 'FAIL'} {finding.id}: {finding.message}")

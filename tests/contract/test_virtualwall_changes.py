@@ -1,0 +1,184 @@
+"""Changes of a running cluster on a GENI site: planned first, then done, by every engine.
+
+Slivers are SSH servers of this process, so everything is real but the machines. The tests
+use one cluster per engine, in this order.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.am import AmServer, Limits, Site
+from support.am.doors import Doors
+from support.cluster import Cluster
+from support.wall import backend
+
+pytestmark = pytest.mark.testbeds
+
+needs_cli = pytest.mark.skipif(not shutil.which("pulumi"), reason="the Pulumi CLI is not on PATH")
+ENGINES = ["embedded", pytest.param("cli", marks=needs_cli)]
+KEPT, ANEW = "kept", "anew"
+GOING = ("replace", "delete")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("am")
+    with AmServer(folder, nodes=Doors(), site=Site(), limits=Limits(delete=0.1)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def wall(request, server, tmp_path_factory):
+    made = Cluster(
+        tmp_path_factory.mktemp("project"),
+        f"wall-{request.param[:3]}",
+        backend=backend(server, server.user("alice", passphrase=None), shared_folder="/proj/p"),
+        storage={"shared": {"provider": "volume"}},
+        nodes=[{"name": "node", "count": 2}],
+        networks={"experiment": {"rate": "1 Gbit/s"}},
+        configure=False,
+    )
+    made.engine = ("--engine", request.param)
+    made.json("up", *made.engine)
+    server.nodes.commands.clear()
+    yield made
+    made.call("down", "-y", *made.engine)
+
+
+def removals(server):
+    return [command for command in server.nodes.commands if "rm -rf" in command]
+
+
+def node(spec):
+    return spec["nodes"][0]
+
+
+def patience(spec, folder):
+    spec["backend"]["patience"] = 50
+
+
+def login(spec, folder):
+    """The certificate was downloaded anew, to another place."""
+    copy = folder / "renewed.pem"
+    copy.write_bytes(Path(spec["backend"]["login"]).read_bytes())
+    copy.chmod(0o600)
+    spec["backend"]["login"] = str(copy)
+
+
+def lease(spec, folder):
+    spec["lease"] = {"duration": "5h"}
+
+
+def more(spec, folder):
+    node(spec)["count"] = 3
+
+
+def fewer(spec, folder):
+    node(spec)["count"] = 1
+
+
+def image(spec, folder):
+    name = "urn:publicid:IDN+wall2.ilabt.example+image+emulab-ops:UBUNTU20-64-STD"
+    spec["backend"]["images"] = {"debian-12": name}
+
+
+def rate(spec, folder):
+    node(spec)["count"] = 2
+    spec["networks"]["experiment"]["rate"] = "200 Mbit/s"
+
+
+def hardware(spec, folder):
+    spec["backend"]["hardware"]["node"]["type"] = "pcgen07-1p"
+
+
+CHANGES = [
+    (patience, KEPT, ()),
+    (login, KEPT, ()),
+    (lease, KEPT, ()),
+    (more, ANEW, ()),
+    (fewer, ANEW, ("--refresh",)),
+    (rate, ANEW, ()),
+    (image, ANEW, ()),
+    (hardware, ANEW, ("--refresh",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "nodes", "options"), CHANGES, ids=[change.__name__ for change, *_ in CHANGES]
+)
+def test_a_change_is_planned_and_done_as_planned(server, wall, tmp_path, change, nodes, options):
+    before = {sliver.urn: sliver.client_id for sliver in server.slivers()}
+    wall.edit(lambda spec: change(spec, tmp_path))
+    assert _doomed(wall) == ({"slice", *before.values()} if nodes == ANEW else set())
+    document = wall.json("up", "-y", *options, *wall.engine)
+    after = {sliver.urn: sliver.client_id for sliver in server.slivers()}
+    assert {row["id"]: row["name"] for row in document["nodes"]} == after
+    assert len(after) == node(wall.spec)["count"]
+    assert after == before if nodes == KEPT else not after.keys() & before.keys()
+    assert wall.json("plan", *wall.engine)["changes"] == []
+    assert removals(server) == [], "what was written on the testbed's storage stays"
+
+
+def test_a_node_that_was_left_out_joins_at_the_next_up_and_audit_does_not_miss_it(server, wall):
+    """Nobody is asked: nothing goes with it."""
+    taken = [m for m in server.inventory.machines if m.type.name == "pcgen07-gpu1080"][2:]
+    for machine in taken:
+        machine.broken = True
+
+    def three_if_possible(spec):
+        spec["nodes"] = [{"name": "node", "count": 3, "min": 2}]
+        spec["backend"]["hardware"]["node"]["type"] = "pcgen07-gpu1080"
+
+    wall.edit(three_if_possible)
+    document = wall.json("up", "-y", *wall.engine)
+    before = [row["id"] for row in document["nodes"]]
+    assert [failure["node"] for failure in document["failed"]] == ["node-2"]
+    assert wall.json("audit", *wall.engine)["missing"] == []
+    again = wall.json("up", *wall.engine)
+    assert [failure["node"] for failure in again["failed"]] == ["node-2"]
+    for machine in taken:
+        machine.broken = False
+    document = wall.json("up", *wall.engine)
+    assert document["failed"] == []
+    assert [row["id"] for row in document["nodes"]][:2] == before
+    assert wall.json("plan", *wall.engine)["changes"] == []
+
+
+def test_nodes_that_are_gone_have_no_time_left(server, wall):
+    for slice_ in [*server.ledger.slices.values()]:
+        server.ledger.delete(slice_, blocking=True)
+    done = wall.call("status", rc=1)
+    assert "left" not in done.stdout
+    assert "gpubed run" not in done.stdout
+    assert f"gpubed up {wall.name} puts it right" in done.stderr
+
+
+def test_what_does_not_fit_is_told_with_the_clusters_name(wall):
+    def far_too_many(spec):
+        spec["nodes"] = [{"name": "node", "count": 99}]
+
+    wall.edit(far_too_many)
+    said = wall.call("up", "-y", "--refresh", *wall.engine, rc=4).stderr
+    assert f"gpubed resources {wall.name}" in said
+    assert "CLUSTER" not in said
+
+
+def test_down_takes_the_data_along(server, wall):
+    wall.edit(lambda spec: spec["nodes"][0].update(count=1))
+    wall.json("up", "-y", *wall.engine)
+    uuid = wall.json("audit", *wall.engine)["uuid"]
+    wall.call("down", "-y", *wall.engine)
+    [command] = removals(server)
+    assert f"/proj/p/gpubed-{uuid}" in command
+    assert server.slivers() == []
+
+
+def _doomed(wall):
+    """Return the slice and nodes that the plan takes away."""
+    steps = wall.json("plan", *wall.engine)["changes"]
+    gone = [step["urn"].rsplit("::", 1)[-1] for step in steps if step["op"] in GOING]
+    return {name for name in gone if name == "slice" or name.startswith("node-")}
