@@ -213,8 +213,7 @@ def run(
     """
     job = load(name)
     chosen = _launcher(plan, job, launcher)
-    # In milliseconds: several runs may start in one second.
-    run_id = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S%f")[:-3] + f"-{name}"
+    run_id = name_run(name)
     run = _Run(cluster, plan, allocation, name, job, run_id, cluster.runs / run_id)
     started = time.monotonic()
     if isinstance(chosen, JobService):
@@ -224,6 +223,12 @@ def run(
     result.seconds = time.monotonic() - started
     result.units = {metric: described.unit for metric, described in job.metrics.items()}
     return result
+
+
+def name_run(job: str) -> str:
+    """Return the name of a run that starts now; the status page finds runs by its form."""
+    # In milliseconds: several runs may start in one second.
+    return datetime.now().astimezone().strftime("%Y%m%d-%H%M%S%f")[:-3] + f"-{job}"
 
 
 def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | JobService:
