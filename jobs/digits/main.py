@@ -19,7 +19,7 @@ def parse_arguments() -> argparse.Namespace:
         "--batch", type=int, default=Settings.batch, help="images per rank and step"
     )
     parser.add_argument(
-        "--learning-rate", type=float, default=Settings.learning_rate, help="per rank"
+        "--learning-rate", type=float, default=Settings.learning_rate, help="of one rank"
     )
     parser.add_argument("--seed", type=int, default=Settings.seed)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
