@@ -14,7 +14,7 @@ import typer.main
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, errors, jobs, paths, registry, roles, spec
+from gpubed import cli, errors, jobfile, paths, registry, roles, spec
 
 REFERENCE = Path(__file__).parent / "reference"
 MARK = "<!-- Written by `make docs` from the code. -->\n\n"
@@ -139,12 +139,34 @@ def job_pages() -> Iterator[str]:
     """Describe every job's arguments and metrics."""
     yield "# Jobs\n"
     for name in registry.job_names():
-        job = jobs.load(name)
-        yield f"## {name}\n\n{job.description}\n\n| argument | default | |\n| --- | --- | --- |"
-        yield from (f"| `{key}` | `{a.default}` | {a.help} |" for key, a in job.arguments.items())
+        job = jobfile.load(name)
+        yield f"## {name}\n\n{job.description}\n"
+        yield "| argument | type | default | |\n| --- | --- | --- | --- |"
+        yield from (
+            f"| `{key}` | {_allowed(a)} | {_default(a)} | {a.help} |"
+            for key, a in job.arguments.items()
+        )
         yield "\n| metric | unit | |\n| --- | --- | --- |"
         yield from (f"| `{key}` | {m.unit} | {m.help} |" for key, m in job.metrics.items())
         yield ""
+
+
+def _allowed(argument: jobfile.Argument) -> str:
+    """Say what an argument may be."""
+    if argument.choices:
+        return " or ".join(f"`{choice}`" for choice in argument.choices)
+    bounds = [
+        f"{sign} {bound:g}"
+        for sign, bound in (("≥", argument.at_least), ("≤", argument.at_most))
+        if bound is not None
+    ]
+    return ", ".join([argument.kind, *bounds])
+
+
+def _default(argument: jobfile.Argument) -> str:
+    if argument.default is None:
+        return "required" if argument.required else ""
+    return f"`{argument.default}`"
 
 
 def main() -> int:

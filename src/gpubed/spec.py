@@ -6,7 +6,6 @@ specification that is expected to be right. Nothing here talks to a testbed.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -23,7 +22,7 @@ from pydantic import (
     field_validator,
 )
 
-from gpubed import located, recipe, registry
+from gpubed import located, nearest, recipe, registry, wording
 from gpubed.backends.base import BackendConfig
 from gpubed.errors import UsageError
 from gpubed.sections import (
@@ -73,7 +72,7 @@ class ClusterSpec(Section):
     def _recipe_exists(cls, name: str) -> str:
         if name not in registry.recipe_names():
             raise ValueError(
-                f"there is no recipe {name!r}{_nearest(name, registry.recipe_names())}"
+                f"there is no recipe {name!r}; {nearest.suggestion(name, registry.recipe_names())}"
             )
         return name
 
@@ -94,7 +93,9 @@ class ClusterSpec(Section):
         groups, server = info.data.get("nodes", ()), storage.shared.server
         names = [f"{group.name}-{i}" for group in groups for i in range(group.count)]
         if server is not None and names and server not in names:
-            raise ValueError(f"shared.server: there is no node {server!r}{_nearest(server, names)}")
+            raise ValueError(
+                f"shared.server: there is no node {server!r}; {nearest.suggestion(server, names)}"
+            )
         return storage
 
     @field_validator("storage")
@@ -113,9 +114,8 @@ class ClusterSpec(Section):
         for partition in services.slurm.partitions if services.slurm and groups else ():
             for name in partition.groups:
                 if name not in groups:
-                    raise ValueError(
-                        f"slurm.partitions: there is no node group {name!r}{_nearest(name, groups)}"
-                    )
+                    close = nearest.suggestion(name, groups)
+                    raise ValueError(f"slurm.partitions: there is no node group {name!r}; {close}")
         return services
 
     @property
@@ -267,27 +267,19 @@ def _dotted(path: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in path)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names)}"
-
-
 def _explain(file: str, document: located.Located, details: Any) -> SpecError:
     # The tag of a discriminated union is part of pydantic's path, not of the file's.
     path = tuple(part for part in details["loc"] if not _is_tag(details["loc"], part))
-    message, allowed = details["msg"].removeprefix("Value error, "), ""
+    message, allowed = wording.of(details), ""
     kind, context = details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        message, allowed = "unknown key", _known_keys(path)
-    elif kind == "missing":
-        message, allowed = "is missing", ""
+        allowed = _known_keys(path)
     elif kind == "literal_error":
         message, allowed = f"is {details['input']!r}", f"allowed: {context['expected']}"
     elif kind.startswith("union_tag"):
         path, names = (*path, "type"), registry.backend_names()
         asked = str(context.get("tag", ""))
-        message, allowed = f"unknown backend {asked!r}", _nearest(asked, names).lstrip("; ")
+        message, allowed = f"unknown backend {asked!r}", nearest.suggestion(asked, names)
     elif kind == "ip_v4_network":
         allowed = "for example 10.0.0.0/8, with no host bits set"
     elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
@@ -309,7 +301,7 @@ def _known_keys(path: tuple[str | int, ...]) -> str:
     for part in path[:-1]:
         owner = _field_type(owner, part)
     fields = getattr(owner, "model_fields", {})
-    return _nearest(str(path[-1]), fields).lstrip("; ") if fields else ""
+    return nearest.suggestion(str(path[-1]), fields) if fields else ""
 
 
 def _field_type(owner: Any, part: str | int) -> Any:

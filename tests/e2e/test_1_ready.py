@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import jobs
+from gpubed import jobfile
 from gpubed.paths import assets
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
@@ -68,7 +68,7 @@ def test_digits_learns_the_same_on_as_many_ranks(cluster, ranks):
     told = cluster.node(
         "head", f"cd /tmp/ranks && PYTHONPATH=. gpubed-rank python - {ranks} 1", text=sources[1]
     )
-    wanted = {c.metric: c.at_least for c in jobs.load("digits").sanity}["test_accuracy"]
+    wanted = {c.metric: c.at_least for c in jobfile.load("digits").sanity}["test_accuracy"]
     assert json.loads(told.splitlines()[-1])["test_accuracy"] >= wanted
 
 
@@ -130,7 +130,7 @@ def test_a_port_changed_by_hand_leaves_nothing_for_the_next_up(cluster):
 
 
 def test_a_failing_job_is_a_failure(cluster):
-    result = cluster.json("run", "digits", "--set", "epochs=0", rc=1)
+    result = cluster.json("run", "digits", "--set", "learning_rate=0", rc=1)
     assert result["status"] == "failed"
     assert result["failures"]
 

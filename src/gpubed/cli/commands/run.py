@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed import health, jobs
+from gpubed import health, jobfile, jobs
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
@@ -35,8 +35,9 @@ def command(
 ) -> int:
     """Run a job over all nodes that are well and bring its results back."""
     ui, paths = UI(as_json), find(cluster)
+    given = jobfile.parse_settings(settings or [])
+    jobfile.load(job).values(job, given)  # what is wrong with them is said before anything starts
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
-    given = jobs.parse_settings(settings or [])
     usable, left_out = health.usable(paths, wanted, granted)
     for node in left_out:
         ui.mark("skip", f"{node.node} is left out: {node.reason}")
