@@ -14,7 +14,7 @@ import typer.main
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, errors, jobfile, paths, registry, roles, spec
+from gpubed import cli, cluster_schema, errors, jobfile, paths, registry, roles
 
 REFERENCE = Path(__file__).parent / "reference"
 MARK = "<!-- Written by `make docs` from the code. -->\n\n"
@@ -23,7 +23,7 @@ MARK = "<!-- Written by `make docs` from the code. -->\n\n"
 def pages() -> dict[str, str]:
     """Return every generated page by file name."""
     return {
-        "cluster.schema.json": json.dumps(spec.json_schema(), indent=2) + "\n",
+        "cluster.schema.json": json.dumps(cluster_schema.json_schema(), indent=2) + "\n",
         "cluster-yml.md": MARK + "\n".join(cluster_yml()) + "\n",
         "cli.md": MARK + "\n".join(command_line()) + "\n",
         "roles.md": MARK + "\n".join(role_inputs()) + "\n",
@@ -48,7 +48,7 @@ def gpus() -> str:
 
 def cluster_yml() -> Iterator[str]:
     """Describe the keys of the specification, from its JSON Schema."""
-    schema = spec.json_schema()
+    schema = cluster_schema.json_schema()
     yield "# cluster.yml\n"
     yield "Unknown keys are errors; `gpubed check` names the line and the nearest key.\n"
     yield from _keys("The file", schema)
@@ -80,6 +80,8 @@ def _keys(title: str, definition: dict[str, Any]) -> Iterator[str]:
 def _type(field: dict[str, Any]) -> str:
     if "$ref" in field:
         return _title(field["$ref"].rsplit("/", 1)[-1])
+    if "then" in field:
+        return f"{_type(field['then'])} or none"
     if "anyOf" in field:
         return " or ".join(_type(option) for option in field["anyOf"])
     if "const" in field:
@@ -88,7 +90,8 @@ def _type(field: dict[str, Any]) -> str:
         return " or ".join(f"`{value}`" for value in field["enum"])
     if field.get("type") == "array":
         return f"list of {_type(field.get('items', {}))}"
-    return str(field.get("type", "any")).replace("null", "none")
+    kinds = field.get("type", "any")
+    return " or ".join([kinds] if isinstance(kinds, str) else kinds).replace("null", "none")
 
 
 def command_line() -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     Field,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     create_model,
@@ -37,6 +38,7 @@ from gpubed.sections import (
 )
 
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
+_NAMES = "lower-case letters, digits and '-', 30 at most, a letter first"
 
 
 class ClusterSpec(Section):
@@ -161,13 +163,6 @@ def model() -> type[ClusterSpec]:
     return made
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of `cluster.yml`, for editors."""
-    schema = model().model_json_schema()
-    schema["required"] = [key for key in schema["required"] if key != "name"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
 def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
     """Read a specification and find everything that is wrong with it.
 
@@ -202,6 +197,15 @@ def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
         message = f"is {spec.name!r}, but the folder is named {name!r}"
         problems.append(SpecError(file, document.line(("name",)), "name", message))
     return (None if problems else spec), _in_order(problems)
+
+
+def name_fault(name: str) -> str:
+    """Say why a cluster cannot have that name; empty where it can."""
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        return _NAMES
+    return "it is reserved" if name in _RESERVED else ""
 
 
 def load(path: Path) -> ClusterSpec:
@@ -283,10 +287,7 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
     elif kind == "ip_v4_network":
         allowed = "for example 10.0.0.0/8, with no host bits set"
     elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
-        message, allowed = (
-            f"is {details['input']!r}",
-            "lower-case letters, digits and '-', 30 at most",
-        )
+        message, allowed = f"is {details['input']!r}", _NAMES
     return SpecError(file, document.line(path), _dotted(path), message, allowed)
 
 

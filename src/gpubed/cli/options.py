@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gpubed import registry
 from gpubed.errors import UsageError
 from gpubed.paths import ClusterPaths, Project
 
@@ -17,6 +18,15 @@ def _complete(incomplete: str) -> list[str]:
 Cluster = Annotated[
     str,
     typer.Argument(metavar="CLUSTER", help="A folder of inventories/.", autocompletion=_complete),
+]
+Backend = Annotated[
+    str,
+    typer.Option(
+        help="The testbed.",
+        autocompletion=lambda incomplete: [
+            name for name in registry.backend_names() if name.startswith(incomplete)
+        ],
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
