@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import horovod.torch as hvd
@@ -26,6 +27,12 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def tell(of: int, done: int, rate: float) -> None:
+    """Says how far the training is, in the form that gpubed shows as progress."""
+    if hvd.rank() == 0:
+        print(f"progress: {done}/{of} epochs, {rate:.0f} images/s", flush=True)
+
+
 def main() -> None:
     """Runs one rank."""
     arguments = parse_arguments()
@@ -37,7 +44,8 @@ def main() -> None:
             learning_rate=arguments.learning_rate,
             seed=arguments.seed,
             checkpoint=arguments.out / "checkpoint.pt",
-        )
+        ),
+        on_epoch=partial(tell, arguments.epochs),
     )
     if hvd.rank() == 0:
         draft = arguments.out / ".metrics.json"

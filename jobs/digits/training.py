@@ -10,7 +10,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -218,11 +218,14 @@ def mean_over_ranks(value: float) -> float:
     return float(hvd.allreduce(torch.tensor([value], dtype=torch.float64), name="mean")[0])
 
 
-def train(settings: Settings) -> dict[str, Any]:
+def train(
+    settings: Settings, on_epoch: Callable[[int, float], None] = lambda _done, _rate: None
+) -> dict[str, Any]:
     """Trains on all ranks of a started Horovod job and returns its metrics.
 
     Args:
         settings: The same on every rank.
+        on_epoch: Told how many epochs are done, and the images per second of the last.
 
     Returns:
         The metrics of the whole job, the same on every rank.
@@ -235,7 +238,10 @@ def train(settings: Settings) -> dict[str, Any]:
     training_set, test_set = load_data(settings.seed)
     model = DigitsNet().to(device)
     load = Load(device)
-    epochs = list(run_epochs(model, training_set, settings, device, load))
+    epochs = []
+    for epoch in run_epochs(model, training_set, settings, device, load):
+        epochs.append(epoch)
+        on_epoch(len(epochs), epoch["images"] / epoch["seconds"])
     cpu_percent, gpu_percent = (mean_over_ranks(value) for value in load.read())
     accuracy, test_loss = evaluate(model, test_set, device)
     save(model, settings)

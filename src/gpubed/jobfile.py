@@ -82,6 +82,9 @@ class Metric(_Model):
     """A figure that a job reports."""
 
     unit: str = Field(description="of the value; `1` for a share or a ratio, empty for words")
+    columns: dict[str, str] = Field(
+        default={}, description="of a list of rows: which keys to show, and the unit of each"
+    )
     help: str = Field(default="", description="what it is")
 
 

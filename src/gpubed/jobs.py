@@ -21,7 +21,7 @@ from gpubed.allocation import Allocation
 from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
 from gpubed.hardware import facts
-from gpubed.jobfile import Job
+from gpubed.jobfile import Job, Metric
 from gpubed.launchers import leftovers
 from gpubed.launchers.base import JobService, Launch, Launcher, Task, World
 from gpubed.paths import ClusterPaths
@@ -47,6 +47,7 @@ class JobResult:
         statistics: Each metric over the trials that did not fail.
         left_out: Why trials beyond the `min` of their group failed, by name.
         simulated: GPU models that nodes of the run only pretend to have.
+        described: What the job says of its metrics.
     """
 
     job: str
@@ -57,7 +58,7 @@ class JobResult:
     statistics: dict[str, Summary] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     simulated: tuple[str, ...] = ()
-    units: dict[str, str] = field(default_factory=dict)
+    described: dict[str, Metric] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -120,7 +121,7 @@ def run(
     else:
         result = run.over_ssh(chosen, job.words(name, settings), container, on_output)
     result.seconds = time.monotonic() - started
-    result.units = {metric: described.unit for metric, described in job.metrics.items()}
+    result.described = job.metrics
     return result
 
 

@@ -22,7 +22,7 @@ def call(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["My Cluster", "Lab", "-lab", "lab-", "pulumi", "a" * 31, "../x"])
 def test_a_name_that_check_would_refuse_is_refused_at_once(call, tmp_path, name):
-    with pytest.raises(UsageError, match="lower-case letters, digits and '-'|is reserved"):
+    with pytest.raises(UsageError, match=r"lower-case letters, digits and '-'|is reserved"):
         call("init", name) if not name.startswith("-") else call("init", "--", name)
     assert not list(tmp_path.iterdir())
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import rich.box
@@ -72,6 +73,15 @@ class UI:
     def mark(self, kind: str, text: str) -> None:
         """Print a status line on stderr with the sign of a result or an operation."""
         self.err.print(f"{_MARK.get(kind, ' ')} {escape(text)}")
+
+    @contextmanager
+    def working(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Offer a line on stderr that replaces itself; without a terminal, a line each time."""
+        if not self.err.is_terminal:
+            yield self.note
+            return
+        with self.err.status(escape(text)) as status:
+            yield lambda now: status.update(escape(now))
 
     def error(self, message: str, hint: str | None = None) -> None:
         """Print what failed and what repairs it."""
