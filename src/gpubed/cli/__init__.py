@@ -6,6 +6,7 @@ A verb is a function `command`, or an `app` with verbs of its own.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -62,7 +63,7 @@ def main() -> None:
     try:
         code = build(asked)(standalone_mode=False)
     except GpubedError as error:
-        UI().error(error.message, error.hint)
+        UI().error(error.message, _of_cluster(error.hint))
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         signals = signals or [SIGINT]
@@ -89,6 +90,12 @@ def main() -> None:
         code = interruption.EXIT + signals[0]
         UI().error(*interruption.WORDS)
     sys.exit(code or 0)
+
+
+def _of_cluster(hint: str | None) -> str | None:
+    """Put the cluster of the command line where a hint speaks of any."""
+    named = [word for word in sys.argv[2:3] if not word.startswith("-")]
+    return re.sub(r"\bCLUSTER\b", named[0], hint) if hint and named else hint
 
 
 def _version(wanted: bool) -> None:

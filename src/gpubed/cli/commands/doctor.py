@@ -1,11 +1,12 @@
 """gpubed doctor."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 
 from gpubed import doctor
+from gpubed.backends.base import Finding
 from gpubed.cli.options import Json, find
 from gpubed.cli.ui import UI
 
@@ -23,10 +24,17 @@ def command(
     ui, paths = UI(as_json), find(cluster) if cluster else None
     if fix:
         doctor.repair(paths, ui.note)
-    findings = doctor.examine(paths)
+    findings = [_of(cluster, finding) for finding in doctor.examine(paths)]
     ui.document("doctor", {"findings": [asdict(finding) for finding in findings]})
     for finding in findings:
         ui.say(f"{'ok  ' if finding.ok else 'FAIL'} {finding.id}: {finding.message}")
         if not finding.ok and finding.fix:
             ui.say(f"       → {finding.fix}")
     return 0 if all(finding.ok for finding in findings) else 3
+
+
+def _of(cluster: str | None, finding: Finding) -> Finding:
+    """Put the cluster where a repair speaks of any."""
+    if cluster is None or not finding.fix:
+        return finding
+    return replace(finding, fix=finding.fix.replace("CLUSTER", cluster))
