@@ -14,7 +14,7 @@ import typer.main
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, errors, jobs, paths, registry, roles, spec
+from gpubed import cli, cluster_schema, errors, jobfile, paths, registry, roles
 
 REFERENCE = Path(__file__).parent / "reference"
 MARK = "<!-- Written by `make docs` from the code. -->\n\n"
@@ -23,7 +23,7 @@ MARK = "<!-- Written by `make docs` from the code. -->\n\n"
 def pages() -> dict[str, str]:
     """Return every generated page by file name."""
     return {
-        "cluster.schema.json": json.dumps(spec.json_schema(), indent=2) + "\n",
+        "cluster.schema.json": json.dumps(cluster_schema.json_schema(), indent=2) + "\n",
         "cluster-yml.md": MARK + "\n".join(cluster_yml()) + "\n",
         "cli.md": MARK + "\n".join(command_line()) + "\n",
         "roles.md": MARK + "\n".join(role_inputs()) + "\n",
@@ -48,7 +48,7 @@ def gpus() -> str:
 
 def cluster_yml() -> Iterator[str]:
     """Describe the keys of the specification, from its JSON Schema."""
-    schema = spec.json_schema()
+    schema = cluster_schema.json_schema()
     yield "# cluster.yml\n"
     yield "Unknown keys are errors; `gpubed check` names the line and the nearest key.\n"
     yield from _keys("The file", schema)
@@ -80,6 +80,8 @@ def _keys(title: str, definition: dict[str, Any]) -> Iterator[str]:
 def _type(field: dict[str, Any]) -> str:
     if "$ref" in field:
         return _title(field["$ref"].rsplit("/", 1)[-1])
+    if "then" in field:
+        return f"{_type(field['then'])} or none"
     if "anyOf" in field:
         return " or ".join(_type(option) for option in field["anyOf"])
     if "const" in field:
@@ -88,7 +90,8 @@ def _type(field: dict[str, Any]) -> str:
         return " or ".join(f"`{value}`" for value in field["enum"])
     if field.get("type") == "array":
         return f"list of {_type(field.get('items', {}))}"
-    return str(field.get("type", "any")).replace("null", "none")
+    kinds = field.get("type", "any")
+    return " or ".join([kinds] if isinstance(kinds, str) else kinds).replace("null", "none")
 
 
 def command_line() -> Iterator[str]:
@@ -139,12 +142,34 @@ def job_pages() -> Iterator[str]:
     """Describe every job's arguments and metrics."""
     yield "# Jobs\n"
     for name in registry.job_names():
-        job = jobs.load(name)
-        yield f"## {name}\n\n{job.description}\n\n| argument | default | |\n| --- | --- | --- |"
-        yield from (f"| `{key}` | `{a.default}` | {a.help} |" for key, a in job.arguments.items())
+        job = jobfile.load(name)
+        yield f"## {name}\n\n{job.description}\n"
+        yield "| argument | type | default | |\n| --- | --- | --- | --- |"
+        yield from (
+            f"| `{key}` | {_allowed(a)} | {_default(a)} | {a.help} |"
+            for key, a in job.arguments.items()
+        )
         yield "\n| metric | unit | |\n| --- | --- | --- |"
         yield from (f"| `{key}` | {m.unit} | {m.help} |" for key, m in job.metrics.items())
         yield ""
+
+
+def _allowed(argument: jobfile.Argument) -> str:
+    """Say what an argument may be."""
+    if argument.choices:
+        return " or ".join(f"`{choice}`" for choice in argument.choices)
+    bounds = [
+        f"{sign} {bound:g}"
+        for sign, bound in (("≥", argument.at_least), ("≤", argument.at_most))
+        if bound is not None
+    ]
+    return ", ".join([argument.kind, *bounds])
+
+
+def _default(argument: jobfile.Argument) -> str:
+    if argument.default is None:
+        return "required" if argument.required else ""
+    return f"`{argument.default}`"
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import horovod.torch as hvd
@@ -108,6 +109,13 @@ def time_size(size: int, device: torch.device) -> Timing:
     return Timing(size, statistics.median(times), min(1.0, cpu))
 
 
-def measure(sizes: list[int], device: torch.device) -> list[Timing]:
-    """One size after the other."""
-    return [time_size(size, device) for size in sizes]
+def measure(
+    sizes: list[int], device: torch.device, tell: Callable[[int, int], None]
+) -> list[Timing]:
+    """One size after the other; tells how many are done, of how many."""
+    timings = []
+    for size in sizes:
+        tell(len(timings), len(sizes))
+        timings.append(time_size(size, device))
+    tell(len(timings), len(sizes))
+    return timings

@@ -17,7 +17,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -232,6 +232,7 @@ def measure(
     address: str,
     seconds: float,
     declared: float | None,
+    tell: Callable[[int, int], None],
 ) -> list[dict[str, str | float]]:
     """Takes part in all streams of this node; returns what it has received.
 
@@ -243,6 +244,7 @@ def measure(
         address: Its address in the experiment network.
         seconds: Length of each measurement.
         declared: The rate that the links should have, in bit/s, if they have one.
+        tell: Told how many pairs of nodes were measured, of how many.
     """
     patience = PATIENCE_S + 4 * count * (WARM_UP_S + WINDOWS * seconds)
     streams = streams_for(declared)
@@ -250,7 +252,9 @@ def measure(
         listener.settimeout(patience)
         peers = meet(folder, Peer(rank, name, address, listener.getsockname()[1]), count)
         door, results = Door(listener), []
-        for first, second in (pair for pairs in timetable(count) for pair in pairs):
+        pairs = [pair for together in timetable(count) for pair in together]
+        for done, (first, second) in enumerate(pairs):
+            tell(done, len(pairs))
             for source, target in ((first, second), (second, first)):
                 if rank == source:
                     send(peers[target], rank, patience, streams)

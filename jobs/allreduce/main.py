@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,13 @@ def rate_of_this_node() -> float | None:
     return float(rate) if rate else None
 
 
+def progress(place: Place, what: str, done: int, of: int) -> None:
+    """Says how far the measurement is, in the form that gpubed shows as progress."""
+    # Within another measurement (`--only-allreduce`) nobody looks at the steps.
+    if place.rank == 0 and "--only-allreduce" not in sys.argv:
+        print(f"progress: {done}/{of} {what}", flush=True)
+
+
 def hosts(out: Path) -> list[str]:
     """The nodes of this run, which may differ in their number of ranks."""
     return [line.split()[0] for line in (out / "hostfile").read_text().splitlines()]
@@ -87,7 +95,8 @@ def measure_links(
     name = os.environ.get("GPUBED_NODE") or socket.gethostname()
     address = os.environ.get("GPUBED_ADDRESS") or socket.gethostbyname(name)
     number, count = nodes.index(name), len(nodes)
-    return links.measure(out / ".links", number, count, name, address, seconds, declared)
+    tell = partial(progress, place, "links")
+    return links.measure(out / ".links", number, count, name, address, seconds, declared, tell)
 
 
 def gather_links(mine: list[dict[str, Any]], declared: float | None) -> list[dict[str, Any]]:
@@ -231,7 +240,8 @@ def measure(arguments: argparse.Namespace, place: Place, device: torch.device) -
         sizes = sizes[-1:]
     # Within a node there is no link whose rate would count.
     rate = arguments.rate if rows_links else None
-    rows = rows_of(collective.measure(sizes, device), place.size, rate)
+    timings = collective.measure(sizes, device, partial(progress, place, "sizes"))
+    rows = rows_of(timings, place.size, rate)
     boot_id = BOOT_ID.read_text()
     neighbours = hvd.allgather_object(boot_id).count(boot_id)
     hvd.shutdown()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import horovod.torch as hvd
@@ -19,11 +20,17 @@ def parse_arguments() -> argparse.Namespace:
         "--batch", type=int, default=Settings.batch, help="images per rank and step"
     )
     parser.add_argument(
-        "--learning-rate", type=float, default=Settings.learning_rate, help="per rank"
+        "--learning-rate", type=float, default=Settings.learning_rate, help="of one rank"
     )
     parser.add_argument("--seed", type=int, default=Settings.seed)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
     return parser.parse_args()
+
+
+def tell(of: int, done: int, rate: float) -> None:
+    """Says how far the training is, in the form that gpubed shows as progress."""
+    if hvd.rank() == 0:
+        print(f"progress: {done}/{of} epochs, {rate:.0f} images/s", flush=True)
 
 
 def main() -> None:
@@ -37,7 +44,8 @@ def main() -> None:
             learning_rate=arguments.learning_rate,
             seed=arguments.seed,
             checkpoint=arguments.out / "checkpoint.pt",
-        )
+        ),
+        on_epoch=partial(tell, arguments.epochs),
     )
     if hvd.rank() == 0:
         draft = arguments.out / ".metrics.json"

@@ -166,4 +166,6 @@ def load(path: Path) -> Allocation:
     try:
         return reading.file(path, f"gpubed up {name}").json(Allocation)
     except reading.Missing:
-        raise GpubedError(f"cluster {name} is not up", f"gpubed up {name}") from None
+        # Perhaps it is, and only its state was lost.
+        hint = f"gpubed up {name}; if it was up already: gpubed audit {name}"
+        raise GpubedError(f"cluster {name} is not up", hint) from None

@@ -7,20 +7,21 @@ it did what was asked (`sanity`) is kept apart from how fast it was (`metrics`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
-from gpubed import images, reading, registry
+from gpubed import images, jobfile, reading, registry
 from gpubed.allocation import Allocation
 from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
 from gpubed.hardware import facts
+from gpubed.jobfile import Job, Metric
 from gpubed.launchers import leftovers
 from gpubed.launchers.base import JobService, Launch, Launcher, Task, World
 from gpubed.paths import ClusterPaths
@@ -35,86 +36,6 @@ _Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 _METRICS = TypeAdapter(dict[str, bool | _Whole | float | str | list[Any] | dict[str, Any] | None])
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Argument(_Model):
-    """An argument of a job; reaches the program as `--name value` unless it is null."""
-
-    default: str | int | float | bool | None
-    help: str
-
-
-class Metric(_Model):
-    """A figure that a job reports."""
-
-    unit: str
-    help: str = ""
-
-
-class Equality(_Model):
-    """A metric and the value that it has."""
-
-    metric: str
-    equals: str | int | float
-
-
-class Condition(_Model):
-    """What a metric must be for the run to count; `ranks` stands for the world size.
-
-    A metric that the job reports as null did not apply; one that it leaves out is missing.
-
-    Attributes:
-        unless: Where this holds, the condition does not apply.
-    """
-
-    metric: str
-    equals: str | int | float | None = None
-    at_least: float | None = None
-    at_most: float | None = None
-    unless: Equality | None = None
-
-    def broken_by(self, metrics: Mapping[str, Any], ranks: int) -> str:
-        """Say how the metrics break the condition; empty when they do not."""
-        if self.unless and metrics.get(self.unless.metric) == self.unless.equals:
-            return ""
-        value, wanted = metrics.get(self.metric), ranks if self.equals == "ranks" else self.equals
-        if self.metric not in metrics:
-            return f"{self.metric} was not reported"
-        if value is None:
-            return ""
-        if wanted is not None and value != wanted:
-            return f"{self.metric} is {value} instead of {wanted}"
-        if not isinstance(value, int | float) and (self.at_least, self.at_most) != (None, None):
-            return f"{self.metric} is {value!r} instead of a number"
-        if self.at_least is not None and value < self.at_least:
-            return f"{self.metric} is {value:.4g}, at least {self.at_least:g} is needed"
-        if self.at_most is not None and value > self.at_most:
-            return f"{self.metric} is {value:.4g}, at most {self.at_most:g} is allowed"
-        return ""
-
-
-class Job(_Model):
-    """`job.yml`.
-
-    Attributes:
-        command: What each rank runs, in the run's folder.
-        container: The image that ranks run in; None runs them on the nodes themselves.
-        sanity: What must hold for the run to count, however fast it was.
-    """
-
-    contract: Literal["gpubed/job/1"] = Field(alias="schema")
-    description: str
-    launcher: str
-    ranks: Literal["all"] = "all"
-    command: tuple[str, ...]
-    container: str | None = None
-    arguments: dict[str, Argument] = {}
-    metrics: dict[str, Metric] = {}
-    sanity: tuple[Condition, ...] = ()
-
-
 @dataclass
 class JobResult:
     """What a run gave; `failures` says why `status` is not `ok`.
@@ -126,6 +47,7 @@ class JobResult:
         statistics: Each metric over the trials that did not fail.
         left_out: Why trials beyond the `min` of their group failed, by name.
         simulated: GPU models that nodes of the run only pretend to have.
+        described: What the job says of its metrics.
     """
 
     job: str
@@ -136,7 +58,7 @@ class JobResult:
     statistics: dict[str, Summary] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     simulated: tuple[str, ...] = ()
-    units: dict[str, str] = field(default_factory=dict)
+    described: dict[str, Metric] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -165,29 +87,6 @@ class JobResult:
         return {**self.metrics, **own}
 
 
-def parse_settings(settings: Iterable[str]) -> dict[str, str]:
-    """Read `name=value` words.
-
-    Raises:
-        UsageError: A word has no `=`.
-    """
-    pairs = [word.partition("=") for word in settings]
-    for name, equals, _ in pairs:
-        if not (name and equals):
-            raise UsageError(f"--set {name!r} is not NAME=VALUE", "--set epochs=20")
-    return {name.replace("-", "_"): value for name, _, value in pairs}
-
-
-def load(name: str) -> Job:
-    """Return a job's description.
-
-    Raises:
-        UsageError: There is no such job.
-    """
-    path = registry.job_folder(name) / "job.yml"
-    return reading.file(path, f"correct {path}").yaml(Job)
-
-
 def run(
     cluster: ClusterPaths,
     plan: ClusterPlan,
@@ -207,23 +106,29 @@ def run(
         launcher: Another one than the job names.
 
     Raises:
-        UsageError: There is no such job, argument or launcher, the cluster has no Docker, or
-            no node has ranks.
+        UsageError: There is no such job or launcher, an argument is wrong, the cluster has no
+            Docker, or no node has ranks.
         GpubedError: A node could not be reached, or lacks the image.
     """
-    job = load(name)
+    job = jobfile.load(name)
     chosen = _launcher(plan, job, launcher)
-    # In milliseconds: several runs may start in one second.
-    run_id = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S%f")[:-3] + f"-{name}"
-    run = _Run(cluster, plan, allocation, name, job, run_id, cluster.runs / run_id)
+    run_id = name_run(name)
+    values = job.values(name, settings)
+    run = _Run(cluster, plan, allocation, name, job, values, run_id, cluster.runs / run_id)
     started = time.monotonic()
     if isinstance(chosen, JobService):
         result = run.by_service(chosen, settings, container, on_output)
     else:
-        result = run.over_ssh(chosen, _words(name, job, settings), container, on_output)
+        result = run.over_ssh(chosen, job.words(name, settings), container, on_output)
     result.seconds = time.monotonic() - started
-    result.units = {metric: described.unit for metric, described in job.metrics.items()}
+    result.described = job.metrics
     return result
+
+
+def name_run(job: str) -> str:
+    """Return the name of a run that starts now; the status page finds runs by its form."""
+    # In milliseconds: several runs may start in one second.
+    return datetime.now().astimezone().strftime("%Y%m%d-%H%M%S%f")[:-3] + f"-{job}"
 
 
 def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | JobService:
@@ -250,6 +155,7 @@ class _Run:
     allocation: Allocation
     name: str
     job: Job
+    values: Mapping[str, Any]
     run_id: str
     here: Path
 
@@ -293,7 +199,7 @@ class _Run:
         if code:
             log = self.here / "output.log"
             result.failures.append(f"the job ended with exit code {code}; see {log}")
-        _judge(result, self.job)
+        _judge(result, self.job, self.values)
         return result
 
     def _simulated(self) -> tuple[str, ...]:
@@ -314,7 +220,7 @@ class _Run:
             World(
                 label=f"trial {number}" if several else "",
                 here=self.here / f"trial-{number}" if several else self.here,
-                command=_words(self.name, self.job, _seeded(self.job, settings, number)),
+                command=self.job.words(self.name, _seeded(self.job, settings, number)),
                 ranks=node.slots,
             )
             for number, node in enumerate(self.plan.nodes)
@@ -334,7 +240,7 @@ class _Run:
         result = JobResult(self.name, str(world.here), world.ranks)
         if reason:
             result.failures.append(reason)
-        _judge(result, self.job)
+        _judge(result, self.job, self.values)
         return result
 
     def _together(self, trials: list[JobResult]) -> JobResult:
@@ -364,19 +270,6 @@ def _seeded(job: Job, settings: Mapping[str, str], trial: int) -> dict[str, str]
     return given
 
 
-def _words(name: str, job: Job, settings: Mapping[str, str]) -> list[str]:
-    for given in settings:
-        if given not in job.arguments:
-            known = ", ".join(job.arguments) or "none"
-            raise UsageError(f"job {name} has no argument {given!r}", f"arguments: {known}")
-    values = {key: argument.default for key, argument in job.arguments.items()} | dict(settings)
-    words = list(job.command)
-    for key, value in values.items():
-        if value is not None:
-            words += [f"--{key.replace('_', '-')}", str(value)]
-    return words
-
-
 def _prepare(
     head: SSH, plan: ClusterPlan, name: str, run_id: str, ranks: int, words: list[str]
 ) -> Launch:
@@ -403,7 +296,7 @@ def _describe(head: SSH, folder: str, allocation: Allocation) -> None:
     head.write(f"{folder}/hostfile", slots)
 
 
-def _judge(result: JobResult, job: Job) -> None:
+def _judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
     """Read the metrics and say what is wrong with them; a run that failed may have none."""
     here = Path(result.run_dir)
     try:
@@ -415,5 +308,6 @@ def _judge(result: JobResult, job: Job) -> None:
     except Unreadable as error:
         result.failures.append(error.message)
         return
-    broken = (condition.broken_by(result.metrics, result.world_size) for condition in job.sanity)
+    due = [condition for condition in job.sanity if condition.applies(result.metrics, values)]
+    broken = (condition.broken_by(result.metrics, result.world_size) for condition in due)
     result.failures += [reason for reason in broken if reason]

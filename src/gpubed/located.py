@@ -27,6 +27,20 @@ _TAGS = {
 }
 
 
+# What the parser says, in its order of worth, and what it means to whoever wrote the file.
+_PROBLEMS = {
+    r"found character '\t'": "a line begins with a tab: indent with spaces",
+    "expected <block end>": "it is not indented like the lines above it, or a '- ' is missing",
+    "mapping values are not allowed": "a ': ' too many, or it is indented too far; "
+    'text with ": " in it stands in quotes',
+    "could not find expected ':'": "a key needs ': ' and its value",
+    "while scanning a quoted scalar": "a quote is opened and not closed",
+    "expected ',' or ']'": "a list that opens with [ needs commas, and ] at its end",
+    "expected ',' or '}'": "a mapping that opens with { needs commas, and } at its end",
+    "while parsing a flow": "a [ or { is opened and not closed",
+}
+
+
 class MalformedYamlError(ValueError):
     """The text is not YAML that gpubed reads.
 
@@ -77,8 +91,7 @@ def parse(data: bytes) -> Located:
         document.data = _Builder(loader, document.lines).build(root, ()) if root else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problem = ", ".join(part for part in (error.context, error.problem) if part)
-        raise MalformedYamlError(problem, mark.line + 1 if mark else 1) from None
+        raise MalformedYamlError(_problem(error), mark.line + 1 if mark else 1) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise MalformedYamlError(
@@ -87,6 +100,15 @@ def parse(data: bytes) -> Located:
     except RecursionError:
         raise MalformedYamlError(f"nested deeper than {_MAX_DEPTH} levels") from None
     return document
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """Say what to look for; the parser only says which of its symbols it missed."""
+    said = ", ".join(part for part in (error.context, error.problem) if part)
+    for part, words in _PROBLEMS.items():
+        if part in said:
+            return words
+    return said
 
 
 def _text(data: bytes) -> str:

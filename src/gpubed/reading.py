@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpubed import files, located
+from gpubed import files, located, wording
 from gpubed.errors import GpubedError
 
 _REPLY, _FILE = 16 * 2**20, 64 * 2**20  # a verification of a thousand nodes has 8 million bytes
@@ -186,8 +186,8 @@ def words(error: ValidationError) -> str:
     """Say the first of what is wrong: where, and how; never the value, which may be secret."""
     if error.error_count() > _FAULTS:  # to list them all takes longer than to find them
         return f"{error.error_count()} of its values are wrong"
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where, how = ".".join(map(str, first["loc"])), first["msg"]
+    first = error.errors(include_url=False, include_input=False)[0]
+    where, how = ".".join(map(str, first["loc"])), wording.of(first)
     if first["type"] == "literal_error" and where in ("version", "schema"):
         how = f"another version of gpubed wrote it ({how})"
     return f"{where}: {how}" if where else how

@@ -6,7 +6,6 @@ specification that is expected to be right. Nothing here talks to a testbed.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -17,13 +16,14 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     Field,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     create_model,
     field_validator,
 )
 
-from gpubed import located, recipe, registry
+from gpubed import located, nearest, recipe, registry, wording
 from gpubed.backends.base import BackendConfig
 from gpubed.errors import UsageError
 from gpubed.sections import (
@@ -38,6 +38,7 @@ from gpubed.sections import (
 )
 
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
+_NAMES = "lower-case letters, digits and '-', 30 at most, a letter first"
 
 
 class ClusterSpec(Section):
@@ -73,7 +74,7 @@ class ClusterSpec(Section):
     def _recipe_exists(cls, name: str) -> str:
         if name not in registry.recipe_names():
             raise ValueError(
-                f"there is no recipe {name!r}{_nearest(name, registry.recipe_names())}"
+                f"there is no recipe {name!r}; {nearest.suggestion(name, registry.recipe_names())}"
             )
         return name
 
@@ -94,7 +95,9 @@ class ClusterSpec(Section):
         groups, server = info.data.get("nodes", ()), storage.shared.server
         names = [f"{group.name}-{i}" for group in groups for i in range(group.count)]
         if server is not None and names and server not in names:
-            raise ValueError(f"shared.server: there is no node {server!r}{_nearest(server, names)}")
+            raise ValueError(
+                f"shared.server: there is no node {server!r}; {nearest.suggestion(server, names)}"
+            )
         return storage
 
     @field_validator("storage")
@@ -113,9 +116,8 @@ class ClusterSpec(Section):
         for partition in services.slurm.partitions if services.slurm and groups else ():
             for name in partition.groups:
                 if name not in groups:
-                    raise ValueError(
-                        f"slurm.partitions: there is no node group {name!r}{_nearest(name, groups)}"
-                    )
+                    close = nearest.suggestion(name, groups)
+                    raise ValueError(f"slurm.partitions: there is no node group {name!r}; {close}")
         return services
 
     @property
@@ -161,13 +163,6 @@ def model() -> type[ClusterSpec]:
     return made
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of `cluster.yml`, for editors."""
-    schema = model().model_json_schema()
-    schema["required"] = [key for key in schema["required"] if key != "name"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
 def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
     """Read a specification and find everything that is wrong with it.
 
@@ -202,6 +197,15 @@ def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
         message = f"is {spec.name!r}, but the folder is named {name!r}"
         problems.append(SpecError(file, document.line(("name",)), "name", message))
     return (None if problems else spec), _in_order(problems)
+
+
+def name_fault(name: str) -> str:
+    """Say why a cluster cannot have that name; empty where it can."""
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        return _NAMES
+    return "it is reserved" if name in _RESERVED else ""
 
 
 def load(path: Path) -> ClusterSpec:
@@ -267,34 +271,23 @@ def _dotted(path: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in path)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names)}"
-
-
 def _explain(file: str, document: located.Located, details: Any) -> SpecError:
     # The tag of a discriminated union is part of pydantic's path, not of the file's.
     path = tuple(part for part in details["loc"] if not _is_tag(details["loc"], part))
-    message, allowed = details["msg"].removeprefix("Value error, "), ""
+    message, allowed = wording.of(details), ""
     kind, context = details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        message, allowed = "unknown key", _known_keys(path)
-    elif kind == "missing":
-        message, allowed = "is missing", ""
+        allowed = _known_keys(path)
     elif kind == "literal_error":
         message, allowed = f"is {details['input']!r}", f"allowed: {context['expected']}"
     elif kind.startswith("union_tag"):
         path, names = (*path, "type"), registry.backend_names()
         asked = str(context.get("tag", ""))
-        message, allowed = f"unknown backend {asked!r}", _nearest(asked, names).lstrip("; ")
+        message, allowed = f"unknown backend {asked!r}", nearest.suggestion(asked, names)
     elif kind == "ip_v4_network":
         allowed = "for example 10.0.0.0/8, with no host bits set"
     elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
-        message, allowed = (
-            f"is {details['input']!r}",
-            "lower-case letters, digits and '-', 30 at most",
-        )
+        message, allowed = f"is {details['input']!r}", _NAMES
     return SpecError(file, document.line(path), _dotted(path), message, allowed)
 
 
@@ -309,7 +302,7 @@ def _known_keys(path: tuple[str | int, ...]) -> str:
     for part in path[:-1]:
         owner = _field_type(owner, part)
     fields = getattr(owner, "model_fields", {})
-    return _nearest(str(path[-1]), fields).lstrip("; ") if fields else ""
+    return nearest.suggestion(str(path[-1]), fields) if fields else ""
 
 
 def _field_type(owner: Any, part: str | int) -> Any:

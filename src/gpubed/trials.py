@@ -29,10 +29,6 @@ class Summary:
         """Return it for JSON."""
         return asdict(self)
 
-    def __str__(self) -> str:
-        spread = "" if self.sd is None else f" ± {self.sd:.2g}"
-        return f"{self.mean:.6g}{spread} ({self.min:.6g} … {self.max:.6g}, n = {self.n})"
-
 
 def summarize(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Summary]:
     """Summarize every metric that is a finite number, in the order of its first appearance."""

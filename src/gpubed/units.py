@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BeforeValidator, Field
 
@@ -72,19 +72,25 @@ def format_rate(bps: float) -> str:
     return f"{bps:g} bit/s"
 
 
+def _text(units: Mapping[str, float]) -> Any:
+    """Return the type of a quantity that is written with its unit, for the JSON Schema."""
+    known = "|".join(sorted(unit for unit in units if unit))
+    return Annotated[str, Field(pattern=rf"^\s*\d+(\.\d+)?\s*({known})?\s*$")]
+
+
 Rate = Annotated[
     int,
-    BeforeValidator(parse_rate, json_schema_input_type=str | int),
+    BeforeValidator(parse_rate, json_schema_input_type=_text(_RATE) | float),
     Field(ge=1_000_000, description="data rate, for example `200 Mbit/s`"),
 ]
 Bytes = Annotated[
     int,
-    BeforeValidator(parse_bytes, json_schema_input_type=str | int),
+    BeforeValidator(parse_bytes, json_schema_input_type=_text(_BYTES) | float),
     Field(gt=0, description="size, for example `4 GiB`"),
 ]
 Seconds = Annotated[
     float,
-    BeforeValidator(parse_seconds, json_schema_input_type=str | float),
+    BeforeValidator(parse_seconds, json_schema_input_type=_text(_SECONDS) | float),
     Field(ge=0, description="duration, for example `24 h`"),
 ]
 Moment = Annotated[

@@ -3,10 +3,17 @@
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from gpubed import jobfile
+from gpubed.paths import assets
+
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+
+
+RANKS_OF_ONE = Path(__file__).parents[1] / "support" / "ranks_of_one.py"
 
 
 def container_ids(cluster):
@@ -50,6 +57,19 @@ def test_digits_learns_on_all_nodes(cluster):
     assert result["metrics"]["test_accuracy"] >= 0.97
     assert result["test_accuracy"] == result["metrics"]["test_accuracy"]
     assert result["metrics"]["images_per_s"] > 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 10])
+def test_digits_learns_the_same_on_as_many_ranks(cluster, ranks):
+    """As the ranks' steps in one process, in the cluster's own environment."""
+    folder = assets() / "jobs" / "digits"
+    sources = (folder / "training.py").read_text(), RANKS_OF_ONE.read_text()
+    cluster.node("head", "mkdir -p /tmp/ranks && cat >/tmp/ranks/training.py", text=sources[0])
+    told = cluster.node(
+        "head", f"cd /tmp/ranks && PYTHONPATH=. gpubed-rank python - {ranks} 1", text=sources[1]
+    )
+    wanted = {c.metric: c.at_least for c in jobfile.load("digits").sanity}["test_accuracy"]
+    assert json.loads(told.splitlines()[-1])["test_accuracy"] >= wanted
 
 
 def test_links_carry_their_rate_and_the_allreduce_uses_them(cluster):
@@ -118,7 +138,7 @@ def test_a_port_changed_by_hand_leaves_nothing_for_the_next_up(cluster):
 
 
 def test_a_failing_job_is_a_failure(cluster):
-    result = cluster.json("run", "digits", "--set", "epochs=0", rc=1)
+    result = cluster.json("run", "digits", "--set", "learning_rate=0", rc=1)
     assert result["status"] == "failed"
     assert result["failures"]
 

@@ -28,6 +28,7 @@ from gpubed import (
     audit,
     health,
     inventory,
+    jobfile,
     jobs,
     known_hosts,
     lease,
@@ -296,10 +297,10 @@ def _events(data, folder):
 
 
 def _metrics(data, folder):
-    job = jobs.load("digits")
+    job = jobfile.load("digits")
     result = jobs.JobResult("digits", str(folder), 2)
     _file(folder / "metrics.json", data)
-    jobs._judge(result, job)
+    jobs._judge(result, job, job.values("digits", {}))
     summarize([result.metrics, result.metrics])
     json.dumps(result.document())
 
@@ -347,7 +348,7 @@ def _recipe(data, folder):
 
 
 def _job(data, folder):
-    reading.file(_file(folder / "job.yml", data)).yaml(jobs.Job)
+    reading.file(_file(folder / "job.yml", data)).yaml(jobfile.Job)
 
 
 def _role(data, folder):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from gpubed import jobs
+from gpubed import jobfile
 from support import by_path
 
 JOB = Path(__file__).parents[2] / "jobs/allreduce"
@@ -60,7 +60,7 @@ def test_one_rank_alone_reports_that_there_is_nothing_to_send(main, monkeypatch,
     described = yaml.safe_load((JOB / "job.yml").read_text())
     assert set(described["metrics"]) <= set(metrics)
     assert (metrics["links"], metrics["allreduce"], metrics["busbw_bps"]) == ([], [], None)
-    job = jobs.load("allreduce")
+    job = jobfile.load("allreduce")
     assert not [why for one in job.sanity if (why := one.broken_by(metrics, ranks=1))]
 
 

@@ -40,3 +40,9 @@ def test_a_rank_computes_on_what_it_was_given_or_not_at_all(training, monkeypatc
 def test_outside_of_a_cluster_it_is_the_cpu(training, monkeypatch):
     monkeypatch.delenv("GPUBED_DEVICE", raising=False)
     assert training.device_of_this_rank() == "cpu"
+
+
+def test_the_learning_rate_follows_the_number_of_ranks(training):
+    """What it takes to learn the same in fewer, larger steps: see tests/support/ranks_of_one.py."""
+    at = {ranks: training.scaled(training.Settings.learning_rate, ranks) for ranks in (1, 4, 9)}
+    assert at == pytest.approx({1: 0.003, 4: 0.006, 9: 0.009})

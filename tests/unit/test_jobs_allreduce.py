@@ -58,11 +58,12 @@ def test_a_socket_counts_headers_of_every_segment(links):
 def test_every_direction_is_measured_and_named_right(links, tmp_path, monkeypatch):
     """Three nodes: one is early for every round, so senders queue at a receiver."""
     monkeypatch.setattr(links, "WARM_UP_S", 0.01)
-    found = {}
+    found, told = {}, []
 
     def node(rank):
+        name, tell = f"node-{rank}", lambda *step: told.append((rank, *step))
         found[rank] = links.measure(
-            tmp_path / "links", rank, 3, f"node-{rank}", "127.0.0.1", 0.05, None
+            tmp_path / "links", rank, 3, name, "127.0.0.1", 0.05, None, tell
         )
 
     threads = [threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(3)]
@@ -77,6 +78,7 @@ def test_every_direction_is_measured_and_named_right(links, tmp_path, monkeypatc
     )
     assert all(row["dst"] == f"node-{rank}" for rank, part in found.items() for row in part)
     assert all(row["measured_bps"] > row["goodput_bps"] > 0 for row in rows)
+    assert [step for step in told if step[0] == 0] == [(0, 0, 3), (0, 1, 3), (0, 2, 3)]
 
 
 def test_a_sender_out_of_turn_waits(links):
@@ -120,7 +122,7 @@ def test_several_streams_are_measured_together(links, tmp_path, monkeypatch):
 
     def node(rank):
         found[rank] = links.measure(
-            tmp_path / "links", rank, 2, f"node-{rank}", "127.0.0.1", 0.2, 100e9
+            tmp_path / "links", rank, 2, f"node-{rank}", "127.0.0.1", 0.2, 100e9, lambda *_: None
         )
 
     threads = [threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(2)]

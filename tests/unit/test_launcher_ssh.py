@@ -5,33 +5,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from gpubed.launchers import ssh
-from gpubed.launchers.base import Launch
+from support import local_launch
 
 WAIT_S = 15
 
 
 @pytest.fixture
 def launch(monkeypatch, tmp_path):
-    """A function that starts a command as the head does; horovodrun is a STAND-IN."""
-    program = tmp_path / "bin/gpubed-horovodrun"
-    program.parent.mkdir()
-    program.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(ssh, "on_head", lambda _cluster, _granted, script: ["sh", "-c", script])
+    """A function that starts a command as the head does."""
     (tmp_path / "run").mkdir()
-
-    def run(script, on_output=lambda _line: None):
-        job = Launch(str(tmp_path / "run"), ["sh", "-c", script], {"NAME": "a b"}, 1)
-        return ssh.create().run(SimpleNamespace(), SimpleNamespace(), job, on_output)
-
-    run.heartbeat = tmp_path / "run/.heartbeat"
-    return run
+    start = local_launch.runner(monkeypatch, tmp_path, tmp_path / "run")
+    start.heartbeat = tmp_path / "run/.heartbeat"
+    return start
 
 
 def runs(pid):

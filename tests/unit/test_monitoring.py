@@ -1,19 +1,22 @@
 """Alert rules, gpubed's own figures, and the status page made from Prometheus' answers."""
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 
 import pytest
 import yaml
 
-from gpubed import metrics, services
+from gpubed import jobs, metrics, services
 from gpubed.errors import GpubedError
+from gpubed.launchers import ssh
 from gpubed.paths import Project, assets
 from gpubed.verification import Check, Verification
-from support import by_path
+from support import by_path, local_launch
 from support.samples import sample_allocation, sample_plan
 
 ROLE = assets() / "roles" / "monitoring"
@@ -241,19 +244,63 @@ def test_without_figures_the_page_says_so_and_still_shows_runs(page):
     assert "digits ▶ running 5 s ago" in text
 
 
-def test_runs_are_done_running_or_ended(page, tmp_path):
-    for name in ("20270101-000000-digits", "20270102-000000-digits", "notes"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "20270101-000000-digits" / "metrics.json").write_text("{}")
-    newest = tmp_path / "20270102-000000-digits"
-    assert [run["state"] for run in page[2].runs(tmp_path, NOW)] == [
-        "ended without a result",
-        "done",
-    ]
-    with subprocess.Popen(["sleep", "60"], cwd=newest) as process:
-        (newest / ".pid").write_text(f"{process.pid}\n")
-        assert page[2].runs(tmp_path, NOW)[0]["state"] == "running"
-        process.kill()
+def a_run(folder, job="digits"):
+    """Make a run's folder under the name that `gpubed run` gives it."""
+    made = folder / jobs.name_run(job)
+    made.mkdir()
+    (made / "cluster.json").write_text("{}")
+    return made
+
+
+def states(page, folder, queued=()):
+    return [run["state"] for run in page[2].runs(folder, time.time(), queued)]
+
+
+def test_runs_stand_in_the_table_under_the_names_that_run_gives_them(page, tmp_path):
+    made = a_run(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (row,) = page[2].runs(tmp_path, time.time())
+    assert (row["job"], row["folder"]) == ("digits", str(made))
+    assert row["age_s"] < 3600
+    assert "digits" in text_of(rendered(page, jobs=[row]))
+
+
+def test_a_run_with_metrics_is_done_and_one_without_has_ended(page, tmp_path):
+    (a_run(tmp_path) / "metrics.json").write_text("{}")
+    assert states(page, tmp_path) == ["done"]
+    time.sleep(0.002)  # a run's name counts milliseconds
+    a_run(tmp_path)
+    assert states(page, tmp_path) == ["ended without a result", "done"]
+
+
+def test_a_run_is_running_while_its_launcher_says_so(page, tmp_path, monkeypatch):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    made, seen = a_run(runs), []
+
+    def look(_line):
+        seen.extend(states(page, runs))
+        (made / "seen").touch()
+
+    wait = "until [ -e {} ]; do sleep 0.05; done; "
+    start = local_launch.runner(monkeypatch, tmp_path, made)
+    start(wait.format(".heartbeat") + "echo; " + wait.format("seen"), look)
+    assert seen == ["running"]
+    assert states(page, runs) == ["ended without a result"]
+
+
+def test_a_run_whose_owner_fell_silent_has_ended(page, tmp_path):
+    assert page[2]._SILENCE_S == ssh.SILENCE_S
+    beat = a_run(tmp_path) / ".heartbeat"
+    beat.write_text("7\n")
+    silent = time.time() - 2 * ssh.SILENCE_S
+    os.utime(beat, (silent, silent))
+    assert states(page, tmp_path) == ["ended without a result"]
+
+
+def test_a_run_of_slurm_is_running_while_it_is_in_the_queue(page, tmp_path):
+    made = a_run(tmp_path)
+    assert states(page, tmp_path, queued=[made.name]) == ["running"]
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,9 @@ def test_a_file_that_is_not_there_is_told_apart(tmp_path):
         (b'{"name": "\\ud800"}', "Invalid JSON"),
         (b"[" * 5000, "recursion limit"),
         (b"[" + b"1," * 2_000_000 + b"1]", "more than 1048576 values"),
-        (b"[]", "should be an object"),
-        (b'{"password": 7}', "name: Field required"),
-        (b"[" + b"[]," * 200 + b"1]", "should be an object"),
+        (b"[]", "must be a mapping"),
+        (b'{"password": 7}', "name: is missing"),
+        (b"[" + b"[]," * 200 + b"1]", "must be a mapping"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(data, says):

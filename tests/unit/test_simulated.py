@@ -204,7 +204,7 @@ def test_a_run_knows_what_its_nodes_pretend(tmp_path):
     cluster.facts.mkdir(parents=True)
     facts = Facts.model_validate(FACTS)
     (cluster.facts / "id-node-1.json").write_text(facts.model_dump_json(by_alias=True))
-    own = jobs._Run(cluster, plan, allocation, "own", SimpleNamespace(), "run", tmp_path)
+    own = jobs._Run(cluster, plan, allocation, "own", SimpleNamespace(), {}, "run", tmp_path)
     assert own._simulated() == (MODEL,)
     result = jobs.JobResult("own", "", 2, {"simulated": False}, simulated=own._simulated())
     assert result.document()["simulated"] is True

@@ -22,7 +22,7 @@ REFUSED = {
     "a recipe without GPUs": (STATIC, "cpu", "gpus: 1", 5, "allowed: cuda12, cuda13"),
     "more than any node may have": (STATIC, "cuda13", "gpus: 17", 3, "16"),
     "fewer than none": (STATIC, "cuda13", "gpus: -1", 3, "0"),
-    "half a GPU": (STATIC, "cuda13", "gpus: 0.5", 3, "integer"),
+    "half a GPU": (STATIC, "cuda13", "gpus: 0.5", 3, "whole number"),
     "more than this machine can give": (LOCAL, "cuda13", "gpus: 2", 3, "can give 1 (GPUs: 1"),
     "pretending elsewhere": (
         STATIC,

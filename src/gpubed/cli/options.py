@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gpubed import nearest, registry
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
 from gpubed.paths import ClusterPaths, Project
@@ -18,6 +20,15 @@ def _complete(incomplete: str) -> list[str]:
 Cluster = Annotated[
     str,
     typer.Argument(metavar="CLUSTER", help="A folder of inventories/.", autocompletion=_complete),
+]
+Backend = Annotated[
+    str,
+    typer.Option(
+        help="The testbed.",
+        autocompletion=lambda incomplete: [
+            name for name in registry.backend_names() if name.startswith(incomplete)
+        ],
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -33,10 +44,23 @@ def find(name: str) -> ClusterPaths:
     Raises:
         UsageError: There is no such cluster.
     """
-    project = Project.find()
-    cluster, UI.cluster = project.cluster(name), name
+    cluster = named(name)
+    UI.cluster = cluster.name
     if not cluster.spec.is_file():
-        known = ", ".join(project.clusters())
-        hint = f"clusters: {known}" if known else f"gpubed init {name}"
-        raise UsageError(f"there is no cluster {name!r} in {project.inventories}", hint)
+        known = cluster.project.clusters()
+        elsewhere = "cd to the folder that has inventories/, or set GPUBED_ROOT to it"
+        hint = nearest.suggestion(name, known) if known else elsewhere
+        raise UsageError(
+            f"there is no cluster {name!r} in {cluster.project.inventories}",
+            f"gpubed init {cluster.name} makes one; {hint}",
+        )
     return cluster
+
+
+def named(name: str) -> ClusterPaths:
+    """Return the paths of a cluster by its name, or by the path of its folder or file."""
+    project, path = Project.find(), Path(name)
+    folder = path.parent if path.name == "cluster.yml" else path
+    if folder.name != name and folder.resolve().parent == project.inventories.resolve():
+        return project.cluster(folder.resolve().name)
+    return project.cluster(name)

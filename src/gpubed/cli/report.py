@@ -12,24 +12,24 @@ from gpubed.cli.ui import UI
 _SHORT_S = 7200
 
 
-def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
-    """Show nodes, services, verification and the commands that come next."""
-    columns = ("name", "state", "role", "control_address", "experiment_address")
+def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False) -> None:
+    """Show what is wrong, nodes, services, verification and the commands that come next.
+
+    Args:
+        whole: Whether each check is shown, also those that passed or were skipped.
+    """
     if "jobs" in document:
         _jobs_only(ui, name, document)
         return
+    _wrong(ui, name, document)
+    columns = ("name", "state", "role", "control_address", "experiment_address")
     rows = [[*(row[c] for c in columns), hardware(row["hardware"])] for row in document["nodes"]]
     ui.table(("node", *(c.replace("_", " ") for c in columns[1:]), "hardware"), rows)
     if document["verification"]:
-        verification(ui, document["verification"])
-    for failure in document["failed"]:
-        ui.mark("fail", f"{failure['node']} is left out: {failure['reason']}")
+        verification(ui, document["verification"], whole=whole)
     _lease(ui, name, document["lease"])
     for service in document["services"]:
         ui.say(f"{service['name']}: {service['url']}")
-        if service["reason"]:
-            ui.mark("fail", service["reason"])
-    _wrong(ui, name, document)
     if document["state"] != "ready":
         return
     ui.say(
@@ -38,19 +38,24 @@ def cluster(ui: UI, name: str, document: dict[str, Any]) -> None:
 
 
 def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
-    """Show what stands in the way, and the command that ends it."""
+    if document["state"] == "ready":
+        ui.mark("pass", f"{name} is ready")
     if document["state"] == unfinished.CONFIGURING:
         ui.mark("skip", f"gpubed up {name} is at work: what is shown here may change")
     if document["state"] == unfinished.INTERRUPTED:
         ui.mark("fail", f"the last up did not come to its end: gpubed up {name} goes on with it")
-    unwell = [row for row in document["nodes"] if row["reason"]]
-    for row in unwell:
+    for row in (row for row in document["nodes"] if row["reason"]):
         ui.mark("fail", f"{row['name']} is {row['state']}, so jobs leave it out: {row['reason']}")
         if row["state"] == "quarantined":
             ui.say(f"when it is repaired: gpubed health {name} --requalify {row['name']}")
+    for failure in document["failed"]:
+        ui.mark("fail", f"{failure['node']} is left out: {failure['reason']}")
     others = [row for row in document["nodes"] if row["state"] != "ready" and not row["reason"]]
-    if others or any(service["reason"] for service in document["services"]):
+    broken = [service["reason"] for service in document["services"] if service["reason"]]
+    if others or broken:
         ui.mark("fail", f"not whole: gpubed up {name} puts it right")
+    for reason in [*(f"{row['name']} is {row['state']}" for row in others), *broken]:
+        ui.mark("fail", reason)
 
 
 def _lease(ui: UI, name: str, known: dict[str, Any]) -> None:
@@ -76,7 +81,7 @@ def _jobs_only(ui: UI, name: str, document: dict[str, Any]) -> None:
 
 
 def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> None:
-    """Show a verification; `whole` adds the checks that passed."""
+    """Show a verification; `whole` adds the checks that passed or were skipped."""
     rows = [
         (c["result"], c["id"], c["node"], _measured(c), c["limit"], c["reason"])
         for c in summary["checks"]
@@ -88,9 +93,6 @@ def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> Non
     if summary["simulated"]:
         counts += f", {summary['simulated']} simulated: no GPU computed"
     ui.say(f"verified {ago(summary['age_s'])}: {counts}")
-    skips = sorted({(c["id"], c["reason"]) for c in summary["checks"] if c["result"] == "skip"})
-    for id_, reason in skips:
-        ui.say(f"  skipped {id_}: {reason}")
 
 
 def hardware(found: dict[str, Any] | None) -> str:

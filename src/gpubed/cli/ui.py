@@ -7,8 +7,10 @@ is plain status lines and a question answers itself with its default.
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import rich.box
@@ -80,6 +82,15 @@ class UI:
         """Print a status line on stderr with the sign of a result or an operation."""
         self.err.print(f"{_MARK.get(kind, ' ')} {escape(text)}")
 
+    @contextmanager
+    def working(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Offer a line on stderr that replaces itself; without a terminal, a line each time."""
+        if not self.err.is_terminal:
+            yield self.note
+            return
+        with self.err.status(escape(text)) as status:
+            yield lambda now: status.update(escape(now))
+
     def error(self, message: str, hint: str | None = None) -> None:
         """Print what failed and what repairs it."""
         self.err.print(f"[bold red]error:[/] {escape(message)}")
@@ -88,7 +99,7 @@ class UI:
 
     def filled(self, hint: str) -> str:
         """Return a hint with the cluster's name."""
-        return hint.replace("CLUSTER", UI.cluster)
+        return re.sub(r"\bCLUSTER\b", UI.cluster, hint)
 
     def confirm(self, question: str, *, yes: bool, default: bool) -> bool:
         """Ask, unless `yes` was given or nobody is there to answer."""

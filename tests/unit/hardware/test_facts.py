@@ -253,3 +253,15 @@ def test_facts_that_cannot_be_read_are_none(tmp_path, text):
 def test_every_recording_says_where_it_is_from(name):
     for path in (machines.MACHINES / name).iterdir():
         assert path.read_text().startswith("# "), path
+
+
+@pytest.mark.parametrize(
+    ("limit", "kib"), [("6442450944", 6291456), ("max", 25165824), (None, 25165824)]
+)
+def test_a_container_has_the_memory_that_it_may_use(tmp_path, limit, kib):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       25165824 kB\n")
+    if limit:
+        (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+        (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{limit}\n")
+    assert machines.collect(tmp_path)["memory_kib"] == kib

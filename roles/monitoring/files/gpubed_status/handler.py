@@ -54,10 +54,9 @@ class StatusHandler(JupyterHandler):
             self.log.warning("the status page has no figures: %s", error)
             problem = str(error) or type(error).__name__
             self.set_status(http.HTTPStatus.SERVICE_UNAVAILABLE)
-        jobs, queue = await asyncio.gather(
-            asyncio.to_thread(work.runs, Path(_SETTINGS["runs"]), now),
-            asyncio.to_thread(work.queue),
-        )
+        queue = await asyncio.to_thread(work.queue)
+        queued = {job["name"] for job in queue or ()}
+        jobs = await asyncio.to_thread(work.runs, Path(_SETTINGS["runs"]), now, queued)
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Cache-Control", "no-store")
         self.set_header("Referrer-Policy", "no-referrer")

@@ -5,17 +5,25 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-_RUN = re.compile(r"(?P<started>\d{8}-\d{6})-(?P<job>.+)")
+# As gpubed names them: day, time of day in milliseconds, job.
+_RUN = re.compile(r"(?P<started>\d{8}-\d{9})-(?P<job>.+)")
+# A run's owner sends a heartbeat every few seconds; after so long without one, it has none.
+_SILENCE_S = 60
 _SHOWN = 8
 _QUEUE = ("squeue", "--noheader", "--format=%i|%j|%u|%T|%M|%D")
 _QUEUE_COLUMNS = ("id", "name", "user", "state", "time", "nodes")
 
 
-def runs(folder: Path, now: float) -> list[dict[str, Any]]:
-    """Return the newest runs, newest first; their age in seconds."""
+def runs(folder: Path, now: float, queued: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Return the newest runs, newest first; their age in seconds.
+
+    Args:
+        queued: The names of Slurm's jobs, among them those of runs.
+    """
     try:
         names = sorted((path.name for path in folder.iterdir()), reverse=True)
     except OSError:
@@ -24,7 +32,7 @@ def runs(folder: Path, now: float) -> list[dict[str, Any]]:
     return [
         {
             "job": match["job"],
-            "state": _state(folder / match[0]),
+            "state": _state(folder / match[0], now, queued),
             "age_s": _age(folder / match[0] / "cluster.json", now),
             "folder": str(folder / match[0]),
         }
@@ -40,18 +48,18 @@ def _age(first_file: Path, now: float) -> float | None:
         return None
 
 
-def _state(run: Path) -> str:
+def _state(run: Path, now: float, queued: Collection[str]) -> str:
     if (run / "metrics.json").is_file():
         return "done"
-    return "running" if _lives(run) else "ended without a result"
+    return "running" if run.name in queued or _owned(run, now) else "ended without a result"
 
 
-def _lives(run: Path) -> bool:
-    """Say whether the process that the launcher noted still works in the run's folder."""
+def _owned(run: Path, now: float) -> bool:
+    """Say whether somebody still sends heartbeats for a run, which the last of them ends."""
+    beat = run / ".heartbeat"
     try:
-        pid = int((run / ".pid").read_text(encoding="ascii"))
-        return Path(f"/proc/{pid}/cwd").resolve(strict=True) == run.resolve()
-    except (OSError, ValueError):
+        return beat.read_text() != "end\n" and now - beat.stat().st_mtime < _SILENCE_S
+    except OSError:
         return False
 
 

@@ -4,9 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpubed import plan, registry, stack
-from gpubed.cli.options import Cluster, Json
+from gpubed.cli.options import Cluster, Json, find, named
 from gpubed.cli.ui import UI
-from gpubed.paths import Project
 
 EXAMPLE = "gpubed check lab"
 
@@ -14,7 +13,9 @@ EXAMPLE = "gpubed check lab"
 def command(cluster: Cluster, as_json: Json = False) -> int:
     """Find every error of a specification: file, line, what is wrong, what is allowed."""
     ui = UI(as_json)
-    paths = Project.find().cluster(cluster)
+    paths = named(cluster)
+    if not paths.inventory.is_dir():
+        find(cluster)  # says which clusters there are
     found, errors = plan.check(paths.spec)
     ui.document("check", {"errors": [asdict(error) for error in errors]})
     for error in errors:

@@ -69,7 +69,7 @@ def command(
         ui.say(f"kept {name}")
     for name in removal.survivors:
         ui.say(f"STILL THERE: {name}")
-    if not removal.removed:
+    if not (removal.removed or removal.others):
         ui.say("there was nothing to remove")
     return _others(ui, cluster, removal) or (1 if removal.survivors else 0)
 
@@ -79,8 +79,8 @@ def _others(ui: UI, cluster: str, removal: lifecycle.Removal) -> int:
     for uuid in sorted({thing.uuid for thing in removal.others}):
         listed = ", ".join(str(thing) for thing in removal.others if thing.uuid == uuid)
         ui.mark("skip", f"another {cluster} was left alone (uuid {uuid}): {listed}")
-    if removal.others:
-        ui.note(f"gpubed audit {cluster} tells how to take it over, or to remove it")
+        ui.note(f"if its state was lost: gpubed audit {cluster} --adopt --uuid {uuid}")
+        ui.note(f"if nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}")
     return 1 if removal.others and not removal.removed else 0
 
 

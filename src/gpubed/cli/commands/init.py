@@ -1,32 +1,61 @@
 """gpubed init."""
 
+import json
+import os
+import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpubed import paths, registry
+from gpubed import cluster_schema, files, paths, registry, spec
+from gpubed.cli.options import Backend
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
-from gpubed.paths import Project
+from gpubed.paths import ClusterPaths, Project
 
 EXAMPLE = "gpubed init mycluster --backend local"
+_SCHEMA = "cluster.schema.json"
 
 
 def command(
     cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of the new cluster.")],
-    backend: Annotated[str, typer.Option(help="The testbed.")] = "local",
+    backend: Backend = "local",
 ) -> int:
     """Write a commented cluster.yml to start from."""
+    ui, project = UI(), Project.find()
+    made = _cluster(project.cluster(cluster), backend)
+    ui.note(f"wrote {made}; edit it, then: gpubed check {cluster} && gpubed up {cluster}")
+    return 0
+
+
+def _cluster(cluster: ClusterPaths, backend: str) -> Path:
     if backend not in registry.backend_names():
         known = ", ".join(registry.backend_names())
         raise UsageError(f"there is no backend {backend!r}", f"backends: {known}")
-    project = Project.find()
-    target = project.cluster(cluster).spec
-    if target.exists():
-        raise UsageError(f"{target} is already there", f"gpubed check {cluster}")
-    project.prepare()
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if why := spec.name_fault(cluster.name):
+        raise UsageError(f"a cluster cannot be named {cluster.name!r}: {why}", _instead(cluster))
+    if cluster.spec.exists():
+        raise UsageError(f"{cluster.spec} is already there", f"gpubed check {cluster.name}")
+    cluster.project.prepare()
+    cluster.inventory.mkdir(parents=True, exist_ok=True)
     template = paths.assets() / "templates" / "cluster" / f"{backend}.yml"
-    target.write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
-    UI().note(f"wrote {target}; edit it, then: gpubed check {cluster} && gpubed up {cluster}")
-    return 0
+    text = template.read_text(encoding="utf-8").replace("CLUSTER", cluster.name)
+    text = re.sub(r"(?<=\$schema=)\S+", _schema(cluster), text, count=1)
+    files.write(cluster.spec, text.encode())
+    return cluster.spec
+
+
+def _schema(cluster: ClusterPaths) -> str:
+    """Return where an editor finds the schema, from the specification; writes it if need be."""
+    published = cluster.project.root / "docs" / "reference" / _SCHEMA
+    if not published.exists():
+        published = cluster.project.inventories / _SCHEMA
+        text = json.dumps(cluster_schema.json_schema(), indent=2) + "\n"
+        files.write(published, text.encode())
+    return os.path.relpath(published, cluster.inventory)
+
+
+def _instead(cluster: ClusterPaths) -> str:
+    near = re.sub(r"[^a-z0-9]+", "-", cluster.name.lower()).strip("-0123456789")[:30].strip("-")
+    return f"gpubed init {near if near and not spec.name_fault(near) else 'mycluster'}"

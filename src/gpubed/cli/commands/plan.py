@@ -4,13 +4,17 @@ from gpubed import lifecycle, registry, stack
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, find
 from gpubed.cli.ui import UI
+from gpubed.errors import Refused
 
 EXAMPLE = "gpubed plan lab"
 _SHOWN = {"create", "update", "replace", "delete"}
 
 
 def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None) -> int:
-    """Show what `up` would create, update, replace and delete; nothing is changed."""
+    """Show what `up` would create, update, replace and delete; nothing is changed.
+
+    Ends with 4 where the testbed could not make it now.
+    """
     ui, paths = UI(as_json), find(cluster)
     chosen = stack.choose(engine)
     with lifecycle.event_file(paths, "plan", None) as path, Display(ui).following(path):
@@ -59,4 +63,4 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         ui.note(warning)
     for obstacle in obstacles:
         ui.mark("fail", f"does not fit now: {obstacle}")
-    return 0
+    return Refused.exit_code if obstacles else 0

@@ -4,12 +4,24 @@ import os
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, find
 
 EXAMPLE = "gpubed ssh lab head -- nproc"
-SETTINGS = {"context_settings": {"ignore_unknown_options": True}}
+
+
+class _Words(TyperCommand):
+    """What follows `--` is the command, also where no node was named before it."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        if args[1:2] == ["--"]:
+            args.insert(1, "head")
+        return super().parse_args(ctx, args)
+
+
+SETTINGS = {"cls": _Words, "context_settings": {"ignore_unknown_options": True}}
 
 
 def command(
@@ -17,7 +29,7 @@ def command(
     node: Annotated[str, typer.Argument(help="A node's name, or `head`.")] = "head",
     words: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
 ) -> None:
-    """Open a shell on a node, or run a command there."""
+    """Open a shell on a node, or run a command there; on the head if none is named."""
     paths = find(cluster)
     name = load_allocation(paths.allocation).node(node).name
     os.execvp("ssh", ["ssh", "-F", str(paths.ssh_config), name, *(words or [])])  # noqa: S606

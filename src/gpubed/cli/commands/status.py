@@ -1,17 +1,25 @@
 """gpubed status."""
 
+from typing import Annotated
+
+import typer
+
 from gpubed import lifecycle, stack
 from gpubed.cli import report
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 
 EXAMPLE = "gpubed status lab --json"
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="List every check, also what passed or was skipped."),
+]
 
 
-def command(cluster: Cluster, as_json: Json = False) -> int:
-    """Show nodes, lease, services and the last verification."""
+def command(cluster: Cluster, as_json: Json = False, verbose: Verbose = False) -> int:
+    """Show what is wrong, nodes, lease, services and the last verification."""
     ui = UI(as_json)
     document = lifecycle.status(find(cluster), stack.choose(None))
     ui.document("status", {**document, "phases": []})
-    report.cluster(ui, cluster, document)
+    report.cluster(ui, cluster, document, whole=verbose)
     return 0 if document["state"] == "ready" else 1

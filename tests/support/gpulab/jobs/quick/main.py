@@ -12,8 +12,6 @@ from pathlib import Path
 parser = argparse.ArgumentParser()
 for name in ("seed", "sleep", "large"):
     parser.add_argument(f"--{name}", type=int, default=0)
-for name in ("batch", "learning-rate"):
-    parser.add_argument(f"--{name}", type=float)
 for name in ("fail", "silent", "forge"):
     parser.add_argument(f"--{name}", type=int)
 given = parser.parse_args()

@@ -1,0 +1,35 @@
+"""How far a job is, by what it prints: `progress: 3/20 epochs, 3552 images/s`.
+
+One rank prints a line per step; what comes after the comma is the job's own words.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+# Horovod puts the rank before each line, MPI also the number of the job.
+_LINE = re.compile(
+    r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,9})/([1-9]\d{0,8}) ([^,]+)(?:, (.*))?"
+)
+
+
+class Estimate:
+    """Reads progress and knows how long the rest takes, if it goes on as it went."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[str, tuple[float, int]] = {}
+
+    def read(self, line: str) -> str | None:
+        """Return what to show of a line; None if it is about something else."""
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return None
+        done, of, now = int(match[1]), int(match[2]), self._clock()
+        started, first = self._since.setdefault(match[3], (now, done))
+        words = [f"{match[3]}: {done} of {of}", match[4] or ""]
+        if first < done < of:
+            words.append(f"{(now - started) / (done - first) * (of - done):.0f} s left")
+        return ", ".join(filter(None, words))

@@ -1,0 +1,23 @@
+"""The SSH launcher on this machine: the connection to the head and horovodrun are STAND-INS."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from gpubed.launchers import ssh
+from gpubed.launchers.base import Launch
+
+
+def runner(monkeypatch, folder: Path, run: Path):
+    """Return a function that starts a shell script in a run's folder as the head does."""
+    program = folder / "bin/gpubed-horovodrun"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(ssh, "on_head", lambda _cluster, _granted, script: ["sh", "-c", script])
+
+    def start(script, on_output=lambda _line: None):
+        job = Launch(str(run), ["sh", "-c", script], {"NAME": "a b"}, 1)
+        return ssh.create().run(SimpleNamespace(), SimpleNamespace(), job, on_output)
+
+    return start

@@ -1,0 +1,96 @@
+"""What a newcomer mistypes ends in words that lead on."""
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli, doctor, located, registry
+from gpubed.backends.base import Finding
+from gpubed.errors import GpubedError, UsageError
+from gpubed.paths import Project
+
+SPEC = "version: 1\nbackend: {type: local}\nnodes: [{count: 1}]\n"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with two clusters; the current folder is its root."""
+    for name in ("mine", "lab"):
+        spec = Project(tmp_path).cluster(name).spec
+        spec.parent.mkdir(parents=True)
+        spec.write_text(SPEC)
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*words):
+    return CliRunner().invoke(cli.build(), [*words], standalone_mode=False, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("verb", ["status", "check", "up", "down"])
+def test_an_unknown_cluster_has_a_nearest_name(project, verb):
+    with pytest.raises(UsageError, match="there is no cluster 'mien'") as refused:
+        call(verb, "mien")
+    assert refused.value.hint == "gpubed init mien makes one; did you mean 'mine'?"
+
+
+def test_a_folder_without_clusters_is_the_wrong_one(tmp_path, monkeypatch):
+    monkeypatch.delenv("GPUBED_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="there is no cluster 'mine'") as refused:
+        call("status", "mine")
+    assert "cd to the folder that has inventories/" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "path", ["inventories/mine", "inventories/mine/", "./inventories/mine/cluster.yml"]
+)
+def test_a_path_to_a_cluster_is_its_name(project, path):
+    done = call("check", path)
+    assert done.return_value == 0
+    assert "inventories/mine/cluster.yml is right" in done.stdout
+
+
+def test_a_hint_names_the_cluster_of_the_command_line(project, monkeypatch, capsys):
+    def refuse(_):
+        raise GpubedError("there is no flavor huge", "gpubed resources CLUSTER")
+
+    monkeypatch.setattr(cli, "build", lambda _: lambda **_: refuse(None))
+    monkeypatch.setattr("sys.argv", ["gpubed", "up", "mine"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "gpubed resources mine" in capsys.readouterr().err
+
+
+def test_a_repair_names_the_cluster_that_was_examined(project, monkeypatch):
+    finding = Finding("x", False, "it is missing", "gpubed doctor CLUSTER --fix")
+    monkeypatch.setattr(doctor, "examine", lambda _: [finding])
+    assert "gpubed doctor mine --fix" in call("doctor", "mine").stdout
+
+
+def test_a_plan_that_does_not_fit_is_no_success(project, monkeypatch):
+    local = type(registry.backend("local"))
+    monkeypatch.setattr(local, "fits", lambda *_: ["no worker has 4 GPUs"])
+    done = call("plan", "mine", "--engine", "embedded")
+    assert done.return_value == 4
+    assert "does not fit now: no worker has 4 GPUs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("a:\n  b: 1\n c: 2\n", 3, "not indented like the lines above it"),
+        ("a:\n\tb: 1\n", 2, "a tab: indent with spaces"),
+        ("a: b: c\n", 1, "': ' too many"),
+        ("a: 1\nb\nc: 2\n", 3, "a key needs ': '"),
+        ('a: "b\n', 2, "a quote is opened and not closed"),
+        ("a: [1, 2\nb: 3\n", 2, "needs commas, and ] at its end"),
+        ("a: {b: 1\n", 2, "needs commas, and } at its end"),
+        ("a: [\n", 2, "is opened and not closed"),
+    ],
+)
+def test_yaml_is_corrected_in_the_words_of_its_writer(text, line, says):
+    with pytest.raises(located.MalformedYamlError) as refused:
+        located.parse(text.encode())
+    assert says in refused.value.message
+    assert refused.value.line == line

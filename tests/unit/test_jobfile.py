@@ -1,0 +1,118 @@
+"""A job's description and its arguments: what is wrong is said in words, before anything starts."""
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gpubed import cli, health, jobfile, registry
+from gpubed.errors import GpubedError, UsageError
+from gpubed.paths import Project
+from support.samples import sample_allocation, sample_plan
+
+WHOLE = {
+    "schema": "gpubed/job/1",
+    "description": "for tests",
+    "launcher": "ssh",
+    "command": ["python", "main.py"],
+    "arguments": {"epochs": {"default": 20, "help": "passes"}},
+    "metrics": {"accuracy": {"unit": "1"}},
+    "sanity": [{"metric": "accuracy", "at_least": 0.9}],
+}
+
+
+@pytest.fixture
+def described(tmp_path, monkeypatch):
+    """A function that loads a job whose description has other keys than `WHOLE`."""
+    monkeypatch.setattr(registry, "job_folder", lambda _: tmp_path)
+
+    def load(**changes):
+        text = changes.pop("text", None) or yaml.safe_dump({**WHOLE, **changes}, sort_keys=False)
+        (tmp_path / "job.yml").write_text(text)
+        return jobfile.load("own")
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"text": "schema: [gpubed"}, r"job\.yml cannot be read: line 1"),
+        ({"colour": "red"}, r"line \d+: colour: unknown key"),
+        ({"command": "python main.py"}, r"line 4: command: must be a list"),
+        ({"command": []}, "command"),
+        ({"arguments": {"epochs": {"default": 20}}}, r"arguments\.epochs\.help: is missing"),
+        ({"arguments": {"a": {"type": "int", "default": "x", "help": ""}}}, "not a whole number"),
+        (
+            {"arguments": {"a": {"default": "x", "choices": ["y", "z"], "help": ""}}},
+            "'x' is not one of y, z",
+        ),
+        ({"arguments": {"a": {"required": True, "default": 1, "help": ""}}}, "has no default"),
+        ({"sanity": [{"metric": "acuracy"}]}, "did you mean 'accuracy'"),
+        (
+            {"sanity": [{"metric": "accuracy", "from_arguments": {"epoch": 2}}]},
+            "no argument 'epoch'",
+        ),
+    ],
+)
+def test_a_faulty_description_is_named_with_its_line(described, changes, says):
+    with pytest.raises(GpubedError, match=says) as refused:
+        described(**changes)
+    assert refused.value.exit_code == 2
+    assert refused.value.hint.startswith("correct ")
+
+
+@pytest.mark.parametrize(
+    ("job", "given", "says"),
+    [
+        ("digits", "batch=abc", "--set batch=abc: 'abc' is not a whole number"),
+        ("digits", "epochs=0", "--set epochs=0: 0 is less than 1"),
+        ("digits", "learning_rate=nan", "nan is less than 0"),
+        ("digits", "epoch=3", "job digits has no argument 'epoch'"),
+        ("allreduce", "sizes=big", "'big' is not one of all, largest"),
+        ("prepare", "quality=101", "101 is more than 100"),
+        ("stage", "streams=4", "job stage needs dataset"),
+    ],
+)
+def test_a_wrong_argument_ends_before_anything_starts(tmp_path, monkeypatch, job, given, says):
+    paths = Project(tmp_path).cluster("lab")
+    for folder in (paths.spec.parent, paths.state):
+        folder.mkdir(parents=True)
+    paths.spec.write_text("version: 1\nbackend: {type: local}\nnodes: [{count: 3}]\n")
+    paths.allocation.write_text(sample_allocation(sample_plan()).model_dump_json())
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    monkeypatch.setattr(health, "usable", lambda *_: pytest.fail("nodes were asked"))
+    with pytest.raises(UsageError) as refused:
+        CliRunner().invoke(
+            cli.build(),
+            ["run", "lab", job, "--set", given],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+    assert says in refused.value.message
+    assert refused.value.hint
+    assert not paths.runs.exists()
+
+
+def test_arguments_reach_the_program_as_their_types():
+    allreduce = jobfile.load("allreduce")
+    words = allreduce.words("allreduce", {"seconds": "1", "bytes": "1024"})
+    assert words[:2] == ["python", "main.py"]
+    given = dict(zip(words[2::2], words[3::2], strict=True))
+    assert given["--seconds"] == "1.0"
+    assert given["--bytes"] == "1024"
+    assert "--rate" not in given
+
+
+@pytest.mark.parametrize(("epochs", "judged"), [("3", False), ("12", True), ("20", True)])
+def test_a_short_run_is_not_measured_by_what_a_long_one_reaches(epochs, judged):
+    digits = jobfile.load("digits")
+    accuracy = next(c for c in digits.sanity if c.metric == "test_accuracy")
+    assert accuracy.applies({}, digits.values("digits", {"epochs": epochs})) is judged
+
+
+def test_a_condition_does_not_apply_where_something_else_explains_the_metric():
+    condition = jobfile.Condition.model_validate(
+        {"metric": "ratio", "at_least": 0.9, "unless": {"metric": "by", "equals": "cpu"}}
+    )
+    assert not condition.applies({"ratio": 0.1, "by": "cpu"}, {})
+    assert condition.applies({"ratio": 0.1, "by": "link"}, {})
