@@ -6,7 +6,6 @@ A verb is a function `command`, or an `app` with verbs of its own.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from importlib import import_module
 from pathlib import Path
