@@ -10,7 +10,6 @@ Rates are per direction, in byte/s. What must pass between nodes, job allreduce 
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 
