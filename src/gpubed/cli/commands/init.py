@@ -16,17 +16,48 @@ from gpubed.paths import ClusterPaths, Project
 
 EXAMPLE = "gpubed init mycluster --backend local"
 _SCHEMA = "cluster.schema.json"
+_JOB_NAME = r"[a-z][a-z0-9_-]{0,28}"
 
 
-def command(
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of the new cluster.")],
-    backend: Backend = "local",
-) -> int:
-    """Write a commented cluster.yml to start from."""
+Name = Annotated[str | None, typer.Argument(metavar="CLUSTER", help="Name of the new cluster.")]
+Job = Annotated[
+    str | None,
+    typer.Option("--job", metavar="NAME", help="Instead write a job to start from."),
+]
+
+
+def command(cluster: Name = None, backend: Backend = "local", job: Job = None) -> int:
+    """Write a commented cluster.yml, or a job, to start from."""
+    if (cluster is None) == (job is None):
+        raise UsageError("init writes a cluster or a job", f"{EXAMPLE}, or gpubed init --job myjob")
     ui, project = UI(), Project.find()
-    made = _cluster(project.cluster(cluster), backend)
-    ui.note(f"wrote {made}; edit it, then: gpubed check {cluster} && gpubed up {cluster}")
+    if cluster is not None:
+        made = _cluster(project.cluster(cluster), backend)
+        ui.note(f"wrote {made}; edit it, then: gpubed check {cluster} && gpubed up {cluster}")
+    if job is not None:
+        made = _job(project, job)
+        ui.note(f"wrote {made}; it runs as it is: gpubed run CLUSTER {job}")
     return 0
+
+
+def _job(project: Project, name: str) -> Path:
+    if not re.fullmatch(_JOB_NAME, name):
+        raise UsageError(
+            f"a job cannot be named {name!r}: lower-case letters, digits, '_' and '-', "
+            "a letter first",
+            "gpubed init --job myjob",
+        )
+    if name in registry.job_names():
+        raise UsageError(
+            f"there is a job {name!r} already: {registry.job_folder(name)}",
+            f"gpubed run CLUSTER {name}, or another name",
+        )
+    folder = project.jobs / name
+    folder.mkdir(parents=True)
+    for template in sorted((paths.assets() / "templates" / "job").iterdir()):
+        text = template.read_text(encoding="utf-8").replace("JOB", name)
+        files.write(folder / template.name, text.encode())
+    return folder
 
 
 def _cluster(cluster: ClusterPaths, backend: str) -> Path:
