@@ -51,7 +51,7 @@ def backend(name: str) -> Backend:
 def launcher_names() -> tuple[str, ...]:
     """Return the names of all launchers, sorted."""
     modules = (path.stem for path in (_PACKAGE / "launchers").glob("*.py"))
-    return tuple(sorted(name for name in modules if name not in ("__init__", "base")))
+    return tuple(sorted(name for name in modules if name not in ("__init__", "base", "leftovers")))
 
 
 @cache
