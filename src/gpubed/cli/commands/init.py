@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpubed import cluster_schema, files, paths, registry, spec
-from gpubed.cli.options import Backend
+from gpubed.cli.options import Backend, Json
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
 from gpubed.paths import ClusterPaths, Project
@@ -26,17 +26,21 @@ Job = Annotated[
 ]
 
 
-def command(cluster: Name = None, backend: Backend = "local", job: Job = None) -> int:
+def command(
+    cluster: Name = None, backend: Backend = "local", job: Job = None, as_json: Json = False
+) -> int:
     """Write a commented cluster.yml, or a job, to start from."""
-    if (cluster is None) == (job is None):
-        raise UsageError("init writes a cluster or a job", f"{EXAMPLE}, or gpubed init --job myjob")
-    ui, project = UI(), Project.find()
-    if cluster is not None:
+    ui, project = UI(as_json), Project.find()
+    if cluster is not None and job is None:
         made = _cluster(project.cluster(cluster), backend)
-        ui.note(f"wrote {made}; edit it, then: gpubed check {cluster} && gpubed up {cluster}")
-    if job is not None:
+        then = f"edit it, then: gpubed check {cluster} && gpubed up {cluster}"
+    elif job is not None and cluster is None:
         made = _job(project, job)
-        ui.note(f"wrote {made}; it runs as it is: gpubed run CLUSTER {job}")
+        then = f"it runs as it is: gpubed run CLUSTER {job}"
+    else:
+        raise UsageError("init writes a cluster or a job", f"{EXAMPLE}, or gpubed init --job myjob")
+    ui.note(f"wrote {made}; {then}")
+    ui.document("init", {"written": str(made)})
     return 0
 
 
