@@ -61,6 +61,24 @@ def test_its_comments_speak_of_the_new_cluster(call, tmp_path, backend):
     assert set(commands) == {"mine"}
 
 
+@pytest.mark.parametrize(
+    ("backend", "places"),
+    [
+        ("gpulab", ["backend.project"]),
+        ("virtualwall", ["backend.project"]),
+        ("static", ["backend.hosts.node.0.address", "backend.hosts.node.1.address"]),
+    ],
+)
+def test_what_is_to_be_filled_in_is_refused_until_it_is(call, tmp_path, backend, places):
+    call("init", "mine", "--backend", backend)
+    done = call("check", "mine", "--json")
+    errors = json.loads(done.stdout)["errors"]
+    assert (done.return_value, [error["path"] for error in errors]) == (2, places)
+    lines = (tmp_path / "inventories" / "mine" / "cluster.yml").read_text().splitlines()
+    assert all("# fill in: " in lines[error["line"] - 1] for error in errors)
+    assert all("as `gpubed init` wrote it" in error["message"] for error in errors)
+
+
 def test_what_is_written_for_local_nodes_is_right(call):
     call("init", "mine")
     assert call("check", "mine").return_value == 0

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed import cluster_schema, files, paths, registry, spec
+from gpubed import cluster_schema, files, paths, placeholders, registry, spec
 from gpubed.cli.options import Backend, Json
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
@@ -74,8 +74,8 @@ def _cluster(cluster: ClusterPaths, backend: str) -> Path:
         raise UsageError(f"{cluster.spec} is already there", f"gpubed check {cluster.name}")
     cluster.project.prepare()
     cluster.inventory.mkdir(parents=True, exist_ok=True)
-    template = paths.assets() / "templates" / "cluster" / f"{backend}.yml"
-    text = template.read_text(encoding="utf-8").replace("CLUSTER", cluster.name)
+    text = placeholders.template(backend).read_text(encoding="utf-8")
+    text = text.replace("CLUSTER", cluster.name)
     text = re.sub(r"(?<=\$schema=)\S+", _schema(cluster), text, count=1)
     files.write(cluster.spec, text.encode())
     return cluster.spec
