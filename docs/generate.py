@@ -27,7 +27,7 @@ def pages() -> dict[str, str]:
         "cluster-yml.md": MARK + "\n".join(cluster_yml()) + "\n",
         "cli.md": MARK + "\n".join(command_line()) + "\n",
         "roles.md": MARK + "\n".join(role_inputs()) + "\n",
-        "jobs.md": MARK + "\n".join(job_pages()) + "\n",
+        "jobs.md": MARK + "\n".join([*job_pages(), *job_yml()]) + "\n",
         "role-tests.md": MARK + role_tests() + "\n",
         "gpu.md": MARK + gpus(),
     }
@@ -88,6 +88,9 @@ def _type(field: dict[str, Any]) -> str:
         return f"`{field['const']}`"
     if "enum" in field:
         return " or ".join(f"`{value}`" for value in field["enum"])
+    named = [*field.get("patternProperties", {}).values(), field.get("additionalProperties")]
+    if isinstance(named[0], dict):
+        return f"mapping of names to {_type(named[0])}"
     if field.get("type") == "array":
         return f"list of {_type(field.get('items', {}))}"
     kinds = field.get("type", "any")
@@ -139,8 +142,9 @@ def role_inputs() -> Iterator[str]:
 
 
 def job_pages() -> Iterator[str]:
-    """Describe every job's arguments and metrics."""
+    """Describe every job's arguments and metrics, and how a job is described."""
     yield "# Jobs\n"
+    yield "[Write a job](../how-to/write-a-job.md) tells how to make one; `job.yml` is below.\n"
     for name in registry.job_names():
         job = jobfile.load(name)
         yield f"## {name}\n\n{job.description}\n"
@@ -152,6 +156,16 @@ def job_pages() -> Iterator[str]:
         yield "\n| metric | unit | |\n| --- | --- | --- |"
         yield from (f"| `{key}` | {m.unit} | {m.help} |" for key, m in job.metrics.items())
         yield ""
+
+
+def job_yml() -> Iterator[str]:
+    """Describe the keys of a job's description, from its JSON Schema."""
+    schema = jobfile.Job.model_json_schema()
+    yield "# job.yml\n"
+    yield "Unknown keys are errors; `gpubed run` names the line.\n"
+    yield from _keys("The file", schema)
+    for name, definition in schema["$defs"].items():
+        yield from _keys(name, definition)
 
 
 def _allowed(argument: jobfile.Argument) -> str:

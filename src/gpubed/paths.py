@@ -66,6 +66,11 @@ class Project:
         return self.root / "inventories"
 
     @property
+    def jobs(self) -> Path:
+        """The user's own jobs, a folder each."""
+        return self.root / "jobs"
+
+    @property
     def pulumi(self) -> Path:
         """The state of all stacks: the file backend's folder."""
         return self.root / ".gpubed" / "pulumi"

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubed import paths, reading
+from gpubed import nearest, paths, reading
 from gpubed.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def backend(name: str) -> Backend:
 def launcher_names() -> tuple[str, ...]:
     """Return the names of all launchers, sorted."""
     modules = (path.stem for path in (_PACKAGE / "launchers").glob("*.py"))
-    return tuple(sorted(name for name in modules if name not in ("__init__", "base")))
+    return tuple(sorted(name for name in modules if name not in ("__init__", "base", "leftovers")))
 
 
 @cache
@@ -90,10 +90,15 @@ def role_names() -> tuple[str, ...]:
     )
 
 
-@cache
+def _jobs() -> dict[str, Path]:
+    """Return the folder of each job; a project's own job wins over one that gpubed brings."""
+    roots = (paths.assets() / "jobs", paths.Project.find().jobs)
+    return {path.parent.name: path.parent for root in roots for path in root.glob("*/job.yml")}
+
+
 def job_names() -> tuple[str, ...]:
     """Return the names of all jobs, sorted."""
-    return tuple(sorted(path.parent.name for path in (paths.assets() / "jobs").glob("*/job.yml")))
+    return tuple(sorted(_jobs()))
 
 
 def job_folder(name: str) -> Path:
@@ -102,6 +107,10 @@ def job_folder(name: str) -> Path:
     Raises:
         UsageError: There is no such job.
     """
-    if name not in job_names():
-        raise UsageError(f"there is no job {name!r}", f"jobs: {', '.join(job_names())}")
-    return paths.assets() / "jobs" / name
+    known = _jobs()
+    if name not in known:
+        close = nearest.suggestion(name, sorted(known))
+        raise UsageError(
+            f"there is no job {name!r}", f"gpubed init --job {name} writes one; {close}"
+        )
+    return known[name]

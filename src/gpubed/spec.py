@@ -23,7 +23,7 @@ from pydantic import (
     field_validator,
 )
 
-from gpubed import located, nearest, recipe, registry, wording
+from gpubed import located, nearest, placeholders, recipe, registry, wording
 from gpubed.backends.base import BackendConfig
 from gpubed.errors import UsageError
 from gpubed.sections import (
@@ -193,6 +193,16 @@ def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
     ]
     problems += _gpus_without_recipe(file, document, spec)
     problems += _simulated_elsewhere(file, document, spec)
+    problems += [
+        SpecError(
+            file,
+            document.line(where),
+            _dotted(where),
+            f"is still {text!r}, as `gpubed init` wrote it",
+            f"put {wanted} there",
+        )
+        for where, text, wanted in placeholders.left(spec_backend(spec), document)
+    ]
     if spec.name != name:
         message = f"is {spec.name!r}, but the folder is named {name!r}"
         problems.append(SpecError(file, document.line(("name",)), "name", message))

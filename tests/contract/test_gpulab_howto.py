@@ -54,6 +54,7 @@ def test_every_command_of_the_page_does_what_it_says(site):
     assert len(done) == 12
 
 
-def test_the_templates_specification_is_right(site):
+def test_of_the_templates_specification_only_the_project_is_missing(site):
     site.call("init", "fresh", "--backend", "gpulab")
-    site.call("check", "fresh")
+    [error] = site.json("check", "fresh", rc=2)["errors"]
+    assert error["path"] == "backend.project"

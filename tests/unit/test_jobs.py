@@ -8,12 +8,16 @@ import pytest
 import yaml
 
 JOBS = Path(__file__).parents[2] / "jobs"
+TEMPLATE = JOBS.parent / "templates" / "job"
 KEYS = {"schema", "description", "launcher", "ranks", "command", "arguments", "metrics", "sanity"}
 
 
-@pytest.fixture(params=sorted(path.parent.name for path in JOBS.glob("*/job.yml")))
+@pytest.fixture(
+    params=sorted([*JOBS.glob("*/job.yml"), TEMPLATE / "job.yml"]),
+    ids=lambda path: path.parent.name,
+)
 def folder(request):
-    return JOBS / request.param
+    return request.param.parent
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def options(folder):
 
 
 def test_every_folder_is_a_whole_job():
-    for path in (path for path in JOBS.iterdir() if path.is_dir()):
+    for path in (path for path in (*JOBS.iterdir(), TEMPLATE) if path.is_dir()):
         assert {"job.yml", "main.py", "README.md"} <= {entry.name for entry in path.iterdir()}
 
 

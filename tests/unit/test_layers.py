@@ -38,6 +38,7 @@ BROUGHT = {
     "backends/virtualwall/rspec.py",
     "cli/commands/init.py",
     "paths.py",
+    "placeholders.py",
     "recipe.py",
     "roles.py",
 }

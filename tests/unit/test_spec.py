@@ -85,7 +85,7 @@ def test_an_error_names_line_and_way_out(write, text, line, says):
 @pytest.mark.parametrize(
     ("raw", "line", "says"),
     [
-        (b"version: 1\nnodes: [\n", 3, "expected"),
+        (b"version: 1\nnodes: [\n", 3, "opened and not closed"),
         (b"version: 1\nversion: 1\n", 2, "twice"),
         (b"a: \xff\n", 1, "UTF-8"),
         (b"version: 1\nowner: \x00\n", 2, "not allowed"),

@@ -7,29 +7,19 @@ from typing import Annotated
 
 import typer
 
-from gpubed import nearest, registry
+from gpubed import nearest
+from gpubed.cli import completion
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
 from gpubed.paths import ClusterPaths, Project
 
-
-def _complete(incomplete: str) -> list[str]:
-    return [name for name in Project.find().clusters() if name.startswith(incomplete)]
-
-
 Cluster = Annotated[
     str,
-    typer.Argument(metavar="CLUSTER", help="A folder of inventories/.", autocompletion=_complete),
-]
-Backend = Annotated[
-    str,
-    typer.Option(
-        help="The testbed.",
-        autocompletion=lambda incomplete: [
-            name for name in registry.backend_names() if name.startswith(incomplete)
-        ],
+    typer.Argument(
+        metavar="CLUSTER", help="A folder of inventories/.", autocompletion=completion.clusters
     ),
 ]
+Backend = Annotated[str, typer.Option(help="The testbed.", autocompletion=completion.backends)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 EngineOption = Annotated[

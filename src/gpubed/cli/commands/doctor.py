@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from gpubed import doctor
+from gpubed.cli import completion
 from gpubed.cli.options import Json, find
 from gpubed.cli.ui import UI
 
@@ -13,7 +14,9 @@ EXAMPLE = "gpubed doctor lab"
 
 
 def command(
-    cluster: Annotated[str | None, typer.Argument(metavar="[CLUSTER]")] = None,
+    cluster: Annotated[
+        str | None, typer.Argument(metavar="[CLUSTER]", autocompletion=completion.clusters)
+    ] = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Install what Pulumi's own installer can.")
     ] = False,

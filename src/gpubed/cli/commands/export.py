@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from gpubed import export, files
+from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
@@ -16,7 +17,12 @@ EXAMPLE = "gpubed export vw espec --out bundle"
 def command(
     cluster: Cluster,
     kind: Annotated[
-        str, typer.Argument(metavar="|".join(export.KINDS), help="The other tool's words.")
+        str,
+        typer.Argument(
+            metavar="|".join(export.KINDS),
+            help="The other tool's words.",
+            autocompletion=completion.exports,
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", help="A file; for espec, a folder. Else stdout.")

@@ -6,6 +6,7 @@ import typer
 
 from gpubed import health
 from gpubed.allocation import load
+from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
@@ -15,12 +16,20 @@ EXAMPLE = 'gpubed health lab --quarantine node-1 --reason "fan is loud"'
 Quarantine = Annotated[
     str | None,
     typer.Option(
-        "--quarantine", metavar="NODE", help="Let no job start on a node; needs a reason."
+        "--quarantine",
+        metavar="NODE",
+        help="Let no job start on a node; needs a reason.",
+        autocompletion=completion.nodes,
     ),
 ]
 Requalify = Annotated[
     str | None,
-    typer.Option("--requalify", metavar="NODE", help="Use it again, if nothing is wrong any more."),
+    typer.Option(
+        "--requalify",
+        metavar="NODE",
+        help="Use it again, if nothing is wrong any more.",
+        autocompletion=completion.nodes,
+    ),
 ]
 Reason = Annotated[str | None, typer.Option("--reason", help="Why, for whoever asks later.")]
 

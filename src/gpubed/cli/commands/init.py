@@ -8,25 +8,60 @@ from typing import Annotated
 
 import typer
 
-from gpubed import cluster_schema, files, paths, registry, spec
-from gpubed.cli.options import Backend
+from gpubed import cluster_schema, files, paths, placeholders, registry, spec
+from gpubed.cli.options import Backend, Json
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
 from gpubed.paths import ClusterPaths, Project
 
 EXAMPLE = "gpubed init mycluster --backend local"
 _SCHEMA = "cluster.schema.json"
+_JOB_NAME = r"[a-z][a-z0-9_-]{0,28}"
+
+
+Name = Annotated[str | None, typer.Argument(metavar="CLUSTER", help="Name of the new cluster.")]
+Job = Annotated[
+    str | None,
+    typer.Option("--job", metavar="NAME", help="Instead write a job to start from."),
+]
 
 
 def command(
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of the new cluster.")],
-    backend: Backend = "local",
+    cluster: Name = None, backend: Backend = "local", job: Job = None, as_json: Json = False
 ) -> int:
-    """Write a commented cluster.yml to start from."""
-    ui, project = UI(), Project.find()
-    made = _cluster(project.cluster(cluster), backend)
-    ui.note(f"wrote {made}; edit it, then: gpubed check {cluster} && gpubed up {cluster}")
+    """Write a commented cluster.yml, or a job, to start from."""
+    ui, project = UI(as_json), Project.find()
+    if cluster is not None and job is None:
+        made = _cluster(project.cluster(cluster), backend)
+        then = f"edit it, then: gpubed check {cluster} && gpubed up {cluster}"
+    elif job is not None and cluster is None:
+        made = _job(project, job)
+        then = f"it runs as it is: gpubed run CLUSTER {job}"
+    else:
+        raise UsageError("init writes a cluster or a job", f"{EXAMPLE}, or gpubed init --job myjob")
+    ui.note(f"wrote {made}; {then}")
+    ui.document("init", {"written": str(made)})
     return 0
+
+
+def _job(project: Project, name: str) -> Path:
+    if not re.fullmatch(_JOB_NAME, name):
+        raise UsageError(
+            f"a job cannot be named {name!r}: lower-case letters, digits, '_' and '-', "
+            "a letter first",
+            "gpubed init --job myjob",
+        )
+    if name in registry.job_names():
+        raise UsageError(
+            f"there is a job {name!r} already: {registry.job_folder(name)}",
+            f"gpubed run CLUSTER {name}, or another name",
+        )
+    folder = project.jobs / name
+    folder.mkdir(parents=True)
+    for template in sorted((paths.assets() / "templates" / "job").iterdir()):
+        text = template.read_text(encoding="utf-8").replace("JOB", name)
+        files.write(folder / template.name, text.encode())
+    return folder
 
 
 def _cluster(cluster: ClusterPaths, backend: str) -> Path:
@@ -39,8 +74,8 @@ def _cluster(cluster: ClusterPaths, backend: str) -> Path:
         raise UsageError(f"{cluster.spec} is already there", f"gpubed check {cluster.name}")
     cluster.project.prepare()
     cluster.inventory.mkdir(parents=True, exist_ok=True)
-    template = paths.assets() / "templates" / "cluster" / f"{backend}.yml"
-    text = template.read_text(encoding="utf-8").replace("CLUSTER", cluster.name)
+    text = placeholders.template(backend).read_text(encoding="utf-8")
+    text = text.replace("CLUSTER", cluster.name)
     text = re.sub(r"(?<=\$schema=)\S+", _schema(cluster), text, count=1)
     files.write(cluster.spec, text.encode())
     return cluster.spec

@@ -9,7 +9,7 @@ import typer
 
 from gpubed import services, tunnel, unfinished
 from gpubed.allocation import load as load_allocation
-from gpubed.cli.options import Cluster, find
+from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.plan import from_file
 
@@ -24,19 +24,23 @@ def command(
     print_url: Annotated[
         bool, typer.Option("--print", help="Print the URL with its token, open nothing.")
     ] = False,
+    as_json: Json = False,
 ) -> int:
     """Open JupyterLab, or the status page, in the browser; through a tunnel where one is needed."""
-    ui, paths = UI(), find(cluster)
+    ui, paths = UI(as_json), find(cluster)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     unfinished.require_none(paths)
     name = services.STATUS if status else "jupyterlab"
     url = services.token_url(paths, wanted, granted, name)
     lab = wanted.spec.services.jupyterlab
     behind = lab.port if lab and granted.nodes and granted.head.via else None
-    if print_url:
-        ui.raw(url + "\n")
-        if behind:
-            ui.note(f"first: {shlex.join(tunnel.command(paths, granted, behind, behind))}")
+    if print_url or as_json:
+        words = tunnel.command(paths, granted, behind, behind) if behind else None
+        ui.document("open", {"url": url, "tunnel": words})
+        if not as_json:
+            ui.raw(url + "\n")
+        if words:
+            ui.note(f"first: {shlex.join(words)}")
         return 0
     if granted.nodes:
         ui.note(f"the certificate is the cluster's own: {paths.state / 'jupyterlab.crt'}")

@@ -6,6 +6,7 @@ import typer
 
 from gpubed import recipe, recipe_check, registry
 from gpubed.allocation import load as load_allocation
+from gpubed.cli import completion
 from gpubed.cli.options import Json, find
 from gpubed.cli.ui import UI
 
@@ -13,12 +14,9 @@ EXAMPLE = "gpubed recipe check cuda13"
 app = typer.Typer(help="Show, check and measure the pinned software stacks.", no_args_is_help=True)
 
 
-def _complete(incomplete: str) -> list[str]:
-    return [name for name in registry.recipe_names() if name.startswith(incomplete)]
-
-
 Name = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="See `recipe list`.", autocompletion=_complete)
+    str,
+    typer.Argument(metavar="RECIPE", help="See `recipe list`.", autocompletion=completion.recipes),
 ]
 OfCluster = Annotated[
     str | None, typer.Argument(metavar="CLUSTER", help="Compare this cluster's nodes, too.")

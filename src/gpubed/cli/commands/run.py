@@ -7,6 +7,7 @@ import typer
 
 from gpubed import figures, health, jobfile, jobs, unfinished
 from gpubed.allocation import load as load_allocation
+from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.job_progress import Estimate
@@ -19,10 +20,15 @@ EXAMPLE = "gpubed run lab digits --set epochs=20"
 
 def command(
     cluster: Cluster,
-    job: Annotated[str, typer.Argument(help="A folder of jobs/.")],
+    job: Annotated[str, typer.Argument(help="A folder of jobs/.", autocompletion=completion.jobs)],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="An argument of the job."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="An argument of the job.",
+            autocompletion=completion.settings,
+        ),
     ] = None,
     container: Annotated[
         str | None,
@@ -31,7 +37,8 @@ def command(
     launcher: Annotated[
         str | None,
         typer.Option(
-            help="ssh: at once; slurm: in the queue; gpulab: there. What fits if left out."
+            help="ssh: at once; slurm: in the queue; gpulab: there. What fits if left out.",
+            autocompletion=completion.launchers,
         ),
     ] = None,
     as_json: Json = False,

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from gpubed.allocation import load as load_allocation
+from gpubed.cli import completion
 from gpubed.cli.options import Cluster, find
 
 EXAMPLE = "gpubed ssh lab head -- nproc"
@@ -26,7 +27,9 @@ SETTINGS = {"cls": _Words, "context_settings": {"ignore_unknown_options": True}}
 
 def command(
     cluster: Cluster,
-    node: Annotated[str, typer.Argument(help="A node's name, or `head`.")] = "head",
+    node: Annotated[
+        str, typer.Argument(help="A node's name, or `head`.", autocompletion=completion.nodes)
+    ] = "head",
     words: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
 ) -> None:
     """Open a shell on a node, or run a command there; on the head if none is named."""

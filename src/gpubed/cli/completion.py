@@ -1,0 +1,81 @@
+"""What the shell offers at the tab key; what cannot be read offers nothing.
+
+Every verb names these functions, so what they need is imported when one is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import typer
+
+from gpubed import registry
+from gpubed.errors import GpubedError
+from gpubed.paths import Project
+
+
+def clusters(incomplete: str) -> list[str]:
+    """Offer the clusters of the project."""
+    return _beginning(Project.find().clusters(), incomplete)
+
+
+def backends(incomplete: str) -> list[str]:
+    """Offer the testbeds."""
+    return _beginning(registry.backend_names(), incomplete)
+
+
+def recipes(incomplete: str) -> list[str]:
+    """Offer the recipes."""
+    return _beginning(registry.recipe_names(), incomplete)
+
+
+def jobs(incomplete: str) -> list[str]:
+    """Offer the jobs, the project's own among them."""
+    return _beginning(registry.job_names(), incomplete)
+
+
+def launchers(incomplete: str) -> list[str]:
+    """Offer what starts jobs."""
+    return _beginning(registry.launcher_names(), incomplete)
+
+
+def exports(incomplete: str) -> list[str]:
+    """Offer the words of other tools."""
+    from gpubed import export
+
+    return _beginning(export.KINDS, incomplete)
+
+
+def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offer the nodes of the cluster that was named before."""
+    from gpubed import allocation
+
+    with suppress(GpubedError):
+        cluster = Project.find().cluster(_word(ctx, "cluster", 0))
+        found = allocation.load(cluster.allocation)
+        return _beginning(["head", *(node.name for node in found.nodes)], incomplete)
+    return []
+
+
+def settings(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offer the arguments of the job that was named before, and the values of one."""
+    from gpubed import jobfile
+
+    with suppress(GpubedError):
+        arguments = jobfile.load(_word(ctx, "job", 1)).arguments
+        name, given, _ = incomplete.partition("=")
+        if given and name in arguments:
+            return _beginning([f"{name}={c}" for c in arguments[name].choices], incomplete)
+        return _beginning([f"{name}=" for name in arguments], incomplete)
+    return []
+
+
+def _word(ctx: typer.Context, name: str, position: int) -> str:
+    """Return an argument; before the value of an option they are not named yet."""
+    given: str | None = ctx.params.get(name)
+    return given or next(iter(ctx.args[position : position + 1]), "")
+
+
+def _beginning(words: Iterable[str], incomplete: str) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]

@@ -1,0 +1,72 @@
+"""Every verb that prints data prints one JSON document on request."""
+
+import json
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from gpubed import cli, services, stack
+from gpubed.paths import Project
+from support.samples import sample_allocation, sample_plan
+
+HANDS_OVER = {"ssh"}  # another program speaks in its place
+
+
+def verbs(group, *words):
+    for name, inner in group.commands.items():
+        if hasattr(inner, "commands"):
+            yield from verbs(inner, *words, name)
+        else:
+            yield " ".join([*words, name]), inner
+
+
+@pytest.mark.parametrize(
+    ("name", "verb"), list(verbs(typer.main.get_group(cli.build()))), ids=lambda v: str(v)[:16]
+)
+def test_a_verb_has_json(name, verb):
+    options = {option for param in verb.params for option in param.opts}
+    assert ("--json" in options) == (name not in HANDS_OVER)
+
+
+@pytest.fixture
+def document(tmp_path, monkeypatch):
+    """A function that returns what a verb prints with `--json`, and nothing besides."""
+    paths = Project(tmp_path).cluster("lab")
+    for folder in (paths.spec.parent, paths.state):
+        folder.mkdir(parents=True)
+    paths.spec.write_text("version: 1\nbackend: {type: local}\nnodes: [{count: 3}]\n")
+    paths.allocation.write_text(sample_allocation(sample_plan()).model_dump_json())
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+
+    def call(*words):
+        done = CliRunner().invoke(
+            cli.build(), [*words, "--json"], standalone_mode=False, catch_exceptions=False
+        )
+        return json.loads(done.stdout)
+
+    return call
+
+
+def test_init_names_what_it_wrote(document, tmp_path):
+    found = document("init", "mine")
+    assert found["schema"] == "gpubed/init/1"
+    assert found["written"] == str(tmp_path / "inventories" / "mine" / "cluster.yml")
+
+
+def test_open_gives_the_whole_address_and_opens_nothing(document, monkeypatch):
+    monkeypatch.setattr(services, "token_url", lambda *_: "https://10.0.0.1:8888/lab?token=x")
+    monkeypatch.setattr("webbrowser.open", lambda _: pytest.fail("a browser was opened"))
+    found = document("open", "lab")
+    assert found == {
+        "schema": "gpubed/open/1",
+        "url": "https://10.0.0.1:8888/lab?token=x",
+        "tunnel": None,
+    }
+
+
+def test_env_gives_the_variables(document, monkeypatch):
+    monkeypatch.setattr(stack.Stack, "init", lambda _: None)
+    found = document("env", "lab")
+    assert found["schema"] == "gpubed/env/1"
+    assert found["variables"]["PULUMI_BACKEND_URL"].startswith("file://")
