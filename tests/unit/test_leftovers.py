@@ -12,7 +12,6 @@ from gpubed.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
 
-
 # Nobody else's: ranks of clusters on this machine are among its processes, and would be ended.
 MARK = f"{leftovers.HEARTBEAT}_{os.getpid()}"
 
