@@ -15,6 +15,11 @@ _LINE = re.compile(
 )
 
 
+def is_progress(line: str) -> bool:
+    """Say whether a line of a job is about its progress."""
+    return _LINE.fullmatch(line) is not None
+
+
 class Estimate:
     """Reads progress and knows how long the rest takes, if it goes on as it went."""
 

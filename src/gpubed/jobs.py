@@ -48,6 +48,7 @@ class JobResult:
         left_out: Why trials beyond the `min` of their group failed, by name.
         simulated: GPU models that nodes of the run only pretend to have.
         described: What the job says of its metrics.
+        not_judged: Metrics of which nothing was asked, since the run was too small for that.
     """
 
     job: str
@@ -59,6 +60,7 @@ class JobResult:
     left_out: dict[str, str] = field(default_factory=dict)
     simulated: tuple[str, ...] = ()
     described: dict[str, Metric] = field(default_factory=dict)
+    not_judged: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -77,6 +79,7 @@ class JobResult:
             "seconds": round(self.seconds, 2),
             "failures": self.failures,
             "simulated": bool(self.simulated),
+            "not_judged": self.not_judged,
             "metrics": self.metrics,
         }
         if self.trials:
@@ -311,3 +314,5 @@ def _judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
     due = [condition for condition in job.sanity if condition.applies(result.metrics, values)]
     broken = (condition.broken_by(result.metrics, result.world_size) for condition in due)
     result.failures += [reason for reason in broken if reason]
+    small = [one for one in job.sanity if one.from_arguments and one not in due]
+    result.not_judged = [condition.metric for condition in small]

@@ -137,6 +137,13 @@ def test_a_port_changed_by_hand_leaves_nothing_for_the_next_up(cluster):
     assert answer.stdout == "200"
 
 
+def test_the_job_that_init_writes_runs_as_it_is(cluster):
+    assert cluster.start("init", "--job", "pi").wait() == 0
+    result = cluster.json("run", "pi")
+    assert (result["status"], result["world_size"]) == ("ok", 3)
+    assert result["metrics"]["pi"] == pytest.approx(3.1416, abs=0.01)
+
+
 def test_a_failing_job_is_a_failure(cluster):
     result = cluster.json("run", "digits", "--set", "learning_rate=0", rc=1)
     assert result["status"] == "failed"

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, health, jobfile, registry
+from gpubed import cli, health, jobfile, jobs, registry
 from gpubed.errors import GpubedError, UsageError
 from gpubed.paths import Project
 from support.samples import sample_allocation, sample_plan
@@ -108,6 +108,17 @@ def test_a_short_run_is_not_measured_by_what_a_long_one_reaches(epochs, judged):
     digits = jobfile.load("digits")
     accuracy = next(c for c in digits.sanity if c.metric == "test_accuracy")
     assert accuracy.applies({}, digits.values("digits", {"epochs": epochs})) is judged
+
+
+@pytest.mark.parametrize(
+    ("epochs", "status", "not_judged"), [("3", "ok", ["test_accuracy"]), ("20", "failed", [])]
+)
+def test_a_run_says_what_was_not_judged(tmp_path, epochs, status, not_judged):
+    (tmp_path / "metrics.json").write_text('{"test_accuracy": 0.9, "world_size": 2}')
+    result, digits = jobs.JobResult("digits", str(tmp_path), 2), jobfile.load("digits")
+    jobs._judge(result, digits, digits.values("digits", {"epochs": epochs}))
+    assert (result.status, result.not_judged) == (status, not_judged)
+    assert result.document()["not_judged"] == not_judged
 
 
 def test_a_condition_does_not_apply_where_something_else_explains_the_metric():

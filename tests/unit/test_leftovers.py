@@ -12,6 +12,9 @@ from gpubed.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
 
+# Nobody else's: ranks of clusters on this machine are among its processes, and would be ended.
+MARK = f"{leftovers.HEARTBEAT}_{os.getpid()}"
+
 
 @pytest.fixture
 def granted(monkeypatch):
@@ -22,6 +25,7 @@ def granted(monkeypatch):
             return CommandResult(done.stdout, done.stderr, done.returncode, 0.0)
 
     monkeypatch.setattr(leftovers, "SSH", Here)
+    monkeypatch.setattr(leftovers, "_FIND", leftovers._FIND.replace(leftovers.HEARTBEAT, MARK))
     return sample_allocation(sample_plan(nodes=[{"name": "node", "count": 1}]))
 
 
@@ -31,7 +35,7 @@ def rank(tmp_path):
     beat = tmp_path / "20260101-digits/.heartbeat"
     beat.parent.mkdir()
     beat.write_text("7\n")
-    environment = {**os.environ, "GPUBED_HEARTBEAT": str(beat)}
+    environment = {**os.environ, MARK: str(beat)}
     process = subprocess.Popen(["sleep", "60"], env=environment)
     yield process, beat
     process.kill()

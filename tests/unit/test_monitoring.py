@@ -237,7 +237,8 @@ def test_the_page_loads_nothing_from_elsewhere_and_styles_nothing_inline(page):
 
 
 def test_without_figures_the_page_says_so_and_still_shows_runs(page):
-    jobs = [{"job": "digits", "state": "running", "age_s": 5.0, "folder": "/shared/runs/x"}]
+    row = {"job": "digits", "state": "running", "progress": "", "age_s": 5.0}
+    jobs = [row | {"folder": "/shared/runs/x"}]
     text = text_of(rendered(page, cluster=None, problem="refused", jobs=jobs))
     assert "Prometheus on the head does not answer: refused." in text
     assert "gpubed configure lab --tags monitoring" in text
@@ -287,6 +288,29 @@ def test_a_run_is_running_while_its_launcher_says_so(page, tmp_path, monkeypatch
     start(wait.format(".heartbeat") + "echo; " + wait.format("seen"), look)
     assert seen == ["running"]
     assert states(page, runs) == ["ended without a result"]
+
+
+def test_the_progress_of_a_run_is_on_the_page(page, tmp_path, monkeypatch):
+    monkeypatch.setattr(ssh, "_BEAT_S", 0.05)
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    made = a_run(runs)
+    start = local_launch.runner(monkeypatch, tmp_path, made)
+    wait = "until [ -s .progress ]; do sleep 0.05; done"
+    start(f"echo '[0]<stdout>:progress: 3/20 epochs, <9> images/s'; {wait}")
+    (made / ".heartbeat").write_text("9\n")  # as while it runs
+    [row] = page[2].runs(runs, time.time())
+    assert (row["state"], row["progress"]) == ("running", "3 of 20 epochs, <9> images/s")
+    assert "running 3 of 20 epochs, <9> images/s" in text_of(rendered(page, jobs=[row]))
+    (made / "metrics.json").write_text("{}")
+    assert page[2].runs(runs, time.time())[0]["progress"] == ""
+
+
+def test_the_progress_of_a_run_of_slurm_is_in_its_output(page, tmp_path):
+    made = a_run(tmp_path)
+    (made / "slurm.log").write_text("progress: 1/4 sizes\nprogress: 2/4 sizes\nhello\n")
+    [row] = page[2].runs(tmp_path, time.time(), [made.name])
+    assert row["progress"] == "2 of 4 sizes"
 
 
 def test_a_run_whose_owner_fell_silent_has_ended(page, tmp_path):

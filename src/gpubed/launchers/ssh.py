@@ -5,7 +5,8 @@ cluster's hostfile and the experiment network's interface.
 
 A job ends with its owner. The controller sends a line every few seconds; the head hands
 each on as a heartbeat on shared storage, by which `gpubed-rank` knows on every node that
-somebody still wants its rank.
+somebody still wants its rank. The line is the last that the job said of its progress, for the
+status page.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
+from gpubed import job_progress
 from gpubed.allocation import Allocation
 from gpubed.launchers.base import Launch, Launcher, OnOutput, on_head
 from gpubed.paths import ClusterPaths
@@ -32,7 +34,10 @@ cd {folder} || exit 1
 exec 3<&0 </dev/null
 setsid {command} 3<&- & job=$!
 {{ beat=0
-   while read -r -t {silence} -u 3; do beat=$((beat + 1)); echo $beat >.heartbeat; done
+   while read -r -t {silence} -u 3 told; do
+     beat=$((beat + 1)); echo $beat >.heartbeat
+     [ -z "$told" ] || printf '%s\\n' "$told" >.progress
+   done
    echo end >.heartbeat
    kill -TERM -- -$job; sleep 10; kill -KILL -- -$job
 }} >/dev/null 2>&1 & owner=$!
@@ -76,12 +81,14 @@ def _own(command: Sequence[str], on_output: OnOutput) -> int:
     )
     assert process.stdin  # noqa: S101
     assert process.stdout  # noqa: S101
-    ended = threading.Event()
-    beating = threading.Thread(target=_beat, args=(process, ended), daemon=True)
+    ended, told = threading.Event(), [""]
+    beating = threading.Thread(target=_beat, args=(process, ended, told), daemon=True)
     beating.start()
     try:
-        for line in process.stdout:
-            on_output(line.rstrip())
+        for line in map(str.rstrip, process.stdout):
+            if job_progress.is_progress(line):
+                told[:] = [line]
+            on_output(line)
         return process.wait()
     finally:
         ended.set()
@@ -92,11 +99,11 @@ def _own(command: Sequence[str], on_output: OnOutput) -> int:
         process.wait()
 
 
-def _beat(process: subprocess.Popen[str], ended: threading.Event) -> None:
+def _beat(process: subprocess.Popen[str], ended: threading.Event, told: list[str]) -> None:
     assert process.stdin  # noqa: S101
     with suppress(OSError):  # it has ended
         while not ended.is_set():
-            process.stdin.write("\n")
+            process.stdin.write(f"{told[0]}\n")
             process.stdin.flush()
             ended.wait(_BEAT_S)
 

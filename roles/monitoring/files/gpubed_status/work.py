@@ -14,6 +14,10 @@ _RUN = re.compile(r"(?P<started>\d{8}-\d{9})-(?P<job>.+)")
 # A run's owner sends a heartbeat every few seconds; after so long without one, it has none.
 _SILENCE_S = 60
 _SHOWN = 8
+# Where a job's lines are: what the controller hands on with its heartbeats, or Slurm's own file.
+_OUTPUTS = (".progress", "slurm.log")
+_PROGRESS = re.compile(r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,9})/(\d{1,9}) (.*)")
+_TAIL = 4096  # bytes of them
 _QUEUE = ("squeue", "--noheader", "--format=%i|%j|%u|%T|%M|%D")
 _QUEUE_COLUMNS = ("id", "name", "user", "state", "time", "nodes")
 
@@ -29,15 +33,37 @@ def runs(folder: Path, now: float, queued: Collection[str] = ()) -> list[dict[st
     except OSError:
         return []
     matches = [match for name in names if (match := _RUN.fullmatch(name))]
-    return [
-        {
-            "job": match["job"],
-            "state": _state(folder / match[0], now, queued),
-            "age_s": _age(folder / match[0] / "cluster.json", now),
-            "folder": str(folder / match[0]),
-        }
-        for match in matches[:_SHOWN]
-    ]
+    return [_row(folder / match[0], match["job"], now, queued) for match in matches[:_SHOWN]]
+
+
+def _row(run: Path, job: str, now: float, queued: Collection[str]) -> dict[str, Any]:
+    state = _state(run, now, queued)
+    return {
+        "job": job,
+        "state": state,
+        "progress": _progress(run) if state == "running" else "",
+        "age_s": _age(run / "cluster.json", now),
+        "folder": str(run),
+    }
+
+
+def _progress(run: Path) -> str:
+    """Return how far a job says it is; empty where it says nothing."""
+    for name in _OUTPUTS:
+        matches = [found for line in _tail(run / name) if (found := _PROGRESS.fullmatch(line))]
+        if matches:
+            done, of, words = matches[-1].groups()
+            return f"{done} of {of} {words}"
+    return ""
+
+
+def _tail(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            return file.read(_TAIL).decode(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def _age(first_file: Path, now: float) -> float | None:

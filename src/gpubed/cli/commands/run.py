@@ -64,6 +64,8 @@ def command(
     if result.simulated:
         models = ", ".join(result.simulated)
         ui.say(f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU")
+    if result.not_judged:
+        ui.say(f"not judged in so small a run: {', '.join(result.not_judged)}")
     ui.say(f"results: {result.run_dir}")
     for reason in result.failures:
         ui.error(reason)
