@@ -1,6 +1,7 @@
 """What deletes or replaces asks first: without a terminal it refuses, with one it can be read."""
 
 import os
+import select
 
 import pytest
 from typer.testing import CliRunner
@@ -23,11 +24,19 @@ def terminal(monkeypatch):
             monkeypatch.setattr("sys.stderr", stderr)
             answer = UI().confirm(question, yes=False, default=False)
         monkeypatch.undo()
-        return answer, os.read(ours, 4096).decode()
+        return answer, _all_of(ours)
 
     yield ask
     os.close(ours)
     os.close(theirs)
+
+
+def _all_of(terminal):
+    """Return what a terminal shows; it hands that out in pieces."""
+    screen = b""
+    while select.select([terminal], [], [], 0.5)[0]:
+        screen += os.read(terminal, 4096)
+    return screen.decode()
 
 
 @pytest.mark.parametrize(
