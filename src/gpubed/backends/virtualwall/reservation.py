@@ -166,11 +166,13 @@ class Reservation:
         """Ask for as many more nodes as can be had."""
         patience, more, why = self._quick(), list(missing), {**self.journal.left_out, **missing}
         while more:
-            text = self._request(why.keys() - set(more))
+            # Written down first: what a killed run asked for must not count as left out.
+            self._save(left_out={name: why[name] for name in why if name not in more})
+            text = self._request(self.journal.left_out)
             try:
                 with self._calling("Update"):
                     patience.insist(partial(self._update, text))
-                break
+                return
             except NoResources as error:
                 why[more.pop()] = error.message
             except Busy:
@@ -182,7 +184,7 @@ class Reservation:
                     f"gpubed down {self.wanted.cluster}, then up, asks for all nodes anew",
                 )
                 more = []
-        self._save(calling=None, left_out={n: reason for n, reason in why.items() if n not in more})
+        self._save(calling=None, left_out=why)
 
     def _update(self, text: str) -> None:
         self._there.aggregate.update(self.urn, self._credentials, text)
