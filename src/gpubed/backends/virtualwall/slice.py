@@ -7,6 +7,7 @@ from typing import Any
 from gpubed.backends.base import Change, Driver, Properties
 from gpubed.backends.virtualwall import bastion, login, verdict
 from gpubed.backends.virtualwall.connection import connect
+from gpubed.backends.virtualwall.growth import Growth
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
 from gpubed.errors import GpubedError
@@ -81,10 +82,10 @@ class SliceDriver(Driver):
             )
 
 
-def _reservation(inputs: Properties, urn: str = "") -> Reservation:
+def _reservation(inputs: Properties, urn: str = "") -> Growth:
     wanted = SliceInputs.model_validate(inputs)
     cluster = Project.find().cluster(wanted.cluster)
-    return Reservation(wanted, connect(wanted.testbed), cluster, urn=urn)
+    return Growth(wanted, connect(wanted.testbed), cluster, urn=urn)
 
 
 def _keep_way(inputs: Properties) -> None:
