@@ -490,6 +490,31 @@ def test_nodes_that_were_left_out_join_once_there_are_machines(server, wall, dri
     assert server.slivers() == []
 
 
+@with_hardware_types
+@pytest.mark.parametrize("call", ["Update", "Provision", "PerformOperationalAction", "Describe"])
+@pytest.mark.parametrize("kind", ["lost", "busy", "garbled", "refused"])
+def test_nodes_that_run_survive_whatever_goes_wrong_while_others_join(
+    server, wall, driver, call, kind
+):
+    mend = _three_machines(server, wall)
+    id_, first = driver.create(wall.inputs)
+    mend()
+    fault = {
+        "lost": faults.lost,
+        "busy": faults.busy,
+        "garbled": faults.truncated,
+        "refused": lambda: faults.refused("out of coffee", code=7),
+    }[kind]
+    server.faults.on(call, fault())
+    with suppress(GpubedError):
+        driver.update(id_, wall.inputs, wall.inputs)
+    result = driver.update(id_, wall.inputs, wall.inputs)
+    assert {n: result["nodes"][n] for n in NODES} == {n: first["nodes"][n] for n in NODES}
+    assert not [node for node in result["nodes"].values() if "failed" in node]
+    driver.delete(id_, wall.inputs)
+    assert server.slivers() == []
+
+
 def test_who_asked_for_it_is_left_alone_with_fewer_nodes(server, wall, driver):
     _three_machines(server, wall)
     wall.changes["nodes"][0]["on_failure"] = "leave_out"

@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_told_with_the_clusters_name(wall):
 
 
 def test_down_takes_the_data_along(server, wall):
-    wall.edit(lambda spec: spec["nodes"][0].update(count=1))
+    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 1}]))
     wall.json("up", "-y", *wall.engine)
     uuid = wall.json("audit", *wall.engine)["uuid"]
     wall.call("down", "-y", *wall.engine)

@@ -26,9 +26,9 @@ class Growth(Reservation):
         """
         found = self.look()
         missing = verdict.missing(self.judge(found), self.wanted) if found else {}
-        if found is None or not missing:
+        if found is None or (self._is_done(found) and not missing):
             return found
-        if not found.has_ticket:
+        if missing and not found.has_ticket:
             self._add(missing)
         return self.hold()
 

@@ -31,8 +31,8 @@ class SliceDriver(Driver):
         replace = changed - _IN_PLACE
         if "testbed" in changed and _place(olds) != _place(news):
             replace |= {"testbed"}
-        lacking = verdict.missing(result.get("nodes", {}), SliceInputs.model_validate(news))
-        again = {"nodes"} if lacking else set()
+        wanted = SliceInputs.model_validate(news)
+        again = {"nodes"} if verdict.is_unfinished(result.get("nodes", {}), wanted) else set()
         return Change(replace=sorted(replace), update=sorted((changed - replace) | again))
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
