@@ -30,6 +30,7 @@ def pages() -> dict[str, str]:
         "jobs.md": MARK + "\n".join([*job_pages(), *job_yml()]) + "\n",
         "role-tests.md": MARK + role_tests() + "\n",
         "gpu.md": MARK + gpus(),
+        "changes.md": MARK + "\n".join(changes()) + "\n",
     }
 
 
@@ -38,6 +39,25 @@ def role_tests() -> str:
     matrix = runpy.run_path(str(REFERENCE.parents[1] / "tests" / "molecule" / "matrix.py"))
     table: str = matrix["Outcomes"](matrix["RESULTS"]).table()
     return table
+
+
+def changes() -> Iterator[str]:
+    """Say what each change of a running cluster means, as the tests of the backends have it."""
+    words = {
+        "kept": "the same nodes, and what is on their disks, stay",
+        "anew": "other nodes; what is on their own disks is lost, `plan` and `up` say so",
+        "refused": "refused before anything goes",
+        "none": "there are no nodes; jobs and runs are found as before",
+    }
+    path = REFERENCE.parents[1] / "tests" / "contract" / "changes.yaml"
+    yield "# Changes of a running cluster\n"
+    yield "Made one after the other by tests: planned first, done as planned, and then there is"
+    yield "nothing left to change. With the embedded engine, and with Pulumi's CLI where it is on"
+    yield "PATH. Storage that the testbed keeps outlives every change. Other backends have no such"
+    yield "test yet.\n"
+    yield "| backend | change | what becomes of the nodes |\n| --- | --- | --- |"
+    for backend, means in yaml.safe_load(path.read_text()).items():
+        yield from (f"| {backend} | {change} | {words[nodes]} |" for change, nodes in means.items())
 
 
 def gpus() -> str:

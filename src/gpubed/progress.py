@@ -11,8 +11,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,18 @@ def emit(what: str, **fields: Any) -> None:
                 os.close(descriptor)
     elif _listener:
         _listener({"what": what, **fields})
+
+
+@contextmanager
+def overdue(message: str, after_s: float = 5.0) -> Iterator[None]:
+    """Tell what is waited for, once it takes longer than anybody expects."""
+    timer = threading.Timer(after_s, emit, ("note",), {"message": message})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Follower:

@@ -12,12 +12,14 @@ import time
 
 import pytest
 
+from support import changes
 from support.gpulab.server import Stumble
 from support.gpulab.service import Fault
 from support.gpulab.site import Site
 
 pytestmark = pytest.mark.testbeds
 
+needs_cli = pytest.mark.skipif(not shutil.which("pulumi"), reason="the Pulumi CLI is not on PATH")
 QUICK = ("run", "gl", "quick")
 
 
@@ -71,6 +73,30 @@ def test_ten_jobs_are_ten_worlds_and_one_result(up):
     assert value.pop("sd") == pytest.approx(30.2765, abs=1e-3)
     assert value == {"mean": 55, "min": 10, "max": 100, "n": 10}
     assert states(up) == ["FINISHED"] * 10
+
+
+CHANGES = {
+    "more jobs": {"count": 4, "gpus": 1},
+    "fewer jobs": {"count": 1, "gpus": 1},
+    "hardware": {"gpu_model": ["A100"]},
+    "image": {"image": "tests/horovod:2"},
+    "project": {"project": "another"},
+}
+
+
+@pytest.mark.parametrize("engine", ["embedded", pytest.param("cli", marks=needs_cli)])
+def test_a_change_costs_nothing_since_jobs_find_what_they_need(up, engine):
+    """Planned first, then done; what jobs and runs are found by stays."""
+    chosen = ("--engine", engine)
+    before = up.json("audit", "gl", *chosen)["uuid"]
+    assert {*changes.of("gpulab").values()} == {"none"}
+    for name in changes.of("gpulab"):
+        up.write("gl", **CHANGES[name])
+        operations = {step["op"] for step in up.json("plan", "gl", *chosen)["changes"]}
+        assert operations <= {"update"}, name
+        up.json("up", "gl", *chosen)
+    assert up.json("plan", "gl", *chosen)["changes"] == []
+    assert up.json("audit", "gl", *chosen)["uuid"] == before
 
 
 def test_trials_that_fail_are_named_and_the_others_count(up):

@@ -6,10 +6,13 @@ The server keeps its own record of what is allocated: that decides, not the clie
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import random
 import signal
+import socket
+import threading
 import uuid
 from contextlib import suppress
 from datetime import timedelta
@@ -18,8 +21,9 @@ from typing import Any
 import pytest
 
 from gpubed import progress, registry
-from gpubed.backends.virtualwall import leases, transport, verdict
+from gpubed.backends.virtualwall import leases, login, transport, verdict
 from gpubed.backends.virtualwall.connection import connect
+from gpubed.backends.virtualwall.faults import Unanswered
 from gpubed.backends.virtualwall.slice import SliceDriver
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, description
 from gpubed.backends.virtualwall.urn import slice_name
@@ -77,7 +81,10 @@ def server(request, tmp_path):
 @pytest.fixture
 def wall(server, tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", "")  # so that what a test sets is undone
-    user = server.user("alice", passphrase="open sesame")
+    return a_wall(server, tmp_path, server.user("alice", passphrase="open sesame"))
+
+
+def a_wall(server, tmp_path, user):
     return Wall(tmp_path / "project", server, user, **(PLAIN if server.site.is_gcf else {}))
 
 
@@ -356,7 +363,7 @@ def test_a_server_that_no_bundle_vouches_for_is_never_told_anything(server, wall
 def test_the_oldest_form_of_a_login_works_too(server, tmp_path, driver, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", "")
     user = server.user("old", traditional=True, passphrase="x y z")
-    up(Wall(tmp_path / "project", server, user), driver)
+    up(a_wall(server, tmp_path, user), driver)
 
 
 def test_doctor_finds_every_line_in_order(server, wall):
@@ -483,6 +490,31 @@ def test_nodes_that_were_left_out_join_once_there_are_machines(server, wall, dri
     assert server.slivers() == []
 
 
+@with_hardware_types
+@pytest.mark.parametrize("call", ["Update", "Provision", "PerformOperationalAction", "Describe"])
+@pytest.mark.parametrize("kind", ["lost", "busy", "garbled", "refused"])
+def test_nodes_that_run_survive_whatever_goes_wrong_while_others_join(
+    server, wall, driver, call, kind
+):
+    mend = _three_machines(server, wall)
+    id_, first = driver.create(wall.inputs)
+    mend()
+    fault = {
+        "lost": faults.lost,
+        "busy": faults.busy,
+        "garbled": faults.truncated,
+        "refused": lambda: faults.refused("out of coffee", code=7),
+    }[kind]
+    server.faults.on(call, fault())
+    with suppress(GpubedError):
+        driver.update(id_, wall.inputs, wall.inputs)
+    result = driver.update(id_, wall.inputs, wall.inputs)
+    assert {n: result["nodes"][n] for n in NODES} == {n: first["nodes"][n] for n in NODES}
+    assert not [node for node in result["nodes"].values() if "failed" in node]
+    driver.delete(id_, wall.inputs)
+    assert server.slivers() == []
+
+
 def test_who_asked_for_it_is_left_alone_with_fewer_nodes(server, wall, driver):
     _three_machines(server, wall)
     wall.changes["nodes"][0]["on_failure"] = "leave_out"
@@ -545,3 +577,26 @@ def test_who_waits_for_a_testbed_is_told_what_for(server, wall, monkeypatch):
     registry.backend("virtualwall").resources(load(wall.paths.spec))
     [note] = told
     assert "the aggregate (GetVersion): server unavailable; trying again for" in note["message"]
+
+
+def test_a_server_that_says_nothing_is_named_long_before_the_time_out(wall, monkeypatch):
+    """It takes connections, and TLS waits for its first word."""
+    told = threading.Event()
+    monkeypatch.setattr(progress, "_listener", lambda _: told.set())
+    soon = functools.partial(progress.overdue, after_s=0.01)
+    monkeypatch.setattr(transport.progress, "overdue", soon)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        def answer_nothing():
+            connection, _ = silent.accept()
+            assert told.wait(30)
+            connection.close()
+
+        thread = threading.Thread(target=answer_nothing)
+        thread.start()
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
+        endpoint = transport.Endpoint(url, login.context(wall.plan.spec.backend), "the aggregate")
+        with pytest.raises(Unanswered):
+            endpoint.call("GetVersion")
+        thread.join()
+    assert told.is_set()

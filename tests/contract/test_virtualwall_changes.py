@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support import changes
 from support.am import AmServer, Limits, Site
 from support.am.doors import Doors
 from support.cluster import Cluster
@@ -20,7 +21,6 @@ pytestmark = pytest.mark.testbeds
 
 needs_cli = pytest.mark.skipif(not shutil.which("pulumi"), reason="the Pulumi CLI is not on PATH")
 ENGINES = ["embedded", pytest.param("cli", marks=needs_cli)]
-KEPT, ANEW = "kept", "anew"
 GOING = ("replace", "delete")
 
 
@@ -95,32 +95,51 @@ def hardware(spec, folder):
     spec["backend"]["hardware"]["node"]["type"] = "pcgen07-1p"
 
 
-CHANGES = [
-    (patience, KEPT, ()),
-    (login, KEPT, ()),
-    (lease, KEPT, ()),
-    (more, ANEW, ()),
-    (fewer, ANEW, ("--refresh",)),
-    (rate, ANEW, ()),
-    (image, ANEW, ()),
-    (hardware, ANEW, ("--refresh",)),
-]
+def project(spec, folder):
+    spec["backend"]["project"] = "other"
 
 
-@pytest.mark.parametrize(
-    ("change", "nodes", "options"), CHANGES, ids=[change.__name__ for change, *_ in CHANGES]
-)
-def test_a_change_is_planned_and_done_as_planned(server, wall, tmp_path, change, nodes, options):
+CHANGES = {
+    "patience": patience,
+    "login": login,
+    "lease": lease,
+    "more nodes": more,
+    "fewer nodes, looked at first": fewer,
+    "rate": rate,
+    "image": image,
+    "hardware": hardware,
+    "project": project,
+}
+MEANS = changes.of("virtualwall")
+LEFT_OUT = "nodes that were left out can be had"
+
+
+def test_every_change_of_the_matrix_is_made():
+    assert [*CHANGES, LEFT_OUT] == [*MEANS]
+
+
+@pytest.mark.parametrize("change", [c for c in CHANGES if MEANS[c] != "refused"])
+def test_a_change_is_planned_and_done_as_planned(server, wall, tmp_path, change):
+    nodes, options = MEANS[change], ["--refresh"] if "looked at first" in change else []
     before = {sliver.urn: sliver.client_id for sliver in server.slivers()}
-    wall.edit(lambda spec: change(spec, tmp_path))
-    assert _doomed(wall) == ({"slice", *before.values()} if nodes == ANEW else set())
+    wall.edit(lambda spec: CHANGES[change](spec, tmp_path))
+    assert _doomed(wall) == ({"slice", *before.values()} if nodes == "anew" else set())
     document = wall.json("up", "-y", *options, *wall.engine)
     after = {sliver.urn: sliver.client_id for sliver in server.slivers()}
     assert {row["id"]: row["name"] for row in document["nodes"]} == after
     assert len(after) == node(wall.spec)["count"]
-    assert after == before if nodes == KEPT else not after.keys() & before.keys()
+    assert after == before if nodes == "kept" else not after.keys() & before.keys()
     assert wall.json("plan", *wall.engine)["changes"] == []
     assert removals(server) == [], "what was written on the testbed's storage stays"
+
+
+@pytest.mark.parametrize("change", [c for c in CHANGES if MEANS[c] == "refused"])
+def test_a_change_that_cannot_be_is_refused_before_anything_goes(server, wall, tmp_path, change):
+    before, spec = server.slivers(), wall.spec
+    wall.edit(lambda spec: CHANGES[change](spec, tmp_path))
+    assert "nothing was changed" in wall.call("up", "-y", *wall.engine, rc=4).stderr
+    assert server.slivers() == before
+    wall.write(spec)
 
 
 def test_a_node_that_was_left_out_joins_at_the_next_up_and_audit_does_not_miss_it(server, wall):
@@ -145,6 +164,7 @@ def test_a_node_that_was_left_out_joins_at_the_next_up_and_audit_does_not_miss_i
     document = wall.json("up", *wall.engine)
     assert document["failed"] == []
     assert [row["id"] for row in document["nodes"]][:2] == before
+    assert MEANS[LEFT_OUT] == "kept"
     assert wall.json("plan", *wall.engine)["changes"] == []
 
 
@@ -168,7 +188,7 @@ def test_what_does_not_fit_is_told_with_the_clusters_name(wall):
 
 
 def test_down_takes_the_data_along(server, wall):
-    wall.edit(lambda spec: spec["nodes"][0].update(count=1))
+    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 1}]))
     wall.json("up", "-y", *wall.engine)
     uuid = wall.json("audit", *wall.engine)["uuid"]
     wall.call("down", "-y", *wall.engine)

@@ -26,12 +26,9 @@ def find(there: Connection, known: str, wanted: SliceInputs) -> Slice | None:
 
 def known_urn(there: Connection, journal: Journal | None, wanted: SliceInputs) -> str:
     """Return what the cluster's slice is called, as far as that is known beforehand."""
-    guess = there.slice_urn(wanted.name)
-    if journal is None or journal.uuid != wanted.uuid:
-        return guess
-    place, former = there.config, journal.testbed
-    here = (place.aggregate.urn, place.project) == (former.aggregate.urn, former.project)
-    return journal.slice_urn if here else guess
+    if journal and journal.uuid == wanted.uuid:
+        return journal.slice_urn
+    return there.slice_urn(wanted.name)
 
 
 def is_ours(found: Slice, uuid: str, known: str) -> bool:

@@ -9,10 +9,9 @@ before and after it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 from gpubed import progress
 from gpubed.backends.virtualwall import journal, manifest, ownership, proof, rspec, verdict
@@ -147,45 +146,6 @@ class Reservation:
         asked = rspec.without(self.wanted.request, left_out) if self.wanted.request else ""
         linked = rspec.linked(asked) if asked else frozenset[str]()
         return verdict.judge(found, self.wanted.nodes, left_out, user, linked)
-
-    def complete(self) -> Description | None:
-        """Ask again for nodes that the testbed did not have; those that are there stay.
-
-        Returns:
-            What the slice is then; None when it is gone.
-        """
-        found = self.look()
-        missing = verdict.missing(self.judge(found), self.wanted) if found else {}
-        if found is None or not missing:
-            return found
-        if not found.has_ticket:
-            self._add(missing)
-        return self.hold()
-
-    def _add(self, missing: Mapping[str, str]) -> None:
-        """Ask for as many more nodes as can be had."""
-        patience, more, why = self._quick(), list(missing), {**self.journal.left_out, **missing}
-        while more:
-            text = self._request(why.keys() - set(more))
-            try:
-                with self._calling("Update"):
-                    patience.insist(partial(self._update, text))
-                break
-            except NoResources as error:
-                why[more.pop()] = error.message
-            except Busy:
-                raise
-            except Answered as error:
-                progress.emit(
-                    "note",
-                    message=f"{', '.join(missing)} cannot join a slice that runs: {error.message}; "
-                    f"gpubed down {self.wanted.cluster}, then up, asks for all nodes anew",
-                )
-                more = []
-        self._save(calling=None, left_out={n: reason for n, reason in why.items() if n not in more})
-
-    def _update(self, text: str) -> None:
-        self._there.aggregate.update(self.urn, self._credentials, text)
 
     # The slice itself.
 

@@ -7,6 +7,7 @@ from typing import Any
 from gpubed.backends.base import Change, Driver, Properties
 from gpubed.backends.virtualwall import bastion, login, verdict
 from gpubed.backends.virtualwall.connection import connect
+from gpubed.backends.virtualwall.growth import Growth
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
 from gpubed.errors import GpubedError
@@ -30,8 +31,8 @@ class SliceDriver(Driver):
         replace = changed - _IN_PLACE
         if "testbed" in changed and _place(olds) != _place(news):
             replace |= {"testbed"}
-        lacking = verdict.missing(result.get("nodes", {}), SliceInputs.model_validate(news))
-        again = {"nodes"} if lacking else set()
+        wanted = SliceInputs.model_validate(news)
+        again = {"nodes"} if verdict.is_unfinished(result.get("nodes", {}), wanted) else set()
         return Change(replace=sorted(replace), update=sorted((changed - replace) | again))
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
@@ -81,10 +82,10 @@ class SliceDriver(Driver):
             )
 
 
-def _reservation(inputs: Properties, urn: str = "") -> Reservation:
+def _reservation(inputs: Properties, urn: str = "") -> Growth:
     wanted = SliceInputs.model_validate(inputs)
     cluster = Project.find().cluster(wanted.cluster)
-    return Reservation(wanted, connect(wanted.testbed), cluster, urn=urn)
+    return Growth(wanted, connect(wanted.testbed), cluster, urn=urn)
 
 
 def _keep_way(inputs: Properties) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.parsers import expat
 
+from gpubed import progress
 from gpubed.backends.virtualwall import documents, faults
 from gpubed.backends.virtualwall.faults import (
     Answered,
@@ -86,7 +87,9 @@ class Endpoint:
             self._host, self._port, timeout=_CONNECT_S, context=self._context
         )
         try:
-            connection.connect()
+            where = f"{self._host}:{self._port}"
+            with progress.overdue(f"{self.what} at {where} does not answer yet"):
+                connection.connect()
             connection.sock.settimeout(max(0.01, deadline - time.monotonic()))
             headers = {"Content-Type": "text/xml", "User-Agent": "gpubed"}
             connection.request("POST", self._path, body, headers)

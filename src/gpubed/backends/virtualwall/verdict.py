@@ -13,7 +13,8 @@ from gpubed.backends.virtualwall.slice_inputs import SliceInputs
 from gpubed.errors import Refused
 
 Results = dict[str, dict[str, Any]]
-"""By node: where it answers, or ``{"failed": reason, "sliver": urn, "linked": wanted}``."""
+"""By node: where it answers, or why it failed, its sliver, whether a network was asked for
+(`linked`), and whether the testbed is not done with it (`booting`)."""
 
 _NO_NETWORK = (
     "the testbed did not grant it the experiment network that was asked for "
@@ -55,7 +56,9 @@ def judge(
             reason = _NO_NETWORK
         if node is None or reason:
             urn, why = sliver.urn if sliver else "", reason or "the testbed lost it"
-            results[name] = {"failed": why, "sliver": urn, "linked": name in linked}
+            booting = sliver is not None and not sliver.is_final
+            given = {"sliver": urn, "linked": name in linked, "booting": booting}
+            results[name] = {"failed": why, **given}
         else:
             results[name] = _usable(node)
     return results
@@ -91,6 +94,11 @@ def missing(results: Results, wanted: SliceInputs) -> dict[str, str]:
     }
     lacking = {n: r["failed"] for n, r in results.items() if "failed" in r and not r.get("sliver")}
     return {name: reason for name, reason in lacking.items() if name in again}
+
+
+def is_unfinished(results: Results, wanted: SliceInputs) -> bool:
+    """Say whether more can come of the slice: nodes to ask for again, or to see through."""
+    return bool(missing(results, wanted)) or any(r.get("booting") for r in results.values())
 
 
 def _usable(node: Granted) -> dict[str, Any]:
