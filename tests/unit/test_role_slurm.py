@@ -223,6 +223,7 @@ def started(srun, monkeypatch, tmp_path):
         "GPUBED_ADDRESS": "10.0.0.1",
         "GPUBED_SECRETS": str(tmp_path),
         "SLURM_GPUS_PER_TASK": "1",
+        "SLURM_JOB_CPUS_PER_NODE": "8(x2)",
     }
 
     def start(*command):
@@ -238,6 +239,12 @@ def test_ranks_of_a_node_see_all_gpus_of_their_job(srun, started):
     words, environment, _ = started("true")
     assert {"srun", "--ntasks=2", "gpubed-srun", "--rank"} <= set(words)
     assert not srun.BINDING & set(environment)
+
+
+@pytest.mark.parametrize(("cpus", "crowded"), [("2", False), ("8(x2),1", True)])
+def test_a_node_may_have_more_gpus_than_cpus(started, cpus, crowded):
+    os.environ["SLURM_JOB_CPUS_PER_NODE"] = cpus
+    assert ("--overcommit" in started("true")[0]) == crowded
 
 
 def test_ranks_find_each_other_with_a_secret_of_the_run(started):
