@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpubed import applied, configure, inventory, metrics, roles, secret, verify
+from gpubed import applied, configure, inventory, metrics, roles, secret, unfinished, verify
 from gpubed.allocation import Allocation
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
@@ -21,9 +21,16 @@ def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
         ConfigurationFailed: A role failed.
         VerificationFailed: The result is not as it should be.
     """
-    render(cluster, plan, allocation)
-    if not plan.spec.configure or not allocation.nodes:
-        return  # bare nodes are what the testbed calls ready
+    bare = not plan.spec.configure or not allocation.nodes
+    with unfinished.noted(cluster):
+        render(cluster, plan, allocation)
+        if not bare:
+            _configure(cluster, plan, allocation)
+    if not bare:  # such nodes are what the testbed calls ready
+        verify_cluster(cluster, plan, allocation)
+
+
+def _configure(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
     for node in allocation.nodes:
         with SSH(node, cluster) as ssh:
             ssh.wait_ready()
@@ -35,7 +42,6 @@ def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
         left = applied.missing(cluster, allocation, wanted)
         if left:
             raise GpubedError(f"roles did not record that they were applied: {sorted(left)}")
-    verify_cluster(cluster, plan, allocation)
 
 
 def render(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:

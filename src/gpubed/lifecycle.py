@@ -166,7 +166,6 @@ def up(
         granted = allocations.load(cluster.allocation)
         identities.keep(cluster, granted.uuid)
         _lease(cluster, wanted, granted, None)
-        unfinished.end(cluster)
         if damaged or not changed(result):
             condition.require(cluster, wanted, granted, backend)
         if changed(result):
@@ -206,7 +205,6 @@ def _up(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) -
                 approve(costs)
             if not changed(planned):
                 return planned
-        unfinished.begin(stack.cluster)
         while True:
             try:
                 return stack.up(_emit)

@@ -25,6 +25,7 @@ from gpubed.errors import GpubedError, Locked
 
 WORKER = "GPUBED_WORKER"
 _GRACE = 10.0
+_A_LOOK = 0.1
 
 
 class _Holder(BaseModel):
@@ -101,13 +102,14 @@ def holder(state: Path) -> str:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return ""
-    except BlockingIOError:
+    except (BlockingIOError, PermissionError):  # another user's run
         return _who(path)
     return ""
 
 
 def _acquire(path: Path, wait: float) -> int:
-    deadline = time.monotonic() + wait
+    # Who only looks whether it is held (`holder`) holds it for a moment.
+    deadline = time.monotonic() + max(wait, _A_LOOK)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -120,7 +122,7 @@ def _acquire(path: Path, wait: float) -> int:
             if time.monotonic() >= deadline:
                 os.close(descriptor)
                 raise _refusal(path) from None
-            time.sleep(0.2)
+            time.sleep(_A_LOOK)
         os.close(descriptor)
 
 

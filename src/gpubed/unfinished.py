@@ -1,13 +1,14 @@
-"""Whether the last `up` of a cluster came to its end, for who looks meanwhile or afterwards.
+"""Whether the last configuration of a cluster came to its end, for who looks meanwhile or later.
 
-A file says that one has begun to change things; its end removes it. A run that was killed
-leaves it, and so does one that failed, unless it came as far as to verify: then the checks say
-what is wrong, and the cluster can be used to find out why.
+A file is there while roles are applied; a run that was killed, or whose role failed, leaves it.
+Before that, nodes are as they were, and after it only checks are left: they say themselves what
+is wrong, and the cluster can be used to find out why.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gpubed import runlock
 from gpubed.errors import GpubedError
@@ -16,13 +17,11 @@ from gpubed.paths import ClusterPaths
 CONFIGURING, INTERRUPTED = "configuring", "interrupted"
 
 
-def begin(cluster: ClusterPaths) -> None:
-    """Note that a run changes the cluster from now on."""
+@contextmanager
+def noted(cluster: ClusterPaths) -> Iterator[None]:
+    """Note that nodes are not all as the specification says, until the end is reached."""
     cluster.unfinished.touch()
-
-
-def end(cluster: ClusterPaths) -> None:
-    """Note that it came to its end."""
+    yield
     cluster.unfinished.unlink(missing_ok=True)
 
 
@@ -30,21 +29,14 @@ def state(cluster: ClusterPaths) -> str:
     """Return `configuring` or `interrupted`; empty where the last run came to its end."""
     if not cluster.unfinished.exists():
         return ""
-    if runlock.holder(cluster.state):
-        return CONFIGURING
-    begun, verified = _written(cluster.unfinished), _written(cluster.verification)
-    return "" if verified >= begun else INTERRUPTED
-
-
-def _written(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0
+    return CONFIGURING if runlock.holder(cluster.state) else INTERRUPTED
 
 
 def require_none(cluster: ClusterPaths) -> None:
     """Refuse to use a cluster whose nodes are not all as the specification says.
 
     Raises:
-        GpubedError: An `up` is at work, or the last one did not come to its end.
+        GpubedError: A run is at work, or the last one did not come to its end.
     """
     now = state(cluster)
     if now == CONFIGURING:

@@ -1,12 +1,13 @@
-"""What is said of a cluster whose last `up` is at work, was killed, or failed."""
+"""What is said of a cluster whose last configuration is at work, was killed, or failed."""
 
 import os
 
 import pytest
 
-from gpubed import runlock, unfinished
+from gpubed import handover, runlock, unfinished
 from gpubed.errors import GpubedError
 from gpubed.paths import Project
+from support.samples import sample_allocation, sample_plan
 
 
 @pytest.fixture
@@ -16,40 +17,67 @@ def cluster(tmp_path):
     return made
 
 
-def verify(cluster, seconds):
-    """Write a verification that is so much newer than the run's beginning."""
-    cluster.verification.write_text("{}")
-    begun = cluster.unfinished.stat().st_mtime_ns if cluster.unfinished.exists() else 0
-    os.utime(cluster.verification, ns=(0, begun + seconds * 10**9))
-
-
 def test_what_came_to_its_end_can_be_used(cluster):
     assert unfinished.state(cluster) == ""
-    unfinished.begin(cluster)
-    unfinished.end(cluster)
+    with unfinished.noted(cluster):
+        pass
     assert unfinished.state(cluster) == ""
     unfinished.require_none(cluster)
 
 
 def test_a_run_that_was_cut_off_is_gone_on_with(cluster):
-    unfinished.begin(cluster)
-    verify(cluster, -5)  # that of a run before
+    with pytest.raises(RuntimeError), unfinished.noted(cluster):
+        raise RuntimeError
     assert unfinished.state(cluster) == "interrupted"
     with pytest.raises(GpubedError, match="did not come to its end") as caught:
         unfinished.require_none(cluster)
     assert caught.value.hint == "gpubed up lab goes on with it"
 
 
-def test_a_cluster_whose_checks_fail_can_be_used_to_find_out_why(cluster):
-    unfinished.begin(cluster)
-    verify(cluster, 5)
-    assert unfinished.state(cluster) == ""
-
-
 def test_a_run_at_work_is_named(cluster):
-    with runlock.hold(cluster.state, "up"):
-        unfinished.begin(cluster)
+    with runlock.hold(cluster.state, "up"), unfinished.noted(cluster):
         assert unfinished.state(cluster) == "configuring"
         with pytest.raises(GpubedError, match=f"`gpubed up` .pid {os.getpid()}.* is at work"):
             unfinished.require_none(cluster)
+
+
+@pytest.fixture
+def hand_over(cluster, monkeypatch):
+    """A function that hands bare or other nodes over; on the way are STAND-INS that may fail."""
+
+    def run(configure=True, **failing):
+        def stand_in(name):
+            def do(*_, **__):
+                if name in failing:
+                    raise failing[name]
+
+            return do
+
+        for module, name in (("configure", "configure"), ("handover", "verify_cluster")):
+            monkeypatch.setattr(f"gpubed.{module}.{name}", stand_in(name))
+        monkeypatch.setattr(handover, "render", stand_in("render"))
+        monkeypatch.setattr("gpubed.ssh.SSH.wait_ready", stand_in("wait_ready"))
+        monkeypatch.setattr("gpubed.roles.fingerprints", lambda *_: {})
+        monkeypatch.setattr("gpubed.applied.missing", lambda *_: {"base"} & set(failing))
+        plan = sample_plan(configure=configure)
+        handover.hand_over(cluster, plan, sample_allocation(plan))
+
+    return run
+
+
+@pytest.mark.parametrize("configure", [True, False])
+def test_handed_over_is_finished(cluster, hand_over, configure):
+    hand_over(configure=configure)
+    assert unfinished.state(cluster) == ""
+
+
+def test_a_node_that_does_not_answer_leaves_it_unfinished(cluster, hand_over):
+    with pytest.raises(GpubedError):
+        hand_over(wait_ready=GpubedError("no"))
     assert unfinished.state(cluster) == "interrupted"
+
+
+def test_a_cluster_whose_checks_fail_can_be_used_to_find_out_why(cluster, hand_over):
+    with pytest.raises(GpubedError):
+        hand_over(verify_cluster=GpubedError("1 of 9 checks failed"))
+    assert unfinished.state(cluster) == ""

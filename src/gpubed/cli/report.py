@@ -18,6 +18,7 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
     Args:
         whole: Whether each check is shown, also those that passed or were skipped.
     """
+    _unfinished(ui, name, document)
     if "jobs" in document:
         _jobs_only(ui, name, document)
         return
@@ -37,13 +38,16 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
     )
 
 
+def _unfinished(ui: UI, name: str, document: dict[str, Any]) -> None:
+    if document["state"] == unfinished.CONFIGURING:
+        ui.mark("skip", f"{name} is being configured: what is shown here may change")
+    if document["state"] == unfinished.INTERRUPTED:
+        ui.mark("fail", f"the last up did not come to its end: gpubed up {name} goes on with it")
+
+
 def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
     if document["state"] == "ready":
         ui.mark("pass", f"{name} is ready")
-    if document["state"] == unfinished.CONFIGURING:
-        ui.mark("skip", f"gpubed up {name} is at work: what is shown here may change")
-    if document["state"] == unfinished.INTERRUPTED:
-        ui.mark("fail", f"the last up did not come to its end: gpubed up {name} goes on with it")
     for row in (row for row in document["nodes"] if row["reason"]):
         ui.mark("fail", f"{row['name']} is {row['state']}, so jobs leave it out: {row['reason']}")
         if row["state"] == "quarantined":
@@ -77,7 +81,8 @@ def _jobs_only(ui: UI, name: str, document: dict[str, Any]) -> None:
         ui.say("no nodes, and no jobs yet")
     for service in document["services"]:
         ui.say(f"{service['name']}: {service['url']}")
-    ui.say(f"next: gpubed run {name} digits    gpubed resources {name}    gpubed open {name}")
+    if document["state"] == "ready":
+        ui.say(f"next: gpubed run {name} digits    gpubed resources {name}    gpubed open {name}")
 
 
 def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> None:

@@ -29,7 +29,8 @@ def command(
     """Open JupyterLab, or the status page, in the browser; through a tunnel where one is needed."""
     ui, paths = UI(as_json), find(cluster)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
-    unfinished.require_none(paths)
+    if not status:
+        unfinished.require_none(paths)
     name = services.STATUS if status else "jupyterlab"
     url = services.token_url(paths, wanted, granted, name)
     lab = wanted.spec.services.jupyterlab
