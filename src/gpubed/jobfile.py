@@ -52,6 +52,8 @@ class Argument(_Model):
     def _default_is_allowed(self) -> Self:
         if self.required and self.default is not None:
             raise ValueError("a required argument has no default")
+        if (self.at_least, self.at_most) != (None, None) and not self.is_number:
+            raise ValueError("at_least and at_most need `type: int` or `type: float`")
         if self.default is not None and (why := self.fault(self.default)):
             raise ValueError(f"default {why}")
         return self
@@ -61,6 +63,11 @@ class Argument(_Model):
         """The name of its type."""
         named = self.default if self.default is not None else next(iter(self.choices), "")
         return self.type or type(named).__name__
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values can be compared."""
+        return self.kind in ("int", "float")
 
     def fault(self, value: Value) -> str:
         """Say what is wrong with a value; empty where nothing is."""
@@ -113,7 +120,11 @@ class Condition(_Model):
         """Say whether it applies to a run with such metrics and arguments."""
         if self.unless and metrics.get(self.unless.metric) == self.unless.equals:
             return False
-        return all(values[name] >= least for name, least in self.from_arguments.items())
+        return not self.is_beyond(values)
+
+    def is_beyond(self, values: Mapping[str, Any]) -> bool:
+        """Say whether a run with such arguments is too small to be asked for it."""
+        return any(values[name] < least for name, least in self.from_arguments.items())
 
     def broken_by(self, metrics: Mapping[str, Any], ranks: int) -> str:
         """Say how the metrics break the condition; empty when they do not."""
@@ -164,8 +175,11 @@ class Job(_Model):
                     + nearest.suggestion(condition.metric, self.metrics)
                 )
             for name in condition.from_arguments:
-                if name not in self.arguments or self.arguments[name].default is None:
-                    raise ValueError(f"sanity: there is no argument {name!r} with a default")
+                argument = self.arguments.get(name)
+                if argument is None or argument.default is None or not argument.is_number:
+                    raise ValueError(
+                        f"sanity: there is no argument {name!r} with a number as its default"
+                    )
         return self
 
     def values(self, name: str, settings: Mapping[str, str]) -> dict[str, Any]:

@@ -251,6 +251,7 @@ class _Run:
         whole = JobResult(self.name, str(self.here), trials[0].world_size, trials=trials)
         whole.statistics = summarize([trial.metrics for trial in done])
         whole.metrics = {name: summary.mean for name, summary in whole.statistics.items()}
+        whole.not_judged = list(dict.fromkeys(m for trial in trials for m in trial.not_judged))
         failed = {
             f"trial {number}": "; ".join(trial.failures)
             for number, trial in enumerate(trials)
@@ -314,5 +315,4 @@ def _judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
     due = [condition for condition in job.sanity if condition.applies(result.metrics, values)]
     broken = (condition.broken_by(result.metrics, result.world_size) for condition in due)
     result.failures += [reason for reason in broken if reason]
-    small = [one for one in job.sanity if one.from_arguments and one not in due]
-    result.not_judged = [condition.metric for condition in small]
+    result.not_judged = [one.metric for one in job.sanity if one.is_beyond(values)]

@@ -109,6 +109,23 @@ def test_a_job_that_is_there_is_left_alone(call, name):
         call("init", "--job", name)
 
 
+def test_a_folder_of_ones_own_is_left_alone(call, tmp_path):
+    (tmp_path / "jobs/mine").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"is there, without a job\.yml"):
+        call("init", "--job", "mine")
+    assert list((tmp_path / "jobs/mine").iterdir()) == []
+
+
+def test_half_a_job_is_none(call, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("gpubed.files.write", fail)
+    with pytest.raises(OSError, match="full"):
+        call("init", "--job", "mine")
+    assert list((tmp_path / "jobs").iterdir()) == []
+
+
 @pytest.mark.parametrize("words", [[], ["mine", "--job", "mine"]])
 def test_init_writes_one_thing(call, tmp_path, words):
     with pytest.raises(UsageError, match="init writes a cluster or a job"):

@@ -47,6 +47,15 @@ def described(tmp_path, monkeypatch):
             "'x' is not one of y, z",
         ),
         ({"arguments": {"a": {"required": True, "default": 1, "help": ""}}}, "has no default"),
+        ({"arguments": {"a": {"default": "x", "at_least": 1, "help": ""}}}, "need `type: int`"),
+        ({"arguments": {"a": {"default": None, "at_most": 1, "help": ""}}}, "need `type: int`"),
+        (
+            {
+                "arguments": {"a": {"default": "x", "help": ""}},
+                "sanity": [{"metric": "accuracy", "from_arguments": {"a": 1}}],
+            },
+            "no argument 'a' with a number",
+        ),
         ({"sanity": [{"metric": "acuracy"}]}, "did you mean 'accuracy'"),
         (
             {"sanity": [{"metric": "accuracy", "from_arguments": {"epoch": 2}}]},

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -57,10 +58,17 @@ def _job(project: Project, name: str) -> Path:
             f"gpubed run CLUSTER {name}, or another name",
         )
     folder = project.jobs / name
-    folder.mkdir(parents=True)
-    for template in sorted((paths.assets() / "templates" / "job").iterdir()):
-        text = template.read_text(encoding="utf-8").replace("JOB", name)
-        files.write(folder / template.name, text.encode())
+    if folder.exists():
+        raise UsageError(f"{folder} is there, without a job.yml", "gpubed init --job ANOTHER")
+    # Whole or not at all: half a job would count as one.
+    project.jobs.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=project.jobs) as draft:
+        made = Path(draft, name)
+        made.mkdir()
+        for template in sorted((paths.assets() / "templates" / "job").iterdir()):
+            text = template.read_text(encoding="utf-8").replace("JOB", name)
+            files.write(made / template.name, text.encode())
+        made.rename(folder)
     return folder
 
 
