@@ -317,7 +317,9 @@ def data_of(cluster: ClusterPaths, engine: EngineName) -> list[Existing]:
     """Return the volumes that a cluster's data is on."""
     cluster.project.prepare()
     uuid, backend = audits.owner(Stack(cluster, engine))
-    found = backend.existing(cluster.name) if backend and uuid else []
+    if backend is None or uuid is None:
+        return []
+    found = backend.existing(cluster.name) + backend.data_within(cluster.name)
     return [thing for thing in found if thing.uuid == uuid and thing.data]
 
 
@@ -355,6 +357,7 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
             mine = [thing for thing in existing() if thing.uuid == uuid]
             return [thing for thing in mine if not (keep_data and thing.data)]
 
+        within = backend.data_within(cluster.name) if backend and keep_data else []
         if backend and not keep_data:
             backend.remove_data(cluster.name)
         # What is not in the state may hold on to what is.
@@ -369,7 +372,9 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
             removed += audits.remove(backend, left())
         survivors = [str(thing) for thing in left()]
         there = existing()
-        kept = [thing for thing in there if thing.uuid == uuid and thing.data and keep_data]
+        kept = [
+            thing for thing in there if thing.uuid == uuid and thing.data and keep_data
+        ] + within
         if kept and uuid:
             identities.keep(cluster, uuid)
         if not survivors:

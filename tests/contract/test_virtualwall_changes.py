@@ -192,9 +192,22 @@ def test_down_takes_the_data_along(server, wall):
     wall.json("up", "-y", *wall.engine)
     uuid = wall.json("audit", *wall.engine)["uuid"]
     wall.call("down", "-y", *wall.engine)
-    [command] = removals(server)
-    assert f"/proj/p/gpubed-{uuid}" in command
+    assert [c for c in removals(server) if c.endswith(f" /proj/p/gpubed-{uuid}")]
     assert server.slivers() == []
+
+
+def test_down_asks_for_the_data_and_may_keep_it(server, wall):
+    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 1}]))
+    wall.json("up", "-y", *wall.engine)
+    uuid = wall.json("audit", *wall.engine)["uuid"]
+    # By now the specification says something else; what nodes got counts.
+    wall.edit(lambda spec: spec["backend"].update(shared_folder="/proj/another"))
+    kept = wall.json("down", "-y", "--keep-data", *wall.engine)["kept"]
+    assert kept == [f"shared folder /proj/p/gpubed-{uuid}"]
+    assert not [command for command in removals(server) if uuid in command]
+    wall.edit(lambda spec: spec["backend"].update(shared_folder="/proj/p"))
+    wall.json("up", "-y", *wall.engine)
+    assert wall.json("audit", *wall.engine)["uuid"] == uuid
 
 
 def _doomed(wall):

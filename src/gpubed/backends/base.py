@@ -288,8 +288,12 @@ class Backend(ABC):
     def remove(self, thing: Existing) -> None:
         """Remove something that exists, known to the state or not; it may have gone already."""
 
+    def data_within(self, cluster: str) -> list[Existing]:
+        """Return data that outlives nodes and that only they can reach."""
+        return []
+
     def remove_data(self, cluster: str) -> None:
-        """Remove data that outlives nodes and that only they can reach.
+        """Remove what `data_within` names.
 
         Asked for by `gpubed down` alone, before anything else goes, and not if data is to stay.
         """

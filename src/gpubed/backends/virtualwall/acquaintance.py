@@ -43,6 +43,12 @@ def load(cluster: ClusterPaths, name: str) -> dict[str, Any] | None:
         return None
 
 
+def everyone(cluster: ClusterPaths) -> list[tuple[str, dict[str, Any]]]:
+    """Return all nodes that are known, by name, with what is known of them."""
+    names = sorted(path.stem for path in _path(cluster, "").parent.glob("*.json"))
+    return [(name, known) for name in names if (known := load(cluster, name))]
+
+
 def forget(cluster: ClusterPaths, name: str) -> None:
     """Forget a node."""
     _path(cluster, name).unlink(missing_ok=True)

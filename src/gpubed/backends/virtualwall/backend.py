@@ -75,8 +75,14 @@ class VirtualWallBackend(Backend):
 
         census.remove(thing)
 
+    def data_within(self, cluster: str) -> list[Existing]:
+        """Return the cluster's part of the folder that the testbed mounts on its nodes."""
+        from gpubed.backends.virtualwall import shared
+
+        return shared.existing(cluster)
+
     def remove_data(self, cluster: str) -> None:
-        """Remove the cluster's part of the folder that the testbed mounts on its nodes."""
+        """Remove that part, through a node."""
         from gpubed.backends.virtualwall import shared
 
         shared.remove(cluster)

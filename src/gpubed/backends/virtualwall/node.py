@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from gpubed import allocation, host_keys
 from gpubed.allocation import Hop, Node
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties, is_unknown
-from gpubed.backends.virtualwall import acquaintance, bastion, proof
+from gpubed.backends.virtualwall import acquaintance, bastion, proof, shared
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import connect
@@ -122,6 +122,8 @@ class NodeDriver(Driver):
         except (Unreachable, CommandFailed) as error:
             raise NodeFailed(error.message, error.hint) from None
         acquaintance.save(cluster, node.name, result)
+        if node.shared:
+            shared.note(cluster, node.uuid, node.shared.folder, node.shared.path)
         return given.sliver, result
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002

@@ -1,23 +1,36 @@
 """The folder that the testbed mounts on all nodes: a cluster's part of it outlives its nodes.
 
 Nodes come and go with every change of the request, and what a researcher wrote stays. Only
-`gpubed down` removes it, through the head, while there is one.
+`gpubed down` removes it, through a node, while there is one. Which part it is, is written down
+when nodes get it: by then, the specification may say something else.
 """
 
 from __future__ import annotations
 
-from gpubed import progress
-from gpubed import spec as specs
+from pydantic import BaseModel, ConfigDict
+
+from gpubed import files, progress, reading
 from gpubed.allocation import Node
-from gpubed.backends.virtualwall import acquaintance, journal
+from gpubed.backends.base import Existing
+from gpubed.backends.virtualwall import acquaintance
 from gpubed.backends.virtualwall.config import Config
 from gpubed.errors import GpubedError
-from gpubed.paths import Project
-from gpubed.plan import plan
+from gpubed.paths import ClusterPaths, Project
 from gpubed.spec import ClusterSpec
 from gpubed.ssh import SSH
 
+_FILE = "shared_folder.json"
 _REMOVE_S = 600.0
+
+
+class _Part(BaseModel):
+    """A cluster's part of the folder, and where nodes see it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    uuid: str
+    folder: str
+    path: str
 
 
 def folder(spec: ClusterSpec) -> str | None:
@@ -33,22 +46,41 @@ def part(folder_: str, uuid: str) -> str:
     return f"{folder_}/gpubed-{uuid}"
 
 
+def note(cluster: ClusterPaths, uuid: str, folder_: str, path: str) -> None:
+    """Write down that nodes have a part of the folder."""
+    had = _Part(uuid=uuid, folder=folder_, path=path)
+    files.write(cluster.state / _FILE, had.model_dump_json().encode())
+
+
+def existing(cluster: str) -> list[Existing]:
+    """Return the cluster's part, if it has one."""
+    had = _noted(Project.find().cluster(cluster))
+    return [Existing("shared folder", had.folder, had.folder, had.uuid, data=True)] if had else []
+
+
 def remove(cluster: str) -> None:
-    """Remove a cluster's part; where its head does not answer any more, say what stays."""
+    """Remove a cluster's part; where no node answers any more, say what stays."""
     paths = Project.find().cluster(cluster)
-    wanted, _ = specs.check(paths.spec)
-    known = journal.load(paths)
-    if wanted is None or known is None or not isinstance(wanted.backend, Config):
+    had = _noted(paths)
+    if had is None:
         return
-    shared, head = folder(wanted), plan(wanted).nodes[0].name
-    met = acquaintance.load(paths, head)
-    if shared is None or met is None:
-        return
-    doomed = part(shared, known.uuid)
-    door = Node.model_validate({"name": head, "group": "", "role": "head", **met})
+    why = "there is no node through which it could be reached"
+    for name, met in acquaintance.everyone(paths):
+        door = Node.model_validate({"name": name, "group": "", "role": "head", **met})
+        try:
+            with SSH(door, paths) as ssh:
+                ssh.run("sudo -n umount -l %s", had.path, check=False)
+                ssh.run("sudo -n rm -rf --one-file-system %s", had.folder, timeout=_REMOVE_S)
+        except GpubedError as error:
+            why = error.message
+        else:
+            (paths.state / _FILE).unlink()
+            return
+    progress.emit("note", message=f"{had.folder} stays on the testbed: {why}")
+
+
+def _noted(cluster: ClusterPaths) -> _Part | None:
     try:
-        with SSH(door, paths) as ssh:
-            ssh.run("sudo -n umount -l %s", wanted.storage.shared.path, check=False)
-            ssh.run("sudo -n rm -rf --one-file-system %s", doomed, timeout=_REMOVE_S)
-    except GpubedError as error:
-        progress.emit("note", message=f"{doomed} stays on the testbed: {error.message}")
+        return reading.file(cluster.state / _FILE).json(_Part)
+    except reading.Unreadable:
+        return None
