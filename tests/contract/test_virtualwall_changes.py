@@ -210,6 +210,16 @@ def test_down_asks_for_the_data_and_may_keep_it(server, wall):
     assert wall.json("audit", *wall.engine)["uuid"] == uuid
 
 
+def test_down_takes_the_data_of_a_former_version_along(server, wall):
+    """It did not write down what nodes were given: the specification tells then."""
+    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 1}]))
+    wall.json("up", "-y", *wall.engine)
+    uuid = wall.json("audit", *wall.engine)["uuid"]
+    (wall.state / "shared_folder.json").unlink()
+    wall.call("down", "-y", *wall.engine)
+    assert [c for c in removals(server) if c.endswith(f" /proj/p/gpubed-{uuid}")]
+
+
 def _doomed(wall):
     """Return the slice and nodes that the plan takes away."""
     steps = wall.json("plan", *wall.engine)["changes"]

@@ -1,6 +1,7 @@
 """An allocation and a plan that no testbed made, for tests of pure functions."""
 
 from gpubed.allocation import Allocation
+from gpubed.paths import Project
 from gpubed.plan import plan
 from gpubed.spec import model
 
@@ -40,3 +41,13 @@ def sample_allocation(cluster):
             "one_host": True,
         }
     )
+
+
+def granted_cluster(root, name="lab"):
+    """Write a project with a cluster of three local nodes that is up; return its paths."""
+    paths = Project(root).cluster(name)
+    for folder in (paths.spec.parent, paths.state):
+        folder.mkdir(parents=True)
+    paths.spec.write_text("version: 1\nbackend: {type: local}\nnodes: [{count: 3}]\n")
+    paths.allocation.write_text(sample_allocation(sample_plan()).model_dump_json())
+    return paths

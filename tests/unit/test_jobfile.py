@@ -6,8 +6,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli, health, jobfile, jobs, registry
 from gpubed.errors import GpubedError, UsageError
-from gpubed.paths import Project
-from support.samples import sample_allocation, sample_plan
+from support.samples import granted_cluster
 
 WHOLE = {
     "schema": "gpubed/job/1",
@@ -83,11 +82,7 @@ def test_a_faulty_description_is_named_with_its_line(described, changes, says):
     ],
 )
 def test_a_wrong_argument_ends_before_anything_starts(tmp_path, monkeypatch, job, given, says):
-    paths = Project(tmp_path).cluster("lab")
-    for folder in (paths.spec.parent, paths.state):
-        folder.mkdir(parents=True)
-    paths.spec.write_text("version: 1\nbackend: {type: local}\nnodes: [{count: 3}]\n")
-    paths.allocation.write_text(sample_allocation(sample_plan()).model_dump_json())
+    paths = granted_cluster(tmp_path)
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     monkeypatch.setattr(health, "usable", lambda *_: pytest.fail("nodes were asked"))
     with pytest.raises(UsageError) as refused:

@@ -7,8 +7,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from gpubed import cli, services, stack
-from gpubed.paths import Project
-from support.samples import sample_allocation, sample_plan
+from support.samples import granted_cluster
 
 HANDS_OVER = {"ssh"}  # another program speaks in its place
 
@@ -32,11 +31,7 @@ def test_a_verb_has_json(name, verb):
 @pytest.fixture
 def document(tmp_path, monkeypatch):
     """A function that returns what a verb prints with `--json`, and nothing besides."""
-    paths = Project(tmp_path).cluster("lab")
-    for folder in (paths.spec.parent, paths.state):
-        folder.mkdir(parents=True)
-    paths.spec.write_text("version: 1\nbackend: {type: local}\nnodes: [{count: 3}]\n")
-    paths.allocation.write_text(sample_allocation(sample_plan()).model_dump_json())
+    granted_cluster(tmp_path)
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
 
     def call(*words):

@@ -10,9 +10,10 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from gpubed import files, progress, reading
+from gpubed import spec as specs
 from gpubed.allocation import Node
 from gpubed.backends.base import Existing
-from gpubed.backends.virtualwall import acquaintance
+from gpubed.backends.virtualwall import acquaintance, journal
 from gpubed.backends.virtualwall.config import Config
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths, Project
@@ -74,7 +75,7 @@ def remove(cluster: str) -> None:
         except GpubedError as error:
             why = error.message
         else:
-            (paths.state / _FILE).unlink()
+            (paths.state / _FILE).unlink(missing_ok=True)
             return
     progress.emit("note", message=f"{had.folder} stays on the testbed: {why}")
 
@@ -83,4 +84,15 @@ def _noted(cluster: ClusterPaths) -> _Part | None:
     try:
         return reading.file(cluster.state / _FILE).json(_Part)
     except reading.Unreadable:
+        return _unnoted(cluster)
+
+
+def _unnoted(cluster: ClusterPaths) -> _Part | None:
+    """Return what a version that did not write it down gave to nodes, as far as one can tell."""
+    wanted, known = specs.check(cluster.spec)[0], journal.load(cluster)
+    if wanted is None or known is None or not isinstance(wanted.backend, Config):
         return None
+    shared, path = folder(wanted), wanted.storage.shared.path
+    if shared is None:
+        return None
+    return _Part(uuid=known.uuid, folder=part(shared, known.uuid), path=path)
