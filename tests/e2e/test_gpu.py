@@ -122,7 +122,7 @@ def test_horovod_was_built_for_nccl(cluster):
 
 
 def test_a_job_has_a_rank_per_gpu_and_says_that_no_gpu_computed(cluster):
-    result = cluster.json("run", "digits", "--set", "epochs=12")
+    result = cluster.json("run", "digits", "--set", "epochs=20")
     assert (result["status"], result["world_size"]) == ("ok", sum(asked(cluster).values()))
     assert result["simulated"] is True
     assert result["device"].startswith("cpu (simulated ")
@@ -131,13 +131,13 @@ def test_a_job_has_a_rank_per_gpu_and_says_that_no_gpu_computed(cluster):
 def test_a_job_in_containers_sees_the_gpus_that_were_asked_for(cluster, rank_image):
     image, archive = rank_image(SUITES[cluster.spec["nodes"][0]["image"]])
     cluster.json("image", image, "--archive", str(archive))
-    result = cluster.json("run", "digits", "--set", "epochs=12", "--container", image)
+    result = cluster.json("run", "digits", "--set", "epochs=20", "--container", image)
     assert (result["status"], result["world_size"]) == ("ok", sum(asked(cluster).values()))
     assert result["simulated"] is True
 
 
 def test_a_job_under_slurm_gets_its_gpus(cluster):
-    result = cluster.json("run", "digits", "--set", "epochs=12", "--launcher", "slurm")
+    result = cluster.json("run", "digits", "--set", "epochs=20", "--launcher", "slurm")
     assert (result["status"], result["world_size"]) == ("ok", sum(asked(cluster).values()))
     offered = cluster.node("head", "sinfo --Node --noheader --format='%N %G'")
     counts = {

@@ -58,7 +58,7 @@ def test_own_hosts_become_a_verified_gpu_cluster(cluster):
 
 
 def test_a_rank_per_gpu_that_was_asked_for(cluster):
-    result = cluster.json("run", "digits", "--set", "epochs=12")
+    result = cluster.json("run", "digits", "--set", "epochs=20")
     assert (result["status"], result["world_size"], result["simulated"]) == ("ok", 4, True)
 
 
