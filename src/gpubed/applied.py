@@ -20,13 +20,19 @@ _BEGUN, _AGAIN = "begun", "begun-again"
 
 
 def missing(
-    cluster: ClusterPaths, allocation: Allocation, fingerprints: Mapping[str, str]
-) -> set[str]:
-    """Return the roles that some node does not have in the wanted version."""
-    stale: set[str] = set()
+    cluster: ClusterPaths, allocation: Allocation, fingerprints: Mapping[str, Mapping[str, str]]
+) -> dict[str, list[str]]:
+    """Return the nodes that do not have a role in the wanted version, by role.
+
+    Args:
+        fingerprints: The wanted versions, by node and role.
+    """
+    stale: dict[str, list[str]] = {}
     for node in allocation.nodes:
         done = _record(cluster, node.id)
-        stale |= {role for role, wanted in fingerprints.items() if done.get(role) != wanted}
+        for role, wanted in fingerprints[node.name].items():
+            if done.get(role) != wanted:
+                stale.setdefault(role, []).append(node.name)
     return stale
 
 

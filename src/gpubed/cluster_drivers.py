@@ -47,7 +47,7 @@ def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -
     lends = not isinstance(registry.backend(cluster.backend), JobTestbed)
     configured = cluster.spec.configure and lends
 
-    def wanted(data: dict[str, Any]) -> dict[str, str]:
+    def wanted(data: dict[str, Any]) -> dict[str, dict[str, str]]:
         return roles.fingerprints(cluster, Allocation.model_validate(data), folder)
 
     inputs = {
@@ -134,7 +134,7 @@ class _ConfigurationDriver(Driver):
         return Change(update=sorted(stale))
 
     def _stale(self, cluster: ClusterPaths, allocation: Allocation, news: Properties) -> set[str]:
-        stale = applied.missing(cluster, allocation, news["fingerprints"])
+        stale = set(applied.missing(cluster, allocation, news["fingerprints"]))
         verified = None
         with suppress(Unreadable):  # then it is as if there were none
             verified = Verification.last(cluster.verification)

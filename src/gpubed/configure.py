@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 import ansible_runner
 
-from gpubed import paths, runlock
+from gpubed import files, paths, runlock
 from gpubed.allocation import load as load_allocation
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
@@ -58,6 +59,7 @@ def configure(
     *,
     tags: Iterable[str] = (),
     limit: str | None = None,
+    due: Mapping[str, Sequence[str]] | None = None,
     check: bool = False,
     playbook: str = "site.yml",
 ) -> Outcome:
@@ -67,6 +69,7 @@ def configure(
         cluster: The cluster; its inventory must have been rendered.
         tags: Roles to apply; all when empty.
         limit: Ansible host pattern.
+        due: The nodes to apply a role on, by role; all roles on all nodes when None.
         check: Report what would change, change nothing.
         playbook: File in `playbooks/`.
 
@@ -76,14 +79,14 @@ def configure(
         Locked: Another configuration of the cluster does not end.
     """
     with runlock.locked(cluster.state / "configure.lock", "configure", _WAIT_FOR_OTHER_RUN):
-        watcher = _Watcher()
+        watcher, folder = _Watcher(), _private_folder(cluster)
         runner = ansible_runner.run(
-            private_data_dir=str(_private_folder(cluster)),
+            private_data_dir=str(folder),
             project_dir=str(paths.assets() / "playbooks"),
             playbook=str(paths.assets() / "playbooks" / playbook),
             inventory=str(cluster.inventory),
             envvars=environment(),
-            cmdline=_options(tags, limit, check),
+            cmdline=shlex.join(_options(tags, limit, check) + where(folder, due)),
             event_handler=watcher.handle,
             rotate_artifacts=_KEEP,
             suppress_env_files=True,
@@ -126,7 +129,7 @@ def _private_folder(cluster: ClusterPaths) -> Path:
     return folder
 
 
-def _options(tags: Iterable[str], limit: str | None, check: bool) -> str:
+def _options(tags: Iterable[str], limit: str | None, check: bool) -> list[str]:
     words = []
     if chosen := ",".join(sorted(tags)):
         words += ["--tags", chosen]
@@ -134,7 +137,17 @@ def _options(tags: Iterable[str], limit: str | None, check: bool) -> str:
         words += ["--limit", limit]
     if check:
         words += ["--check", "--diff"]
-    return " ".join(words)
+    return words
+
+
+def where(folder: Path, due: Mapping[str, Sequence[str]] | None) -> list[str]:
+    """Return the options that apply roles only where they are due (`playbooks/tasks/role.yml`)."""
+    if due is None:
+        return []
+    told = folder / "due.json"  # of many nodes: too long for a command line
+    files.write(told, json.dumps({"gpubed_due": due}).encode())
+    nodes = dict.fromkeys(name for names in due.values() for name in names)
+    return ["--extra-vars", f"@{told}", "--limit", ",".join(nodes)]
 
 
 def _keep_log(cluster: ClusterPaths, stdout: Path) -> Path:

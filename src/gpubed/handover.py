@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpubed import applied, configure, inventory, metrics, roles, secret, unfinished, verify
+from gpubed import applied, configure, due, inventory, metrics, roles, secret, unfinished, verify
 from gpubed.allocation import Allocation
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
@@ -15,7 +15,7 @@ from gpubed.verification import Verification
 def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
     """Make the nodes of an allocation a verified cluster.
 
-    Only roles that some node lacks in the wanted version are applied.
+    Only roles that are due are applied, where they are due.
 
     Raises:
         ConfigurationFailed: A role failed.
@@ -34,13 +34,10 @@ def _configure(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation)
     for node in allocation.nodes:
         with SSH(node, cluster) as ssh:
             ssh.wait_ready()
-    wanted = roles.fingerprints(plan, allocation, cluster.inventory)
-    stale = applied.missing(cluster, allocation, wanted)
-    if stale:
-        whole = stale == set(wanted)
-        configure.configure(cluster, tags=() if whole else stale)
-        left = applied.missing(cluster, allocation, wanted)
-        if left:
+    if due_roles := due.now(cluster, plan, allocation):
+        emit("roles", roles=due.document(due_roles))
+        configure.configure(cluster, due=due_roles)
+        if left := due.now(cluster, plan, allocation):
             raise GpubedError(f"roles did not record that they were applied: {sorted(left)}")
 
 

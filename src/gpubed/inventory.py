@@ -43,7 +43,9 @@ def is_rendered(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
 def _texts(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[Path, str]:
     if not allocation.nodes:
         return {paths.allocation: allocation.model_dump_json(indent=2) + "\n"}
-    given = {"all": {"vars": variables(plan, allocation, paths)}}
+    versions = roles.fingerprints(plan, allocation, paths.inventory)
+    own = {node: {"gpubed_fingerprints": of_roles} for node, of_roles in versions.items()}
+    given = {"all": {"vars": variables(plan, allocation), "hosts": own}}
     mark = _MARK.format(paths.name)
     return {
         paths.allocation: allocation.model_dump_json(indent=2) + "\n",
@@ -79,7 +81,7 @@ def _host(node: Node) -> dict[str, Any]:
     }
 
 
-def variables(plan: ClusterPlan, allocation: Allocation, paths: ClusterPaths) -> dict[str, Any]:
+def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
     """Return the variables of all hosts: the cluster's facts and every role's inputs."""
     networks = {
         "control": allocation.control.model_dump(mode="json"),
@@ -101,7 +103,6 @@ def variables(plan: ClusterPlan, allocation: Allocation, paths: ClusterPaths) ->
         "gpubed_nodes": [_member(node) for node in allocation.nodes],
         "gpubed_networks": networks,
         "gpubed_phases": roles.by_phase(plan),
-        "gpubed_fingerprints": roles.fingerprints(plan, allocation, paths.inventory),
         **roles.variables(plan),
     }
 

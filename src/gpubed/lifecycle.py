@@ -15,6 +15,7 @@ from gpubed import allocation as allocations
 from gpubed import (
     applied,
     condition,
+    due,
     handover,
     health,
     identities,
@@ -31,6 +32,7 @@ from gpubed import lease as leases
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Backend, Existing, Fault, JobTestbed
 from gpubed.condition import Condition
+from gpubed.due import Due
 from gpubed.engine import LogEvent, ResourceEvent, Result
 from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.hardware import facts as hardware
@@ -76,6 +78,23 @@ class Removal:
     others: list[Existing]
 
 
+@dataclass(frozen=True)
+class Preview:
+    """What `up` would do.
+
+    Attributes:
+        plan: What is wanted.
+        steps: What becomes of the resources.
+        damage: What is wrong now and will be put right, a line each.
+        roles: The nodes on which roles will be applied, by role.
+    """
+
+    plan: ClusterPlan
+    steps: Result
+    damage: Sequence[str]
+    roles: Due
+
+
 def doomed(planned: Result) -> list[ResourceEvent]:
     """Return the steps of a plan that delete or replace something; data comes first.
 
@@ -107,18 +126,38 @@ def _kind(step: ResourceEvent) -> str:
     return step.type.rsplit(":", 1)[-1]
 
 
-def preview(cluster: ClusterPaths, engine: EngineName) -> tuple[ClusterPlan, Result, Sequence[str]]:
-    """Compute what `up` would do; nothing is changed.
-
-    Returns:
-        The plan, its steps, and what is wrong now and will be put right, a line each.
-    """
+def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
+    """Compute what `up` would do; nothing is changed."""
     wanted = from_file(cluster.spec)
-    registry.backend(wanted.backend).require_engine(engine)
+    backend = registry.backend(wanted.backend)
+    backend.require_engine(engine)
     cluster.project.prepare()
-    damage = _damage(cluster, wanted, registry.backend(wanted.backend))
+    damage = _damage(cluster, wanted, backend)
     planned = Stack(cluster, engine).preview(_emit, refresh=damage is not None)
-    return wanted, planned, damage[1].words if damage else []
+    found = damage[1] if damage else None
+    configures = wanted.spec.configure and not isinstance(backend, JobTestbed)
+    return Preview(
+        wanted,
+        planned,
+        found.words if found else [],
+        _foreseen(cluster, wanted, planned, found) if configures else {},
+    )
+
+
+def _foreseen(
+    cluster: ClusterPaths, wanted: ClusterPlan, planned: Result, found: Condition | None
+) -> Due:
+    granted = None
+    with suppress(GpubedError):
+        granted = allocations.load(cluster.allocation)
+    return due.foreseen(
+        cluster,
+        wanted,
+        granted,
+        anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
+        cut=_unconfigured(found) if found else (),
+        broken=_unserved(found) if found else (),
+    )
 
 
 def up(
@@ -277,9 +316,16 @@ def _prepare_repair(cluster: ClusterPaths, granted: Allocation, found: Condition
     """Let what is damaged count as not configured, and nothing as verified."""
     for line in found.words:
         progress.emit("note", message=line)
-    cut = [name for name, state in found.damaged.items() if state in ("cut", "unshaped")]
-    applied.forget(cluster, granted, cut, {_ROLES[name] for name in found.broken})
+    applied.forget(cluster, granted, _unconfigured(found), _unserved(found))
     cluster.verification.unlink(missing_ok=True)
+
+
+def _unconfigured(found: Condition) -> list[str]:
+    return [name for name, state in found.damaged.items() if state in ("cut", "unshaped")]
+
+
+def _unserved(found: Condition) -> set[str]:
+    return {_ROLES[name] for name in found.broken}
 
 
 def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:

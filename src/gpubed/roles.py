@@ -1,8 +1,8 @@
 """Roles: which are on, in what order, with which variables, in which version.
 
 A role tells this in its own `meta/gpubed.yml`, so a new role is a new folder.
-The fingerprint of a role covers all that decides its effect on a node; equal
-fingerprints mean that applying the role again would change nothing.
+The fingerprint of a role on a node covers all that decides its effect there, and nothing
+else; equal fingerprints mean that applying the role again would change nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jinja2.nativetypes import NativeEnvironment
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from gpubed import paths, reading, registry
-from gpubed.allocation import Allocation
+from gpubed.allocation import Allocation, Node
 from gpubed.plan import ClusterPlan
 
 Phase = Literal["base", "accelerator", "fabric", "storage", "runtime", "services", "verify"]
@@ -33,8 +33,10 @@ PHASES: tuple[Phase, ...] = (
     "services",
     "verify",
 )
+Part = Literal["head", "nodes", "networks", "rates"]
 # Templates may pick whole models out of the specification; variables are plain data.
 _PLAIN = TypeAdapter[Any](Any)
+_PARTS = TypeAdapter(tuple[Part, ...])
 _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
 
 
@@ -46,6 +48,10 @@ class RoleMeta(BaseModel):
         after: Roles of the same phase that must come first.
         when: Template that says whether the role is on.
         variables: Role inputs, templates over `spec`, `plan` and `recipe`.
+        reads: What of the cluster counts for a node beside the node itself, or a template that
+            gives it: the `head` (its addresses and keys; its name is known to all), all `nodes`,
+            the `networks`, the `rates` of links. A role that reads all nodes is applied on all
+            of them together.
         secrets: Random secrets that must exist on the controller beforehand.
         sources: Folders outside the role that it installs from.
     """
@@ -56,6 +62,7 @@ class RoleMeta(BaseModel):
     after: tuple[str, ...] = ()
     when: bool | str = True
     variables: dict[str, Any] = {}
+    reads: tuple[Part, ...] | str = ()
     secrets: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
@@ -90,24 +97,38 @@ def secrets(plan: ClusterPlan) -> set[str]:
     return {name for role in active(plan) for name in meta(role).secrets}
 
 
-def fingerprints(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> dict[str, str]:
-    """Return the fingerprint of each role that is on.
+def reads(plan: ClusterPlan, role: str) -> tuple[Part, ...]:
+    """Return what of the cluster one role reads beside the node that it is applied on."""
+    return _PARTS.validate_python(_renderer(plan)(meta(role).reads))
 
-    It covers the role's files, its variables, the nodes and what the user put
-    into the inventory's own group_vars and host_vars.
+
+def fingerprints(
+    plan: ClusterPlan, allocation: Allocation, inventory: Path
+) -> dict[str, dict[str, str]]:
+    """Return the fingerprint of each role that is on, by node and role.
+
+    It covers the role's files and variables, the node, what the role reads of the others and
+    of the networks, and what the user put into the inventory's own group_vars and into the
+    node's host_vars.
     """
-    shared = [
-        [node.model_dump(mode="json", exclude={"via"}) for node in allocation.nodes],
-        allocation.experiment and allocation.experiment.model_dump(mode="json"),
-        registry.recipe(plan.spec.recipe),
-        _files_digest(_user_variables(inventory), inventory),
-        _files_digest((paths.assets() / "playbooks").glob("*.yml"), paths.assets()),
+    everywhere = [
+        _known_to_all(allocation),
+        _files_digest(_user_variables(inventory / "group_vars"), inventory),
+        _files_digest((paths.assets() / "playbooks").rglob("*.yml"), paths.assets()),
     ]
-    render = _renderer(plan)
-    return {
-        role: _digest([_role_digest(role), render(meta(role).variables), shared])
+    parts = _parts(allocation)
+    of_roles = {
+        role: _digest(
+            [
+                _role_digest(role),
+                inputs(plan, role),
+                {part: parts[part] for part in reads(plan, role)},
+                everywhere,
+            ]
+        )
         for role in active(plan)
     }
+    return {node.name: _on_node(of_roles, node, inventory) for node in allocation.nodes}
 
 
 def active(plan: ClusterPlan) -> list[str]:
@@ -145,10 +166,39 @@ def _renderer(plan: ClusterPlan) -> Any:
     return render
 
 
-def _user_variables(inventory: Path) -> list[Path]:
-    found = [*inventory.glob("group_vars/**/*"), *inventory.glob("host_vars/**/*")]
-    former = inventory / "group_vars" / "all" / "gpubed.yml"  # gpubed's own, of an older release
-    return [path for path in found if path.is_file() and path != former]
+def _on_node(of_roles: Mapping[str, str], node: Node, inventory: Path) -> dict[str, str]:
+    own = [_node(node), _host_digest(inventory, node.name)]
+    return {role: _digest([digest, own]) for role, digest in of_roles.items()}
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return node.model_dump(mode="json", exclude={"via"})
+
+
+def _known_to_all(allocation: Allocation) -> list[Any]:
+    head = allocation.head
+    return [allocation.cluster, head.name, head.user, bool(head.via)]
+
+
+def _parts(allocation: Allocation) -> dict[Part, Any]:
+    networks = (allocation.control, allocation.experiment)
+    return {
+        "head": _node(allocation.head),
+        "nodes": [_node(node) for node in allocation.nodes],
+        "networks": [net and net.model_dump(mode="json", exclude={"rate_bps"}) for net in networks],
+        "rates": [net and net.rate_bps for net in networks],
+    }
+
+
+def _user_variables(folder: Path) -> list[Path]:
+    former = folder / "all" / "gpubed.yml"  # gpubed's own, of an older release
+    return [path for path in folder.rglob("*") if path.is_file() and path != former]
+
+
+def _host_digest(inventory: Path, node: str) -> str:
+    folder = inventory / "host_vars"
+    found = [(path, path.relative_to(folder).parts[0]) for path in _user_variables(folder)]
+    return _files_digest((path for path, top in found if node in (top, Path(top).stem)), inventory)
 
 
 def _role_digest(role: str) -> str:

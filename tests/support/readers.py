@@ -284,7 +284,7 @@ def _facts(data, folder):
 def _applied(data, folder):
     cluster = _cluster(folder)
     _file(cluster.applied / f"{NODE.id}.json", data)
-    applied.missing(cluster, ALLOCATION, {"base": "1"})
+    applied.missing(cluster, ALLOCATION, {node.name: {"base": "1"} for node in ALLOCATION.nodes})
 
 
 def _run_lock(data, folder):

@@ -27,6 +27,8 @@ def sample_allocation(cluster):
             "control_address": str(node.control_address),
             "experiment_address": str(node.experiment_address),
             "host_keys": [f"ssh-ed25519 KEY{node.index}"],
+            "slots": node.slots,
+            "gpus": node.gpus,
         }
         for node in cluster.nodes
     ]
@@ -37,7 +39,10 @@ def sample_allocation(cluster):
             "backend": "local",
             "nodes": nodes,
             "control": {"subnet": str(cluster.control.subnet)},
-            "experiment": {"subnet": str(cluster.experiment.subnet), "rate_bps": 200_000_000},
+            "experiment": {
+                "subnet": str(cluster.experiment.subnet),
+                "rate_bps": cluster.experiment.rate_bps,
+            },
             "one_host": True,
         }
     )

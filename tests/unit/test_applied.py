@@ -13,6 +13,7 @@ from gpubed import applied
 from gpubed.paths import Project
 from support.samples import sample_allocation, sample_plan
 
+NODES = ["node-0", "node-1", "node-2"]
 ROOT = Path(__file__).parents[2]
 ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
 
@@ -36,11 +37,12 @@ def record(cluster, tmp_path):
                 for state in states
             )
         )
-        common = {"gpubed_state_dir": str(cluster.state), "gpubed_fingerprints": fingerprints}
-        hosts = {node.name: {"gpubed_node_id": node.id} for node in allocation.nodes}
-        known = {key: value for key, value in common.items() if key not in without}
+        common = {"gpubed_state_dir": str(cluster.state)}
+        own = {"gpubed_fingerprints": fingerprints}
+        known = {key: value for key, value in own.items() if key not in without}
+        hosts = {node.name: {"gpubed_node_id": node.id, **known} for node in allocation.nodes}
         inventory = tmp_path / "hosts.json"
-        inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": known}}))
+        inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": common}}))
         plugins = str(ROOT / "playbooks" / "action_plugins")
         return subprocess.run(
             [str(ANSIBLE), "-i", str(inventory), str(playbook), *words],
@@ -54,22 +56,32 @@ def record(cluster, tmp_path):
     return record
 
 
-def test_a_role_counts_once_every_node_has_it(cluster, record):
+@pytest.fixture
+def missing(cluster, record):
+    """Return where roles are missing, with the same versions wanted on all nodes."""
+
+    def missing(wanted):
+        return applied.missing(cluster, record.allocation, dict.fromkeys(NODES, wanted))
+
+    return missing
+
+
+def test_a_role_counts_once_every_node_has_it(missing, record):
     wanted = {"base": "1", "firewall": "7"}
-    assert applied.missing(cluster, record.allocation, wanted) == {"base", "firewall"}
+    assert missing(wanted) == {"base": NODES, "firewall": NODES}
     assert record("base", wanted).returncode == 0
-    assert applied.missing(cluster, record.allocation, wanted) == {"firewall"}
+    assert missing(wanted) == {"firewall": NODES}
     assert record("firewall", wanted, "--limit", "node-0").returncode == 0
-    assert applied.missing(cluster, record.allocation, wanted) == {"firewall"}
+    assert missing(wanted) == {"firewall": NODES[1:]}
     assert record("firewall", wanted).returncode == 0
-    assert applied.missing(cluster, record.allocation, wanted) == set()
-    assert applied.missing(cluster, record.allocation, {**wanted, "base": "2"}) == {"base"}
+    assert missing(wanted) == {}
+    assert missing({**wanted, "base": "2"}) == {"base": NODES}
 
 
-def test_check_mode_and_unknown_roles_record_nothing(cluster, record):
+def test_check_mode_and_unknown_roles_record_nothing(missing, record):
     assert record("base", {"base": "1"}, "--check").returncode == 0
     assert record("other", {"base": "1"}).returncode == 0
-    assert applied.missing(cluster, record.allocation, {"base": "1"}) == {"base"}
+    assert missing({"base": "1"}) == {"base": NODES}
 
 
 def test_an_inventory_that_was_not_rendered_is_refused(record):
@@ -85,7 +97,7 @@ def test_nodes_that_are_gone_are_forgotten(cluster, record):
     assert [path.stem for path in cluster.applied.glob("*.json")] == [rest.nodes[0].id]
 
 
-def test_a_role_that_was_begun_and_not_done_is_noticed_by_the_next_run(cluster, record):
+def test_a_role_that_was_begun_and_not_done_is_noticed_by_the_next_run(missing, record):
     wanted = {"base": "1"}
 
     def changed(*states, words=()):
@@ -94,12 +106,12 @@ def test_a_role_that_was_begun_and_not_done_is_noticed_by_the_next_run(cluster, 
 
     assert changed("done") == {0}
     assert changed("begun", "begun") == {0}
-    assert applied.missing(cluster, record.allocation, wanted) == {"base"}
+    assert missing(wanted) == {"base": NODES}
     assert changed("begun", words=["--check"]) == {0}
     assert changed("begun", "begun") == {2}, "every part of the role is told"
     assert changed("begun", "done") == {1}, "and again, until it is done"
     assert changed("begun", "done") == {0}
-    assert applied.missing(cluster, record.allocation, wanted) == set()
+    assert missing(wanted) == {}
 
 
 @pytest.mark.parametrize("ending", [["begun"], ["begun", "done"]])
@@ -112,10 +124,9 @@ def test_what_is_repaired_is_told_to_its_services(cluster, record, ending):
 
 
 @pytest.mark.parametrize(("ending", "told"), [(["begun"], "1"), (["begun", "done"], "0")])
-def test_a_node_that_was_cut_keeps_what_was_not_finished(cluster, record, ending, told):
+def test_a_node_that_was_cut_keeps_what_was_not_finished(cluster, missing, record, ending, told):
     record("base", {"base": "1"}, states=ending)
-    names = [node.name for node in record.allocation.nodes]
-    applied.forget(cluster, record.allocation, names, ())
-    assert applied.missing(cluster, record.allocation, {"base": "1"}) == {"base"}
+    applied.forget(cluster, record.allocation, NODES, ())
+    assert missing({"base": "1"}) == {"base": NODES}
     recap = record("base", {"base": "1"}, states=["begun", "done"]).stdout
     assert set(re.findall(r"changed=(\d+)", recap)) == {told}

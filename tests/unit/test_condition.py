@@ -80,9 +80,10 @@ def test_what_was_cut_is_configured_again(found, tmp_path):
     cluster.applied.mkdir(parents=True)
     for node in found.granted.nodes:
         (cluster.applied / f"{node.id}.json").write_text('{"base": "1", "jupyterlab": "2"}')
-    wanted = {"base": "1", "jupyterlab": "2"}
-    assert applied.missing(cluster, found.granted, wanted) == set()
+    names = [node.name for node in found.granted.nodes]
+    wanted = {name: {"base": "1", "jupyterlab": "2"} for name in names}
+    assert applied.missing(cluster, found.granted, wanted) == {}
     applied.forget(cluster, found.granted, (), {"jupyterlab"})
-    assert applied.missing(cluster, found.granted, wanted) == {"jupyterlab"}
+    assert applied.missing(cluster, found.granted, wanted) == {"jupyterlab": names}
     applied.forget(cluster, found.granted, ["node-1"], ())
-    assert applied.missing(cluster, found.granted, wanted) == set(wanted)
+    assert applied.missing(cluster, found.granted, wanted)["base"] == ["node-1"]

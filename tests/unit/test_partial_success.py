@@ -10,7 +10,7 @@ import pytest
 from gpubed import registry, resources
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Driver, NodeFailed
-from gpubed.backends.component import allocation
+from gpubed.backends.granted import allocation
 from gpubed.errors import Refused
 from support.samples import sample_plan
 

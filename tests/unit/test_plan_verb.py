@@ -25,6 +25,19 @@ def test_every_step_is_in_the_log(cluster):
     assert {c["urn"] for c in document["changes"]} <= {step["urn"] for step in steps}
 
 
+def test_the_roles_are_named_with_the_nodes_that_they_come_to(tmp_path):
+    cluster = Cluster(tmp_path, "lab")
+    names = ["node-0", "node-1", "node-2"]
+    found = cluster.json("plan", "--engine", "embedded")["roles"]
+    assert {"name": "firewall", "nodes": names} in found
+    said = cluster.call("plan", "--engine", "embedded").stdout
+    assert f"apply    {', '.join(role['name'] for role in found)} on {', '.join(names)}" in said
+
+
+def test_bare_nodes_get_no_roles(cluster):
+    assert cluster.json("plan", "--engine", "embedded")["roles"] == []
+
+
 def test_a_testbed_without_leases_costs_no_node_hours(cluster):
     assert "node-hours" not in cluster.call("plan", "--engine", "embedded").stdout
     document = cluster.json("plan", "--engine", "embedded")

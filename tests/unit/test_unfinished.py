@@ -57,8 +57,7 @@ def hand_over(cluster, monkeypatch):
             monkeypatch.setattr(f"gpubed.{module}.{name}", stand_in(name))
         monkeypatch.setattr(handover, "render", stand_in("render"))
         monkeypatch.setattr("gpubed.ssh.SSH.wait_ready", stand_in("wait_ready"))
-        monkeypatch.setattr("gpubed.roles.fingerprints", lambda *_: {})
-        monkeypatch.setattr("gpubed.applied.missing", lambda *_: {"base"} & set(failing))
+        monkeypatch.setattr("gpubed.due.now", lambda *_: {})
         plan = sample_plan(configure=configure)
         handover.hand_over(cluster, plan, sample_allocation(plan))
 

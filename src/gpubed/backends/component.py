@@ -7,9 +7,8 @@ from typing import Any
 
 import pulumi
 
-from gpubed.allocation import Allocation
-from gpubed.left_out import require_enough
-from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
+from gpubed.backends.granted import allocation
+from gpubed.plan import ClusterPlan
 
 
 class Testbed(pulumi.ComponentResource):
@@ -47,49 +46,3 @@ class Testbed(pulumi.ComponentResource):
             lambda known: allocation(plan, known[0], known[1:], one_host=one_host)
         )
         self.register_outputs({"allocation": self.allocation})
-
-
-def allocation(
-    plan: ClusterPlan, uuid: str, results: Sequence[Mapping[str, Any]], *, one_host: bool = False
-) -> dict[str, Any]:
-    """Return the data of the `Allocation` that these node results make.
-
-    Args:
-        results: Of each node of the plan, in its order: what `Node` has that the plan
-            does not know, or ``{"failed": reason}`` where the testbed could not give it.
-
-    Raises:
-        Refused: The head failed, or fewer nodes are there than a group's `min`.
-    """
-    pairs = list(zip(plan.nodes, results, strict=True))
-    failed = {node.name: str(result["failed"]) for node, result in pairs if "failed" in result}
-    require_enough(plan, failed)
-    data = {
-        "cluster": plan.cluster,
-        "uuid": uuid,
-        "backend": plan.backend,
-        "nodes": [_node(node, result) for node, result in pairs if node.name not in failed],
-        "control": _network(plan.control),
-        "experiment": _network(plan.experiment) if plan.experiment else None,
-        "failed": [{"node": name, "reason": reason} for name, reason in failed.items()],
-        "one_host": one_host,
-    }
-    return Allocation.model_validate(data).model_dump(mode="json")
-
-
-def _node(node: NodePlan, result: Mapping[str, Any]) -> dict[str, Any]:
-    given = ("id", "control_address", "host_keys", "port", "user", "via")
-    return {
-        "name": node.name,
-        "group": node.group,
-        "role": node.role,
-        # Pulumi leaves out what is None.
-        "experiment_address": result.get("experiment_address"),
-        "slots": node.slots,
-        "gpus": node.gpus,
-        **{key: result[key] for key in given if key in result},
-    }
-
-
-def _network(network: NetworkPlan) -> dict[str, Any]:
-    return {"subnet": str(network.subnet), "rate_bps": network.rate_bps, "mtu": network.mtu}

@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from gpubed import due
 from gpubed.cli.ui import UI
 from gpubed.errors import GpubedError
 from gpubed.progress import Event, Follower
@@ -47,7 +48,7 @@ class WorkerFailed(GpubedError):
 
 
 class Display:
-    """Shows events; remembers how long each phase took."""
+    """Shows events; remembers how long each phase took, and which roles were due where."""
 
     def __init__(self, ui: UI) -> None:
         self._ui = ui
@@ -56,6 +57,7 @@ class Display:
         self._lock = threading.Lock()
         self._pretending: set[str] = set()
         self.phases: list[dict[str, Any]] = []
+        self.roles: list[dict[str, Any]] = []
         self.errors: list[Event] = []
 
     @contextmanager
@@ -137,6 +139,11 @@ class Display:
             self._end(event["urn"] + op, _SIGN.get(op, op), f"{done} {label}", event["seconds"])
         elif status == "failed":
             self._end(event["urn"] + op, "fail", f"{doing} {label} failed", event["seconds"])
+
+    def _on_roles(self, event: Event) -> None:
+        for line in due.lines(event["roles"]):
+            self._ui.mark("update", line)
+        self.roles += event["roles"]
 
     def _on_phase(self, event: Event) -> None:
         name = event["phase"]

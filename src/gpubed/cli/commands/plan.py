@@ -1,6 +1,6 @@
 """gpubed plan."""
 
-from gpubed import lifecycle, registry, stack
+from gpubed import due, lifecycle, registry, stack
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, find
 from gpubed.cli.ui import UI
@@ -18,9 +18,10 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     ui, paths = UI(as_json), find(cluster)
     chosen = stack.choose(engine)
     with lifecycle.event_file(paths, "plan", None) as path, Display(ui).following(path):
-        wanted, result, damage = lifecycle.preview(paths, chosen)
-    costs = lifecycle.doomed(result)
-    others = [step for step in result.steps if step not in costs]
+        preview = lifecycle.preview(paths, chosen)
+    wanted, damage, steps = preview.plan, preview.damage, preview.steps
+    costs = lifecycle.doomed(steps)
+    others = [step for step in steps.steps if step not in costs]
     changes = [
         {"urn": step.urn, "op": step.op, "why": list(step.why)}
         for step in [*costs, *others]
@@ -34,6 +35,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         {
             "damage": list(damage),
             "changes": changes,
+            "roles": due.document(preview.roles),
             "lease": None if hours is None else {"duration_s": wanted.spec.lease.duration},
             "node_hours": None if hours is None else round(hours, 2),
             "obstacles": obstacles,
@@ -48,10 +50,12 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         why = f"  ({', '.join(change['why'])})" if change["why"] else ""
         label = f"{change['op']:8} {kind.rsplit(':', 1)[-1]} {name}{why}"
         ui.say(label)
-    same = result.changes.get("same", 0)
+    same = steps.changes.get("same", 0)
     ui.say(
         f"{len(changes)} change(s); {same} resource(s) stay as they are, nothing else is touched"
     )
+    for line in due.lines(due.document(preview.roles)):
+        ui.say(line)
     for step in costs:
         ui.mark(step.op, lifecycle.cost(step))
     if hours is not None:

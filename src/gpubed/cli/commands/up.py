@@ -37,7 +37,7 @@ def command(
     with lifecycle.event_file(paths, "up", events) as path, display.following(path):
         result = lifecycle.up(paths, chosen, approve=approve, verify=verify, refresh=refresh)
     document = lifecycle.status(paths, chosen)
-    ui.document("up", {**document, "phases": display.phases})
+    ui.document("up", {**document, "phases": display.phases, "roles": display.roles})
     if not lifecycle.changed(result):
         last = document["verification"]
         age = f"; verified {report.ago(last['age_s'])}" if last else ""

@@ -1,0 +1,98 @@
+"""Which roles are due, and on which nodes: what `up` applies, and what `plan` foresees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from gpubed import applied, roles
+from gpubed.allocation import Allocation
+from gpubed.backends.granted import allocation
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan, NodePlan
+
+Due = dict[str, list[str]]
+"""The nodes on which a role is to be applied, by role; both in their order."""
+
+
+def document(due: Due) -> list[dict[str, Any]]:
+    """Return what is due as documents and events have it."""
+    return [{"name": role, "nodes": nodes} for role, nodes in due.items()]
+
+
+def lines(documents: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Say which roles are due, a line for the same nodes.
+
+    Args:
+        documents: As `document` has them; an event that another program wrote may be.
+    """
+    by_nodes: dict[str, list[str]] = {}
+    for role in documents:
+        by_nodes.setdefault(", ".join(role["nodes"]), []).append(role["name"])
+    return [f"apply    {', '.join(names)} on {nodes}" for nodes, names in by_nodes.items()]
+
+
+def now(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> Due:
+    """Return the roles that nodes lack in the wanted version."""
+    return _together(plan, granted, _missing(cluster, plan, granted))
+
+
+def foreseen(
+    cluster: ClusterPaths,
+    plan: ClusterPlan,
+    known: Allocation | None,
+    *,
+    anew: Collection[str],
+    cut: Collection[str] = (),
+    broken: Collection[str] = (),
+) -> Due:
+    """Return the roles that will be due once the testbed has done what is planned.
+
+    Args:
+        known: What was granted; None where nothing was.
+        anew: Nodes that will be made, or made again.
+        cut: Nodes that count as not configured.
+        broken: Roles whose services count as not configured.
+    """
+    expected = _expected(plan, known, anew)
+    missing = _missing(cluster, plan, expected)
+    stale = {
+        role: [
+            node.name
+            for node in expected.nodes
+            if role in broken or node.name in cut or node.name in missing.get(role, ())
+        ]
+        for role in roles.active(plan)
+    }
+    return _together(plan, expected, stale)
+
+
+def _missing(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> Due:
+    wanted = roles.fingerprints(plan, granted, cluster.inventory)
+    return applied.missing(cluster, granted, wanted)
+
+
+def _together(plan: ClusterPlan, granted: Allocation, missing: Due) -> Due:
+    """Bring roles into their order; those that read all nodes are applied on all of them."""
+    everywhere = [node.name for node in granted.nodes]
+    return {
+        role: everywhere if "nodes" in roles.reads(plan, role) else missing[role]
+        for role in roles.active(plan)
+        if missing.get(role)
+    }
+
+
+def _expected(plan: ClusterPlan, known: Allocation | None, anew: Collection[str]) -> Allocation:
+    """Return what will be granted; a node that is yet to be made has no id, hence no record."""
+    there = {node.name: node.model_dump() for node in known.nodes} if known else {}
+    failed = {failure.node: {"failed": failure.reason} for failure in known.failed} if known else {}
+    results = [
+        _made(node) if node.name in anew else {**there, **failed}.get(node.name) or _made(node)
+        for node in plan.nodes
+    ]
+    uuid, one_host = (known.uuid, known.one_host) if known else ("", False)
+    return Allocation.model_validate(allocation(plan, uuid, results, one_host=one_host))
+
+
+def _made(node: NodePlan) -> dict[str, Any]:
+    return {"id": "", "control_address": str(node.control_address), "host_keys": []}

@@ -1,0 +1,247 @@
+"""What a change lets `up` apply: the roles whose inputs changed, on the nodes concerned."""
+
+import json
+
+import pytest
+
+from gpubed import due, roles
+from gpubed.allocation import Failure
+from gpubed.cli.display import Display
+from gpubed.cli.ui import UI
+from gpubed.paths import Project
+from support.samples import sample_allocation, sample_plan
+from support.specs import ALL_SERVICES
+
+NODES = ["node-0", "node-1", "node-2"]
+SERVICES = {key: ALL_SERVICES[key] for key in ("jupyterlab", "monitoring", "slurm")}
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Project(tmp_path).cluster("lab")
+    made.applied.mkdir(parents=True)
+    return made
+
+
+def apply(cluster, plan, granted=None, only=None):
+    """Record that all roles were applied, or those of `only`, as the playbook does."""
+    granted = granted or sample_allocation(plan)
+    for node, versions in roles.fingerprints(plan, granted, cluster.inventory).items():
+        done = {role: digest for role, digest in versions.items() if only in (None, role)}
+        path = cluster.applied / f"{granted.node(node).id}.json"
+        before = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**before, **done}))
+
+
+@pytest.fixture
+def change(cluster):
+    """Return what is due on a cluster, all of whose roles were applied, once something changes."""
+
+    def change(before=(), **after):
+        before = {"services": SERVICES, **dict(before)}
+        apply(cluster, sample_plan(**before))
+        plan = sample_plan(**{**before, **after})
+        return due.now(cluster, plan, sample_allocation(plan))
+
+    return change
+
+
+def test_nothing_is_due_where_nothing_changed(change):
+    assert change() == {}
+
+
+def test_a_rate_concerns_the_roles_that_know_links(change):
+    rate = {"experiment": {"rate": "300 Mbit/s"}}
+    assert change(networks=rate) == {"horovod": NODES, "monitoring": NODES}
+    assert change({"services": {"monitoring": None}}, networks=rate) == {"horovod": NODES}
+
+
+def test_a_port_of_jupyterlab_concerns_jupyterlab(change):
+    services = {**SERVICES, "jupyterlab": {"port": 9000}}
+    assert change(services=services) == {"jupyterlab": NODES}
+
+
+def test_an_opening_concerns_the_firewall(change):
+    assert change(firewall={"open": [{"port": 6006}]}) == {"firewall": NODES}
+
+
+@pytest.mark.parametrize("services", [{"jupyterlab": None}, SERVICES])
+def test_one_node_more_concerns_others_by_what_depends_on_membership(change, services):
+    plan = sample_plan(services=services)
+    found = change({"nodes": [{"count": 2}], "services": services}, nodes=[{"count": 3}])
+    assert list(found) == roles.active(plan), "all roles, in their order"
+    members = {role for role, nodes in found.items() if nodes == NODES}
+    assert members == {"base", "ssh_mesh", "firewall", *(SERVICES if services == SERVICES else ())}
+    assert all(found[role] == ["node-2"] for role in set(found) - members)
+
+
+def test_one_node_less_concerns_what_depends_on_membership(change):
+    found = change(nodes=[{"count": 2}])
+    assert set(found) == {"base", "ssh_mesh", "firewall", *SERVICES}
+    assert set(map(tuple, found.values())) == {("node-0", "node-1")}
+
+
+def test_another_recipe_concerns_the_roles_that_take_something_of_it(change):
+    found = change(recipe="cuda12")
+    changed = {
+        role
+        for role in roles.active(sample_plan())
+        if roles.inputs(sample_plan(), role) != roles.inputs(sample_plan(recipe="cuda12"), role)
+    }
+    assert found == dict.fromkeys(found, NODES)
+    assert set(found) == changed
+    assert {"python_env", "horovod"} < changed
+    assert not changed & {"ssh_mesh", "firewall", "jupyterlab", "scratch", "slurm"}
+
+
+def test_a_node_with_another_address_concerns_itself_and_those_that_read_all_nodes(cluster):
+    plan = sample_plan()
+    granted = sample_allocation(plan)
+    apply(cluster, plan, granted)
+    moved = granted.nodes[1].model_copy(update={"control_address": "192.0.2.77"})
+    nodes = (granted.nodes[0], moved, granted.nodes[2])
+    found = due.now(cluster, plan, granted.model_copy(update={"nodes": nodes}))
+    assert {role for role, names in found.items() if names == NODES} == {
+        role for role in found if "nodes" in roles.reads(plan, role)
+    }
+    assert found["scratch"] == ["node-1"]
+    assert found["python_env"] == ["node-1"], "it reads the head"
+
+
+def test_a_head_that_was_made_again_concerns_those_that_read_it(cluster):
+    plan = sample_plan()
+    granted = sample_allocation(plan)
+    apply(cluster, plan, granted)
+    head = granted.head.model_copy(update={"id": "another"})
+    found = due.now(cluster, plan, granted.model_copy(update={"nodes": (head, *granted.nodes[1:])}))
+    assert found["shared_storage"] == found["python_env"] == NODES
+    assert found["hardware"] == ["node-0"]
+
+
+@pytest.mark.parametrize("name", ["node-1", "node-1.yml", "node-1.json", "node-1/mine.yml"])
+def test_host_vars_concern_their_node(cluster, change, name):
+    change()
+    own = cluster.inventory / "host_vars" / name
+    own.parent.mkdir(parents=True)
+    own.write_text("base_packages_extra: [htop]\n")
+    plan = sample_plan(services=SERVICES)
+    found = due.now(cluster, plan, sample_allocation(plan))
+    assert list(found) == roles.active(plan)
+    for role, nodes in found.items():
+        # Others may read what the node is told.
+        assert nodes == (NODES if "nodes" in roles.reads(plan, role) else ["node-1"])
+
+
+@pytest.mark.parametrize("name", ["node-10.yml", "node.yml"])
+def test_host_vars_of_others_do_not(cluster, name):
+    plan = sample_plan()
+    apply(cluster, plan)
+    (cluster.inventory / "host_vars").mkdir(parents=True)
+    (cluster.inventory / "host_vars" / name).write_text("base_packages_extra: [htop]\n")
+    assert due.now(cluster, plan, sample_allocation(plan)) == {}
+
+
+def test_group_vars_concern_all_roles_on_all_nodes(cluster):
+    plan = sample_plan()
+    apply(cluster, plan)
+    own = cluster.inventory / "group_vars" / "all" / "mine.yml"
+    own.parent.mkdir(parents=True)
+    own.write_text("base_packages_extra: [htop]\n")
+    assert due.now(cluster, plan, sample_allocation(plan)) == dict.fromkeys(
+        roles.active(plan), NODES
+    )
+
+
+def test_what_an_earlier_version_recorded_is_applied_once(cluster):
+    plan = sample_plan()
+    granted = sample_allocation(plan)
+    earlier = json.dumps(dict.fromkeys(roles.active(plan), "of an earlier version"))
+    for node in granted.nodes:
+        (cluster.applied / f"{node.id}.json").write_text(earlier)
+    assert due.now(cluster, plan, granted) == dict.fromkeys(roles.active(plan), NODES)
+    apply(cluster, plan)
+    assert due.now(cluster, plan, granted) == {}
+
+
+def test_a_role_that_was_interrupted_somewhere_is_due_there(cluster):
+    plan = sample_plan(services={"jupyterlab": None})
+    apply(cluster, plan)
+    path = cluster.applied / "id-node-1.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "docker": "begun 1", "firewall": "begun-again 1"}))
+    found = due.now(cluster, plan, sample_allocation(plan))
+    assert found == {"docker": ["node-1"], "firewall": NODES}, "its rules name all nodes"
+
+
+def foreseen(cluster, plan, known, anew=(), **damage):
+    return due.foreseen(cluster, plan, known, anew=anew, **damage)
+
+
+def test_of_a_cluster_that_is_not_up_everything_is_foreseen(cluster):
+    plan = sample_plan()
+    assert foreseen(cluster, plan, None, NODES) == dict.fromkeys(roles.active(plan), NODES)
+
+
+@pytest.mark.parametrize(
+    ("after", "anew"),
+    [
+        ({}, ()),
+        ({"networks": {"experiment": {"rate": "300 Mbit/s"}}}, ()),
+        ({"firewall": {"open": [{"port": 6006}]}}, ()),
+        ({"nodes": [{"count": 4}]}, ["node-3"]),
+        ({"nodes": [{"count": 2}]}, ()),
+        ({"recipe": "cuda12"}, ()),
+    ],
+)
+def test_what_is_foreseen_is_what_will_be_due(cluster, change, after, anew):
+    known = sample_allocation(sample_plan(services=SERVICES))
+    later = change(**after)
+    assert foreseen(cluster, sample_plan(services=SERVICES, **after), known, anew) == later
+
+
+def test_a_node_that_is_made_again_gets_all_roles(cluster):
+    plan = sample_plan()
+    apply(cluster, plan)
+    found = foreseen(cluster, plan, sample_allocation(plan), ["node-2"])
+    assert found["hardware"] == ["node-2"]
+    assert found["base"] == NODES
+
+
+def test_a_node_that_the_testbed_could_not_give_gets_none(cluster):
+    plan = sample_plan(nodes=[{"count": 3, "min": 2, "on_failure": "leave_out"}])
+    granted = sample_allocation(plan)
+    failed = (Failure(node="node-2", reason="full"),)
+    known = granted.model_copy(update={"nodes": granted.nodes[:2], "failed": failed})
+    apply(cluster, plan, known)
+    assert foreseen(cluster, plan, known) == {}
+    assert foreseen(cluster, plan, known, ["node-2"])["hardware"] == ["node-2"]
+
+
+def test_damage_is_foreseen(cluster):
+    plan = sample_plan()
+    apply(cluster, plan)
+    known = sample_allocation(plan)
+    found = foreseen(cluster, plan, known, cut=["node-1"], broken={"jupyterlab"})
+    assert found["scratch"] == ["node-1"]
+    assert found["jupyterlab"] == NODES
+    assert found["base"] == NODES, "it reads all nodes"
+    assert "base" not in foreseen(cluster, plan, known, broken={"jupyterlab"})
+
+
+def test_roles_of_the_same_nodes_are_told_together():
+    found = due.document(
+        {"base": ["node-0", "node-1"], "docker": ["node-1"], "scratch": ["node-1"]}
+    )
+    assert found[0] == {"name": "base", "nodes": ["node-0", "node-1"]}
+    assert due.lines(found) == [
+        "apply    base on node-0, node-1",
+        "apply    docker, scratch on node-1",
+    ]
+
+
+def test_up_shows_and_keeps_what_is_due(capsys):
+    display = Display(UI())
+    roles_due = due.document({"base": ["node-0"], "docker": ["node-1"]})
+    display.handle({"what": "roles", "roles": roles_due})
+    assert display.roles == roles_due
+    assert "apply    docker on node-1" in capsys.readouterr().err

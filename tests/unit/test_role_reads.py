@@ -1,0 +1,71 @@
+"""What a role says that it reads of the cluster is what its words refer to: no less, no more."""
+
+import pytest
+
+from gpubed import inventory, registry, roles
+from gpubed.paths import assets
+from support import role_reads
+from support.samples import sample_allocation, sample_plan
+from support.specs import sample
+
+# Of what gpubed gives to all nodes, what no declaration is asked for: the same for the life of a
+# cluster, or in every fingerprint.
+KNOWN_TO_ALL = {
+    "gpubed_cluster",
+    "gpubed_uuid",
+    "gpubed_user",
+    "gpubed_head",
+    "gpubed_behind",
+    "gpubed_state_dir",
+    "gpubed_secrets_dir",
+    "gpubed_environment",
+    "gpubed_phases",
+}
+
+
+@pytest.mark.parametrize("role", registry.role_names())
+def test_a_role_declares_what_it_reads(role):
+    """With everything switched on; what is off may need less."""
+    everything = sample("virtualwall", "cuda13", "all", 2)
+    assert set(roles.reads(everything, role)) == role_reads.reads(role)
+
+
+def test_another_variable_of_the_cluster_is_looked_at_here_first():
+    plan = sample_plan()
+    given = {
+        name for name in inventory.variables(plan, sample_allocation(plan)) if "gpubed" in name
+    }
+    assert given - KNOWN_TO_ALL == {"gpubed_nodes", "gpubed_networks"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{{ hostvars[item].key }}", {"nodes"}),
+        ("{{ groups['workers'] }}", {"nodes"}),
+        ("{{ names | map('extract', groups) }}", {"nodes"}),
+        ("{{ ansible_play_hosts_all }}", {"nodes"}),
+        ("{% for node in gpubed_nodes %}{{ gpubed_head }}", {"nodes"}),
+        ("{{ (gpubed_nodes | selectattr('name', 'eq', inventory_hostname) | first).gpus }}", set()),
+        ("when: inventory_hostname == gpubed_head", set()),
+        ('delegate_to: "{{ gpubed_head }}"', {"head"}),
+        ("{{ hostvars[gpubed_head].x }}", {"head"}),
+        ("{{ gpubed_networks.experiment.subnet }}", {"networks"}),
+        ("{{ gpubed_networks.experiment.rate_bps }}", {"rates"}),
+        ("ansible.builtin.user:\n  groups: docker\n# all groups of hosts", set()),
+    ],
+)
+def test_what_words_refer_to(text, told):
+    assert role_reads.told([text]) == told
+
+
+def test_what_is_called_of_other_roles_counts():
+    """JupyterLab's account logs in to all nodes, by the mesh's own tasks."""
+    assert "nodes" in role_reads.reads("jupyterlab")
+
+
+def test_filters_know_only_what_they_are_given():
+    """They run on the controller, where a context would tell of all nodes."""
+    for path in (assets() / "playbooks" / "filter_plugins").glob("*.py"):
+        words = path.read_text()
+        assert not {"pass_context", "hostvars", "groups"} & set(words.replace("(", " ").split())
