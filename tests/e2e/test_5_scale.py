@@ -36,9 +36,14 @@ def set_count(cluster, count):
 def test_one_node_more_touches_no_other(cluster):
     before = containers(cluster)
     set_count(cluster, 4)
-    changes = {(c["op"], c["urn"].split("::")[-1]) for c in cluster.json("plan")["changes"]}
+    plan = cluster.json("plan")
+    changes = {(c["op"], c["urn"].split("::")[-1]) for c in plan["changes"]}
     assert changes == {("create", "node-3"), ("update", "configuration")}
+    there = {role["name"] for role in plan["roles"] if "node-0" in role["nodes"]}
+    assert there == {"base", "ssh_mesh", "firewall", "jupyterlab"}, "what names all nodes"
+    assert all("node-3" in role["nodes"] for role in plan["roles"])
     status = cluster.json("up")
+    assert status["roles"] == plan["roles"]
     after = containers(cluster)
     assert set(after) == {*before, "node-3"}
     assert before.items() <= after.items(), "the others were neither replaced nor restarted"
