@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from gpubed import applied, roles
@@ -18,18 +18,6 @@ Due = dict[str, list[str]]
 def document(due: Due) -> list[dict[str, Any]]:
     """Return what is due as documents and events have it."""
     return [{"name": role, "nodes": nodes} for role, nodes in due.items()]
-
-
-def lines(documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Say which roles are due, a line for the same nodes.
-
-    Args:
-        documents: As `document` has them; an event that another program wrote may be.
-    """
-    by_nodes: dict[str, list[str]] = {}
-    for role in documents:
-        by_nodes.setdefault(", ".join(role["nodes"]), []).append(role["name"])
-    return [f"apply    {', '.join(names)} on {nodes}" for nodes, names in by_nodes.items()]
 
 
 def now(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> Due:

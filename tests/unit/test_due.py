@@ -6,6 +6,7 @@ import pytest
 
 from gpubed import due, roles
 from gpubed.allocation import Failure
+from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
 from gpubed.paths import Project
@@ -233,7 +234,7 @@ def test_roles_of_the_same_nodes_are_told_together():
         {"base": ["node-0", "node-1"], "docker": ["node-1"], "scratch": ["node-1"]}
     )
     assert found[0] == {"name": "base", "nodes": ["node-0", "node-1"]}
-    assert due.lines(found) == [
+    assert report.due(found) == [
         "apply    base on node-0, node-1",
         "apply    docker, scratch on node-1",
     ]

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from gpubed import due
+from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.errors import GpubedError
 from gpubed.progress import Event, Follower
@@ -141,7 +141,7 @@ class Display:
             self._end(event["urn"] + op, "fail", f"{doing} {label} failed", event["seconds"])
 
     def _on_roles(self, event: Event) -> None:
-        for line in due.lines(event["roles"]):
+        for line in report.due(event["roles"]):
             self._ui.mark("update", line)
         self.roles += event["roles"]
 

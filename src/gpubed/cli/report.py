@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +11,18 @@ from gpubed import lease, unfinished
 from gpubed.cli.ui import UI
 
 _SHORT_S = 7200
+
+
+def due(documents: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Say which roles are due, a line for the same nodes.
+
+    Args:
+        documents: As `gpubed.due` makes them; an event that another program wrote may be.
+    """
+    by_nodes: dict[str, list[str]] = {}
+    for role in documents:
+        by_nodes.setdefault(", ".join(role["nodes"]), []).append(role["name"])
+    return [f"apply    {', '.join(names)} on {nodes}" for nodes, names in by_nodes.items()]
 
 
 def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False) -> None:

@@ -1,6 +1,7 @@
 """gpubed plan."""
 
 from gpubed import due, lifecycle, registry, stack
+from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, find
 from gpubed.cli.ui import UI
@@ -54,7 +55,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     ui.say(
         f"{len(changes)} change(s); {same} resource(s) stay as they are, nothing else is touched"
     )
-    for line in due.lines(due.document(preview.roles)):
+    for line in report.due(due.document(preview.roles)):
         ui.say(line)
     for step in costs:
         ui.mark(step.op, lifecycle.cost(step))
