@@ -176,6 +176,7 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def _known_to_all(allocation: Allocation) -> list[Any]:
+    # Not what the controller fetches packages through: it may change, what is there stays.
     head = allocation.head
     return [allocation.cluster, head.name, head.user, bool(head.via)]
 
