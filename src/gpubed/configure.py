@@ -1,7 +1,7 @@
 """Runs the playbooks: inventory → configured nodes.
 
-ansible-runner starts Ansible and hands on its events. Mitogen is used where it
-is installed, since on small controllers most of the time goes into starting
+ansible-runner starts Ansible and hands on its events. `ansible.cfg` has it use mitogen
+where that is installed, since on small controllers most of the time goes into starting
 modules; `GPUBED_ANSIBLE_STRATEGY=linear` goes back to Ansible's own strategy.
 """
 
@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from gpubed.roles import PHASES
 from gpubed.ssh import greet
 
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
-_OURS = "mitogen_linear"  # playbooks/strategy_plugins
 _KEEP = 5
 _WAIT_FOR_OTHER_RUN = 600.0
 
@@ -112,12 +110,8 @@ def environment() -> dict[str, str]:
         # ansible-runner would set it to False; an inventory of an earlier gpubed does not object.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
     }
-    wanted = os.environ.get(STRATEGY, _OURS)
-    if wanted != _OURS:
+    if wanted := os.environ.get(STRATEGY):
         needed["ANSIBLE_STRATEGY"] = wanted
-    elif find_spec("ansible_mitogen"):
-        plugins = paths.assets() / "playbooks" / "strategy_plugins"
-        needed |= {"ANSIBLE_STRATEGY": _OURS, "ANSIBLE_STRATEGY_PLUGINS": str(plugins)}
     return needed
 
 

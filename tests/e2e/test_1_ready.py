@@ -87,20 +87,20 @@ def test_links_carry_their_rate_and_the_allreduce_uses_them(cluster):
 
 def test_plain_ansible_works_and_changes_nothing_after_up(cluster):
     """The run of `up` was the first one; this one has no strategy of ours, and no runner."""
-    recap = cluster.playbook()
+    recap = cluster.playbook(ANSIBLE_STRATEGY="linear")
     assert re.findall(r"failed=(\d+)", recap) == ["0"] * 3
     assert re.findall(r"changed=(\d+)", recap) == ["0"] * 3
 
 
 def test_check_mode_changes_nothing_and_fails_nowhere(cluster):
-    recap = cluster.playbook("--check", as_gpubed=True)
+    recap = cluster.playbook("--check", "--diff")
     assert re.findall(r"failed=(\d+)", recap) == ["0"] * 3
     assert re.findall(r"changed=(\d+)", recap) == ["0"] * 3
 
 
 @pytest.mark.parametrize("where", ["node-1", "workers"])
 def test_a_run_may_leave_the_head_out(cluster, where):
-    recap = cluster.playbook("--limit", where, as_gpubed=True)
+    recap = cluster.playbook("--limit", where)
     nodes = 1 if where == "node-1" else 2
     assert re.findall(r"failed=(\d+)", recap) == ["0"] * nodes
     assert re.findall(r"changed=(\d+)", recap) == ["0"] * nodes
@@ -109,7 +109,7 @@ def test_a_run_may_leave_the_head_out(cluster, where):
 def test_a_port_changed_by_hand_leaves_nothing_for_the_next_up(cluster):
     cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=9999))
     assert "/gpubed.yml" in cluster.call("render").stdout
-    recap = cluster.playbook("--tags", "jupyterlab", as_gpubed=True)
+    recap = cluster.playbook("--tags", "jupyterlab")
     assert re.findall(r"changed=(\d+)", recap)[1:] == ["0", "0"], "only the head has JupyterLab"
     assert cluster.json("plan")["changes"] == []
     assert "nothing to change" in cluster.call("up").stderr

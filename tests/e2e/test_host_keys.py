@@ -20,7 +20,7 @@ from support.impostor import SWAP, Granted
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
-STRATEGIES = ["mitogen_linear", "linear"]
+STRATEGIES = ["gpubed_linear", "linear"]
 # What a user's own shell may say; ansible-runner says it in any case.
 CARELESS = {"ANSIBLE_HOST_KEY_CHECKING": "False"}
 
@@ -66,9 +66,10 @@ def test_configure(swapped, monkeypatch, strategy, careless):
 
 
 @pytest.mark.parametrize("careless", [{}, CARELESS], ids=["", "told not to check"])
-@pytest.mark.parametrize("as_gpubed", [False, True], ids=["plain", "env"])
-def test_playbook_by_hand(swapped, as_gpubed, careless):
-    said = swapped.cluster.playbook("--limit", "node-1", as_gpubed=as_gpubed, rc=4, **careless)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_playbook_by_hand(swapped, strategy, careless):
+    settings = {"ANSIBLE_STRATEGY": strategy, **careless}
+    said = swapped.cluster.playbook("--limit", "node-1", rc=4, **settings)
     assert "unreachable=1" in said
     assert "host key" in said.lower()
 
@@ -188,13 +189,13 @@ SWAP_DURING = """
 """
 
 
-@pytest.mark.parametrize("as_gpubed", [False, True], ids=["plain", "env"])
-def test_a_playbook_under_way(bare, tmp_path, as_gpubed):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_playbook_under_way(bare, tmp_path, strategy):
     bare.call("up")
     book = tmp_path / "swap.yml"
     book.write_text(SWAP_DURING)
     swap = ["--extra-vars", json.dumps({"swap": SWAP})]
-    said = bare.playbook(*swap, path=book, as_gpubed=as_gpubed, rc=4, **CARELESS)
+    said = bare.playbook(*swap, path=book, rc=4, ANSIBLE_STRATEGY=strategy, **CARELESS)
     assert "TASK [Log in again]" in said
     assert "unreachable=1" in said
     assert "host key" in said.lower()

@@ -35,7 +35,7 @@ def guarded(docker, tmp_path_factory):
         cluster.call("up")
         book = root / "guard.yml"
         book.write_text("- {hosts: all, become: true, roles: [base, ssh_mesh, firewall]}\n")
-        cluster.playbook(path=book, as_gpubed=True)
+        cluster.playbook(path=book)
         granted = Granted(cluster)
         granted.inside("node-0", f'systemd-run --quiet --unit=canary python3 -c "{LISTEN}"')
         yield granted

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import yaml
 
-from gpubed.configure import environment as strategy
-
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -59,14 +57,13 @@ class Cluster:
         assert document["schema"] == f"gpubed/{verb}/1"
         return document
 
-    def playbook(self, *words, as_gpubed=False, path="playbooks/site.yml", rc=0, **settings):
-        """Run a playbook by hand: plainly, or with what `gpubed env` exports."""
-        gpubeds = strategy() if as_gpubed else {}
+    def playbook(self, *words, path="playbooks/site.yml", rc=0, **settings):
+        """Run a playbook by hand, with settings of Ansible's in the environment."""
         command = [str(BIN / "ansible-playbook"), "-i", str(self.spec_path.parent)]
         done = subprocess.run(
             [*command, str(path), *words],
             cwd=ROOT,
-            env={**self.environment, **gpubeds, **settings},
+            env={**self.environment, **settings},
             capture_output=True,
             text=True,
             check=False,

@@ -3,7 +3,7 @@
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from support import machines
+from support import machines, role_variables
 
 NODES = [{"name": "head-0", "slots": 0, "gpus": 0}, {"name": "node-0", "slots": 4, "gpus": 4}]
 
@@ -23,7 +23,7 @@ def test_a_node_without_ranks_has_settings_for_what_is_started_there():
         "horovod.env.j2",
         ansible_managed="managed",
         inventory_hostname="head-0",
-        hardware_facts={},
+        __horovod_simulated="",
         ansible_facts={"processor_nproc": 8},
         __horovod_address="10.0.0.1",
         __horovod_secrets="/shared/rendezvous",
@@ -32,3 +32,18 @@ def test_a_node_without_ranks_has_settings_for_what_is_started_there():
         __horovod_node=NODES[0],
     )
     assert "OMP_NUM_THREADS=8" in lines
+
+
+def simulated(state):
+    node = {"gpubed_state_dir": str(state), "gpubed_node_id": "id-0"}
+    return role_variables.value("horovod", "__horovod_simulated", "debian-12", **node)
+
+
+def test_what_is_simulated_is_so_in_a_run_of_the_role_alone(tmp_path):
+    """Nobody collects the node's facts then; those of the last run are on the controller."""
+    (tmp_path / "facts").mkdir()
+    (tmp_path / "facts/id-0.json").write_text('{"simulated": "A100-SXM4-80GB"}')
+    assert simulated(tmp_path) == "A100-SXM4-80GB"
+    (tmp_path / "facts/id-0.json").write_text('{"simulated": null}')
+    assert simulated(tmp_path) == ""
+    assert simulated(tmp_path / "where nothing was collected") == ""

@@ -4,12 +4,13 @@ from typing import Annotated
 
 import typer
 
-from gpubed import configure, handover, lifecycle, runlock
+from gpubed import configure, handover, lifecycle, nearest, roles, runlock
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.plan import from_file
+from gpubed.errors import UsageError
+from gpubed.plan import ClusterPlan, from_file
 
 EXAMPLE = "gpubed configure lab --tags jupyterlab"
 
@@ -28,7 +29,7 @@ def command(
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     granted.require_nodes()
     display = Display(ui)
-    chosen = [tag for tag in tags.split(",") if tag]
+    chosen = _roles(tags, wanted)
     with (
         lifecycle.event_file(paths, "configure", None) as path,
         display.following(path),
@@ -42,3 +43,14 @@ def command(
     for name, count in changed.items():
         ui.say(f"{name}: {count} task(s) changed")
     return 0
+
+
+def _roles(tags: str, plan: ClusterPlan) -> list[str]:
+    """Return the roles that were named; Ansible would run nothing for a name that it lacks."""
+    known, chosen = roles.active(plan), [tag.strip() for tag in tags.split(",") if tag.strip()]
+    for name in chosen:
+        if name not in known:
+            raise UsageError(
+                f"cluster {plan.cluster} has no role {name!r}", nearest.suggestion(name, known)
+            )
+    return chosen

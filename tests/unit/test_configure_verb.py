@@ -1,0 +1,76 @@
+"""`gpubed configure`: a part of the roles, a part of the nodes, or only a look."""
+
+import json
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli, configure
+from gpubed.errors import UsageError
+from support.samples import granted_cluster
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """What ansible-runner was asked for; a STAND-IN that says all was well."""
+    asked = {}
+
+    def run(**words):
+        asked.update(words)
+        folder = Path(words["private_data_dir"]) / "artifacts"
+        folder.mkdir()
+        return SimpleNamespace(rc=0, config=SimpleNamespace(artifact_dir=str(folder)))
+
+    monkeypatch.setattr(configure.ansible_runner, "run", run)
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    asked["cluster"] = granted_cluster(tmp_path)
+    return asked
+
+
+def call(*words):
+    words = ["configure", "lab", *words]
+    return CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ([], []),
+        (["--tags", "nccl"], ["--tags", "nccl"]),
+        (["--tags", "nccl, base"], ["--tags", "base,nccl"]),
+        (["--limit", "workers:!node-2"], ["--limit", "workers:!node-2"]),
+        (["--limit", "node-1, node-2"], ["--limit", "node-1, node-2"]),
+        (["--check"], ["--check", "--diff"]),
+    ],
+)
+def test_it_asks_ansible_for_the_same(asked, words, options):
+    assert call(*words).exit_code == 0
+    assert shlex.split(asked["cmdline"]) == options
+
+
+@pytest.mark.parametrize(
+    ("tags", "hint"), [("jupiterlab", "did you mean 'jupyterlab'?"), ("base,nfs", "'nfs'")]
+)
+def test_a_role_that_the_cluster_does_not_have_is_refused(asked, tags, hint):
+    """Ansible would do nothing and call that a success."""
+    with pytest.raises(UsageError, match="cluster lab has no role") as refused:
+        call("--tags", tags)
+    assert hint in refused.value.hint or hint in refused.value.message
+    assert "cmdline" not in asked
+
+
+def test_it_runs_as_by_hand(asked, monkeypatch):
+    call()
+    settings = asked["envvars"]
+    assert settings["ANSIBLE_CONFIG"].endswith("/ansible.cfg")
+    assert not [name for name in settings if "STRATEGY" in name], "ansible.cfg has it"
+    monkeypatch.setenv(configure.STRATEGY, "linear")
+    assert configure.environment()["ANSIBLE_STRATEGY"] == "linear"
+
+
+def test_what_it_did_can_be_read(asked):
+    done = json.loads(call("--json").stdout)
+    assert done["changed"] == {"node-0": 0, "node-1": 0, "node-2": 0}

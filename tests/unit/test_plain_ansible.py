@@ -1,0 +1,178 @@
+"""`ansible-playbook` by hand: as fast as `gpubed up`, in parts, and with words for newcomers."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubed import inventory
+from gpubed.paths import assets
+from gpubed.roles import PHASES
+from support.samples import granted_cluster, sample_allocation, sample_plan
+
+BIN = Path(sys.executable).parent
+SITE = assets() / "playbooks/site.yml"
+RAN = re.compile(r"^TASK \[(.+?)\] \*+$", re.MULTILINE)
+STRATEGY = """
+from ansible import constants
+from ansible.plugins.loader import init_plugin_loader, strategy_loader
+init_plugin_loader()
+print(strategy_loader.get(constants.DEFAULT_STRATEGY, class_only=True).__mro__)
+"""
+# STAND-INS for roles: two phases, and one that has another's tasks done within its own.
+SAYS = {"debug": {"msg": "done"}}
+ROLES = {
+    "first": [{"name": "Do the first", **SAYS}],
+    "second": [
+        {"name": "Borrow", "include_role": {"name": "first", "tasks_from": "lent"}},
+        {"name": "Do the second", **SAYS, "when": "ansible_facts['system'] == 'Linux'"},
+    ],
+}
+
+
+def run(program, *words, **settings):
+    """Run one of Ansible's programs as a user does, in the folder with ansible.cfg."""
+    return subprocess.run(
+        [BIN / program, *words],
+        cwd=assets(),
+        env={**os.environ, "ANSIBLE_LOCALHOST_WARNING": "0", **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def strategy(**settings):
+    done = subprocess.run(
+        [sys.executable, "-c", STRATEGY],
+        cwd=assets(),
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_it_runs_with_mitogen_where_that_is_installed():
+    assert "ansible_mitogen.strategy.StrategyMixin" in strategy()
+
+
+def test_it_runs_where_mitogen_is_not_installed(tmp_path):
+    missing = tmp_path / "ansible_mitogen.py"  # a STAND-IN for a package that is not there
+    missing.write_text("raise ImportError\n")
+    said = strategy(PYTHONPATH=str(tmp_path))
+    assert "mitogen" not in said
+    assert "ansible.plugins.strategy.linear.StrategyModule" in said
+
+
+def test_ansibles_own_strategy_can_be_had():
+    assert "mitogen" not in strategy(ANSIBLE_STRATEGY="linear")
+
+
+@pytest.fixture
+def rendered(tmp_path):
+    """A cluster whose nodes nobody started."""
+    paths = granted_cluster(tmp_path)
+    plan = sample_plan()
+    inventory.render(paths, plan, sample_allocation(plan))
+    return paths
+
+
+@pytest.mark.parametrize("program", ["ansible-playbook", "ansible-inventory"])
+def test_a_fresh_checkout_says_what_makes_nodes(tmp_path, program):
+    spec = tmp_path / "inventories/lab/cluster.yml"
+    spec.parent.mkdir(parents=True)
+    spec.write_text("version: 1\nnodes: [{count: 3}]\n")
+    words = [SITE] if program == "ansible-playbook" else ["--list"]
+    done = run(program, "-i", spec.parent, *words)
+    assert done.returncode == 1
+    assert "nothing is known of nodes of cluster lab: 'gpubed up lab' makes them" in done.stderr
+    assert "group" not in done.stderr, "a specification is no group of hosts"
+
+
+def test_hosts_without_a_way_to_them_are_not_enough(rendered):
+    """Somebody copied the folder, or removed .gpubed."""
+    rendered.ssh_config.unlink()
+    done = run("ansible-playbook", "-i", rendered.inventory, SITE)
+    assert "'gpubed render lab' writes down those that there are" in done.stderr
+    assert done.returncode == 1
+
+
+def test_a_mistyped_folder_is_an_error(rendered):
+    done = run("ansible-playbook", "-i", f"{rendered.inventory}b", SITE)
+    assert done.returncode == 1
+    assert "Completely failed to parse" in done.stderr
+
+
+def test_the_specification_adds_no_hosts(rendered):
+    done = run("ansible-inventory", "-i", rendered.inventory, "--list")
+    hosts = json.loads(done.stdout)["_meta"]["hostvars"]
+    assert done.stderr == ""
+    assert list(hosts) == ["node-0", "node-1", "node-2"]
+
+
+def test_a_limit_that_nobody_meets_is_an_error(rendered):
+    done = run("ansible-playbook", "-i", rendered.inventory, SITE, "--limit", "node-7")
+    assert done.returncode == 1
+    assert "--limit" in done.stderr
+
+
+@pytest.mark.parametrize("book", ["site", *PHASES])
+def test_each_playbook_is_valid_with_the_inventory_of_a_cluster(rendered, book):
+    playbook = assets() / f"playbooks/{book}.yml"
+    done = run("ansible-playbook", "-i", rendered.inventory, playbook, "--syntax-check")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def played(tmp_path):
+    """Runs the whole playbook on this machine with roles that are STAND-INS; returns its tasks."""
+    for role, tasks in ROLES.items():
+        folder = tmp_path / "roles" / role / "tasks"
+        folder.mkdir(parents=True)
+        (folder / "main.yml").write_text(json.dumps([{"block": tasks, "tags": [role]}]))
+        (folder / "lent.yml").write_text(json.dumps([{"name": f"Lend {role}", **SAYS}]))
+    phases = {**{phase: [] for phase in PHASES}, "base": ["first"], "runtime": ["second"]}
+    node = {"ansible_connection": "local", "ansible_become": False, "gpubed_phases": phases}
+    node["ansible_python_interpreter"] = sys.executable
+    hosts = tmp_path / "hosts.json"
+    hosts.write_text(json.dumps({"all": {"hosts": {"node-0": node, "node-1": node}}}))
+
+    def played(*words):
+        roles = str(tmp_path / "roles")
+        done = run("ansible-playbook", "-i", hosts, SITE, *words, ANSIBLE_ROLES_PATH=roles)
+        assert done.returncode == 0, done.stdout + done.stderr
+        played.said = done.stdout
+        return [name for name in RAN.findall(done.stdout) if not name.startswith("Apply the roles")]
+
+    return played
+
+
+FIRST = ["first : Do the first"]
+SECOND = ["Borrow", "first : Lend first", "second : Do the second"]
+
+
+@pytest.mark.parametrize(
+    ("words", "ran"),
+    [
+        ([], ["Gathering Facts", *FIRST, *SECOND]),
+        (["--tags", "first"], ["Gathering Facts", *FIRST]),
+        (["--tags", "second"], ["Gathering Facts", *SECOND]),
+        (["--skip-tags", "first"], ["Gathering Facts", *SECOND]),
+        (
+            ["--start-at-task", "Apply the roles of phase runtime"],
+            ["Gathering Facts", *SECOND],
+        ),
+        (["--check", "--diff", "--limit", "node-1"], ["Gathering Facts", *FIRST, *SECOND]),
+    ],
+    ids=lambda words: " ".join(words) if words and words[0].startswith("--") else None,
+)
+def test_a_part_of_the_playbook(played, words, ran):
+    """A role alone has its facts and what it borrows from others, which are left out."""
+    assert played(*words) == ran
+    assert ("node-0" in played.said) is ("--limit" not in words)
