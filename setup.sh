@@ -83,11 +83,23 @@ make_environment() {
   printf '%s' "$wanted" >"$stamp"
 }
 
-start_docker() {
-  docker info >/dev/null 2>&1 && return
-  if [ "$(id -u)" != 0 ]; then
-    fail "no Docker daemon answers" "start Docker, and add yourself to its group: sudo usermod -aG docker $USER"
+# Says why Docker's answer was a refusal to a user who is not root, and what changes that.
+refused_by_docker() {
+  local user start="sudo systemctl start docker"
+  user=$(id -un)
+  [ -d /run/systemd/system ] || start="sudo dockerd, in another terminal"
+  [[ $1 == *"ermission denied"* ]] || fail "no Docker daemon answers" "$start"
+  if id -nG "$user" | tr ' ' '\n' | grep -qx docker; then
+    fail "$user is in the group docker, but this session began before that" "log in again, or: newgrp docker"
   fi
+  fail "$user may not use Docker: root may, and who is in the group docker (which is as good as root)" \
+    "sudo usermod -aG docker $user, then log in again; or run this as root"
+}
+
+start_docker() {
+  local said
+  said=$(docker info 2>&1 >/dev/null) && return
+  [ "$(id -u)" = 0 ] || refused_by_docker "$said"
   if [ -d /run/systemd/system ]; then
     systemctl start docker || fail "Docker does not start" "journalctl -u docker"
   else
@@ -108,5 +120,5 @@ python=$(find_python)
   "apt-get install python3 python3-venv, or set GPUBED_PYTHON to a newer one"
 venv_package=python3-venv
 install_packages
+start_docker # before anything is downloaded that would not help without it
 make_environment
-start_docker
