@@ -16,9 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gpubed import reading
-from gpubed.reading import Unreadable
-
 VARIABLE = "GPUBED_EVENTS"
 Event = dict[str, Any]
 _AT_ONCE = 2**20
@@ -100,8 +97,11 @@ class Follower:
                 self._stop.wait(0.1)
 
     def _deliver(self, data: bytes) -> bytes:
+        # Whoever only tells what happens has no need of it, and it takes long to load.
+        from gpubed import reading
+
         *lines, rest = data.split(b"\n")
         for line in lines:
-            with suppress(Unreadable):  # others may have written something else
+            with suppress(reading.Unreadable):  # others may have written something else
                 self._on_event(reading.reply(line, "an event").json(Event))
         return rest

@@ -97,6 +97,8 @@ def play(
             "ANSIBLE_CONFIG": str(assets() / "ansible.cfg"),
             "ANSIBLE_ROLES_PATH": str(folder / "roles"),
             "ANSIBLE_LOCALHOST_WARNING": "0",
+            # What is read is all that Ansible says, and nothing that mitogen may say in between.
+            "ANSIBLE_STRATEGY": "linear",
         },
         capture_output=True,
         text=True,

@@ -65,6 +65,7 @@ def test_its_comments_speak_of_the_new_cluster(call, tmp_path, backend):
     ("backend", "places"),
     [
         ("gpulab", ["backend.project"]),
+        ("openstack", ["backend.access_from.0"]),
         ("virtualwall", ["backend.project"]),
         ("static", ["backend.hosts.node.0.address", "backend.hosts.node.1.address"]),
     ],

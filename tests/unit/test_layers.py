@@ -37,6 +37,7 @@ BROUGHT = {
     "backends/virtualwall/prepare.py",
     "backends/virtualwall/rspec.py",
     "cli/commands/init.py",
+    "cli/outline.py",
     "paths.py",
     "placeholders.py",
     "recipe.py",

@@ -8,32 +8,28 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from pathlib import Path
 from signal import SIGINT
+from typing import TYPE_CHECKING
 
 import typer
 
-from gpubed import __version__, interruption, progress
-from gpubed.cli.ui import UI
+import gpubed
+from gpubed import interruption, progress
+from gpubed.cli import outline
 from gpubed.errors import GpubedError, is_about_the_disk, unwritable
+
+if TYPE_CHECKING:
+    from gpubed.cli.ui import UI
 
 # What they started elsewhere ends first, however long that takes.
 _PATIENT = {"run"}
+COMPLETE = "_GPUBED_COMPLETE"  # the shell sets it when somebody presses the tab key
 
 
 def build(only: str | None = None) -> typer.Typer:
     """Return the application with every verb of `commands`, or with one of them."""
-    app = typer.Typer(
-        name="gpubed",
-        help="Turn a testbed into a ready, verified Horovod GPU cluster.",
-        epilog="Start with: gpubed init lab && gpubed up lab",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_root)
-    for name in [only] if only else verbs():
+    app = _bare()
+    for name in [only] if only else outline.verbs():
         module = import_module(f"gpubed.cli.commands.{name}")
         example = f"Example:  {module.EXAMPLE}"
         if hasattr(module, "app"):
@@ -44,26 +40,47 @@ def build(only: str | None = None) -> typer.Typer:
     return app
 
 
-def verbs() -> list[str]:
-    """Return the names of all verbs."""
-    return sorted(p.stem for p in (Path(__file__).parent / "commands").glob("[a-z]*.py"))
+def listing() -> typer.Typer:
+    """Return the application with the verbs' names and what they say, to be listed only."""
+    app = _bare()
+    for name in outline.verbs():
+        app.command(name, help=outline.summary(name))(lambda: None)
+    return app
 
 
-def _asked(words: list[str]) -> str | None:
-    """Return the verb, if it is the first word: the others need not be imported then."""
-    first = words[0] if words else ""
-    return first if first in verbs() else None
+def asked(words: list[str]) -> str | None:
+    """Return the verb of a command line, or of the one that the shell completes; None if none."""
+    if COMPLETE in os.environ:
+        line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+        # The last word is being written: it may become another one.
+        words = line.split()[1:] if line.endswith(" ") else line.split()[1:-1]
+    first = next((word for word in words if not word.startswith("-")), "")
+    return first if first in outline.verbs() else None
+
+
+def _bare() -> typer.Typer:
+    app = typer.Typer(
+        name="gpubed",
+        help="Turn a testbed into a ready, verified Horovod GPU cluster.",
+        epilog="Start with: gpubed init lab && gpubed up lab",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    return app
 
 
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
-    asked = _asked(sys.argv[1:])
-    signals = interruption.handle(limited=asked not in _PATIENT)
+    verb = asked(sys.argv[1:])
+    signals = interruption.handle(limited=verb not in _PATIENT)
     progress.tell(_say)
     try:
-        code = build(asked)(standalone_mode=False)
+        code = (build(verb) if verb else listing())(standalone_mode=False)
     except GpubedError as error:
-        UI().error(error.message, error.hint)
+        _refuse(error.message, error.hint)
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         signals = signals or [SIGINT]
@@ -76,7 +93,7 @@ def main() -> None:
         if not is_about_the_disk(error):
             raise
         said = unwritable(error)
-        UI().error(said.message, said.hint)
+        _refuse(said.message, said.hint)
         code = said.exit_code
     except Exception as error:
         # Click's usage errors know how to show themselves; the rest are bugs.
@@ -88,19 +105,30 @@ def main() -> None:
         interruption.leave_nobody()
         # Typer makes an exit of an interruption, and a run may fail of it.
         code = interruption.EXIT + signals[0]
-        UI().error(*interruption.WORDS)
+        _refuse(*interruption.WORDS)
     sys.exit(code or 0)
 
 
 def _say(event: progress.Event) -> None:
     """Print a note of a verb that shows no progress: a testbed that is waited for, most likely."""
     if event["what"] == "note":
-        UI().note(event["message"])
+        _ui().note(event["message"])
+
+
+def _refuse(message: str, hint: str | None) -> None:
+    _ui().error(message, hint)
+
+
+def _ui() -> UI:
+    # What draws on terminals takes long to load, and help needs none of it.
+    from gpubed.cli.ui import UI
+
+    return UI()
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"gpubed {__version__}")
+        typer.echo(f"gpubed {gpubed.__version__}")
         raise typer.Exit
 
 

@@ -1,0 +1,28 @@
+"""What each verb says of itself, read from its file.
+
+Importing all verbs takes most of a second, which is too long for the list of them and for
+the tab key.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent / "commands"
+
+
+def verbs() -> list[str]:
+    """Return the names of all verbs."""
+    return sorted(path.stem for path in _FOLDER.glob("[a-z]*.py"))
+
+
+def summary(verb: str) -> str:
+    """Return a verb's help: the docstring of `command`, or the `help` of an `app`."""
+    for node in ast.parse((_FOLDER / f"{verb}.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "command":
+            return ast.get_docstring(node) or ""
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "app":
+            words = {word.arg: word.value for word in getattr(node.value, "keywords", ())}
+            return str(ast.literal_eval(words["help"]))
+    raise LookupError(f"{verb} has neither command nor app")
