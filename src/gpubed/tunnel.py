@@ -24,20 +24,26 @@ def command(cluster: ClusterPaths, allocation: Allocation, local: int, port: int
 
 @contextmanager
 def to_head(
-    cluster: ClusterPaths, allocation: Allocation, port: int, local: int = 0
+    cluster: ClusterPaths,
+    allocation: Allocation,
+    port: int,
+    local: int = 0,
+    *,
+    always: bool = False,
 ) -> Iterator[tuple[str, int]]:
     """Give address and port at which a port of the head answers here, as long as this lasts.
 
     Args:
         local: The port to take here for a tunnel, if it is free; else any.
+        always: Whether it is a tunnel also where the head can be reached directly.
 
     Raises:
         GpubedError: The tunnel does not open.
     """
-    if not allocation.head.via:
+    if not (allocation.head.via or always):
         yield allocation.head.control_address, port
         return
-    local = _free(local) or _free(0)
+    local = free(local) or free(0)
     started = command(cluster, allocation, local, port)
     options = ["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes"]
     with subprocess.Popen(
@@ -53,7 +59,7 @@ def to_head(
             process.terminate()
 
 
-def _free(port: int) -> int:
+def free(port: int) -> int:
     """Return the port if nobody has it here, a free one for 0, else 0."""
     with socket.socket() as probe:
         try:

@@ -56,5 +56,5 @@ def test_a_tunnel_that_does_not_open_says_why(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_here_is_not_taken_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert tunnel._free(port) == 0
-    assert tunnel._free(0) > 0
+        assert tunnel.free(port) == 0
+    assert tunnel.free(0) > 0

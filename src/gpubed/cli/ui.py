@@ -43,8 +43,10 @@ class UI:
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
-        self.out = Console(soft_wrap=True, highlight=False)
-        self.err = Console(stderr=True, soft_wrap=True, highlight=False)
+        # Parts of addresses and fingerprints, such as `:ab:`, are names of emojis.
+        plain: dict[str, Any] = {"soft_wrap": True, "highlight": False, "emoji": False}
+        self.out = Console(**plain)
+        self.err = Console(stderr=True, **plain)
 
     def document(self, verb: str, content: dict[str, Any]) -> None:
         """Print the JSON document of a verb, if JSON was asked for."""

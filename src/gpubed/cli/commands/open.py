@@ -1,5 +1,6 @@
 """gpubed open."""
 
+import re
 import shlex
 import threading
 import webbrowser
@@ -7,10 +8,12 @@ from typing import Annotated
 
 import typer
 
-from gpubed import services, tunnel, unfinished
+from gpubed import loopback, services, trust, tunnel, unfinished
+from gpubed.allocation import Allocation
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.paths import ClusterPaths
 from gpubed.plan import from_file
 
 EXAMPLE = "gpubed open lab --print"
@@ -24,17 +27,29 @@ def command(
     print_url: Annotated[
         bool, typer.Option("--print", help="Print the URL with its token, open nothing.")
     ] = False,
+    by_tunnel: Annotated[
+        bool,
+        typer.Option("--tunnel", help="Through SSH: no question about certificates, until Ctrl-C."),
+    ] = False,
+    how_to_trust: Annotated[
+        bool, typer.Option("--trust", help="Print what makes your systems trust the certificate.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Open JupyterLab, or the status page, in the browser; through a tunnel where one is needed."""
     ui, paths = UI(as_json), find(cluster)
+    if how_to_trust:
+        return _say_how_to_trust(ui, paths)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     if not status:
         unfinished.require_none(paths)
     name = services.STATUS if status else "jupyterlab"
     url = services.token_url(paths, wanted, granted, name)
     lab = wanted.spec.services.jupyterlab
-    behind = lab.port if lab and granted.nodes and granted.head.via else None
+    port = lab.port if lab else 0
+    if by_tunnel:
+        return _hold_open(ui, paths, granted, url, port, show=print_url or as_json)
+    behind = port if granted.nodes and granted.head.via else 0
     if print_url or as_json:
         words = tunnel.command(paths, granted, behind, behind) if behind else None
         ui.document("open", {"url": url, "tunnel": words})
@@ -44,8 +59,11 @@ def command(
             ui.note(f"first: {shlex.join(words)}")
         return 0
     if granted.nodes:
-        ui.note(f"the certificate is the cluster's own: {paths.state / 'jupyterlab.crt'}")
-    if behind is None:
+        ui.note(
+            "the certificate is the cluster's own: 'gpubed open"
+            f" {paths.name} --trust' makes it known, '--tunnel' needs none"
+        )
+    if not behind:
         return _browse(ui, url, cluster, status)
     with tunnel.to_head(paths, granted, behind, local=behind) as (_, local):
         code = _browse(ui, url.replace(f":{behind}/", f":{local}/", 1), cluster, status)
@@ -61,3 +79,38 @@ def _browse(ui: UI, url: str, cluster: str, status: bool) -> int:
     again = f"gpubed open {cluster}{' --status' if status else ''} --print"
     ui.error("there is no browser on this machine", again)
     return 3
+
+
+def _say_how_to_trust(ui: UI, paths: ClusterPaths) -> int:
+    """Print by system what makes it trust the certificate, and how to know it."""
+    certificate = paths.state / "jupyterlab.crt"
+    print_, steps = trust.fingerprint(certificate), trust.steps(paths.name, certificate)
+    document = {"certificate": certificate, "sha256": print_, "systems": steps}
+    ui.document("open", document)
+    ui.say(f"{certificate} vouches for JupyterLab of {paths.name} and for nothing else.")
+    ui.say(f"SHA-256 {print_}")
+    ui.say("Copy it to the machine that has the browser, then there:")
+    for system, commands in steps.items():
+        ui.say(f"\n{system}")
+        for one in commands:
+            ui.say(f"  {one}")
+    return 0
+
+
+def _hold_open(
+    ui: UI, paths: ClusterPaths, granted: Allocation, url: str, port: int, *, show: bool
+) -> int:
+    """Let the browser in by loopback and SSH until somebody ends it."""
+    granted.require_nodes()
+    local = tunnel.free(port) or tunnel.free(0)
+    here = re.sub(r"^https://[^/]+", f"http://{loopback.ADDRESS}:{local}", url)
+
+    def ready() -> None:
+        ui.document("open", {"url": here, "tunnel": None})
+        if (show or not webbrowser.open(here)) and not ui.as_json:
+            ui.raw(here + "\n")
+        ui.note("the tunnel to the head is open until Ctrl-C")
+
+    with tunnel.to_head(paths, granted, port, always=True) as (host, far):
+        loopback.Door(paths.state / "jupyterlab.crt", host, far).hold_open(local, ready)
+    return 0

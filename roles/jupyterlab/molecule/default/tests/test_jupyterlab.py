@@ -88,6 +88,22 @@ def test_encryption_is_authenticated(host, words, accepted):
     assert ("Cipher is (NONE)" not in said) is accepted
 
 
+def test_its_authority_can_sign_nothing_else(host, state):
+    """Whoever trusts it trusts no other page: its key is gone, and it has these names alone."""
+    files = host.check_output("ls /etc/gpubed/jupyterlab").split()
+    assert [name for name in files if name.endswith(".key")] == [
+        name.replace(".crt", ".key")
+        for name in files
+        if name.endswith(".crt") and not name.endswith(".ca.crt")
+    ]
+    assert host.check_output("ls -A /dev/shm | grep -c '^tmp[.]' || true") == "0"
+    said = host.check_output(
+        "openssl x509 -noout -ext nameConstraints,basicConstraints -in /etc/gpubed/jupyterlab/*.ca.crt"
+    )
+    assert said.count("critical") == 2
+    assert "pathlen:0" in said
+
+
 def test_its_account_is_no_way_to_root(host):
     """Neither here, nor on another node, nor with the key of an account that may."""
     login = "ssh -o BatchMode=yes node-1"

@@ -1,0 +1,88 @@
+"""The certificate that role jupyterlab makes, and whom it is good for."""
+
+import socket
+import ssl
+import subprocess
+import threading
+
+import pytest
+
+from support import certificates, role_variables
+
+HOSTS = ["10.1.2.3", "2001:db8::3", "node-0", "localhost", "127.0.0.1"]
+
+
+def variable(name):
+    return role_variables.value("jupyterlab", name, "debian-12", __jupyterlab_hosts=HOSTS)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The files of a certificate, made as the role makes it."""
+    names = variable("__jupyterlab_san"), variable("__jupyterlab_permitted")
+    return certificates.make(tmp_path_factory.mktemp("jupyterlab"), *names)
+
+
+def greet(made, host, trusted):
+    """Shake hands with a server that shows the certificate, as somebody who trusts a file."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(f"{made}.crt", f"{made}.key")
+    client = ssl.create_default_context(cafile=trusted)
+    # What Python 3.13 and browsers ask for.
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    ours, theirs = socket.socketpair()
+
+    def serve():
+        try:
+            server.wrap_socket(theirs, server_side=True).close()
+        except OSError:
+            theirs.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        client.wrap_socket(ours, server_hostname=host).close()
+    finally:
+        ours.close()
+        thread.join()
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_it_is_good_for_each_name_of_the_head(made, host):
+    greet(made, host, f"{made}.ca.crt")
+
+
+def test_it_is_good_for_nothing_else(made):
+    with pytest.raises(ssl.SSLCertVerificationError, match="not valid for"):
+        greet(made, "bank.example", f"{made}.ca.crt")
+
+
+def test_the_authority_can_vouch_for_no_other(made):
+    """Neither is its key kept, nor would a certificate for another name count."""
+    left = sorted(path.name for path in made.parent.iterdir())
+    assert left == ["some.ca.crt", "some.crt", "some.key"]
+    said = subprocess.run(
+        ["openssl", "x509", "-in", f"{made}.ca.crt", "-noout", "-ext", "nameConstraints"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "critical" in said
+    assert "IP:10.1.2.3/255.255.255.255" in said
+    assert "Excluded" not in said
+
+
+def test_only_the_owner_reads_the_key(made):
+    assert (made.parent / "some.key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("changed", ["__jupyterlab_hosts", "__jupyterlab_certify"])
+def test_other_names_or_another_way_to_make_it_make_another(changed):
+    given = {"__jupyterlab_hosts": HOSTS, "__jupyterlab_certify": certificates.SCRIPT.read_text()}
+    other = {**given, changed: given[changed][:-1]}
+    first, second = (
+        role_variables.value("jupyterlab", "__jupyterlab_certificate", "debian-12", **values)
+        for values in (given, other)
+    )
+    assert first.startswith("/etc/gpubed/jupyterlab/")
+    assert first != second
