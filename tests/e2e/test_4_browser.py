@@ -2,7 +2,9 @@
 
 import re
 import shutil
+import signal
 import ssl
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -76,6 +78,27 @@ def test_the_right_token_opens_the_lab_and_the_notebook_runs_on_all_nodes(cluste
     size = len(cluster.json("status")["nodes"])
     assert re.search(rf"ranks\s+{size}\b", text), text
     assert re.search(r"test accuracy\s+9[5-9]", text), text
+
+
+def test_the_launcher_leads_to_the_cluster(cluster, page):
+    page.goto(cluster.call("open", "--print").stdout.strip())
+    page.wait_for_selector(".jp-LauncherCard:has-text('Runs of jobs')", timeout=120_000)
+    assert "Cluster" in page.locator(".jp-Launcher-sectionTitle").all_inner_texts()
+    page.click(".jp-LauncherCard:has-text('Example digits')")
+    page.wait_for_selector(".jp-DirListing-item:has-text('digits.ipynb')", timeout=60_000)
+
+
+def test_a_tunnel_asks_nothing_about_certificates(cluster, browser):
+    opened = cluster.start("open", cluster.name, "--tunnel", "--print", stdout=subprocess.PIPE)
+    context = browser.new_context()  # which would object to the cluster's own certificate
+    try:
+        tab = context.new_page()
+        tab.goto(opened.stdout.readline().strip())
+        tab.wait_for_selector(".jp-LauncherCard", timeout=120_000)
+    finally:
+        context.close()
+        opened.send_signal(signal.SIGINT)
+    assert opened.wait(20) == 130
 
 
 def _dismiss_dialogs(page):

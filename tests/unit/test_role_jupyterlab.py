@@ -1,4 +1,4 @@
-"""The certificate that role jupyterlab makes, and whom it is good for."""
+"""The certificate that role jupyterlab makes, whom it is good for, and what the launcher shows."""
 
 import socket
 import ssl
@@ -6,7 +6,11 @@ import subprocess
 import threading
 
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 
+from gpubed.paths import assets
 from support import certificates, role_variables
 
 HOSTS = ["10.1.2.3", "2001:db8::3", "node-0", "localhost", "127.0.0.1"]
@@ -86,3 +90,23 @@ def test_other_names_or_another_way_to_make_it_make_another(changed):
     )
     assert first.startswith("/etc/gpubed/jupyterlab/")
     assert first != second
+
+
+@pytest.mark.parametrize("status", [True, False])
+def test_the_launcher_leads_to_what_there_is(status):
+    """Entries that jupyter-app-launcher cannot read are left out by it without a word."""
+    text = (assets() / "roles/jupyterlab/templates/jp_app_launcher_gpubed.yml.j2").read_text()
+    variables = {
+        "ansible_managed": "managed",
+        "jupyterlab_status": status,
+        "jupyterlab_examples": ["digits", "mine"],
+        "__jupyterlab_runs_link": "job-runs",
+    }
+    found = Templar(DataLoader(), variables=variables).template(trust_as_template(text))
+    entries = yaml.safe_load(found)
+    titles = ["Runs of jobs", "Example digits", "Example mine", "Terminal on a node"]
+    assert [entry["title"] for entry in entries] == ["Status page"] * status + titles
+    assert {entry["catalog"] for entry in entries} == {"Cluster"}
+    opened = [e["source"][0]["args"]["path"] for e in entries if e["type"] == "jupyterlab-commands"]
+    assert opened == ["/job-runs", "/examples/digits", "/examples/mine"]
+    assert {type(entry["source"]) for entry in entries} == {str, list}

@@ -31,12 +31,14 @@ def token(state):
     return (state / "secrets/jupyterlab_token").read_text().strip()
 
 
-def ask(host, state, token, path, **headers):
+def ask(host, state, token, path, data=None, **headers):
     """A request from this machine that trusts the fetched certificate only."""
     address = host.check_output("grep ' node-0.control$' /etc/hosts").split()[0]
     context = ssl.create_default_context(cafile=str(state / "jupyterlab.crt"))
     request = urllib.request.Request(
-        f"https://{address}:8888{path}", headers={"Authorization": f"token {token}", **headers}
+        f"https://{address}:8888{path}",
+        data,
+        headers={"Authorization": f"token {token}", **headers},
     )
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
@@ -97,9 +99,8 @@ def test_its_authority_can_sign_nothing_else(host, state):
         if name.endswith(".crt") and not name.endswith(".ca.crt")
     ]
     assert host.check_output("ls -A /dev/shm | grep -c '^tmp[.]' || true") == "0"
-    said = host.check_output(
-        "openssl x509 -noout -ext nameConstraints,basicConstraints -in /etc/gpubed/jupyterlab/*.ca.crt"
-    )
+    shown = "openssl x509 -noout -ext nameConstraints,basicConstraints -in"
+    said = host.check_output(f"{shown} /etc/gpubed/jupyterlab/*.ca.crt")
     assert said.count("critical") == 2
     assert "pathlen:0" in said
 
@@ -131,6 +132,25 @@ def test_it_offers_the_kernel_that_knows_the_cluster(host, state, token):
     specs = json.load(ask(host, state, token, "/api/kernelspecs"))
     assert list(specs["kernelspecs"]) == ["horovod"]
     assert specs["default"] == "horovod"
+
+
+def test_the_launcher_leads_to_the_cluster(host, state, token):
+    words = json.dumps({"method": "init_launcher"}).encode()
+    entries = json.load(ask(host, state, token, "/jupyterlab-app-launcher", words))
+    assert {entry["catalog"] for entry in entries} == {"Cluster"}
+    titles = [entry["title"] for entry in entries]
+    assert titles == ["Runs of jobs", "Example digits", "Terminal on a node"]
+
+
+def test_the_launcher_shows_the_runs_of_jobs(host, state, token):
+    found = json.load(ask(host, state, token, "/api/contents/job-runs"))
+    assert found["type"] == "directory"
+
+
+def test_it_leads_to_no_port_of_the_head(host, state, token):
+    """What lets a browser through comes with the launcher's section."""
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        ask(host, state, token, "/proxy/22/")
 
 
 def test_it_starts_at_boot(host):
