@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,9 @@ class Door:
             except OSError:
                 writer.close()
                 return
-            await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+            # At the end pages are still open; Python 3.11 would print a traceback for each.
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
 
         (await far())[1].close()  # else nobody would learn why pages stay empty
         async with await asyncio.start_server(relay, ADDRESS, port) as server:

@@ -3,11 +3,14 @@
 import http.server
 import json
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
+import time
 import urllib.request
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner
@@ -96,6 +99,21 @@ def test_a_browser_reaches_it_by_loopback_and_a_tunnel(project, tunnelled, monke
     assert seen["url"] == f"http://{seen['host']}/lab?token={'t' * 64}"
     assert seen["host"].startswith("127.0.0.1:"), "one of the names that JupyterLab answers to"
     assert seen["path"] == f"/lab?token={'t' * 64}"
+
+
+def test_an_end_with_pages_open_is_quiet(project, tunnelled, monkeypatch, caplog):
+    """A notebook's page keeps its connection."""
+    held = []
+
+    def browse(url):
+        held.append(socket.create_connection(("127.0.0.1", urlsplit(url).port)))
+        time.sleep(0.5)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("webbrowser.open", browse)
+    call("--tunnel")
+    held[0].close()
+    assert caplog.records == []
 
 
 def test_without_a_browser_it_says_where_it_is(project, tunnelled, monkeypatch):
