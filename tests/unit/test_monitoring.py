@@ -1,12 +1,15 @@
 """Alert rules, gpubed's own figures, and the status page made from Prometheus' answers."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -254,16 +257,64 @@ def a_run(folder, job="digits"):
 
 
 def states(page, folder, queued=()):
-    return [run["state"] for run in page[2].runs(folder, time.time(), queued)]
+    return [run["state"] for run in page[2].runs([folder], time.time(), queued)]
 
 
 def test_runs_stand_in_the_table_under_the_names_that_run_gives_them(page, tmp_path):
     made = a_run(tmp_path)
     (tmp_path / "notes").mkdir()
-    (row,) = page[2].runs(tmp_path, time.time())
+    (row,) = page[2].runs([tmp_path], time.time())
     assert (row["job"], row["folder"]) == ("digits", str(made))
     assert row["age_s"] < 3600
     assert "digits" in text_of(rendered(page, jobs=[row]))
+
+
+def test_runs_of_jobs_and_of_notebooks_are_in_one_order(page, tmp_path):
+    for name in ("jobs/20260101-100000000-a", "notes/20260101-110000000-b", "jobs/20260101-12-c"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "jobs/20260101-120000000-c").mkdir()
+    folders = [tmp_path / "jobs", tmp_path / "notes", tmp_path / "not there"]
+    assert [row["job"] for row in page[2].runs(folders, time.time())] == ["c", "b", "a"]
+
+
+def test_a_run_of_the_notebook_is_on_the_page_while_it_runs(page, tmp_path, monkeypatch):
+    """The notebook's own cell, with a STAND-IN for what starts the ranks."""
+    cells = json.loads((assets() / "jobs/digits/digits.ipynb").read_text())["cells"]
+    (cell,) = ["".join(cell["source"]) for cell in cells if cell["id"] == "run"]
+    start = tmp_path / "bin/gpubed-horovodrun"
+    start.parent.mkdir()
+    start.write_text(
+        "#!/bin/sh\necho 'progress: 1/3 epochs, 9 images/s'\n"
+        f"until [ -e {tmp_path}/seen ]; do sleep 0.05; done\n"
+        "while [ $1 != --out ]; do shift; done; echo '{}' >$2/metrics.json\n"
+    )
+    start.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{start.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("GPUBED_NOTEBOOK_RUNS", str(tmp_path / "runs"))
+    seen = []
+
+    def tell(*words, file=None, **_):
+        if file is None:  # the line has come to the notebook's page
+            return
+        file.write(words[0])
+        file.flush()
+
+    def look():
+        for _ in range(200):
+            seen[:] = page[2].runs([tmp_path / "runs"], time.time())
+            if seen and seen[0]["progress"]:
+                break
+            time.sleep(0.05)
+        (tmp_path / "seen").touch()
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    exec(cell, {"settings": SimpleNamespace(epochs=3, batch=32), "print": tell})
+    looking.join(10)
+    assert (seen[0]["state"], seen[0]["progress"]) == ("running", "1 of 3 epochs, 9 images/s")
+    assert seen[0]["age_s"] < 60
+    (row,) = page[2].runs([tmp_path / "runs"], time.time())
+    assert (row["job"], row["state"]) == ("digits", "done")
 
 
 def test_a_run_with_metrics_is_done_and_one_without_has_ended(page, tmp_path):
@@ -299,17 +350,17 @@ def test_the_progress_of_a_run_is_on_the_page(page, tmp_path, monkeypatch):
     wait = "until [ -s .progress ]; do sleep 0.05; done"
     start(f"echo '[0]<stdout>:progress: 3/20 epochs, <9> images/s'; {wait}")
     (made / ".heartbeat").write_text("9\n")  # as while it runs
-    [row] = page[2].runs(runs, time.time())
+    [row] = page[2].runs([runs], time.time())
     assert (row["state"], row["progress"]) == ("running", "3 of 20 epochs, <9> images/s")
     assert "running 3 of 20 epochs, <9> images/s" in text_of(rendered(page, jobs=[row]))
     (made / "metrics.json").write_text("{}")
-    assert page[2].runs(runs, time.time())[0]["progress"] == ""
+    assert page[2].runs([runs], time.time())[0]["progress"] == ""
 
 
 def test_the_progress_of_a_run_of_slurm_is_in_its_output(page, tmp_path):
     made = a_run(tmp_path)
     (made / "slurm.log").write_text("progress: 1/4 sizes\nprogress: 2/4 sizes\nhello\n")
-    [row] = page[2].runs(tmp_path, time.time(), [made.name])
+    [row] = page[2].runs([tmp_path], time.time(), [made.name])
     assert row["progress"] == "2 of 4 sizes"
 
 

@@ -56,7 +56,7 @@ class StatusHandler(JupyterHandler):
             self.set_status(http.HTTPStatus.SERVICE_UNAVAILABLE)
         queue = await asyncio.to_thread(work.queue)
         queued = {job["name"] for job in queue or ()}
-        jobs = await asyncio.to_thread(work.runs, Path(_SETTINGS["runs"]), now, queued)
+        jobs = await asyncio.to_thread(work.runs, map(Path, _SETTINGS["runs"]), now, queued)
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Cache-Control", "no-store")
         self.set_header("Referrer-Policy", "no-referrer")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,33 @@ _SILENCE_S = 60
 _SHOWN = 8
 # Where a job's lines are: what the controller hands on with its heartbeats, or Slurm's own file.
 _OUTPUTS = (".progress", "slurm.log")
+# What gpubed says of the cluster, or a notebook of its settings.
+_FIRST = ("cluster.json", "settings.json")
 _PROGRESS = re.compile(r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,9})/(\d{1,9}) (.*)")
 _TAIL = 4096  # bytes of them
 _QUEUE = ("squeue", "--noheader", "--format=%i|%j|%u|%T|%M|%D")
 _QUEUE_COLUMNS = ("id", "name", "user", "state", "time", "nodes")
 
 
-def runs(folder: Path, now: float, queued: Collection[str] = ()) -> list[dict[str, Any]]:
+def runs(folders: Iterable[Path], now: float, queued: Collection[str] = ()) -> list[dict[str, Any]]:
     """Return the newest runs, newest first; their age in seconds.
 
     Args:
+        folders: Where there are runs: of jobs, and of notebooks.
         queued: The names of Slurm's jobs, among them those of runs.
     """
-    try:
-        names = sorted((path.name for path in folder.iterdir()), reverse=True)
-    except OSError:
-        return []
-    matches = [match for name in names if (match := _RUN.fullmatch(name))]
-    return [_row(folder / match[0], match["job"], now, queued) for match in matches[:_SHOWN]]
+    found = sorted(
+        ((match, path) for path in _within(folders) if (match := _RUN.fullmatch(path.name))),
+        key=lambda pair: pair[1].name,
+        reverse=True,
+    )
+    return [_row(path, match["job"], now, queued) for match, path in found[:_SHOWN]]
+
+
+def _within(folders: Iterable[Path]) -> Iterator[Path]:
+    for folder in folders:
+        with suppress(OSError):
+            yield from folder.iterdir()
 
 
 def _row(run: Path, job: str, now: float, queued: Collection[str]) -> dict[str, Any]:
@@ -42,7 +52,7 @@ def _row(run: Path, job: str, now: float, queued: Collection[str]) -> dict[str, 
         "job": job,
         "state": state,
         "progress": _progress(run) if state == "running" else "",
-        "age_s": _age(run / "cluster.json", now),
+        "age_s": _age(run, now),
         "folder": str(run),
     }
 
@@ -66,12 +76,12 @@ def _tail(path: Path) -> list[str]:
         return []
 
 
-def _age(first_file: Path, now: float) -> float | None:
-    """Seconds since gpubed described the cluster to the run, just before its start."""
-    try:
-        return now - first_file.stat().st_mtime
-    except OSError:
-        return None
+def _age(run: Path, now: float) -> float | None:
+    """Return the seconds since the first file was written, just before the start."""
+    for name in _FIRST:
+        with suppress(OSError):
+            return now - (run / name).stat().st_mtime
+    return None
 
 
 def _state(run: Path, now: float, queued: Collection[str]) -> str:
