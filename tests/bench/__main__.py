@@ -103,6 +103,12 @@ def configuration() -> Iterator[Row]:
     )
 
 
+def help_of_all() -> Iterator[Row]:
+    """Ask for the list of verbs, which the tab key asks for as well."""
+    took = statistics.median(seconds([str(BIN / "gpubed"), "--help"]) for _ in range(ROUNDS))
+    yield Row("`gpubed --help`", f"{took:.2f} s", None, "≤ 0.25 s")
+
+
 def planning() -> Iterator[Row]:
     """Plan 1,000 nodes and 250; linear growth gives 4."""
 
@@ -221,7 +227,7 @@ def main() -> None:
     machine = f"{os.cpu_count()} CPUs, {memory:.0f} GiB, Python {platform.python_version()}"
     print(f"{platform.platform()}, {machine}")
     print(f"load {os.getloadavg()[0]:.1f} at the start; medians of {ROUNDS}; cluster {CLUSTER}\n")
-    for part in (planning, engine, configuration, training, collective):
+    for part in (help_of_all, planning, engine, configuration, training, collective):
         for row in part():
             ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
             print(f"{row.what:58} {ratio:>7}  (target {row.target})  {row.figures}", flush=True)

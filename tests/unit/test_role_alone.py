@@ -7,6 +7,8 @@ from gpubed.paths import Project
 from support import role_names
 from support.samples import sample_allocation, sample_plan
 
+# Ansible takes backslashes in expressions as they are.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
 # Ansible's own, of every task.
 MAGIC = {
     "ansible_check_mode",
