@@ -28,17 +28,19 @@ _GRACE = 10.0
 _A_LOOK = 0.1
 
 
-class _Holder(BaseModel):
-    """Who holds a lock, as the lock says."""
+class Holder(BaseModel):
+    """Who holds a lock, as the lock says; without a verb where it cannot say."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    verb: str
-    pid: int
-    user: str
-    since: str
+    verb: str = ""
+    pid: int = 0
+    user: str = ""
+    since: str = ""
 
     def __str__(self) -> str:
+        if not self.verb:
+            return "another run"
         return f"`gpubed {self.verb}` (pid {self.pid}, user {self.user}, since {self.since})"
 
 
@@ -90,8 +92,8 @@ def locked(path: Path, verb: str, wait: float = 0.0) -> Iterator[None]:
         os.close(descriptor)
 
 
-def holder(state: Path) -> str:
-    """Say who holds a cluster; empty where nobody does.
+def holder(state: Path) -> Holder | None:
+    """Say who holds a cluster; None where nobody does.
 
     Args:
         state: The cluster's state folder.
@@ -101,10 +103,10 @@ def holder(state: Path) -> str:
         with path.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
-        return ""
+        return None
     except (BlockingIOError, PermissionError):  # another user's run
         return _who(path)
-    return ""
+    return None
 
 
 def _acquire(path: Path, wait: float) -> int:
@@ -132,11 +134,11 @@ def _refusal(path: Path) -> Locked:
     )
 
 
-def _who(path: Path) -> str:
+def _who(path: Path) -> Holder:
     try:
-        return str(reading.file(path).json(_Holder))
+        return reading.file(path).json(Holder)
     except reading.Unreadable:
-        return "another run"
+        return Holder()
 
 
 def _end_orphans(state: Path) -> list[int]:

@@ -15,6 +15,8 @@ from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
 
 CONFIGURING, INTERRUPTED = "configuring", "interrupted"
+# The verbs that hold a cluster and apply roles, or will; a full disk leaves a lock without one.
+_CONFIGURES = {"up", "configure", ""}
 
 
 @contextmanager
@@ -29,7 +31,8 @@ def state(cluster: ClusterPaths) -> str:
     """Return `configuring` or `interrupted`; empty where the last run came to its end."""
     if not cluster.unfinished.exists():
         return ""
-    return CONFIGURING if runlock.holder(cluster.state) else INTERRUPTED
+    who = runlock.holder(cluster.state)
+    return CONFIGURING if who and who.verb in _CONFIGURES else INTERRUPTED
 
 
 def require_none(cluster: ClusterPaths) -> None:

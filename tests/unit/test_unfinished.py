@@ -41,6 +41,30 @@ def test_a_run_at_work_is_named(cluster):
             unfinished.require_none(cluster)
 
 
+@pytest.mark.parametrize("verb", ["audit", "down", "configure --check"])
+def test_who_holds_the_cluster_and_applies_no_role_is_not_configuring_it(cluster, verb):
+    cluster.unfinished.touch()
+    with runlock.hold(cluster.state, verb):
+        assert unfinished.state(cluster) == "interrupted"
+        with pytest.raises(GpubedError, match="did not come to its end"):
+            unfinished.require_none(cluster)
+
+
+@pytest.mark.parametrize("verb", ["up", "configure"])
+def test_who_goes_on_with_it_is_configuring(cluster, verb):
+    cluster.unfinished.touch()
+    with runlock.hold(cluster.state, verb):
+        assert unfinished.state(cluster) == "configuring"
+
+
+def test_a_holder_without_a_name_may_be_configuring(cluster):
+    """A full disk leaves the lock empty."""
+    cluster.unfinished.touch()
+    with runlock.hold(cluster.state, "up"):
+        (cluster.state / "lock").write_text("")
+        assert unfinished.state(cluster) == "configuring"
+
+
 @pytest.fixture
 def hand_over(cluster, monkeypatch):
     """A function that hands bare or other nodes over; on the way are STAND-INS that may fail."""

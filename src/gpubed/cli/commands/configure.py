@@ -33,7 +33,7 @@ def command(
     with (
         lifecycle.event_file(paths, "configure", None) as path,
         display.following(path),
-        runlock.hold(paths.state, "configure"),
+        runlock.hold(paths.state, "configure --check" if check else "configure"),
     ):
         handover.render(paths, wanted, granted)
         outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)
