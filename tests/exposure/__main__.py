@@ -14,7 +14,6 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -66,11 +65,13 @@ def asked(verb: str, *words: str) -> dict:
 
 def ports(nodes: dict[str, str], lab: int) -> tuple[str, list[str]]:
     """Knock at every TCP port of every node, from here and from beyond."""
-    with outsider(bridge_of(next(iter(nodes.values())))) as beyond, ThreadPoolExecutor(2) as pool:
+    with outsider(bridge_of(next(iter(nodes.values())))) as beyond:
         places = {"this controller": None, "a machine beyond it": beyond}
-        wanted = [(place, node) for place in places for node in nodes]
-        found = list(pool.map(lambda w: scan(places[w[0]], nodes[w[1]], ALL_PORTS), wanted))
-    answers = dict(zip(wanted, found, strict=True))
+        answers = {
+            (place, node): scan(namespace, address, ALL_PORTS)
+            for place, namespace in places.items()
+            for node, address in nodes.items()
+        }
     rows = [(*where, ", ".join(map(str, sorted(some)))) for where, some in answers.items()]
     declared = {("this controller", next(iter(nodes))): {22, lab}}
     wrong = [

@@ -4,28 +4,18 @@ import json
 import subprocess
 from contextlib import contextmanager
 from ipaddress import ip_network
+from pathlib import Path
 
 from support.namespace import ip, linked
 
-SCAN = """
-import socket, sys
-from concurrent.futures import ThreadPoolExecutor
-def knock(port):
-    try:
-        socket.create_connection((sys.argv[1], port), timeout=1).close()
-    except OSError:
-        return None
-    return port
-with ThreadPoolExecutor(256) as pool:
-    print(*[p for p in pool.map(knock, map(int, sys.stdin.read().split())) if p])
-"""
+_KNOCKING = Path(__file__).with_name("knocking.py")
 
 
 @contextmanager
 def outsider(bridge):
     """A machine of its own: a network namespace, routed to the nodes through this host."""
     with linked() as (name, veth):
-        here, there = _free()
+        here, there = free_link()
         ip("addr", "add", f"{here}/30", "dev", veth)
         ip("link", "set", veth, "up")
         ip("-n", name, "addr", "add", f"{there}/30", "dev", "eth0")
@@ -41,7 +31,7 @@ def outsider(bridge):
             subprocess.run(["iptables", "-D", "DOCKER-USER", *rule], check=True)
 
 
-def _free():
+def free_link():
     """Return the two addresses of a link that no interface has: a killed run leaves its own."""
     shown = subprocess.run(["ip", "-j", "-4", "addr"], capture_output=True, text=True, check=True)
     taken = {
@@ -54,7 +44,7 @@ def _free():
 def scan(namespace, address, ports):
     """Return those of an address's TCP ports that answer a namespace; None is this machine's."""
     inside = ["ip", "netns", "exec", namespace] if namespace else []
-    command = [*inside, "python3", "-c", SCAN, address]
+    command = [*inside, "python3", str(_KNOCKING), address]
     listed = " ".join(map(str, ports))
     done = subprocess.run(command, input=listed, capture_output=True, text=True, check=True)
     return {int(port) for port in done.stdout.split()}
