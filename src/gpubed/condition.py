@@ -1,4 +1,4 @@
-"""How a cluster is now: its nodes, both networks, its services. Looks only, and in seconds."""
+"""How a cluster is now: nodes, disks, networks, services. Looks only, and in seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from gpubed import services
+from gpubed import disks, services
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Backend
 from gpubed.errors import GpubedError
@@ -14,7 +14,7 @@ from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.ssh import SSH, HostKeyMismatch, greet
 
-UNRECOGNIZED = "unrecognized"
+UNRECOGNIZED, FULL = "unrecognized", "full"
 # What `up` makes of it.
 _THEN = {
     "missing": "it is made again",
@@ -48,10 +48,12 @@ class Condition:
             testbed says; unreachable (SSH does not answer), unrecognized (somebody else's
             host key), cut (of its experiment network), unshaped (its link has no rate).
         services: What is wrong with each service by name; empty where nothing is.
+        full: What is full of a node's disks by its name, in words; such a node is ready.
     """
 
     nodes: dict[str, str]
     services: dict[str, str] = field(default_factory=dict)
+    full: dict[str, str] = field(default_factory=dict)
 
     @property
     def damaged(self) -> dict[str, str]:
@@ -66,7 +68,7 @@ class Condition:
     @property
     def state(self) -> str:
         """One word for the cluster: ready or degraded."""
-        return "degraded" if self.damaged or self.broken else "ready"
+        return "degraded" if self.damaged or self.broken or self.full else "ready"
 
     @property
     def words(self) -> list[str]:
@@ -75,6 +77,7 @@ class Condition:
             f"{name} is {state}: {_THEN.get(state, 'it is looked at again')}"
             for name, state in self.damaged.items()
         ]
+        said += [f"{name}: {why}: only you know what may go" for name, why in self.full.items()]
         return said + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
 
 
@@ -85,10 +88,12 @@ def look(
     states = backend.describe(granted)
     there = [node for node in granted.nodes if states[node.name] == "ready"]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        looked = pool.map(partial(_node, cluster, granted), there)
-        states |= dict(zip((node.name for node in there), looked, strict=True))
+        looked = list(pool.map(partial(_node, cluster, wanted, granted), there))
+    states |= {node.name: state for node, (state, _) in zip(there, looked, strict=True)}
+    full = {node.name: why for node, (_, why) in zip(there, looked, strict=True) if why}
     serves = wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready"
-    return Condition(states, services.answers(cluster, wanted, granted) if serves else {})
+    answers = services.answers(cluster, wanted, granted) if serves else {}
+    return Condition(states, answers, full)
 
 
 def require(
@@ -97,7 +102,7 @@ def require(
     """Refuse a cluster that is not whole.
 
     Raises:
-        GpubedError: A node or a service is not as it should be.
+        GpubedError: A node, a disk or a service is not as it should be.
         HostKeyMismatch: Somebody else answers in a node's place.
     """
     found = look(cluster, wanted, granted, backend)
@@ -109,10 +114,18 @@ def require(
             "see what its console says; a node that is removed there is made again by "
             f"gpubed up {cluster.name}",
         )
+    if found.full:
+        listed = "; ".join(f"{name}: {why}" for name, why in found.full.items())
+        raise GpubedError(listed, free(cluster.name, next(iter(found.full))))
     if found.broken:
         raise GpubedError(
             "; ".join(found.broken.values()), f"gpubed ssh {cluster.name} head journalctl -b"
         )
+
+
+def free(cluster: str, node: str) -> str:
+    """Say what to do where a disk is full."""
+    return f"free space there: gpubed ssh {cluster} {node}, then gpubed up {cluster}"
 
 
 def recognize(cluster: ClusterPaths, granted: Allocation, found: Condition) -> None:
@@ -126,14 +139,18 @@ def recognize(cluster: ClusterPaths, granted: Allocation, found: Condition) -> N
             greet(node, cluster)  # its words are more than a state
 
 
-def _node(cluster: ClusterPaths, granted: Allocation, node: Node) -> str:
+def _node(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, node: Node
+) -> tuple[str, str]:
+    """Return a node's state, and what is full of its disks."""
     try:
         with SSH(node, cluster) as ssh:
-            return _network(ssh, node, granted) or "ready"
+            state = _network(ssh, node, granted) or "ready"
+            return state, "; ".join(disks.full(disks.look(ssh, wanted.spec.storage.shared.path)))
     except HostKeyMismatch:
-        return UNRECOGNIZED
+        return UNRECOGNIZED, ""
     except GpubedError:
-        return "unreachable"
+        return "unreachable", ""
 
 
 def _network(ssh: SSH, node: Node, granted: Allocation) -> str:

@@ -480,7 +480,11 @@ def _unwell(
     """Return what nodes that answer say against themselves, as parts of their rows, by name."""
     there = [node for node in granted.nodes if now.nodes[node.name] == "ready"]
     looked = health.unwell(cluster, wanted, there) if wanted.spec.configure else []
-    return {found.node: {"state": found.state, "reason": found.reason} for found in looked}
+    said = {name: {"state": condition.FULL, "reason": why} for name, why in now.full.items()}
+    for found in looked:
+        reasons = [found.reason, *([now.full[found.node]] if found.node in now.full else [])]
+        said[found.node] = {"state": found.state, "reason": "; ".join(reasons)}
+    return said
 
 
 def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:

@@ -46,6 +46,7 @@ NOT_ABOUT_GPUS = frozenset(
         "storage.latency",
         "storage.read",
         "storage.shared",
+        "storage.space",
         "storage.throughput",
         "storage.write",
     }

@@ -37,6 +37,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     access.clocks,
     health.nodes,
     network.mtu,
+    storage.space,
     storage.shared,
     throughput.throughput,
     accelerator.hardware,

@@ -17,10 +17,10 @@ def found(monkeypatch, tmp_path):
     plan = sample_plan(nodes=[{"name": "node", "count": 3}])
     granted = sample_allocation(plan)
 
-    def look(testbed=None, answers=None, services=None, verb=condition.look):
+    def look(testbed=None, answers=None, services=None, disks=None, verb=condition.look):
         class Session:
             def __init__(self, node, _):
-                self.said = (answers or {}).get(node.name, "")
+                self.name, self.said = node.name, (answers or {}).get(node.name, "")
 
             def __enter__(self):
                 return self
@@ -28,9 +28,11 @@ def found(monkeypatch, tmp_path):
             def __exit__(self, *_):
                 pass
 
-            def run(self, *_words, **_options):
+            def run(self, command, *_words, **_options):
                 if isinstance(self.said, Exception):
                     raise self.said
+                if " df " in command:
+                    return SimpleNamespace(stdout=(disks or {}).get(self.name, ""))
                 return SimpleNamespace(stdout=self.said)
 
         states = {node.name: "ready" for node in granted.nodes} | (testbed or {})
@@ -67,6 +69,22 @@ def test_a_service_that_does_not_answer_is_damage(found):
     now = found(services={"jupyterlab": "it does not answer"})
     assert now.state == "degraded"
     assert now.words == ["it does not answer: it is set up again and restarted"]
+
+
+FULL = "Mounted on Use% Avail IUse% IFree\n/var 100% 0 4% 9000\n"
+
+
+def test_a_full_disk_is_named_and_no_reason_to_make_the_node_again(found):
+    now = found(disks={"node-1": FULL})
+    assert now.full == {"node-1": "/var is 100 % full (0 MiB are free)"}
+    assert (now.state, now.damaged) == ("degraded", {})
+    assert now.words == ["node-1: /var is 100 % full (0 MiB are free): only you know what may go"]
+
+
+def test_what_nobody_but_the_user_can_put_right_says_where(found):
+    with pytest.raises(GpubedError, match="node-1: /var is 100 % full") as caught:
+        found(disks={"node-1": FULL}, verb=condition.require)
+    assert caught.value.hint == "free space there: gpubed ssh lab node-1, then gpubed up lab"
 
 
 def test_what_is_still_broken_leads_elsewhere(found):

@@ -84,5 +84,13 @@ def test_what_is_wrong_comes_first_and_says_what_ends_it(read):
     assert next(n for n, line in enumerate(lines) if line.split()[:1] == ["node"]) > 1
 
 
+def test_a_full_disk_says_where_to_free_space(read):
+    full = {"state": "full", "reason": "/var is 100 % full (0 MiB are free)"}
+    lines = read(document("degraded", full))
+    assert lines[0].strip() == "✗ node-1: /var is 100 % full (0 MiB are free)"
+    assert lines[1] == "free space there: gpubed ssh lab node-1, then gpubed up lab"
+    assert not [line for line in lines if "leave it out" in line]
+
+
 def test_a_cluster_that_is_well_says_so_first(read):
     assert read(document())[0].strip() == "✓ lab is ready"

@@ -1,24 +1,46 @@
-"""The shared file system: every node reads what every other wrote."""
+"""File systems: none is full, and of the shared one every node reads what every other wrote."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
 
+from gpubed import disks
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
 from gpubed.ssh import SSH
 from gpubed.verification import Check
 
 
+def space(context: Context) -> Iterator[Check]:
+    """No file system of a node is full."""
+    shared = context.plan.spec.storage.shared.path
+    for node, found in context.on_each(lambda _, ssh: disks.look(ssh, shared)):
+        reasons = disks.full(found)
+        yield Check(
+            id="storage.space",
+            node=node.name,
+            result="fail" if reasons else "pass",
+            value=max((one.used for one in found), default=None),
+            unit="%",
+            limit="none full",
+            reason="; ".join(reasons),
+        )
+
+
 def shared(context: Context) -> Iterator[Check]:
     """Write a token from each node, read all of them on each node."""
     root = context.plan.spec.storage.shared.path
     folder, token = f"{root}/.verify-{secrets.token_hex(4)}", secrets.token_hex(16)
-    context.head.run("mkdir %s", folder)
+    wanted = len(context.allocation.nodes)
+
+    def written(node: Node, ssh: SSH) -> str:
+        write = f"mkdir -p {folder} && echo {token} > {folder}/{node.name}"
+        done = ssh.run(write, check=False)
+        return f"{root} cannot be written to: {done.tail}" if done.exit_code else ""
+
     try:
-        context.on_each(lambda node, ssh: ssh.run(f"echo {token} > {folder}/{node.name}"))
-        wanted = len(context.allocation.nodes)
+        refused = {node.name: why for node, why in context.on_each(written)}
 
         def seen(_: Node, ssh: SSH) -> int:
             return ssh.run(f"cat {folder}/*", check=False).stdout.split().count(token)
@@ -31,7 +53,9 @@ def shared(context: Context) -> Iterator[Check]:
                 value=count,
                 unit="nodes' files",
                 limit=str(wanted),
-                reason="" if count == wanted else f"{root} is not the same on all nodes",
+                reason=""
+                if count == wanted
+                else refused[node.name] or f"{root} is not the same on all nodes",
             )
     finally:
-        context.head.run("rm -rf %s", folder)
+        context.head.run("rm -rf %s", folder, check=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from gpubed import lease, unfinished
+from gpubed import condition, lease, unfinished
 from gpubed.cli.ui import UI
 
 _SHORT_S = 7200
@@ -62,6 +62,10 @@ def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
     if document["state"] == "ready":
         ui.mark("pass", f"{name} is ready")
     for row in (row for row in document["nodes"] if row["reason"]):
+        if row["state"] == condition.FULL:
+            ui.mark("fail", f"{row['name']}: {row['reason']}")
+            ui.say(condition.free(name, row["name"]))
+            continue
         ui.mark("fail", f"{row['name']} is {row['state']}, so jobs leave it out: {row['reason']}")
         if row["state"] == "quarantined":
             ui.say(f"when it is repaired: gpubed health {name} --requalify {row['name']}")

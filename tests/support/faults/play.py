@@ -19,7 +19,7 @@ from support.cluster import BIN, Cluster
 FILE, RESULT = "/shared/result", "42"
 # The words of a hint that are a command: up to what a sentence goes on with.
 COMMAND = re.compile(
-    r"(?:cp|mv) \S+ \S+|gpubed [a-z]+ [\w-]+(?: --?[\w-]+| [0-9a-f]{8}-[0-9a-f-]{27})*"
+    r"(?:cp|mv) \S+ \S+|gpubed [a-z]+ [\w-]+(?: --?[\w-]+| node-\d| [0-9a-f]{8}-[0-9a-f-]{27})*"
 )
 # Identities, addresses, fingerprints and process ids.
 OWN = re.compile(

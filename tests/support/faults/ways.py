@@ -90,6 +90,22 @@ def _busy(play: Play) -> Iterator[None]:
     other.wait()
 
 
+# Docker's storage cannot limit a node's root here, so a file system of its own stands for it.
+_QUOTA = """
+mount -t tmpfs -o size=$(($(du --summarize -m /var/log | cut -f 1) + 32))m disk /mnt
+cp --archive /var/log/. /mnt
+mount --move /mnt /var/log
+dd if=/dev/zero of=/var/log/endless bs=1M || true
+"""
+
+
+def _disk_full(play: Play) -> Iterator[None]:
+    """What fills it is removed by a person, who is told where."""
+    play.docker(*_IN_NODE, _QUOTA)
+    yield
+    play.docker(*_IN_NODE, "rm /var/log/endless && umount --lazy /var/log")
+
+
 FAULTS = (
     Fault("killed", "a node is killed", _docker("kill", "node-1")),
     Fault("removed", "a node is removed", _docker("rm", "--force", "node-1")),
@@ -108,5 +124,6 @@ FAULTS = (
     ),
     Fault("key", "the cluster's SSH key is lost", _key_lost),
     Fault("state-lost", "the whole state is lost", _state_lost),
+    Fault("disk-full", "a node's disk is full, with a log", _disk_full),
     Fault("two-runs", "another run has the cluster", _busy),
 )
