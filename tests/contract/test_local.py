@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -13,6 +14,7 @@ import pytest
 from gpubed.allocation import Node
 from gpubed.errors import GpubedError
 from gpubed.ssh import SSH
+from support.escapes import ESCAPES, Escape
 
 pytestmark = [
     pytest.mark.docker,
@@ -117,6 +119,30 @@ def test_arriving_traffic_is_shaped_too(cluster: Any, head: SSH) -> None:
         ssh.run("sudo systemctl restart gpubed-link.service")
     assert 0.75 * cluster.allocation.experiment.rate_bps < measured
     assert measured < cluster.allocation.experiment.rate_bps
+
+
+# What docs/concepts/security.md says of containers.
+WAYS = {
+    "release agent": "open",
+    "core pattern": "open",
+    "the host's disk": "open",
+    "the kernel's modules and keys": None,  # where the kernel has keys, they can be pressed
+    "Docker's socket and the first process": "closed",
+}
+
+
+@pytest.mark.parametrize("escape", ESCAPES, ids=lambda escape: escape.name)
+def test_ways_out_that_are_open_to_root_are_those_that_are_told(
+    head: SSH, escape: Escape, tmp_path: Path
+) -> None:
+    if not Path("/sys/fs/cgroup/devices").is_dir():
+        pytest.skip("told for cgroup v1, which this machine does not have")
+    (tmp_path / "secret").write_text("of the host")
+    keys = Path("/proc/sysrq-trigger").exists()
+    wanted = WAYS[escape.name] or ("open" if keys else "closed")
+    script = escape.script(escape.knock, tmp_path, "0 0")
+    done = head.run("sudo sh -c %s", script, check=False)
+    assert done.stdout.strip() == wanted, done.stderr
 
 
 def test_control_network_is_not_shaped(cluster: Any, head: SSH) -> None:

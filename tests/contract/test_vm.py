@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import docker
 import pytest
 
 from gpubed.ssh import SSH
+from support.escapes import ESCAPES, Escape
 
 pytestmark = [
     pytest.mark.docker,
@@ -38,6 +42,50 @@ def test_machine_has_the_hardware_of_the_specification(head: SSH) -> None:
 def test_kernel_is_its_own_and_loads_modules(head: SSH) -> None:
     head.run("sudo modprobe rdma_rxe")
     assert "rdma_rxe" in head.run("lsmod").stdout
+
+
+@pytest.mark.parametrize("escape", ESCAPES, ids=lambda escape: escape.name)
+def test_root_gets_no_further_than_to_the_machines_own_kernel(
+    head: SSH, escape: Escape, tmp_path: Path
+) -> None:
+    """Each way is gone to its end, and has its effect: in the machine, and there alone."""
+    secret = tmp_path / "secret"
+    secret.write_text("of the host")
+    before = told()
+    disk = os.stat("/").st_dev  # noqa: PTH116
+    script = escape.script(escape.play, tmp_path, f"{os.major(disk)} {os.minor(disk)}")
+    done = head.run("sudo sh -c %s", script, check=False, timeout=120)
+    assert done.stdout.split("\n") == ["played", ""], done.stdout + done.stderr
+    time.sleep(1)  # a helper of the kernel is not waited for
+    assert list(tmp_path.iterdir()) == [secret]
+    assert secret.read_text() == "of the host"
+    assert told() == before
+
+
+def told() -> dict[str, str]:
+    """Return what this machine's kernel says of itself that an escape would change."""
+    files = ("sys/kernel/core_pattern", "sys/kernel/random/boot_id", "modules")
+    return {name: path.read_text() for name in files if (path := Path("/proc", name)).exists()}
+
+
+def test_its_container_is_an_ordinary_one_with_less(cluster: Any) -> None:
+    """What breaks out of the machine finds itself in there."""
+    found = container(cluster)
+    host = found.attrs["HostConfig"]
+    assert host["Privileged"] is False
+    assert host["SecurityOpt"] == ["no-new-privileges:true"]  # seccomp, AppArmor: Docker's own
+    assert host["CapDrop"] == ["ALL"]
+    added = {name.removeprefix("CAP_") for name in host["CapAdd"]}
+    assert added == {"NET_ADMIN", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"}
+    devices = {device["PathOnHost"] for device in host["Devices"]}
+    assert {"/dev/net/tun"} <= devices <= {"/dev/net/tun", "/dev/kvm"}
+    assert host["CgroupnsMode"] == "private"
+    assert host["PidMode"] != "host"
+    assert host["IpcMode"] != "host"
+    assert host["NetworkMode"] != "host"
+    assert not [bind for bind in host["Binds"] if "docker.sock" in bind or "cgroup" in bind]
+    status = Path(f"/proc/{found.attrs['State']['Pid']}/status").read_text().splitlines()
+    assert {"NoNewPrivs:\t1", "Seccomp:\t2"} <= set(status)
 
 
 def test_packages_can_be_had(head: SSH) -> None:

@@ -21,6 +21,14 @@ from gpubed.backends.local.vm import accelerator, turns
 _SETTINGS = "machine/machine.json"
 _CPUS, _MEMORY = 2, 2 * 2**30
 _SHUTDOWN_S = 60
+# What breaks out of the machine finds itself in its container. That connects the machine to
+# networks, and writes to shared folders in the names of the machine's users.
+_CONFINED: dict[str, Any] = {
+    "cap_drop": ["ALL"],
+    "cap_add": ["NET_ADMIN", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"],
+    "security_opt": ["no-new-privileges:true"],
+    "cgroupns": "private",
+}
 
 
 class VirtualMachine(Runtime):
@@ -33,7 +41,7 @@ class VirtualMachine(Runtime):
         """Return the devices that qemu needs; they are all that the container may do."""
         devices = ["/dev/net/tun", *(["/dev/kvm"] if accelerator.has_kvm(node.image) else [])]
         limits = cpu_quota(node) if node.cpus is not None else {}
-        return {"cap_add": ["NET_ADMIN"], "devices": devices, **limits}
+        return {"devices": devices, **_CONFINED, **limits}
 
     def prepare(self, container: Container, node: NodeInputs) -> None:
         """Also write what the machine is."""
