@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import disks
+from gpubed import disks, health, lifecycle
 from gpubed.checks import storage
 from gpubed.checks.context import Context
+from gpubed.condition import Condition
 from gpubed.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 
@@ -78,3 +79,19 @@ def test_where_a_node_cannot_write_the_shared_storage_it_says_why():
     _, full = checks(storage.shared, Session(), Session(refuses=refused))
     assert full.result == "fail"
     assert full.reason == f"/shared cannot be written to: {refused}"
+
+
+@pytest.mark.parametrize(
+    ("problems", "row"),
+    [
+        ((), {"state": "full", "reason": "/var is full"}),
+        (("fan is loud",), {"state": "failing", "reason": "fan is loud; /var is full"}),
+    ],
+)
+def test_the_row_of_a_node_says_what_is_full_and_what_else_is_wrong(monkeypatch, problems, row):
+    plan = sample_plan(nodes=[{"name": "node", "count": 1}])
+    said = [health.NodeHealth(node="node-0", problems=problems)] if problems else []
+    monkeypatch.setattr(health, "unwell", lambda *_: said)
+    now = Condition({"node-0": "ready"}, full={"node-0": "/var is full"})
+    found = lifecycle._unwell(None, plan, sample_allocation(plan), now)
+    assert found == {"node-0": row}
