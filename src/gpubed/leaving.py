@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpubed.allocation import Allocation
+from gpubed.copying import as_name
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.ssh import SSH
@@ -34,9 +35,14 @@ def prepare(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) ->
 
 
 def collect(head: SSH, cluster: ClusterPaths, plan: ClusterPlan) -> list[str]:
-    """Copy the runs whose results are not here yet; returns their names."""
+    """Copy the runs whose results are not here yet; returns their names.
+
+    Raises:
+        NotAName: The head lists a name that leads out of the folder of runs.
+    """
     there = f"{plan.spec.storage.shared.path}/runs"
-    names = head.run("ls -1 %s 2> /dev/null || true", there).stdout.split()
+    listed = head.run("ls -1 %s 2> /dev/null || true", there).stdout.splitlines()
+    names = [as_name(line) for line in listed]
     missing = [name for name in names if not (cluster.runs / name / "metrics.json").exists()]
     for name in missing:
         head.get(f"{there}/{name}", cluster.runs / name)

@@ -11,7 +11,6 @@ import hashlib
 import logging
 import shlex
 import socket
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +21,7 @@ from typing import Any, Self
 
 import paramiko
 
+from gpubed import copying
 from gpubed.allocation import Allocation, Node, door
 from gpubed.errors import GpubedError
 from gpubed.known_hosts import known_as
@@ -175,7 +175,7 @@ class SSH:
     def put(self, local: Path, remote: str) -> None:
         """Copy a file, or a folder and what is in it, to exactly the path `remote`."""
         with self._sftp() as sftp:
-            _put(sftp, local, PurePosixPath(remote))
+            copying.put(sftp, local, PurePosixPath(remote))
 
     def write(self, remote: str, content: str, mode: int = 0o644) -> None:
         """Write a file; its content is never there with other permissions than `mode`."""
@@ -184,9 +184,13 @@ class SSH:
             file.write(content)
 
     def get(self, remote: str, local: Path) -> None:
-        """Copy a file, or a folder and what is in it, to exactly the path `local`."""
+        """Copy a file, or a folder and what is in it, to exactly the path `local`.
+
+        Raises:
+            NotAName: The node lists a name that leads out of its folder.
+        """
         with self._sftp() as sftp:
-            _get(sftp, PurePosixPath(remote), local)
+            copying.get(sftp, PurePosixPath(remote), local)
 
     def wait_ready(self, timeout: float = 120.0) -> None:
         """Wait until the node lets us in.
@@ -414,27 +418,3 @@ def _feed(channel: paramiko.Channel, content: bytes) -> None:
         channel.shutdown_write()
     except OSError:
         pass  # the command ended without reading its input, which is its right
-
-
-def _put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
-    if not local.is_dir():
-        sftp.put(str(local), str(remote))
-        sftp.chmod(str(remote), stat.S_IMODE(local.stat().st_mode))
-        return
-    try:
-        sftp.mkdir(str(remote))
-    except OSError:
-        sftp.listdir(str(remote))  # it is there already, or this says what is wrong
-    for child in sorted(local.iterdir()):
-        _put(sftp, child, remote / child.name)
-
-
-def _get(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> None:
-    mode = sftp.stat(str(remote)).st_mode or 0
-    if not stat.S_ISDIR(mode):
-        sftp.get(str(remote), str(local))
-        local.chmod(stat.S_IMODE(mode))
-        return
-    local.mkdir(parents=True, exist_ok=True)
-    for child in sftp.listdir(str(remote)):
-        _get(sftp, remote / child, local / child)
