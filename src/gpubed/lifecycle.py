@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -49,13 +50,17 @@ _NOT_A_CHANGE = {"same", "read", "refresh"}
 
 
 # What goes and comes without anybody's loss.
-_HARMLESS = {"Image", "Key", "HostKey", "Keypair", "SecGroupRule", "Capacity", "Configuration"}
+_HARMLESS = {
+    *("Image", "Key", "HostKey", "Keypair", "SecGroupRule", "Capacity", "Configuration"),
+    *("QosPolicy", "QosBandwidthLimitRule"),
+}
 
 _LOSES = {
     "Volume": "a new one takes its place, the old one stays on the testbed",
     "Node": "what is on its own disks is lost",
     "Instance": "what is on its own disks is lost",
 }
+_HOST_STAYS = "its host leaves the cluster, and what is on its disks stays"
 
 Approve = Callable[[Sequence[str]], None]
 """Asks whether a run may go on, given what it costs, a line each; raises when it may not."""
@@ -118,8 +123,14 @@ def _going(planned: Result) -> Iterator[ResourceEvent]:
 def cost(step: ResourceEvent) -> str:
     """Say what a step that deletes or replaces something costs."""
     kind, why = _kind(step), f" ({', '.join(step.why)})" if step.why else ""
-    loses = f": {_LOSES[kind]}" if kind in _LOSES else ""
-    return f"{step.op} {kind} {step.name}{why}{loses}"
+    loses = _HOST_STAYS if kind == "Node" and not _removes_disks(step) else _LOSES.get(kind)
+    return f"{step.op} {kind} {step.name}{why}" + (f": {loses}" if loses else "")
+
+
+def _removes_disks(step: ResourceEvent) -> bool:
+    """Say whether a node's disks go with it: the specification may name another backend by now."""
+    made_by = re.search(r"::gpubed:(\w+):Cluster\$", step.urn)
+    return made_by is None or registry.backend(made_by[1]).removes_disks
 
 
 def _kind(step: ResourceEvent) -> str:
