@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed import audit, registry, secret, spec
+from gpubed import audit, plan, registry, secret, spec
 from gpubed.backends.base import Existing
-from gpubed.backends.openstack import cloud, cloud_init, host_key
+from gpubed.backends.openstack import cloud, cloud_init, host_key, limits
 from gpubed.errors import PrerequisiteMissing
+from support.samples import granted_cluster, sample_plan
 
 BACKEND: dict[str, Any] = {
     "type": "openstack",
@@ -152,6 +153,35 @@ class TestCredentials:
         self.clouds(verify=False)
         with pytest.raises(PrerequisiteMissing, match="verify: false"):
             cloud.connect("mycloud", None)
+
+
+class TestAddresses:
+    """Pulumi removes last what is wanted no more, and a cloud gives no address twice."""
+
+    @pytest.fixture
+    def obstacles(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        granted_cluster(tmp_path, "cloudy")
+        monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+        control = {"control": {"subnet": str(sample_plan().control.subnet)}}
+
+        def of(*groups: dict[str, Any], **networks: Any) -> list[str]:
+            document = {"version": 1, "name": "cloudy", "backend": BACKEND, "nodes": list(groups)}
+            wanted = spec.model().model_validate({**document, "networks": {**control, **networks}})
+            return [found.message for found in limits.moved(plan.plan(wanted))]
+
+        return of
+
+    def test_nodes_that_stay_come_or_go_keep_theirs(self, obstacles: Any) -> None:
+        assert obstacles({"count": 3}) == obstacles({"count": 1}) == []
+        assert obstacles({"count": 5}, {"name": "more", "count": 2}) == []
+
+    def test_a_group_of_another_name_would_have_to_wait(self, obstacles: Any) -> None:
+        (message,) = obstacles({"name": "other", "count": 2})
+        assert "other-0 would get the address of node-0" in message
+
+    def test_on_another_network_nothing_is_in_the_way(self, obstacles: Any) -> None:
+        elsewhere = {"control": {"subnet": "10.99.0.0/24"}}
+        assert obstacles({"name": "other", "count": 2}, **elsewhere) == []
 
 
 def test_the_embedded_engine_is_refused_by_name() -> None:

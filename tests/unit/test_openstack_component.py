@@ -33,6 +33,7 @@ DATA: dict[str, Any] = {
     "nodes": [{"count": 2}, {"name": "big", "count": 1}],
     "networks": {"experiment": {"rate": "200 Mbit/s", "mtu": 1400}},
 }
+NEW, GONE = {"is new"}, {"is gone"}
 
 
 def document(**backend: Any) -> dict[str, Any]:
@@ -401,6 +402,77 @@ class TestScaling:
             declare(component.Cluster, data)
             names |= {m.name for m in cloud.made if m.type.startswith("pulumi:providers:")}
         assert len(names) == 3
+
+
+class TestChanges:
+    """What a change asks the plugin for: its documentation says what becomes of a server then."""
+
+    # `flavorName` resizes a server, `imageId` is told to replace it, and so are by the plugin
+    # itself `networks` and `schedulerHints`. The look at the cloud is left out here.
+    @pytest.mark.parametrize(
+        ("change", "asks"),
+        [
+            ({"access_from": ["192.0.2.0/24"]}, {"SecGroupRule": NEW | GONE}),
+            ({"flavor": "m1.large"}, {"Instance": {"flavorName"}}),
+            (
+                {"images": {"debian-12": "Debian 12 (new)"}},
+                {"Image": {"name"}, "Instance": {"imageId"}},
+            ),
+            ({"dns": ["192.0.2.53"]}, {"Subnet": {"dnsNameservers"}}),
+            (
+                {"shaping": "none"},
+                {"Port": {"qosPolicyId"}, "QosPolicy": GONE, "QosBandwidthLimitRule": GONE},
+            ),
+            (
+                {"anti_affinity": "none"},
+                {"Instance": {"schedulerHints"}, "ServerGroup": GONE},
+            ),
+            ({"anti_affinity": "hard"}, {"ServerGroup": {"policies"}}),
+            ({"data_volumes": ["1 GiB"]}, {"Volume": NEW, "VolumeAttach": NEW}),
+        ],
+        ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    )
+    def test_an_option_of_the_backend(
+        self, cloud: Cloud, change: dict[str, Any], asks: dict[str, set[str]]
+    ) -> None:
+        assert asked(cloud, document(**change)) == asks
+
+    @pytest.mark.parametrize(
+        ("networks", "asks"),
+        [
+            (
+                {"experiment": {"rate": "100 Mbit/s", "mtu": 1400}},
+                {"QosBandwidthLimitRule": {"maxKbps"}},
+            ),
+            ({"experiment": {"rate": "200 Mbit/s", "mtu": 1450}}, {"Network": {"mtu"}}),
+        ],
+        ids=["rate", "mtu"],
+    )
+    def test_the_experiment_network(
+        self, cloud: Cloud, networks: dict[str, Any], asks: dict[str, set[str]]
+    ) -> None:
+        assert asked(cloud, {**DATA, "networks": networks}) == asks
+
+    def test_what_is_no_business_of_the_cloud(self, cloud: Cloud) -> None:
+        more = {"lease": {"duration": "5h"}, "services": {"monitoring": {}}, "recipe": "cuda13"}
+        assert asked(cloud, {**DATA, **more}) == {}
+
+
+def asked(cloud: Cloud, data: dict[str, Any]) -> dict[str, set[str]]:
+    """Return which inputs a change of the specification changes, by kind of resource."""
+    declare(component.Cluster, DATA)
+    before = {(m.kind, m.name): comparable(m) for m in cloud.made if m.kind != "Capacity"}
+    cloud.made.clear()
+    declare(component.Cluster, data)
+    after = {(m.kind, m.name): comparable(m) for m in cloud.made if m.kind != "Capacity"}
+    found: dict[str, set[str]] = {}
+    for thing in before.keys() | after.keys():
+        old, new = before.get(thing), after.get(thing)
+        if old is None or new is None:
+            found.setdefault(thing[0], set()).update(NEW if old is None else GONE)
+        elif keys := {key for key in old | new if old.get(key) != new.get(key)}:
+            found.setdefault(thing[0], set()).update(keys)
+    return found
 
 
 def user_data(cloud: Cloud, node: str) -> str:

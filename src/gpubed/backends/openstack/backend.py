@@ -110,10 +110,10 @@ class OpenStackBackend(Backend):
         return [finding.message for finding in self.refusals(plan)]
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Return what the cloud lacks: quota, flavors, images, networks."""
-        from gpubed.backends.openstack import offers
+        """Return what the cloud lacks: quota, flavors, images, networks, addresses."""
+        from gpubed.backends.openstack import limits, offers
 
-        return offers.obstacles(plan)
+        return [*limits.moved(plan), *offers.obstacles(plan)]
 
 
 def create() -> OpenStackBackend:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
-from gpubed.backends.base import Problem
+from gpubed import allocation as allocations
+from gpubed.backends.base import Finding, Problem
 from gpubed.backends.openstack.config import Config
+from gpubed.errors import GpubedError
+from gpubed.paths import Project
+from gpubed.plan import ClusterPlan
 from gpubed.spec import ClusterSpec
 
 
@@ -14,6 +19,30 @@ def problems(spec: ClusterSpec) -> list[Problem]:
     config = spec.backend
     assert isinstance(config, Config)  # noqa: S101  # the registry chose this backend by it
     return [*_groups(spec, config), *_storage(spec), *_link(spec)]
+
+
+def moved(plan: ClusterPlan) -> list[Finding]:
+    """Return which planned node would get the address of one that is there under another name.
+
+    Pulumi removes last what is wanted no more, and a cloud gives no address twice.
+    """
+    there: dict[str, str] = {}
+    with suppress(GpubedError):  # nothing is there, or nobody knows
+        granted = allocations.load(Project.find().cluster(plan.cluster).allocation)
+        there = {node.control_address: node.name for node in granted.nodes}
+    for node in plan.nodes:
+        holder = there.get(str(node.control_address), node.name)
+        if holder != node.name:
+            message = (
+                f"{node.name} would get the address of {holder}, which the cloud keeps until "
+                f"{holder} is gone, and that is after {node.name} would be made"
+            )
+            fix = (
+                "keep names and order of the groups that there are; or "
+                f"gpubed down {plan.cluster}, then up"
+            )
+            return [Finding("openstack.address", False, message, fix)]
+    return []
 
 
 def _groups(spec: ClusterSpec, config: Config) -> Iterator[Problem]:
