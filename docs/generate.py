@@ -45,19 +45,30 @@ def changes() -> Iterator[str]:
     """Say what each change of a running cluster means, as the tests of the backends have it."""
     words = {
         "kept": "the same nodes, and what is on their disks, stay",
-        "anew": "other nodes; what is on their own disks is lost, `plan` and `up` say so",
+        "restarted": "the same nodes go on after a new start; what is on their disks stays",
+        "fewer": "the last ones go, with what is on their own disks (own hosts keep it); the "
+        "others stay",
+        "anew": "other nodes; what is on their own disks is lost",
+        "one": "that host takes the place of another one, which keeps what is on its disks",
+        "again": "hosts leave the cluster and come again, as other nodes; what is on their disks "
+        "stays",
         "refused": "refused before anything goes",
         "none": "there are no nodes; jobs and runs are found as before",
+    }
+    engines = {
+        "both": "With the embedded engine, and with Pulumi's CLI where it is on PATH.",
+        "cli": "With Pulumi's CLI, on a real cloud: `make test-live`.",
     }
     path = REFERENCE.parents[1] / "tests" / "contract" / "changes.yaml"
     yield "# Changes of a running cluster\n"
     yield "Made one after the other by tests: planned first, done as planned, and then there is"
-    yield "nothing left to change. With the embedded engine, and with Pulumi's CLI where it is on"
-    yield "PATH. Storage that the testbed keeps outlives every change. Other backends have no such"
-    yield "test yet.\n"
-    yield "| backend | change | what becomes of the nodes |\n| --- | --- | --- |"
-    for backend, means in yaml.safe_load(path.read_text()).items():
-        yield from (f"| {backend} | {change} | {words[nodes]} |" for change, nodes in means.items())
+    yield "nothing left to change. Where nodes go, `plan` and `up` name them and what is lost with"
+    yield "them, and `up` asks. Storage that the testbed keeps outlives every change.\n"
+    for backend, matrix in yaml.safe_load(path.read_text()).items():
+        yield f"## {backend}\n\n{engines[matrix['engines']]}\n"
+        yield "| change | what becomes of the nodes |\n| --- | --- |"
+        yield from (f"| {change} | {words[nodes]} |" for change, nodes in matrix["changes"].items())
+        yield ""
 
 
 def gpus() -> str:

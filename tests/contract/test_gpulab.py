@@ -19,7 +19,6 @@ from support.gpulab.site import Site
 
 pytestmark = pytest.mark.testbeds
 
-needs_cli = pytest.mark.skipif(not shutil.which("pulumi"), reason="the Pulumi CLI is not on PATH")
 QUICK = ("run", "gl", "quick")
 
 
@@ -84,7 +83,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("engine", ["embedded", pytest.param("cli", marks=needs_cli)])
+@pytest.mark.parametrize("engine", changes.ENGINES)
 def test_a_change_costs_nothing_since_jobs_find_what_they_need(up, engine):
     """Planned first, then done; what jobs and runs are found by stays."""
     chosen = ("--engine", engine)

@@ -44,6 +44,7 @@ class NodeDriver(Driver):
                 _exchange_key(container, node)
                 return str(container.id), result
             self.delete("", inputs)
+            _vacate(node)
             container = _make(node)
             try:
                 return str(container.id), _up(container, node)
@@ -103,6 +104,28 @@ def _find(node: NodeInputs) -> Container | None:
         return daemon.client().containers.get(node.owner.name(node.name))
     except NotFound:
         return None
+
+
+def _vacate(node: NodeInputs) -> None:
+    """Remove the cluster's node that still has this one's address, under another name.
+
+    No address is in a plan twice: that node is to go, too. But the engine deletes last what is
+    wanted no more, and until then no other node could start.
+    """
+    ownership.remove_until_gone(
+        lambda: _holder(node), lambda found: found.remove(force=True, v=True)
+    )
+
+
+def _holder(node: NodeInputs) -> Container | None:
+    labels = [f"{ownership.CLUSTER}={node.uuid}", ownership.NODE]
+    for found in daemon.client().containers.list(
+        all=True, filters={"label": labels}, ignore_removed=True
+    ):
+        attached = found.attrs["NetworkSettings"]["Networks"].get(node.control.network, {})
+        if (attached.get("IPAMConfig") or {}).get("IPv4Address") == node.control.address:
+            return found
+    return None
 
 
 def _remove_own_volumes(node: NodeInputs) -> None:
