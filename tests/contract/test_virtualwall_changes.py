@@ -6,7 +6,6 @@ use one cluster per engine, in this order.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,6 @@ from support.wall import backend
 
 pytestmark = pytest.mark.testbeds
 
-needs_cli = pytest.mark.skipif(not shutil.which("pulumi"), reason="the Pulumi CLI is not on PATH")
-ENGINES = ["embedded", pytest.param("cli", marks=needs_cli)]
-GOING = ("replace", "delete")
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
@@ -31,7 +26,7 @@ def server(tmp_path_factory):
         yield made
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=changes.ENGINES)
 def wall(request, server, tmp_path_factory):
     made = Cluster(
         tmp_path_factory.mktemp("project"),
@@ -111,6 +106,7 @@ CHANGES = {
     "project": project,
 }
 MEANS = changes.of("virtualwall")
+DONE, REFUSED = changes.done("virtualwall")
 LEFT_OUT = "nodes that were left out can be had"
 
 
@@ -118,7 +114,7 @@ def test_every_change_of_the_matrix_is_made():
     assert [*CHANGES, LEFT_OUT] == [*MEANS]
 
 
-@pytest.mark.parametrize("change", [c for c in CHANGES if MEANS[c] != "refused"])
+@pytest.mark.parametrize("change", [c for c in DONE if c != LEFT_OUT])
 def test_a_change_is_planned_and_done_as_planned(server, wall, tmp_path, change):
     nodes, options = MEANS[change], ["--refresh"] if "looked at first" in change else []
     before = {sliver.urn: sliver.client_id for sliver in server.slivers()}
@@ -133,7 +129,7 @@ def test_a_change_is_planned_and_done_as_planned(server, wall, tmp_path, change)
     assert removals(server) == [], "what was written on the testbed's storage stays"
 
 
-@pytest.mark.parametrize("change", [c for c in CHANGES if MEANS[c] == "refused"])
+@pytest.mark.parametrize("change", REFUSED)
 def test_a_change_that_cannot_be_is_refused_before_anything_goes(server, wall, tmp_path, change):
     before, spec = server.slivers(), wall.spec
     wall.edit(lambda spec: CHANGES[change](spec, tmp_path))
@@ -220,8 +216,18 @@ def test_down_takes_the_data_of_a_former_version_along(server, wall):
     assert [c for c in removals(server) if c.endswith(f" /proj/p/gpubed-{uuid}")]
 
 
+def test_down_needs_no_specification_that_is_right(server, wall):
+    """Somebody has begun to write the next one."""
+    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 1}]))
+    wall.json("up", "-y", *wall.engine)
+    right = wall.spec
+    wall.edit(lambda spec: spec["nodes"][0].update(count="none yet"))
+    removal = wall.json("down", "-y", *wall.engine)
+    assert (removal["survivors"], server.slivers()) == ([], [])
+    wall.write(right)
+
+
 def _doomed(wall):
     """Return the slice and nodes that the plan takes away."""
-    steps = wall.json("plan", *wall.engine)["changes"]
-    gone = [step["urn"].rsplit("::", 1)[-1] for step in steps if step["op"] in GOING]
+    gone = changes.doomed(wall)
     return {name for name in gone if name == "slice" or name.startswith("node-")}

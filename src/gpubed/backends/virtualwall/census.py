@@ -18,6 +18,9 @@ from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths, Project
 
 _LOOK_S = 120.0
+# How this process has reached testbeds: the journal that told it goes with the slice, and then
+# `down` looks whether anything is left.
+_reached: dict[ClusterPaths, Config] = {}
 
 
 def describe(allocation: Allocation) -> dict[str, str]:
@@ -94,12 +97,13 @@ def _cluster_of(thing: Existing) -> str:
 def _config(cluster: ClusterPaths) -> Config:
     """Return how to reach the testbed: as the specification says, else as the journal does."""
     known = journal.load(cluster)
-    config = config_of(cluster) or (known.testbed if known else None)
+    config = config_of(cluster) or (known.testbed if known else _reached.get(cluster))
     if config is None:
         raise GpubedError(
             f"nothing tells how to reach the testbed of {cluster.name}",
-            f"restore {cluster.spec}",
+            f"gpubed check {cluster.name}" if cluster.spec.exists() else f"restore {cluster.spec}",
         )
+    _reached[cluster] = config
     return config
 
 
