@@ -1,9 +1,6 @@
 """A cluster on a real OpenStack, with the real Pulumi CLI and plugin.
 
-Any cloud will do that OS_CLOUD names (or OS_AUTH_URL and its like). Nodes are not
-configured, so that it may also be one whose servers boot nothing. The tests use one
-cluster, in this order. What is taken: the smallest flavor, the first external network
-and the image that GPUBED_LIVE_IMAGE names, else one called debian-12.
+The tests use one cluster, in this order.
 """
 
 from __future__ import annotations
@@ -13,154 +10,17 @@ import os
 import shutil
 import signal
 import subprocess
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import openstack
 import pytest
-import yaml
 
-from gpubed.backends.openstack import doctor
+from live.conftest import NEEDED, Live, everything
 from support import howto
-from support.cluster import BIN, Cluster
+from support.cluster import Cluster
 
-pytestmark = [
-    pytest.mark.live,
-    pytest.mark.skipif(
-        not ({"OS_CLOUD", "OS_AUTH_URL"} & set(os.environ)), reason="OS_CLOUD names no cloud"
-    ),
-    pytest.mark.skipif(not shutil.which("pulumi"), reason="the Pulumi CLI is not on PATH"),
-]
-Ids = dict[str, dict[str, str]]
-
-
-def everything(connection: Any) -> Ids:
-    """Return all that the project has, name by id, whoever made it."""
-    network, compute = connection.network, connection.compute
-    project = {"project_id": connection.current_project_id}
-    listed = {
-        "server": compute.servers(),
-        "key pair": compute.keypairs(),
-        "server group": compute.server_groups(),
-        "network": network.networks(**project),
-        "subnet": network.subnets(**project),
-        # DHCP servers are the cloud's own, and go with their network.
-        "port": [p for p in network.ports(**project) if p.device_owner != "network:dhcp"],
-        "router": network.routers(**project),
-        "floating address": network.ips(**project),
-        "security group": network.security_groups(**project),
-        "volume": connection.block_storage.volumes()
-        if connection.has_service("block-storage")
-        else (),
-    }
-    return {kind: {thing.id: thing.name for thing in things} for kind, things in listed.items()}
-
-
-def new(now: Ids, before: Ids) -> dict[str, list[str]]:
-    """Return the names of what came since."""
-    return {
-        kind: sorted(name for id_, name in things.items() if id_ not in before[kind])
-        for kind, things in now.items()
-    }
-
-
-@dataclass
-class Live:
-    """A cluster on a cloud."""
-
-    connection: Any
-    cluster: Cluster
-    before: Ids
-    flavor: str
-    secret: str
-    nodes: dict[str, str] = field(default_factory=dict)
-
-    def up(self, *words: str) -> dict[str, str]:
-        """Bring it up with the CLI; return node ids by name."""
-        document = self.cluster.json("up", "--engine", "cli", *words)
-        assert {node["state"] for node in document["nodes"]} == {"ready"}
-        self.nodes = {node["name"]: node["id"] for node in document["nodes"]}
-        return self.nodes
-
-    def plan(self) -> set[str]:
-        """Return what `up` would do, as ``create node-3``."""
-        changes = self.cluster.json("plan", "--engine", "cli")["changes"]
-        return {f"{change['op']} {change['urn'].rsplit('::', 1)[-1]}" for change in changes}
-
-    def scale(self, count: int) -> None:
-        self.cluster.edit(lambda spec: spec["nodes"][0].update(count=count))
-
-    def there(self) -> dict[str, list[str]]:
-        return new(everything(self.connection), self.before)
-
-    def pulumi(self, words: str) -> str:
-        """Run plain `pulumi` the way the documentation says."""
-        line = f'eval "$({BIN}/gpubed env {self.cluster.name})"; pulumi {words}'
-        done = subprocess.run(
-            ["bash", "-ec", line],
-            cwd=self.cluster.root,
-            env=self.cluster.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-
-@pytest.fixture(scope="module")
-def credential(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str]]:
-    """An application credential, made for these tests, as the only one in the environment."""
-    if lacking := [finding.message for finding in doctor.tools() if not finding.ok]:
-        pytest.skip(lacking[0])
-    connection = openstack.connect()
-    made = connection.identity.create_application_credential(
-        connection.current_user_id, name=f"gpubed-live-{uuid.uuid4().hex[:6]}"
-    )
-    auth = {
-        "auth_url": connection.config.auth["auth_url"],
-        "application_credential_id": made.id,
-        "application_credential_secret": made.secret,
-    }
-    entry = {"auth_type": "v3applicationcredential", "auth": auth}
-    path = tmp_path_factory.mktemp("credential") / "clouds.yaml"
-    region = {"region_name": connection.config.region_name, "verify": connection.config.verify}
-    path.write_text(yaml.safe_dump({"clouds": {"live": {**entry, **region}}}))
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            for name in [name for name in os.environ if name.startswith("OS_")]:
-                patch.delenv(name)
-            patch.setenv("OS_CLIENT_CONFIG_FILE", str(path))
-            yield openstack.connect("live"), made.secret
-    finally:
-        connection.identity.delete_application_credential(connection.current_user_id, made)
-
-
-@pytest.fixture(scope="module")
-def live(credential: tuple[Any, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    connection, secret = credential
-    flavors = sorted(connection.compute.flavors(), key=lambda f: (f.vcpus, f.ram))
-    external = next(iter(connection.network.networks(is_router_external=True)))
-    backend = {
-        "type": "openstack",
-        "cloud": "live",
-        "external_network": external.name,
-        "flavor": flavors[0].name,
-        "access_from": ["192.0.2.0/24"],
-        "images": {"debian-12": os.environ.get("GPUBED_LIVE_IMAGE", "debian-12")},
-        "shaping": "qos" if connection.network.find_extension("qos") else "none",
-    }
-    changes = {"backend": backend, "nodes": [{"count": 3}], "configure": False}
-    name = f"live-{uuid.uuid4().hex[:6]}"
-    made = Cluster(tmp_path_factory.mktemp("project"), name, **changes)
-    found = Live(connection, made, everything(connection), flavors[0].name, secret)
-    try:
-        yield found
-    finally:
-        subprocess.run([str(BIN / "gpubed"), "down", name, "-y"], env=made.environment, check=False)
+pytestmark = NEEDED
 
 
 def test_1_doctor_finds_everything_in_place(live: Live) -> None:
@@ -248,7 +108,7 @@ def test_2_neutron_lets_in_only_what_was_asked_for(live: Live) -> None:
 
 
 def test_2_no_credential_or_private_key_is_in_the_state(live: Live) -> None:
-    secrets = [live.secret]
+    secrets = live.login.secrets[:]
     keys = [path.read_text() for path in (live.cluster.state / "secrets").glob("host_*")]
     assert len(keys) == 3
     secrets += [key.splitlines()[2] for key in keys]

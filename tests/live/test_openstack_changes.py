@@ -1,0 +1,147 @@
+"""Changes of a running cluster on a real OpenStack: planned first, then done.
+
+The tests use one cluster, in this order.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from live.conftest import NEEDED, Live
+from support import changes
+
+pytestmark = NEEDED
+
+MEANS = changes.of("openstack")
+DONE, REFUSED = changes.done("openstack")
+Spec = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def running(live: Live) -> Live:
+    """Two nodes; what is planned or done is so with the CLI."""
+    live.cluster.engine = ("--engine", "cli")
+    live.scale(2)
+    live.cluster.edit(lambda spec: spec.update(networks={"experiment": {"rate": "200 Mbit/s"}}))
+    live.up()
+    return live
+
+
+@pytest.fixture(scope="module")
+def other_image(live: Live) -> Iterator[str]:
+    """Another image, which boots nothing."""
+    made = live.connection.image.create_image(
+        name=f"gpubed-live-{uuid.uuid4().hex[:6]}",
+        data=bytes(1 << 20),
+        disk_format="raw",
+        container_format="bare",
+    )
+    yield made.name
+    live.connection.image.delete_image(made)
+
+
+@pytest.fixture(scope="module")
+def other_flavor(live: Live) -> str:
+    names = [flavor.name for flavor in live.connection.compute.flavors()]
+    others = [name for name in names if name != live.flavor]
+    return others[0] if others else pytest.skip("this cloud has one flavor")
+
+
+def servers(live: Live) -> dict[str, tuple[str, str]]:
+    """Return what Nova says of each node: id, and start and flavor in one."""
+    found = {}
+    for server in live.connection.compute.servers(details=True):
+        if server.metadata.get("gpubed.name") == live.cluster.name:
+            name = re.search(r"node-\d+$", server.name)[0]  # type: ignore[index]
+            found[name] = (server.id, f"{server.launched_at} {server.flavor.original_name}")
+    return found
+
+
+def options(**changed: Any) -> Callable[[Spec], None]:
+    return lambda spec: spec["backend"].update(changed)
+
+
+def keys(**changed: Any) -> Callable[[Spec], None]:
+    return lambda spec: spec.update(changed)
+
+
+def group(**changed: Any) -> Callable[[Spec], None]:
+    return lambda spec: spec["nodes"][0].update(changed)
+
+
+def let_in(spec: Spec) -> None:
+    spec["backend"]["access_from"] = ["198.51.100.0/24"]
+    spec["firewall"] = {"open": [{"port": 8080, "source": "192.0.2.0/24"}]}
+
+
+CHANGES: dict[str, Callable[[Spec], None]] = {
+    "more nodes": group(count=3),
+    "login": lambda spec: None,
+    "access_from, firewall": let_in,
+    "rate": lambda spec: spec["networks"]["experiment"].update(rate="100 Mbit/s"),
+    "shaping, dns": options(shaping="none", dns=["192.0.2.53"]),
+    "data_volumes": options(data_volumes=["1 GiB"]),
+    "services, recipe, lease": keys(
+        services={"monitoring": {}}, recipe="cuda13", lease={"duration": "5h"}
+    ),
+    "min, on_failure": group(min=1, on_failure="leave_out"),
+    "flavor": options(),
+    "fewer nodes": group(count=2),
+    "image": options(),
+    "anti_affinity": options(anti_affinity="none"),
+    "no experiment network": keys(networks={}),
+    "a flavor that the cloud does not have": options(flavor="no-such-flavor"),
+    "more than the quota": group(count=400),
+    "name of a group": group(name="other"),
+}
+
+
+def test_every_change_of_the_matrix_is_made() -> None:
+    assert [*CHANGES] == [*MEANS]
+
+
+@pytest.mark.parametrize("change", DONE)
+def test_a_change_is_planned_and_done_as_planned(
+    running: Live, request: pytest.FixtureRequest, change: str
+) -> None:
+    edit = CHANGES[change]
+    if change == "login":
+        running.login.use(1)
+    if change == "data_volumes" and not running.connection.has_service("block-storage"):
+        pytest.skip("this cloud has no volumes")
+    if change == "image":
+        edit = options(images={"debian-12": request.getfixturevalue("other_image")})
+    if change == "flavor":
+        _resize(running, request.getfixturevalue("other_flavor"))
+        return
+    _make(running, edit, MEANS[change])
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_a_change_that_cannot_be_is_refused_before_anything_goes(
+    running: Live, change: str
+) -> None:
+    changes.refuse(running.cluster, lambda: servers(running), CHANGES[change])
+
+
+def _make(running: Live, edit: Callable[[Spec], None], becomes: str) -> None:
+    loses = "what is on its own disks is lost"
+    changes.make(running.cluster, lambda: servers(running), edit, becomes, loses)
+
+
+def _resize(running: Live, flavor: str) -> None:
+    """Nova moves a server for that: some clouds have no other host."""
+    right = running.cluster.spec
+    try:
+        _make(running, options(flavor=flavor), MEANS["flavor"])
+    except AssertionError as error:
+        if "No valid host" not in str(error):
+            raise
+        running.cluster.write(right)
+        running.up()
+        pytest.skip("this cloud has no other host that a server could be resized on")
