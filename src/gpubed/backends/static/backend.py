@@ -151,6 +151,28 @@ class StaticBackend(Backend):
                 found.append(_session(spec, host, name))
         return found
 
+    def refusals(self, plan: ClusterPlan) -> list[Finding]:
+        """Look at the hosts that cannot be done without: whether each can be the planned node."""
+        from gpubed import identities
+        from gpubed.backends.static.node import look, problems
+        from gpubed.paths import Project
+
+        uuid = identities.kept(Project.find().cluster(plan.cluster))
+        nodes = {node.name: node for node in plan.nodes if node.on_failure is None}
+
+        def finding(host: Host, name: str) -> Finding | None:
+            node = nodes[name]
+            inputs = {"host": host, "image": node.image, "gpus": node.gpus, "uuid": uuid}
+            try:
+                wrong = problems(_on(plan.spec, host, name, look), inputs)
+            except GpubedError as error:
+                return Finding(f"static.{name}", False, f"{name}: {error.message}", error.hint)
+            message = f"{name} ({host.address}) {'; '.join(wrong)}"
+            return Finding(f"static.{name}", False, message) if wrong else None
+
+        wanted = [(host, name) for host, name in _wanted(plan.spec) if name in nodes]
+        return [found for found in _on_each(wanted, finding) if found]
+
     def fits(self, plan: ClusterPlan) -> list[str]:
         """Look at the hosts that are to have GPUs: whether they have them, and the recipe code."""
         from gpubed.backends.static.node import lacking, look

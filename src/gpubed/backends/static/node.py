@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel
 from gpubed import reading
 from gpubed import recipe as recipes
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties
+from gpubed.backends.static import turn
 from gpubed.backends.static.access import door
 from gpubed.backends.static.config import Config, Host
 from gpubed.errors import GpubedError
@@ -22,7 +24,7 @@ from gpubed.ssh import SSH
 
 MARK = "/etc/gpubed/owner.json"
 _FREE_GIB = 5
-# What may change without another host taking the node's place.
+# What may change without another host taking the node's place; of `host`, all but its address.
 _ACCESS = {"config", "gpus", "image", "public_key"}
 
 # Prints one fact per line and changes nothing. `owner` is the mark of a cluster, if there is one.
@@ -60,6 +62,11 @@ echo %(line)s >> ~/.ssh/authorized_keys
 sudo -n install -d -m 755 "$(dirname %(mark)s)"
 echo %(owner)s | sudo -n tee %(mark)s > /dev/null
 """
+# Who logs in as somebody else by now leaves no way in for the cluster behind.
+_EXPEL = r"""
+keys=$(getent passwd %(user)s | cut -d : -f 6)/.ssh/authorized_keys
+! sudo -n test -f "$keys" || sudo -n sed -i %(pattern)s "$keys"
+"""
 # Services of roles are stopped, so that nothing of the cluster goes on running; packages stay.
 _RELEASE = r"""
 set -eu
@@ -83,31 +90,14 @@ class NodeDriver(Driver):
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Another host replaces the node; another way to it does not."""
         changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)}
-        return Change(
-            replace=sorted(changed - _ACCESS),
-            update=sorted(changed & _ACCESS),
-        )
+        in_place = _ACCESS | ({"host"} if _address(olds) == _address(news) else set())
+        return Change(replace=sorted(changed - in_place), update=sorted(changed & in_place))
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Look at the host, then admit the cluster's key and mark the host as its node."""
-        name = inputs["name"]
         try:
-            with _connected(inputs) as ssh:
-                found = look(ssh)
-                if wrong := problems(found, inputs):
-                    raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}")
-                owner = {
-                    "uuid": inputs["uuid"],
-                    "cluster": inputs["cluster"],
-                    "node": name,
-                    "id": found.owner.get("id") or f"{name}-{secrets.token_hex(4)}",
-                }
-                line = f"{inputs['public_key']} gpubed:{inputs['uuid']}"
-                ssh.run(
-                    "sh -c %s",
-                    _ADMIT % {k: shlex.quote(v) for k, v in _words(line, owner).items()},
-                )
-                return owner["id"], _result(ssh, owner["id"], found, inputs)
+            with turn.of(inputs), _connected(inputs) as ssh:
+                return _admit(ssh, inputs)
         except NodeFailed:
             raise
         except GpubedError as error:
@@ -122,14 +112,22 @@ class NodeDriver(Driver):
             return _result(ssh, id, found, inputs)
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
-        """Take another way to the same host."""
+        """Take another way to the same host, and let the cluster in by no other."""
         _, result = self.create(news)
+        former = olds["config"]["user"]
+        if former != news["config"]["user"]:
+            with _connected(news) as ssh:
+                words = {"user": former, "pattern": _line_of(news["uuid"])}
+                ssh.run("sh -c %s", _EXPEL % {k: shlex.quote(v) for k, v in words.items()})
         return result
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Take back the cluster's key and mark, and stop its services; the host stays as it is."""
-        with _connected(inputs) as ssh:
-            if look(ssh).owner.get("uuid") == inputs["uuid"]:
+        """Take back the cluster's key and mark, and stop its services; the host stays as it is.
+
+        One that is another node of the cluster by now is left alone.
+        """
+        with turn.of(inputs), _connected(inputs) as ssh:
+            if _is_node(look(ssh), inputs):
                 release(ssh, inputs["uuid"])
 
 
@@ -210,6 +208,33 @@ def _found(said: reading.Document, name: str) -> Found:
         )
     except (KeyError, ValueError) as error:
         raise said.refusal(str(error)) from None
+
+
+def _admit(ssh: SSH, inputs: Properties) -> tuple[str, dict[str, Any]]:
+    found, name = look(ssh), inputs["name"]
+    if wrong := problems(found, inputs):
+        raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}")
+    id_ = f"{name}-{secrets.token_hex(4)}"
+    if _is_node(found, inputs):
+        id_ = found.owner["id"]
+    elif found.owner:  # it was another node of the cluster, whose services must not go on
+        release(ssh, inputs["uuid"])
+    owner = {"uuid": inputs["uuid"], "cluster": inputs["cluster"], "node": name, "id": id_}
+    line = f"{inputs['public_key']} gpubed:{inputs['uuid']}"
+    words = {k: shlex.quote(v) for k, v in _words(line, owner).items()}
+    ssh.run("sh -c %s", _ADMIT % words)
+    return id_, _result(ssh, id_, found, inputs)
+
+
+def _is_node(found: Found, inputs: Properties) -> bool:
+    """Say whether a host carries the mark of this very node."""
+    marked = found.owner.get("uuid"), found.owner.get("node")
+    return marked == (inputs["uuid"], inputs["name"])
+
+
+def _address(inputs: Properties) -> object:
+    host = inputs.get("host")
+    return host.get("address") if isinstance(host, Mapping) else host
 
 
 def release(ssh: SSH, uuid: str) -> None:

@@ -1,0 +1,284 @@
+"""Changes of a running cluster of own hosts: planned first, then done, by every engine.
+
+Hosts are bare nodes of a local cluster. The tests use one cluster per engine, in this order.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support import changes, own
+from support.cluster import Cluster
+
+pytestmark = [pytest.mark.testbeds, pytest.mark.docker]
+
+MEANS = changes.of("static")
+DONE, REFUSED = changes.done("static")
+STAYS = "its host leaves the cluster, and what is on its disks stays"
+CONTROL, EXPERIMENT = "10.127.235.0/24", "10.127.236.0/24"
+HOSTS = ("node-0", "node-1", "node-2")
+ADMIN = """
+useradd --create-home --password '*' admin
+echo 'admin ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/admin
+install -d -o admin -m 700 ~admin/.ssh
+install -o admin -m 600 ~gpubed/.ssh/authorized_keys ~admin/.ssh/authorized_keys
+printf 'Port 22\\nPort 2222\\nAllowUsers admin\\n' > /etc/ssh/sshd_config.d/owner.conf
+systemctl restart ssh
+echo 42 > /root/results
+"""
+
+
+@dataclass
+class Ground:
+    """Three hosts and a gate, installed by somebody else."""
+
+    cluster: Cluster
+    backend: dict
+    folder: Path
+
+    def on_host(self, name, command):
+        """Run a command on a host as root, past its network: what its owner does."""
+        nodes = json.loads((self.cluster.state / "allocation.json").read_text())["nodes"]
+        [id_] = [node["id"] for node in nodes if node["name"] == name]
+        done = subprocess.run(
+            ["docker", "exec", id_, "sh", "-c", command], capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def host(self, index):
+        return dict(self.backend["hosts"]["node"][index])
+
+    def there(self):
+        """Return the nodes that hosts are marked as: id and host by name; others' marks aside."""
+        look = "cat /etc/gpubed/owner.json 2> /dev/null || echo {}"
+        marks = {name: json.loads(self.on_host(name, look)) for name in HOSTS}
+        return {
+            mark["node"]: (mark["id"], name)
+            for name, mark in marks.items()
+            if mark.get("cluster") not in (None, "theirs")
+        }
+
+    def admitted(self, user):
+        """Return the hosts where a user's account lets a cluster in."""
+        look = f"grep -c ' gpubed:' ~{user}/.ssh/authorized_keys || true"
+        return {name for name in HOSTS if self.on_host(name, look) == "1\n"}
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory):
+    small = {"cpus": 1, "memory": "512 MiB"}
+    made = Cluster(
+        tmp_path_factory.mktemp("ground"),
+        f"ground-{uuid.uuid4().hex[:6]}",
+        nodes=[
+            {"name": "node", "count": len(HOSTS), "machine": small},
+            {"name": "gate", "count": 1, "machine": small},
+        ],
+        networks={
+            "control": {"subnet": CONTROL},
+            "experiment": {"subnet": EXPERIMENT, "rate": "100 Mbit/s"},
+        },
+        configure=False,
+    )
+    try:
+        made.call("up")
+        folder = tmp_path_factory.mktemp("user")
+        found = Ground(made, own.backend(made, folder, "node"), folder)
+        known = folder / "known_hosts"
+        ports = [f"[{line.replace(' ', ']:2222 ', 1)}" for line in known.read_text().splitlines()]
+        known.write_text(known.read_text() + "\n".join(ports) + "\n")
+        for name in HOSTS:
+            found.on_host(name, ADMIN)
+        yield found
+    finally:
+        made.call("down", "-y")
+
+
+@pytest.fixture(scope="module", params=changes.ENGINES)
+def cluster(request, ground, tmp_path_factory):
+    made = Cluster(
+        tmp_path_factory.mktemp("own"),
+        f"own-{uuid.uuid4().hex[:6]}",
+        backend=ground.backend,
+        nodes=[{"name": "node", "count": 2}],
+        networks={"experiment": {"subnet": EXPERIMENT, "rate": "100 Mbit/s"}},
+        configure=False,
+    )
+    made.engine = ("--engine", request.param)
+    try:
+        made.json("up", *made.engine)
+        yield made
+    finally:
+        made.call("down", "-y", *made.engine)
+    assert ground.there() == {}
+    assert not ground.admitted("gpubed") | ground.admitted("admin")
+
+
+def hosts(spec, *wanted):
+    spec["backend"]["hosts"]["node"] = list(wanted)
+    spec["nodes"][0]["count"] = len(wanted)
+
+
+def more(spec, ground):
+    spec["nodes"][0]["count"] = 3
+
+
+def way(spec, ground):
+    """The key and the list of known hosts are elsewhere by now, and the gate is gone."""
+    for key in ("key", "known_hosts"):
+        moved = ground.folder / f"moved-{key}"
+        shutil.copy(spec["backend"][key], moved)
+        spec["backend"][key] = str(moved)
+    spec["backend"]["bastions"] = []
+
+
+def user(spec, ground):
+    spec["backend"]["user"] = "admin"
+
+
+def user_again(spec, ground):
+    spec["backend"]["user"] = "gpubed"
+
+
+def port(spec, ground):
+    for host in spec["backend"]["hosts"]["node"]:
+        host["port"] = 2222
+
+
+def link(spec, ground):
+    spec["networks"]["experiment"].update(rate="1 Gbit/s", mtu=1400)
+
+
+def services(spec, ground):
+    spec["services"] = {"jupyterlab": {"port": 9000}, "monitoring": {}}
+    spec["firewall"] = {"open": [{"port": 8080}]}
+    spec["storage"] = {"shared": {"path": "/results"}}
+    spec["recipe"] = "cuda13"
+
+
+def spares(spec, ground):
+    spec["nodes"][0].update(min=1, on_failure="leave_out")
+
+
+def no_spares(spec, ground):
+    del spec["nodes"][0]["min"], spec["nodes"][0]["on_failure"]
+
+
+def one_network(spec, ground):
+    spec["networks"] = {"control": {"subnet": CONTROL}}
+
+
+def two_networks(spec, ground):
+    spec["networks"] = {"experiment": {"subnet": EXPERIMENT, "rate": "1 Gbit/s"}}
+
+
+def fewer(spec, ground):
+    spec["nodes"][0]["count"] = 2
+
+
+def another(spec, ground):
+    hosts(spec, ground.host(0), ground.host(2))
+
+
+def order(spec, ground):
+    hosts(spec, ground.host(2), ground.host(0))
+
+
+def left_out(spec, ground):
+    hosts(spec, ground.host(0))
+
+
+def away(spec, ground):
+    """Its key is known; it does not answer."""
+    known = Path(spec["backend"]["known_hosts"])
+    line = known.read_text().split(maxsplit=1)[1].splitlines()[0]
+    known.write_text(f"{known.read_text()}10.127.235.250 {line}\n")
+    hosts(spec, ground.host(1) | {"address": "10.127.235.250"})
+
+
+def taken(spec, ground):
+    mark = {"uuid": str(uuid.uuid4()), "cluster": "theirs", "node": "node-0", "id": "node-0-1"}
+    ground.on_host("node-2", f"echo '{json.dumps(mark)}' > /etc/gpubed/owner.json")
+    hosts(spec, ground.host(2))
+
+
+def image(spec, ground):
+    spec["nodes"][0]["image"] = "debian-13"
+
+
+def gpus(spec, ground):
+    spec["nodes"][0]["gpus"] = 8
+    spec["recipe"] = "cuda13"
+
+
+CHANGES = {
+    "more nodes": more,
+    "key, known_hosts, bastions": way,
+    "user": user,
+    "user: the former one": user_again,
+    "port": port,
+    "rate, mtu": link,
+    "services, firewall, storage, recipe": services,
+    "no experiment network": one_network,
+    "an experiment network": two_networks,
+    "min, on_failure": spares,
+    "min, on_failure: all are needed": no_spares,
+    "fewer nodes": fewer,
+    "another host": another,
+    "hosts in another order": order,
+    "the first host is left out": left_out,
+    "a host that does not answer": away,
+    "a host of another cluster": taken,
+    "an image that hosts do not run": image,
+    "more GPUs than hosts have": gpus,
+}
+
+
+def test_every_change_of_the_matrix_is_made():
+    assert [*CHANGES] == [*MEANS]
+
+
+@pytest.mark.parametrize("change", DONE)
+def test_a_change_is_planned_and_done_as_planned(ground, cluster, change):
+    changes.make(
+        cluster,
+        ground.there,
+        lambda spec: CHANGES[change](spec, ground),
+        MEANS[change],
+        STAYS,
+    )
+    nodes = cluster.spec["nodes"][0]["count"]
+    assert [cluster.node(f"node-{index}", "true") for index in range(nodes)] == [""] * nodes
+    name, *others = sorted({"gpubed", "admin"}, key=cluster.spec["backend"]["user"].__ne__)
+    assert ground.admitted(name) == {host for _, host in ground.there().values()}
+    assert not any(map(ground.admitted, others)), "a key that nobody needs any more"
+    assert [ground.on_host(host, "cat /root/results") for host in HOSTS] == ["42\n"] * 3
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_a_change_that_cannot_be_is_refused_before_anything_goes(ground, cluster, change):
+    try:
+        said = changes.refuse(
+            cluster,
+            ground.there,
+            lambda spec: CHANGES[change](spec, ground),
+        )
+    finally:
+        ground.on_host("node-2", "rm -f /etc/gpubed/owner.json")
+    assert "node-0" in said
+    assert cluster.node("node-0", "true") == ""
+
+
+def test_down_says_what_is_wrong_with_the_specification_before_anything_goes(ground, cluster):
+    right, before = cluster.spec, ground.there()
+    cluster.edit(lambda spec: spec.update(nodse=1))
+    assert "nodse" in cluster.call("down", "-y", *cluster.engine, rc=2).stderr
+    assert ground.there() == before
+    cluster.write(right)
