@@ -94,7 +94,7 @@ def ground(tmp_path_factory):
         known = folder / "known_hosts"
         ports = [f"[{line.replace(' ', ']:2222 ', 1)}" for line in known.read_text().splitlines()]
         known.write_text(known.read_text() + "\n".join(ports) + "\n")
-        for name in HOSTS:
+        for name in (*HOSTS, "gate-0"):
             found.on_host(name, ADMIN)
         yield found
     finally:
