@@ -217,7 +217,7 @@ def _taken(spec):
 
 
 def _nfs(spec):
-    spec["storage"]["shared"]["provider"] = "nfs"
+    spec.setdefault("storage", {}).setdefault("shared", {})["provider"] = "nfs"
 
 
 def _shows_limits(local):
