@@ -14,7 +14,7 @@ BACKENDS = {
     "openstack": {
         "type": "openstack",
         "external_network": "public",
-        "access_from": ["192.0.2.0/24"],
+        "access_from": ["198.51.100.0/24"],
         "flavor": "g.large",
     },
     "static": {

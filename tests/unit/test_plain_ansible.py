@@ -148,7 +148,7 @@ def played(tmp_path):
         done = run("ansible-playbook", "-i", hosts, SITE, *words, ANSIBLE_ROLES_PATH=roles)
         assert done.returncode == 0, done.stdout + done.stderr
         played.said = done.stdout
-        return [name for name in RAN.findall(done.stdout) if not name.startswith("Apply the roles")]
+        return [name for name in RAN.findall(done.stdout) if not name.startswith("Apply the role")]
 
     return played
 

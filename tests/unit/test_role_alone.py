@@ -3,7 +3,6 @@
 import pytest
 
 from gpubed import inventory, registry
-from gpubed.paths import Project
 from support import role_names
 from support.samples import sample_allocation, sample_plan
 
@@ -35,13 +34,12 @@ ENTRIES = [(role, entry) for role in registry.role_names() for entry in role_nam
 
 
 @pytest.fixture(scope="module")
-def rendered(tmp_path_factory):
+def rendered():
     """The names that every inventory gives to all hosts; the inputs of roles are the roles'."""
     plan = sample_plan(storage={"shared": {"provider": "nfs"}})
-    paths = Project(tmp_path_factory.mktemp("project")).cluster("lab")
-    found = inventory.variables(plan, sample_allocation(plan), paths)
+    found = inventory.variables(plan, sample_allocation(plan))
     hosts = inventory.hosts(sample_allocation(plan))["all"]["hosts"]
-    return set(found) | set(hosts["node-0"])
+    return {*found, *hosts["node-0"], "gpubed_fingerprints"}
 
 
 @pytest.mark.parametrize(("role", "entry"), ENTRIES, ids=["-".join(e) for e in ENTRIES])
