@@ -22,7 +22,7 @@ from pulumi.dynamic import (
 )
 
 from gpubed import progress
-from gpubed.backends.base import Change, Driver, NodeFailed
+from gpubed.backends.base import Change, Driver, NodeFailed, Silent
 from gpubed.errors import GpubedError, is_about_the_disk, unwritable
 
 _OWN = {"result", "__provider", "on_failure"}  # what drivers do not ask about
@@ -53,8 +53,12 @@ class Provider(ResourceProvider):
         """Look at the resource; a resource that is gone has no id."""
         if "failed" in (props.get("result") or {}):
             return ReadResult(id_, props)
-        with _told():
-            result = _driver(props).read(id_, _inputs(props))
+        try:
+            with _told():
+                result = _driver(props).read(id_, _inputs(props))
+        except Silent as silence:
+            progress.emit("note", message=silence.message)
+            return ReadResult(id_, props)
         if result is None:
             return ReadResult("", {})
         return ReadResult(id_, {**props, "result": result})
@@ -102,6 +106,8 @@ def _told() -> Iterator[None]:
         said = unwritable(error)
         progress.emit("error", message=said.message, hint=said.hint, exit_code=said.exit_code)
         raise said from error
+    except Silent:
+        raise
     except GpubedError as error:
         progress.emit("error", message=error.message, hint=error.hint, exit_code=error.exit_code)
         raise

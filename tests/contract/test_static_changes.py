@@ -6,9 +6,12 @@ Hosts are bare nodes of a local cluster. The tests use one cluster per engine, i
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,12 +48,23 @@ class Ground:
 
     def on_host(self, name, command):
         """Run a command on a host as root, past its network: what its owner does."""
+        words = ["docker", "exec", self._id(name), "sh", "-c", command]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    @contextmanager
+    def silent(self, name):
+        """Let a host answer nobody, as one that has died."""
+        id_ = self._id(name)
+        subprocess.run(["docker", "pause", id_], check=True, capture_output=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["docker", "unpause", id_], check=True, capture_output=True)
+
+    def _id(self, name):
         nodes = json.loads((self.cluster.state / "allocation.json").read_text())["nodes"]
         [id_] = [node["id"] for node in nodes if node["name"] == name]
-        done = subprocess.run(
-            ["docker", "exec", id_, "sh", "-c", command], capture_output=True, text=True, check=True
-        )
-        return done.stdout
+        return id_
 
     def host(self, index):
         return dict(self.backend["hosts"]["node"][index])
@@ -274,6 +288,22 @@ def test_a_change_that_cannot_be_is_refused_before_anything_goes(ground, cluster
         ground.on_host("node-2", "sed -i /theirs/d /etc/gpubed/owner.json 2> /dev/null || true")
     assert "node-0" in said
     assert cluster.node("node-0", "true") == ""
+
+
+def test_a_host_that_died_holds_nothing_up_once_the_specification_does_without_it(ground, cluster):
+    cluster.edit(lambda spec: hosts(spec, ground.host(0), ground.host(1)))
+    cluster.call("up", "-y", *cluster.engine)
+    with ground.silent("node-1"):
+        assert "node-1 is away" in cluster.call("up", "-y", *cluster.engine, rc=1).stderr
+        assert "take it out of hosts in" in cluster.call("down", "-y", *cluster.engine, rc=1).stderr
+        cluster.edit(lambda spec: hosts(spec, ground.host(0)))
+        said = cluster.call("down", "-y", *cluster.engine).stderr
+    assert [host for _, host in ground.there().values()] == ["node-1"]
+    commands = re.search("sudo rm /etc/gpubed/owner.json; sed -i '.+' ~/.ssh/authorized_keys", said)
+    ground.on_host("node-1", f"su - gpubed -c {shlex.quote(commands[0])}")
+    assert ground.there() == {}
+    assert ground.admitted("gpubed") == set()
+    cluster.call("up", *cluster.engine)
 
 
 def test_down_says_what_is_wrong_with_the_specification_before_anything_goes(ground, cluster):

@@ -164,6 +164,10 @@ class NodeFailed(GpubedError):
     """The testbed could not give a node; a cluster may do without it (`min`)."""
 
 
+class Silent(GpubedError):
+    """What is asked about does not answer: it may be there, and it may be gone."""
+
+
 class Driver(ABC):
     """Makes, changes and removes one kind of resource of a backend.
 
@@ -191,7 +195,11 @@ class Driver(ABC):
 
     @abstractmethod
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Return what `create` would answer now, or None when it is gone."""
+        """Return what `create` would answer now, or None when it is gone.
+
+        Raises:
+            Silent: Nobody can tell; what is known of it stays.
+        """
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Change the resource in place; returns the new result."""

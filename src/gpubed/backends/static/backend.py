@@ -75,11 +75,11 @@ class StaticBackend(Backend):
         return NodeDriver() if kind == "node" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Say of each node whether its host is still marked as such."""
+        """Say of each node whether its host is still marked as such; away where it is silent."""
         from gpubed.backends.static.node import look
         from gpubed.errors import GpubedError
         from gpubed.paths import Project
-        from gpubed.ssh import SSH, HostKeyMismatch
+        from gpubed.ssh import SSH, HostKeyMismatch, Unreachable
 
         paths = Project.find().cluster(allocation.cluster)
 
@@ -89,6 +89,8 @@ class StaticBackend(Backend):
                     owner = look(ssh).owner
             except HostKeyMismatch:
                 return "ready"  # whose key it is, is looked at where nodes are logged in to
+            except Unreachable:
+                return "away"
             except GpubedError:
                 return "missing"
             return "ready" if owner.get("id") == node.id else "missing"

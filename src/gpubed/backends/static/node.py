@@ -7,20 +7,22 @@ import secrets
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from gpubed import reading
+from gpubed import progress, reading
 from gpubed import recipe as recipes
-from gpubed.backends.base import Change, Driver, NodeFailed, Properties
+from gpubed.backends.base import Change, Driver, NodeFailed, Properties, Silent
 from gpubed.backends.static import turn
 from gpubed.backends.static.access import door
 from gpubed.backends.static.config import Config, Host
 from gpubed.errors import GpubedError
 from gpubed.hardware.table import chip_of
 from gpubed.paths import Project
-from gpubed.ssh import SSH
+from gpubed.spec import load
+from gpubed.ssh import SSH, HostKeyMismatch, Unreachable
 
 MARK = "/etc/gpubed/owner.json"
 _FREE_GIB = 5
@@ -67,6 +69,11 @@ _EXPEL = r"""
 keys=$(getent passwd %(user)s | cut -d : -f 6)/.ssh/authorized_keys
 ! sudo -n test -f "$keys" || sudo -n sed -i %(pattern)s "$keys"
 """
+_WITHOUT = "wait for it; or take it out of hosts in %s, and the node goes without it"
+_LATER = (
+    "%s; it leaves the cluster as it is. When it is back, what lets the cluster in goes there"
+    " with: sudo rm %s; sed -i %s ~/.ssh/authorized_keys"
+)
 # Services of roles are stopped, so that nothing of the cluster goes on running; packages stay.
 _RELEASE = r"""
 set -eu
@@ -105,11 +112,16 @@ class NodeDriver(Driver):
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Return what `create` did, or None when the host is no longer marked as this node."""
-        with _connected(inputs) as ssh:
-            found = look(ssh)
-            if found.owner.get("id") != id or found.owner.get("uuid") != inputs["uuid"]:
-                return None
-            return _result(ssh, id, found, inputs)
+        try:
+            with _connected(inputs) as ssh:
+                found = look(ssh)
+                if found.owner.get("id") != id or found.owner.get("uuid") != inputs["uuid"]:
+                    return None
+                return _result(ssh, id, found, inputs)
+        except HostKeyMismatch:
+            raise
+        except Unreachable as error:
+            raise Silent(f"{inputs['name']} is not looked at: {error.message}") from error
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Take another way to the same host, and let the cluster in by no other."""
@@ -124,11 +136,21 @@ class NodeDriver(Driver):
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Take back the cluster's key and mark, and stop its services; the host stays as it is.
 
-        One that is another node of the cluster by now is left alone.
+        One that is another node of the cluster by now is left alone. One that is silent may
+        have died: where the specification does not name it any more, the node goes without it.
         """
-        with turn.of(inputs), _connected(inputs) as ssh:
-            if _is_node(look(ssh), inputs):
-                release(ssh, inputs["uuid"])
+        try:
+            with turn.of(inputs), _connected(inputs) as ssh:
+                if _is_node(look(ssh), inputs):
+                    release(ssh, inputs["uuid"])
+        except HostKeyMismatch:
+            raise
+        except Unreachable as error:
+            spec = Project.find().cluster(inputs["cluster"]).spec
+            if _names(spec, inputs):
+                raise GpubedError(error.message, _WITHOUT % spec) from error
+            pattern = shlex.quote(_line_of(inputs["uuid"]))
+            progress.emit("note", message=_LATER % (error.message, MARK, pattern))
 
 
 class _Mark(BaseModel):
@@ -235,6 +257,13 @@ def _is_node(found: Found, inputs: Properties) -> bool:
 def _address(inputs: Properties) -> object:
     host = inputs.get("host")
     return host.get("address") if isinstance(host, Mapping) else host
+
+
+def _names(spec: Path, inputs: Properties) -> bool:
+    """Say whether a specification has a node's host."""
+    backend = load(spec).backend
+    groups = backend.hosts.values() if isinstance(backend, Config) else ()
+    return _address(inputs) in {host.address for group in groups for host in group}
 
 
 def release(ssh: SSH, uuid: str) -> None:
