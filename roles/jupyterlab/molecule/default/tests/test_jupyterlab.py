@@ -179,6 +179,14 @@ def test_the_token_is_in_no_command_line_and_environment(host, token):
     assert token not in everything
 
 
+def test_its_account_writes_nowhere_where_root_works(host):
+    """Else it could put a link there, which root would follow."""
+    looks = (
+        "runuser -u jupyter -- find /etc/gpubed /etc/jupyter /usr/local/share -writable ! -type l"
+    )
+    assert host.run(looks).stdout == ""
+
+
 def test_the_notebook_is_placed(host):
     notebook = json.loads(
         host.file("/shared/notebooks/examples/digits/digits.ipynb").content_string
