@@ -80,8 +80,13 @@ def test_the_right_token_opens_the_lab_and_the_notebook_runs_on_all_nodes(cluste
     assert re.search(r"test accuracy\s+9[5-9]", text), text
 
 
+def _with_nothing_open(url):
+    """Return the address of a JupyterLab that does not come back with what was open before."""
+    return url.strip().replace("/lab?", "/lab?reset&")
+
+
 def test_the_launcher_leads_to_the_cluster(cluster, page):
-    page.goto(cluster.call("open", "--print").stdout.strip())
+    page.goto(_with_nothing_open(cluster.call("open", "--print").stdout))
     page.wait_for_selector(".jp-LauncherCard:has-text('Runs of jobs')", timeout=120_000)
     assert "Cluster" in page.locator(".jp-Launcher-sectionTitle").all_inner_texts()
     page.click(".jp-LauncherCard:has-text('Example digits')")
@@ -93,7 +98,7 @@ def test_a_tunnel_asks_nothing_about_certificates(cluster, browser):
     context = browser.new_context()  # which would object to the cluster's own certificate
     try:
         tab = context.new_page()
-        tab.goto(opened.stdout.readline().strip())
+        tab.goto(_with_nothing_open(opened.stdout.readline()))
         tab.wait_for_selector(".jp-LauncherCard", timeout=120_000)
     finally:
         context.close()
