@@ -5,10 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -376,6 +378,112 @@ def test_a_run_whose_owner_fell_silent_has_ended(page, tmp_path):
 def test_a_run_of_slurm_is_running_while_it_is_in_the_queue(page, tmp_path):
     made = a_run(tmp_path)
     assert states(page, tmp_path, queued=[made.name]) == ["running"]
+
+
+@pytest.fixture
+def squeue(tmp_path, monkeypatch):
+    """A function that puts a STAND-IN for Slurm's squeue on PATH: jobs, and lines of its own."""
+    script = """\
+    #!{python}
+    import os, sys
+    form = next(word for word in sys.argv if word.startswith("--format=")).removeprefix("--format=")
+    for name in {names}:
+        line = form.encode()
+        for letter, value in zip(b"iuTMDj", (b"7", b"ada", b"PENDING", b"0:00", b"2", name)):
+            line = line.replace(b"%" + bytes([letter]), value)
+        os.write(1, line + b"\\n")
+    os.write(1, {lines})
+    """
+
+    def put(*names, lines=b""):
+        program = tmp_path / "bin/squeue"
+        program.parent.mkdir()
+        text = textwrap.dedent(script).format(python=sys.executable, names=names, lines=lines)
+        program.write_text(text)
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(program.parent))
+
+    return put
+
+
+@pytest.mark.parametrize("name", ["digits", "a|b", "|" * 9, "a\x0bb", "ü"])
+def test_the_queue_is_shown_whatever_a_job_is_called(page, squeue, name):
+    squeue(name.encode())
+    [job] = page[2].queue()
+    assert job == {
+        "id": "7",
+        "user": "ada",
+        "state": "PENDING",
+        "time": "0:00",
+        "nodes": "2",
+        "name": name,
+    }
+    assert name in rendered(page, queue=[job])
+
+
+def test_a_name_that_is_no_text_or_many_lines_costs_the_queue_nothing(page, squeue):
+    squeue(b"caf\xe9", b"a\nb", lines=b"slurm_load_jobs error\n\n")
+    assert [job["name"] for job in page[2].queue()] == ["caf\ufffd", "a"]
+
+
+def test_a_run_whose_name_is_no_text_is_shown(page, tmp_path):
+    (tmp_path / os.fsdecode(b"20260101-120000000-caf\xe9")).mkdir()
+    [row] = page[2].runs([tmp_path], time.time())
+    assert row["job"] == "caf\ufffd"
+    assert rendered(page, jobs=[row]).encode()
+
+
+def test_a_run_that_may_not_be_entered_is_shown(page, tmp_path, monkeypatch):
+    run, whole = a_run(tmp_path), Path.stat
+
+    def refuse(path, **options):  # a STAND-IN for another user's folder: root may enter all
+        if run in path.parents:
+            raise PermissionError(path)
+        return whole(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert states(page, tmp_path) == ["ended without a result"]
+
+
+def pipe(path, _there):
+    os.mkfifo(path)
+
+
+def link(path, there):
+    there.write_text("progress: 1/2 secrets")
+    path.symlink_to(there)
+
+
+def huge(path, _there):
+    with path.open("wb") as file:
+        file.truncate(2**40)  # a hole: it takes no room
+
+
+def no_text(path, _there):
+    path.write_bytes(b"\xff\xfe\n")
+
+
+@pytest.mark.parametrize("make", [pipe, link, huge, no_text, lambda path, _: path.mkdir()])
+@pytest.mark.parametrize("name", [".heartbeat", ".progress", "slurm.log", "metrics.json"])
+def test_no_file_of_a_run_holds_up_the_page(page, tmp_path, make, name):
+    """Who may write into a folder of runs must not take the page from everybody."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    run = a_run(runs)
+    make(run / name, tmp_path / "there")
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    rows = []
+
+    def look():
+        for queued in ([run.name], []):
+            rows.extend(page[2].runs([runs], time.time(), queued))
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(10)
+    assert [row["progress"] for row in rows] == ["", ""]
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
+    assert rendered(page, jobs=rows).encode()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,15 @@
-"""What runs on the cluster: gpubed's runs, and Slurm's queue where there is one."""
+"""What runs on the cluster: gpubed's runs, and Slurm's queue where there is one.
+
+Users write into the folders of runs and name their jobs: nothing that they write may
+hold up the page or take it from everybody.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import stat
 import subprocess
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -21,8 +27,9 @@ _OUTPUTS = (".progress", "slurm.log")
 _FIRST = ("cluster.json", "settings.json")
 _PROGRESS = re.compile(r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,9})/(\d{1,9}) (.*)")
 _TAIL = 4096  # bytes of them
-_QUEUE = ("squeue", "--noheader", "--format=%i|%j|%u|%T|%M|%D")
-_QUEUE_COLUMNS = ("id", "name", "user", "state", "time", "nodes")
+# The name comes last: it may have any character.
+_QUEUE = ("squeue", "--noheader", "--format=%i|%u|%T|%M|%D|%j")
+_QUEUE_COLUMNS = ("id", "user", "state", "time", "nodes", "name")
 
 
 def runs(folders: Iterable[Path], now: float, queued: Collection[str] = ()) -> list[dict[str, Any]]:
@@ -49,54 +56,76 @@ def _within(folders: Iterable[Path]) -> Iterator[Path]:
 def _row(run: Path, job: str, now: float, queued: Collection[str]) -> dict[str, Any]:
     state = _state(run, now, queued)
     return {
-        "job": job,
+        "job": _text(job),
         "state": state,
         "progress": _progress(run) if state == "running" else "",
         "age_s": _age(run, now),
-        "folder": str(run),
+        "folder": _text(str(run)),
     }
+
+
+def _text(name: str) -> str:
+    """Return a file's name as UTF-8 can tell it, which it need not be."""
+    return os.fsencode(name).decode(errors="replace")
 
 
 def _progress(run: Path) -> str:
     """Return how far a job says it is; empty where it says nothing."""
     for name in _OUTPUTS:
-        matches = [found for line in _tail(run / name) if (found := _PROGRESS.fullmatch(line))]
-        if matches:
-            done, of, words = matches[-1].groups()
-            return f"{done} of {of} {words}"
+        with suppress(OSError):
+            lines = _end(run / name)[0].splitlines()
+            if matches := [found for line in lines if (found := _PROGRESS.fullmatch(line))]:
+                done, of, words = matches[-1].groups()
+                return f"{done} of {of} {words}"
     return ""
 
 
-def _tail(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
-            return file.read(_TAIL).decode(errors="replace").splitlines()
-    except OSError:
-        return []
+def _end(path: Path) -> tuple[str, float]:
+    """Return the last of a plain file, and when it was written, in seconds since 1970.
+
+    Raises:
+        OSError: It is not there, or is something else: a link may lead anywhere, and a
+            pipe never end.
+    """
+    with open(path, "rb", opener=_open) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{path} is no plain file")
+        file.seek(max(0, found.st_size - _TAIL))
+        return file.read(_TAIL).decode(errors="replace"), found.st_mtime
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _age(run: Path, now: float) -> float | None:
     """Return the seconds since the first file was written, just before the start."""
-    for name in _FIRST:
-        with suppress(OSError):
-            return now - (run / name).stat().st_mtime
+    written = (_written(run / name) for name in _FIRST)
+    return next((now - at for at in written if at is not None), None)
+
+
+def _written(path: Path) -> float | None:
+    """Return when a plain file was written, in seconds since 1970; None where none is seen."""
+    with suppress(OSError):
+        found = path.lstat()
+        return found.st_mtime if stat.S_ISREG(found.st_mode) else None
     return None
 
 
 def _state(run: Path, now: float, queued: Collection[str]) -> str:
-    if (run / "metrics.json").is_file():
+    if _written(run / "metrics.json") is not None:
         return "done"
     return "running" if run.name in queued or _owned(run, now) else "ended without a result"
 
 
 def _owned(run: Path, now: float) -> bool:
     """Say whether somebody still sends heartbeats for a run, which the last of them ends."""
-    beat = run / ".heartbeat"
     try:
-        return beat.read_text() != "end\n" and now - beat.stat().st_mtime < _SILENCE_S
+        said, at = _end(run / ".heartbeat")
     except OSError:
         return False
+    return said != "end\n" and now - at < _SILENCE_S
 
 
 def queue() -> list[dict[str, str]] | None:
@@ -104,8 +133,14 @@ def queue() -> list[dict[str, str]] | None:
     if shutil.which(_QUEUE[0]) is None:
         return None
     try:
-        done = subprocess.run(_QUEUE, capture_output=True, text=True, check=True, timeout=10)
+        done = subprocess.run(_QUEUE, capture_output=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    rows = (line.split("|") for line in done.stdout.splitlines())
-    return [dict(zip(_QUEUE_COLUMNS, row, strict=True)) for row in rows]
+    lines = done.stdout.decode(errors="replace").split("\n")
+    rows = (line.split("|", len(_QUEUE_COLUMNS) - 1) for line in lines)
+    # A name of several lines leaves rows that are none.
+    return [
+        dict(zip(_QUEUE_COLUMNS, row, strict=True))
+        for row in rows
+        if len(row) == len(_QUEUE_COLUMNS)
+    ]
