@@ -59,6 +59,8 @@ def health(monkeypatch, tmp_path):
     expected.write_text(json.dumps(EXPECTED))
     monkeypatch.setattr(program, "EXPECTED", expected)
     monkeypatch.setattr(program, "STATE", tmp_path / "state.json")
+    monkeypatch.setattr(program, "SPARE", tmp_path / "run/state.json", raising=False)
+    program.SPARE.parent.mkdir()
     monkeypatch.setattr(program, "HOOKS", tmp_path / "hooks")
     monkeypatch.setattr(program, "METRICS", tmp_path / "metrics/gpubed-health.prom")
     monkeypatch.setattr(looks, "MODULE", tmp_path / "nvidia")
@@ -523,6 +525,44 @@ def test_a_state_that_cannot_be_read_keeps_jobs_away(health):
     assert health.main("check") == 1
     assert "cannot be read" in health.read_state()["quarantine"]["reason"]
     assert health.main("requalify") == 0
+
+
+@pytest.fixture
+def full(health):
+    """The files that cannot be written, since the disk is full; removed, it has room again."""
+    drafts = health.STATE.with_suffix(".new"), health.METRICS.with_suffix(".new")
+    health.METRICS.parent.mkdir()
+    for draft in drafts:
+        draft.symlink_to("/dev/full")
+    return drafts
+
+
+def test_a_node_whose_disk_is_full_goes_into_quarantine_all_the_same(health, full, monkeypatch):
+    told = []
+    monkeypatch.setattr(health, "tell", lambda *words: told.append(words))
+    found(health, gpus=gpus(GOOD))
+    for _ in range(3):
+        assert health.main("watch") == 0
+    assert told == [("quarantine", "1 GPUs answer, 2 are expected")]
+    assert health.main("status") == 1
+
+
+def test_a_quarantine_outlasts_the_full_disk(health, full, capsys):
+    health.STATE.write_text('{"failing_looks": 1}')
+    assert health.main("quarantine", "fan is loud") == 0
+    assert "No space left on device" in capsys.readouterr().err
+    for draft in full:
+        draft.unlink()
+    assert health.main("watch") == 0
+    assert json.loads(health.STATE.read_text())["quarantine"]["reason"] == "fan is loud"
+    assert health.main("requalify") == 0
+    assert health.main("status") == 0
+
+
+def test_a_disk_that_is_full_at_the_requalification_brings_no_quarantine_back(health, full):
+    health.STATE.write_text('{"quarantine": {"reason": "fan is loud", "since": "today"}}')
+    assert health.main("requalify") == 0
+    assert health.main("status") == 0
 
 
 def test_a_program_that_hangs_ends_a_look_in_time(monkeypatch):

@@ -23,6 +23,8 @@ from gpubed_health import command, gpus, machine, xids
 
 EXPECTED = Path(os.environ.get("GPUBED_HEALTH_EXPECTED", "/etc/gpubed/health.json"))
 STATE = Path(os.environ.get("GPUBED_HEALTH_STATE", "/var/lib/gpubed/health.json"))
+# In memory: holds the state while the disk takes nothing.
+SPARE = Path("/run/gpubed-health.json")
 HOOKS = Path("/etc/gpubed/quarantine.d")
 # Role monitoring makes the folder.
 METRICS = Path("/var/lib/gpubed/metrics/gpubed-health.prom")
@@ -69,20 +71,34 @@ def read_state() -> dict[str, Any]:
     `requalified` (seconds since 1970) and what looks compare with.
     """
     fresh = {"quarantine": None, "failing_looks": 0, "memory": {}}
-    if not STATE.exists():
+    # Where there is a spare, the disk's is older.
+    path = SPARE if SPARE.exists() else STATE
+    if not path.exists():
         return fresh
     try:
-        return {**fresh, **json.loads(STATE.read_text())}
+        return {**fresh, **json.loads(path.read_text())}
     except ValueError:
         # It may have been in quarantine: nobody knows any more.
-        return {**fresh, "quarantine": _now(f"{STATE} cannot be read")}
+        return {**fresh, "quarantine": _now(f"{path} cannot be read")}
 
 
 def write_state(state: dict[str, Any]) -> None:
-    """Remember it, whole or not at all."""
-    draft = STATE.with_suffix(".new")
-    draft.write_text(json.dumps(state, indent=2) + "\n")
-    draft.rename(STATE)
+    """Remember it; in memory, until the next restart, where the disk is full or read-only."""
+    text = json.dumps(state, indent=2) + "\n"
+    try:
+        _replace(STATE, text)
+    except OSError as error:
+        sys.stderr.write(f"{SPARE} holds the state, since the disk cannot: {error}\n")
+        _replace(SPARE, text)
+    else:
+        SPARE.unlink(missing_ok=True)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    draft = path.with_suffix(".new")
+    draft.write_text(text)
+    draft.rename(path)
 
 
 def remember(state: dict[str, Any]) -> None:
@@ -114,9 +130,10 @@ def publish(state: dict[str, Any], found: Sequence[str]) -> None:
         f"gpubed_node_quarantined{{reason={label}}} {int(bool(reason))}",
         f"gpubed_node_problems {len(found)}",
     )
-    draft = METRICS.with_suffix(".draft")
-    draft.write_text("".join(f"{line}\n" for line in lines))
-    draft.rename(METRICS)
+    try:
+        _replace(METRICS, "".join(f"{line}\n" for line in lines))
+    except OSError as error:  # the scheduler is to be told all the same
+        sys.stderr.write(f"monitoring is not told: {error}\n")
 
 
 def quarantine(state: dict[str, Any], reason: str, found: Sequence[str] = ()) -> None:
