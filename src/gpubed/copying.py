@@ -6,7 +6,9 @@ below the folder that it was asked for.
 
 from __future__ import annotations
 
+import errno
 import stat
+import tempfile
 from pathlib import Path, PurePosixPath
 
 import paramiko
@@ -38,24 +40,30 @@ def get(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> None:
     """Copy a file, or a folder and the files and folders in it, to exactly the path `local`.
 
     Links to folders are left out, since they may lead anywhere, and so is what is neither file
-    nor folder: a pipe would never end.
+    nor folder: a pipe would never end. What goes while it is looked at is left out, and what
+    may not be read does not keep the rest from coming.
 
     Raises:
         NotAName: The server lists a name that leads out of its folder.
+        PermissionError: Something may not be read; the rest has come.
     """
     mode = sftp.stat(str(remote)).st_mode or 0
     if not stat.S_ISDIR(mode):
         _get_file(sftp, remote, local, mode)
         return
     local.mkdir(parents=True, exist_ok=True)
+    denied = []
     for name in sftp.listdir(str(remote)):
         child = remote / as_name(name)
-        is_link = stat.S_ISLNK(sftp.lstat(str(child)).st_mode or 0)
-        mode = _mode(sftp, child)
-        if stat.S_ISREG(mode):
-            _get_file(sftp, child, local / name, mode)
-        elif stat.S_ISDIR(mode) and not is_link:
-            get(sftp, child, local / name)
+        try:
+            _get_child(sftp, child, local / name)
+        except FileNotFoundError:
+            if not local.is_dir():
+                raise
+        except PermissionError as error:
+            denied.append(error.filename or str(child))
+    if denied:
+        raise PermissionError(errno.EACCES, "may not be read", ", ".join(denied))
 
 
 def as_name(listed: str) -> str:
@@ -72,9 +80,22 @@ def as_name(listed: str) -> str:
     return listed
 
 
+def _get_child(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> None:
+    is_link = stat.S_ISLNK(sftp.lstat(str(remote)).st_mode or 0)
+    mode = _mode(sftp, remote)
+    if stat.S_ISREG(mode):
+        _get_file(sftp, remote, local, mode)
+    elif stat.S_ISDIR(mode) and not is_link:
+        get(sftp, remote, local)
+
+
 def _get_file(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, mode: int) -> None:
-    sftp.get(str(remote), str(local))
-    local.chmod(mode & _ACCESS)
+    # What was here before stays until all of it has come.
+    with tempfile.TemporaryDirectory(prefix=".gpubed-", dir=local.parent) as folder:
+        partial = Path(folder) / "file"
+        sftp.get(str(remote), str(partial))
+        partial.chmod(mode & _ACCESS)
+        partial.replace(local)
 
 
 def _mode(sftp: paramiko.SFTPClient, path: PurePosixPath) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gpubed.allocation import Allocation
-from gpubed.copying import as_name
+from gpubed.copying import NotAName, as_name
+from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
-from gpubed.ssh import SSH
+from gpubed.ssh import SSH, Unreachable
 
 _COMMAND_S = 600.0
 
@@ -39,11 +40,24 @@ def collect(head: SSH, cluster: ClusterPaths, plan: ClusterPlan) -> list[str]:
 
     Raises:
         NotAName: The head lists a name that leads out of the folder of runs.
+        GpubedError: Runs could not be copied, or not wholly; the others have been.
     """
     there = f"{plan.spec.storage.shared.path}/runs"
     listed = head.run("ls -1 %s 2> /dev/null || true", there).stdout.splitlines()
     names = [as_name(line) for line in listed]
     missing = [name for name in names if not (cluster.runs / name / "metrics.json").exists()]
+    failed = {}
     for name in missing:
-        head.get(f"{there}/{name}", cluster.runs / name)
+        try:
+            head.get(f"{there}/{name}", cluster.runs / name)
+        except (NotAName, Unreachable):
+            raise
+        except GpubedError as error:
+            failed[name] = error.message
+    if failed:
+        each = "; ".join(f"{name}: {why}" for name, why in failed.items())
+        raise GpubedError(
+            f"{len(failed)} of {len(missing)} run(s) are not wholly in {cluster.runs}: {each}",
+            f"see to what is named: gpubed ssh {cluster.name} head ls -l {there}",
+        )
     return missing

@@ -341,6 +341,12 @@ class SSH:
         with paramiko.SFTPClient(channel) as sftp:
             try:
                 yield sftp
+            except UnicodeDecodeError as error:
+                raise GpubedError(
+                    f"cannot copy files with {self.node.name}: "
+                    f"a name there is not UTF-8: {error.object!r}",
+                    "rename it there",
+                ) from None
             except CONNECTION_ERRORS as error:
                 raise GpubedError(f"cannot copy files with {self.node.name}: {error}") from None
 

@@ -10,6 +10,10 @@ import paramiko
 import pytest
 
 from gpubed.copying import NotAName, as_name, get, put
+from gpubed.errors import GpubedError
+from gpubed.paths import Project
+from gpubed.ssh import SSH
+from support.samples import sample_allocation, sample_plan
 
 
 class Disk(paramiko.SFTPServerInterface):
@@ -25,7 +29,7 @@ class Disk(paramiko.SFTPServerInterface):
         found = self.lstat(path)
         if isinstance(found, int):
             found = paramiko.SFTPAttributes()
-        found.filename = name
+        found.filename = os.fsencode(name)
         return found
 
     def stat(self, path):
@@ -64,7 +68,7 @@ class Everyone(paramiko.ServerInterface):
 
 
 @pytest.fixture
-def sftp():
+def connection():
     here, there = socket.socketpair()
     server, client = paramiko.Transport(there), paramiko.Transport(here)
     server.add_server_key(paramiko.ECDSAKey.generate())
@@ -73,10 +77,15 @@ def sftp():
     client.start_client()
     client.auth_none("anyone")
     try:
-        yield paramiko.SFTPClient.from_transport(client)
+        yield client
     finally:
         client.close()
         server.close()
+
+
+@pytest.fixture
+def sftp(connection):
+    return paramiko.SFTPClient.from_transport(connection)
 
 
 @pytest.fixture
@@ -120,6 +129,52 @@ def test_links_to_folders_and_pipes_are_left_out(sftp, run, tmp_path):
         "plots",
         "start.sh",
     }
+
+
+@pytest.mark.parametrize("at", ["lstat", "stat", "open"])
+def test_what_goes_while_it_is_looked_at_is_left_out(sftp, run, tmp_path, monkeypatch, at):
+    (run / "checkpoint-1").write_text("rotated")
+    real = getattr(Disk, at)
+
+    def rotated(self, path, *more):
+        if str(path).endswith("checkpoint-1"):
+            return paramiko.SFTP_NO_SUCH_FILE
+        return real(self, path, *more)
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "checkpoint-1").write_text("of an earlier look")
+    monkeypatch.setattr(Disk, at, rotated)
+    get(sftp, PurePosixPath(run), tmp_path / "here")
+    earlier = tmp_path / "here" / "checkpoint-1"
+    assert earlier.read_text() == "of an earlier look"
+    earlier.unlink()
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {"plots", "start.sh"}
+
+
+def test_what_may_not_be_read_is_named_once_the_rest_is_here(sftp, run, tmp_path, monkeypatch):
+    (run / "plots" / "a-secret").write_text("mine")
+    real = Disk.open
+
+    def guarded(self, path, *more):
+        if str(path).endswith("a-secret"):
+            return paramiko.SFTP_PERMISSION_DENIED
+        return real(self, path, *more)
+
+    monkeypatch.setattr(Disk, "open", guarded)
+    with pytest.raises(PermissionError, match="plots/a-secret"):
+        get(sftp, PurePosixPath(run), tmp_path / "here")
+    came = {path.name for path in (tmp_path / "here").rglob("*") if path.is_file()}
+    assert came == {"loss.svg", "start.sh"}
+
+
+def test_a_name_that_is_not_utf_8_is_told(connection, run, tmp_path, monkeypatch):
+    (run / os.fsdecode(b"caf\xe9")).write_text("latin-1")
+    monkeypatch.setattr(SSH, "_open", lambda _: connection.open_session())
+    with (
+        SSH(sample_allocation(sample_plan()), Project(tmp_path).cluster("lab")) as head,
+        pytest.raises(GpubedError, match=r"not UTF-8: b'caf\\xe9'"),
+    ):
+        head.get(str(run), tmp_path / "here")
 
 
 @pytest.mark.parametrize("listed", ["", ".", "..", "a/b", "a\0b"])
