@@ -34,10 +34,12 @@ CONNECT_S = 15.0
 _ATTEMPTS = 3
 _PAUSE_S = 0.5
 _NO_EXIT_CODE = -1  # paramiko's too
+_FORBIDDEN = 1  # RFC 4254, section 5.1: administratively prohibited
 _KEEPALIVE_S = 15
 _TAIL = 10
 _LONGEST = 16 * 2**20  # bytes of a command's output; the rest is thrown away
 _ELSE = "if not, do not go on (docs/how-to/host-keys.md)"
+_FORWARD = "its sshd_config must allow it: AllowTcpForwarding yes (man sshd_config)"
 CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
 
 
@@ -64,7 +66,25 @@ class CommandResult:
 
 
 class Unreachable(GpubedError):
-    """A node does not answer SSH, or is not the one that was allocated."""
+    """A node does not answer SSH, or is not the one that was allocated.
+
+    Attributes:
+        on_the_way: Whether a host on the way to the node is what fails: nothing is known of
+            the node itself.
+    """
+
+    on_the_way = False
+
+    @property
+    def is_silence(self) -> bool:
+        """Whether nobody answers in the node's place: it may have died."""
+        return not self.on_the_way
+
+
+class LoginRefused(Unreachable):
+    """It answers with its own host key, but does not let us in: it lives."""
+
+    is_silence = False
 
 
 class HostKeyMismatch(Unreachable):
@@ -77,6 +97,8 @@ class HostKeyMismatch(Unreachable):
         hint: What to do when the node itself has changed its key.
     """
 
+    is_silence = False
+
     def __init__(
         self, who: str, expected: Iterable[str], seen: str, hint: str | None = None
     ) -> None:
@@ -86,6 +108,14 @@ class HostKeyMismatch(Unreachable):
             "somebody else may be answering, so nobody logged in",
             hint,
         )
+
+
+class _Blocked(ConnectionError):
+    """A host on the way did not let us through; like other failures, that may pass."""
+
+    def __init__(self, why: Unreachable) -> None:
+        super().__init__(why.message)
+        self.why = why
 
 
 class CommandFailed(GpubedError):
@@ -264,8 +294,10 @@ class SSH:
                 banner_timeout=CONNECT_S,
                 auth_timeout=CONNECT_S,
             )
-        except BaseException:
+        except BaseException as error:
+            transport = client.get_transport()
             client.close()
+            _tell_refusal(error, transport)
             raise
         transport = client.get_transport()
         if transport:
@@ -295,22 +327,38 @@ class SSH:
         try:
             transport = self._jump._transport()
         except paramiko.BadHostKeyException as error:
-            raise self._jump._mismatch(error.key) from None
-        return transport.open_channel("direct-tcpip", there, ("", 0), timeout=CONNECT_S)
+            raise _on_the_way(self._jump._mismatch(error.key)) from None
+        except CONNECTION_ERRORS as error:
+            raise _Blocked(_on_the_way(self._jump.unreachable(error))) from None
+        try:
+            return transport.open_channel("direct-tcpip", there, ("", 0), timeout=CONNECT_S)
+        except paramiko.ChannelException as error:
+            if error.code != _FORBIDDEN:  # it tried, and nobody answered
+                raise
+            why = f"{self._jump.node.name} lets nobody through to {self.node.name}: {error.text}"
+            raise _Blocked(_on_the_way(Unreachable(why, _FORWARD))) from None
 
     def unreachable(self, error: Exception) -> Unreachable:
         """Return what to tell when the node cannot be reached."""
         node, cluster = self.node, self._paths.name
+        if isinstance(error, _Blocked):
+            return error.why
         if isinstance(error, paramiko.PasswordRequiredException):
-            return Unreachable(
+            return LoginRefused(
                 f"the key {self._identity} for {node.name} has a passphrase",
                 f"ssh-add {self._identity}",
             )
-        if isinstance(error, paramiko.AuthenticationException):
+        kind = Unreachable
+        if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+            kind, why = LoginRefused, f"speaks SSH in other ways than we do: {error}"
+        elif isinstance(error, paramiko.AuthenticationException):
+            kind = LoginRefused
             why = f"does not accept the key {self._identity or self._paths.private_key}"
+            if isinstance(error.__cause__, OSError):
+                why += f": {error.__cause__.strerror}"
         else:
             why = f"does not answer SSH on {node.control_address}:{node.port}: {_words(error)}"
-        return Unreachable(
+        return kind(
             f"{node.name} {why}",
             f"gpubed up {cluster}, unless that is what said so: then see to the host itself, "
             "its power, network and sshd",
@@ -360,6 +408,26 @@ def greet(node: Node, paths: ClusterPaths) -> None:
     """
     with SSH(node, paths) as ssh:
         ssh.run("true")
+
+
+def _on_the_way(error: Unreachable) -> Unreachable:
+    """Mark what a hop says as no word about the node behind it."""
+    error.on_the_way = True
+    return error
+
+
+def _tell_refusal(error: BaseException, transport: paramiko.Transport | None) -> None:
+    """Let what goes wrong after a host has proved its key be a refusal, whatever paramiko says.
+
+    Of a refused RSA key it says that it is no Ed25519 key, of a missing one that of the file.
+
+    Raises:
+        paramiko.AuthenticationException: It is one.
+    """
+    if isinstance(error, paramiko.AuthenticationException | paramiko.BadHostKeyException):
+        return
+    if isinstance(error, CONNECTION_ERRORS) and transport and transport.initial_kex_done:
+        raise paramiko.AuthenticationException(_words(error)) from error
 
 
 def _last_hop(node: Node, paths: ClusterPaths) -> SSH | None:

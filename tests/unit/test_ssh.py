@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import paramiko
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from gpubed import ssh
-from gpubed.allocation import Allocation, Network, Node
+from gpubed.allocation import Allocation, Hop, Network, Node
 from gpubed.paths import ClusterPaths, Project
-from gpubed.ssh import SSH, CommandFailed, CommandTimedOut, Unreachable
+from gpubed.ssh import SSH, CommandFailed, CommandTimedOut, LoginRefused, Unreachable
 
 NODE = Node(
     name="node-0",
@@ -200,3 +204,112 @@ def test_allocation_stands_for_its_head(paths: ClusterPaths) -> None:
         experiment=None,
     )
     assert SSH(allocation, paths).node is NODE
+
+
+class Nobody(paramiko.ServerInterface):
+    """A server that lets nobody in."""
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return paramiko.AUTH_FAILED
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    """A node with a real SSH server that lets nobody in; every connection goes to it."""
+    key, servers = paramiko.ECDSAKey.generate(), []
+
+    def connect(*_: object) -> socket.socket:
+        here, there = socket.socketpair()
+        servers.append(paramiko.Transport(there))
+        servers[-1].add_server_key(key)
+        servers[-1].start_server(threading.Event(), Nobody())
+        return here
+
+    monkeypatch.setattr(SSH, "_through", connect)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    yield NODE.model_copy(update={"host_keys": (f"{key.get_name()} {key.get_base64()}",)})
+    for server in servers:
+        server.close()
+
+
+def written(key: Any, passphrase: bytes = b"") -> bytes:
+    """Return a private key as ssh-keygen writes it."""
+    kind = serialization.BestAvailableEncryption(passphrase) if passphrase else None
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH
+    return bytes(key.private_bytes(*form, kind or serialization.NoEncryption()))
+
+
+ED25519 = ed25519.Ed25519PrivateKey.generate()
+RSA = rsa.generate_private_key(65537, 2048)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (written(ED25519), "does not accept the key"),
+        # Its refusal hides behind paramiko's next try, to read it as a key of another kind.
+        (written(RSA), "does not accept the key"),
+        (written(ED25519, b"secret"), "has a passphrase"),
+        (b"", "No such file"),
+    ],
+    ids=["refused", "rsa", "passphrase", "missing"],
+)
+def test_who_answers_and_lets_nobody_in_is_not_silent(
+    refusing: Node, paths: ClusterPaths, tmp_path: Path, key: bytes, said: str
+) -> None:
+    identity = tmp_path / "key"
+    if key:
+        identity.write_bytes(key)
+    with SSH(refusing, paths, str(identity)) as made, pytest.raises(LoginRefused) as caught:
+        made.run("true")
+    assert said in caught.value.message
+    assert not caught.value.is_silence
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError("no route to host"), Unreachable),
+        (paramiko.PasswordRequiredException("encrypted"), LoginRefused),
+        (paramiko.AuthenticationException("no"), LoginRefused),
+        (paramiko.ssh_exception.IncompatiblePeer("no common cipher"), LoginRefused),
+    ],
+)
+def test_what_a_hop_says_is_no_word_about_the_node_behind_it(
+    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Unreachable]
+) -> None:
+    hops = [Hop(address=name, user="me", host_keys=()) for name in ("gate", "inner")]
+    made = SSH(NODE.model_copy(update={"via": tuple(hops)}), paths)
+    assert made._jump is not None
+    assert made._jump._jump is not None
+    failing = Refusing([error])
+    monkeypatch.setattr(made._jump._jump, "_connect", failing)
+    with pytest.raises(kind, match="gate") as caught:
+        made.run("true")
+    assert type(caught.value) is kind
+    assert (caught.value.on_the_way, caught.value.is_silence) == (True, False)
+    assert failing.calls == 3, "what fails may pass"
+
+
+@pytest.mark.parametrize(("code", "silent"), [(1, False), (2, True)])
+def test_a_hop_that_lets_nobody_through_is_not_the_silence_of_the_node(
+    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch, code: int, silent: bool
+) -> None:
+    hop = Hop(address="gate", user="me", host_keys=())
+    made = SSH(NODE.model_copy(update={"via": (hop,)}), paths)
+    refused = paramiko.ChannelException(code, "Connect failed")
+
+    class Transport:
+        """A STAND-IN for the connection to the hop."""
+
+        def open_channel(self, *_: object, timeout: float) -> None:
+            raise refused
+
+    assert made._jump is not None
+    monkeypatch.setattr(made._jump, "_transport", Transport)
+    with pytest.raises(Unreachable) as caught:
+        made.run("true")
+    assert caught.value.is_silence is silent
