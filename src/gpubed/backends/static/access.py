@@ -11,13 +11,18 @@ from gpubed.errors import PrerequisiteMissing
 from gpubed.reading import Unreadable
 
 
+class UnknownHost(PrerequisiteMissing):
+    """The user trusts no key of a host, so that nobody logs in to it."""
+
+
 def door(config: Config, host: Host, name: str) -> Node:
     """Return a host as a node that the user's own key lets into.
 
     Raises:
-        PrerequisiteMissing: Its host key, or a bastion's, is not known yet.
+        UnknownHost: Its host key is not known yet, or not any more.
+        PrerequisiteMissing: A bastion's is not known, or the file cannot be read.
     """
-    keys = known_keys(config, host.address, host.port)
+    keys = known_keys(config, host.address, host.port, UnknownHost)
     here = Hop(address=host.address, port=host.port, user=config.user, host_keys=keys)
     return allocation.door(here, name, hops(config))
 
@@ -37,11 +42,17 @@ def _hop(config: Config, bastion: Bastion) -> Hop:
     )
 
 
-def known_keys(config: Config, address: str, port: int) -> tuple[str, ...]:
+def known_keys(
+    config: Config,
+    address: str,
+    port: int,
+    unknown: type[PrerequisiteMissing] = PrerequisiteMissing,
+) -> tuple[str, ...]:
     """Return the host keys that the user trusts for an address.
 
     Raises:
-        PrerequisiteMissing: There are none, or the file cannot be read.
+        unknown: There are none.
+        PrerequisiteMissing: The file cannot be read.
     """
     path = Path(config.known_hosts).expanduser()
     meet = f"ssh -p {port} {config.user}@{address}   (once, and compare the fingerprint)"
@@ -51,5 +62,5 @@ def known_keys(config: Config, address: str, port: int) -> tuple[str, ...]:
         raise PrerequisiteMissing(error.message, meet) from None
     if not found:
         name = known_hosts.known_as(address, port)
-        raise PrerequisiteMissing(f"the host key of {name} is not in {path}", meet)
+        raise unknown(f"the host key of {name} is not in {path}", meet)
     return found

@@ -79,7 +79,7 @@ class StaticBackend(Backend):
         from gpubed.backends.static.node import look
         from gpubed.errors import GpubedError
         from gpubed.paths import Project
-        from gpubed.ssh import SSH, HostKeyMismatch, Unreachable
+        from gpubed.ssh import SSH, Unreachable
 
         paths = Project.find().cluster(allocation.cluster)
 
@@ -87,10 +87,9 @@ class StaticBackend(Backend):
             try:
                 with SSH(node, paths) as ssh:
                     owner = look(ssh).owner
-            except HostKeyMismatch:
-                return "ready"  # whose key it is, is looked at where nodes are logged in to
-            except Unreachable:
-                return "away"
+            except Unreachable as error:
+                # Whose key it is, and why nobody is let in, shows where nodes are logged in to.
+                return "away" if error.is_silence else "ready"
             except GpubedError:
                 return "missing"
             return "ready" if owner.get("id") == node.id else "missing"

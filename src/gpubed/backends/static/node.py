@@ -14,19 +14,20 @@ from pydantic import BaseModel
 
 from gpubed import progress, reading
 from gpubed import recipe as recipes
+from gpubed.allocation import Node
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties, Silent
 from gpubed.backends.static import turn
-from gpubed.backends.static.access import door
+from gpubed.backends.static.access import UnknownHost, door
 from gpubed.backends.static.config import Config, Host
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.hardware.table import chip_of
 from gpubed.paths import Project
 from gpubed.spec import load
-from gpubed.ssh import SSH, HostKeyMismatch, Unreachable
+from gpubed.ssh import SSH, LoginRefused, Unreachable
 
 MARK = "/etc/gpubed/owner.json"
 _FREE_GIB = 5
-# What may change without another host taking the node's place; of `host`, all but its address.
+# What may change without another host taking the node's place; of `host`, all but who it is.
 _ACCESS = {"config", "gpus", "image", "public_key"}
 
 # Prints one fact per line and changes nothing. `owner` is the mark of a cluster, if there is one.
@@ -97,18 +98,12 @@ class NodeDriver(Driver):
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Another host replaces the node; another way to it does not."""
         changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)}
-        in_place = _ACCESS | ({"host"} if _address(olds) == _address(news) else set())
+        in_place = _ACCESS | ({"host"} if _is_same_host(result, olds, news) else set())
         return Change(replace=sorted(changed - in_place), update=sorted(changed & in_place))
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Look at the host, then admit the cluster's key and mark the host as its node."""
-        try:
-            with turn.of(inputs), _connected(inputs) as ssh:
-                return _admit(ssh, inputs)
-        except NodeFailed:
-            raise
-        except GpubedError as error:
-            raise NodeFailed(error.message, error.hint) from error
+        return _joined(inputs, None)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Return what `create` did, or None when the host is no longer marked as this node."""
@@ -118,14 +113,14 @@ class NodeDriver(Driver):
                 if found.owner.get("id") != id or found.owner.get("uuid") != inputs["uuid"]:
                     return None
                 return _result(ssh, id, found, inputs)
-        except HostKeyMismatch:
+        except (Unreachable, UnknownHost) as error:
+            if _is_silence(error) or _is_gone(error, inputs):
+                raise Silent(f"{inputs['name']} is not looked at: {error.message}") from error
             raise
-        except Unreachable as error:
-            raise Silent(f"{inputs['name']} is not looked at: {error.message}") from error
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Take another way to the same host, and let the cluster in by no other."""
-        _, result = self.create(news)
+        _, result = _joined(news, id)
         former = olds["config"]["user"]
         if former != news["config"]["user"]:
             with _connected(news) as ssh:
@@ -137,20 +132,21 @@ class NodeDriver(Driver):
         """Take back the cluster's key and mark, and stop its services; the host stays as it is.
 
         One that is another node of the cluster by now is left alone. One that is silent may
-        have died: where the specification does not name it any more, the node goes without it.
+        have died, and nobody logs in where another key answers or none is known: where the
+        specification does not name it any more, the node goes without it.
         """
         try:
             with turn.of(inputs), _connected(inputs) as ssh:
                 if _is_node(look(ssh), inputs):
                     release(ssh, inputs["uuid"])
-        except HostKeyMismatch:
+        except (Unreachable, UnknownHost) as error:
+            if _is_gone(error, inputs):
+                pattern = shlex.quote(_line_of(inputs["uuid"]))
+                progress.emit("note", message=_LATER % (error.message, MARK, pattern))
+                return
+            if _is_silence(error):
+                raise GpubedError(error.message, _WITHOUT % _spec(inputs)) from error
             raise
-        except Unreachable as error:
-            spec = Project.find().cluster(inputs["cluster"]).spec
-            if _names(spec, inputs):
-                raise GpubedError(error.message, _WITHOUT % spec) from error
-            pattern = shlex.quote(_line_of(inputs["uuid"]))
-            progress.emit("note", message=_LATER % (error.message, MARK, pattern))
 
 
 class _Mark(BaseModel):
@@ -232,15 +228,26 @@ def _found(said: reading.Document, name: str) -> Found:
         raise said.refusal(str(error)) from None
 
 
-def _admit(ssh: SSH, inputs: Properties) -> tuple[str, dict[str, Any]]:
+def _joined(inputs: Properties, id_: str | None) -> tuple[str, dict[str, Any]]:
+    """Make a host the cluster's node; one that is a node already (`id_`) stays the same one."""
+    try:
+        with turn.of(inputs), _connected(inputs) as ssh:
+            return _admit(ssh, inputs, id_)
+    except NodeFailed:
+        raise
+    except GpubedError as error:
+        raise NodeFailed(error.message, error.hint) from error
+
+
+def _admit(ssh: SSH, inputs: Properties, id_: str | None) -> tuple[str, dict[str, Any]]:
     found, name = look(ssh), inputs["name"]
     if wrong := problems(found, inputs):
         raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}")
-    id_ = f"{name}-{secrets.token_hex(4)}"
     if _is_node(found, inputs):
-        id_ = found.owner["id"]
+        id_ = id_ or found.owner["id"]
     elif found.owner:  # it was another node of the cluster, whose services must not go on
         release(ssh, inputs["uuid"])
+    id_ = id_ or f"{name}-{secrets.token_hex(4)}"
     owner = {"uuid": inputs["uuid"], "cluster": inputs["cluster"], "node": name, "id": id_}
     line = f"{inputs['public_key']} gpubed:{inputs['uuid']}"
     words = {k: shlex.quote(v) for k, v in _words(line, owner).items()}
@@ -254,16 +261,54 @@ def _is_node(found: Found, inputs: Properties) -> bool:
     return marked == (inputs["uuid"], inputs["name"])
 
 
+def _is_same_host(result: Properties, olds: Properties, news: Properties) -> bool:
+    """Say whether a node stays on its host: several may share an address, at ports of their own.
+
+    At another port of the address, the host is told by its keys, as far as they are known.
+    """
+    if _place(olds) == _place(news):
+        return True
+    if _address(olds) != _address(news):
+        return False
+    if _names(_spec(news), olds):
+        return False  # its place is another node's by now
+    try:
+        keys = _door(news).host_keys
+    except PrerequisiteMissing:
+        return True  # `update` does not go there, either
+    return not set(keys).isdisjoint(result.get("host_keys", ()))
+
+
 def _address(inputs: Properties) -> object:
     host = inputs.get("host")
     return host.get("address") if isinstance(host, Mapping) else host
+
+
+def _place(inputs: Properties) -> object:
+    host = inputs.get("host")
+    return (host.get("address"), host.get("port", 22)) if isinstance(host, Mapping) else host
+
+
+def _is_silence(error: Unreachable | UnknownHost) -> bool:
+    return isinstance(error, Unreachable) and error.is_silence
+
+
+def _is_gone(error: Unreachable | UnknownHost, inputs: Properties) -> bool:
+    """Say whether nobody could log in to a host that the specification does without."""
+    if isinstance(error, LoginRefused) or (isinstance(error, Unreachable) and error.on_the_way):
+        return False  # it lives, or may well do so
+    return not _names(_spec(inputs), inputs)
+
+
+def _spec(inputs: Properties) -> Path:
+    return Project.find().cluster(inputs["cluster"]).spec
 
 
 def _names(spec: Path, inputs: Properties) -> bool:
     """Say whether a specification has a node's host."""
     backend = load(spec).backend
     groups = backend.hosts.values() if isinstance(backend, Config) else ()
-    return _address(inputs) in {host.address for group in groups for host in group}
+    return _place(inputs) in {(host.address, host.port) for group in groups for host in group}
 
 
 def release(ssh: SSH, uuid: str) -> None:
@@ -320,10 +365,16 @@ def _words(line: str, owner: dict[str, str]) -> dict[str, str]:
 
 
 def _connected(inputs: Properties) -> SSH:
-    config = Config.model_validate({**inputs["config"], "hosts": {}})
-    host = Host.model_validate(inputs["host"])
-    node = door(config, host, inputs["name"])
-    return SSH(node, Project.find().cluster(inputs["cluster"]), config.key)
+    paths = Project.find().cluster(inputs["cluster"])
+    return SSH(_door(inputs), paths, _config(inputs).key)
+
+
+def _door(inputs: Properties) -> Node:
+    return door(_config(inputs), Host.model_validate(inputs["host"]), inputs["name"])
+
+
+def _config(inputs: Properties) -> Config:
+    return Config.model_validate({**inputs["config"], "hosts": {}})
 
 
 def _result(ssh: SSH, id_: str, found: Found, inputs: Properties) -> dict[str, Any]:

@@ -1,0 +1,241 @@
+"""Own hosts that are not there, or not who they were; sessions with them are STAND-INS."""
+
+import base64
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed import progress
+from gpubed.backends.base import Silent
+from gpubed.backends.static import access, backend, node
+from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.paths import Project
+from gpubed.ssh import HostKeyMismatch, LoginRefused, Unreachable
+from support.samples import sample_allocation, sample_plan
+
+# Numbers of hosts stand for their keys.
+KEYS = {
+    name: "ssh-ed25519 "
+    + base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes([number]) * 32).decode()
+    for number, name in enumerate(("own", "others", "gate"), 1)
+}
+ADDRESS = "192.0.2.7"
+ELSEWHERE = ("192.0.2.8", 22)
+HOST = {"address": ADDRESS, "port": 22, "experiment_address": None}
+SPEC = """
+version: 1
+backend:
+  type: static
+  user: me
+  known_hosts: {known}
+  hosts: {{node: [{hosts}]}}
+nodes: [{{count: 1}}]
+"""
+LOOK = """
+system=Debian
+image=debian-12
+user=me
+sudo=yes
+systemd=yes
+python=/usr/bin/python3
+free_gib=99
+addresses=192.0.2.7
+own_address=192.0.2.7
+gpus=
+owner={owner}
+"""
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A project with a cluster of one host; its specification names others, where told to."""
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    known = tmp_path / "known_hosts"
+    known.write_text(f"{ADDRESS} {KEYS['own']}\n")
+    spec = Project(tmp_path).cluster("lab").spec
+    spec.parent.mkdir(parents=True)
+
+    def names(*places):
+        hosts = (f"{{address: {address}, port: {port}}}" for address, port in places)
+        spec.write_text(SPEC.format(known=known, hosts=", ".join(hosts)))
+
+    names((ADDRESS, 22))
+    config = {"type": "static", "user": "me", "key": "/me/key", "known_hosts": str(known)}
+    inputs = {
+        "cluster": "lab",
+        "uuid": "u",
+        "name": "node-0",
+        "host": HOST,
+        "config": config,
+        "image": "debian-12",
+        "gpus": 0,
+        "public_key": "ssh-ed25519 AAAA",
+    }
+    return SimpleNamespace(names=names, known=known, inputs=inputs)
+
+
+@pytest.fixture
+def told():
+    notes = []
+    progress.tell(lambda event: notes.append(event["message"]))
+    yield notes
+    progress.tell(None)
+
+
+def behind(error):
+    error.on_the_way = True
+    return error
+
+
+def mismatch():
+    return HostKeyMismatch("node-0", [KEYS["own"]], KEYS["others"])
+
+
+def session(monkeypatch, answers):
+    """Let every session answer with a function's words, or fail with its error."""
+
+    class Session:
+        def __init__(self, target, *_):
+            self.node = target
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def run(self, command, *args):
+            return SimpleNamespace(stdout=answers(*args))
+
+    monkeypatch.setattr(node, "SSH", Session)
+    monkeypatch.setattr("gpubed.ssh.SSH", Session)
+
+
+def fails(monkeypatch, error):
+    def answers(*_):
+        raise error
+
+    session(monkeypatch, answers)
+
+
+LIVES = [
+    LoginRefused("the key /me/key for node-0 has a passphrase", "ssh-add /me/key"),
+    behind(LoginRefused("gate does not accept the key /me/key")),
+    behind(Unreachable("gate does not answer SSH")),
+    behind(HostKeyMismatch("gate", [KEYS["gate"]], KEYS["others"])),
+]
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("error", LIVES, ids=["passphrase", "hop refuses", "hop silent", "hop key"])
+def test_who_may_live_is_not_taken_for_dead(lab, monkeypatch, told, error, named):
+    lab.names((ADDRESS, 22) if named else ELSEWHERE)
+    fails(monkeypatch, error)
+    for ask in (node.NodeDriver().delete, node.NodeDriver().read):
+        with pytest.raises(type(error)) as caught:
+            ask("node-0-1", lab.inputs)
+        assert caught.value is error
+    granted = sample_allocation(sample_plan()).model_copy(update={"cluster": "lab"})
+    states = backend.StaticBackend().describe(granted)
+    assert "away" not in states.values()
+    assert told == []
+
+
+def test_who_is_silent_is_waited_for_while_the_specification_names_it(lab, monkeypatch):
+    fails(monkeypatch, Unreachable("node-0 does not answer SSH"))
+    with pytest.raises(GpubedError, match="take it out of hosts"):
+        node.NodeDriver().delete("node-0-1", lab.inputs)
+    with pytest.raises(Silent, match="does not answer"):
+        node.NodeDriver().read("node-0-1", lab.inputs)
+    granted = sample_allocation(sample_plan()).model_copy(update={"cluster": "lab"})
+    assert set(backend.StaticBackend().describe(granted).values()) == {"away"}
+
+
+@pytest.mark.parametrize("error", [Unreachable("node-0 does not answer SSH"), mismatch()])
+@pytest.mark.parametrize("place", [ELSEWHERE, (ADDRESS, 2222)])
+def test_a_host_that_nobody_can_log_in_to_goes_with_its_name(lab, monkeypatch, told, error, place):
+    lab.names(place)
+    fails(monkeypatch, error)
+    node.NodeDriver().delete("node-0-1", lab.inputs)
+    [note] = told
+    assert error.message in note
+    assert "sudo rm /etc/gpubed/owner.json" in note
+    with pytest.raises(Silent):
+        node.NodeDriver().read("node-0-1", lab.inputs)
+
+
+def test_and_one_that_is_in_no_list_of_known_hosts(lab, told):
+    lab.names(ELSEWHERE)
+    lab.known.write_text("")
+    node.NodeDriver().delete("node-0-1", lab.inputs)
+    assert "is not in" in told[0]
+    with pytest.raises(Silent):
+        node.NodeDriver().read("node-0-1", lab.inputs)
+
+
+def test_a_host_that_is_named_must_be_known(lab, monkeypatch):
+    lab.known.write_text("")
+    for ask in (node.NodeDriver().delete, node.NodeDriver().read):
+        with pytest.raises(access.UnknownHost):
+            ask("node-0-1", lab.inputs)
+    lab.known.write_text(f"{ADDRESS} {KEYS['own']}\n")
+    fails(monkeypatch, mismatch())
+    for ask in (node.NodeDriver().delete, node.NodeDriver().read):
+        with pytest.raises(HostKeyMismatch):
+            ask("node-0-1", lab.inputs)
+
+
+def test_a_bastion_must_be_known_whatever_the_specification_names(lab):
+    lab.names(ELSEWHERE)
+    lab.inputs["config"] |= {"bastions": [{"address": "192.0.2.200"}]}
+    for ask in (node.NodeDriver().delete, node.NodeDriver().read):
+        with pytest.raises(PrerequisiteMissing, match=r"192\.0\.2\.200 is not in"):
+            ask("node-0-1", lab.inputs)
+
+
+@pytest.mark.parametrize(
+    "owner",
+    ["", json.dumps({"uuid": "u", "cluster": "lab", "node": "node-0", "id": "node-0-9"})],
+    ids=["no mark", "another id"],
+)
+def test_a_node_keeps_its_id_when_it_is_updated(lab, monkeypatch, owner):
+    written = []
+
+    def answers(script=""):
+        written.append(script)
+        return LOOK.format(owner=owner) if script == node._LOOK else ""
+
+    session(monkeypatch, answers)
+    result = node.NodeDriver().update("node-0-1", lab.inputs, lab.inputs)
+    assert result["id"] == "node-0-1"
+    [admitted] = [text for text in written if "authorized_keys" in text]
+    assert '"id": "node-0-1"' in admitted
+
+
+@pytest.mark.parametrize(
+    ("key", "replaces"), [("own", []), ("others", ["host"]), (None, [])], ids=str
+)
+def test_another_host_at_another_port_of_the_address_replaces_the_node(lab, key, replaces):
+    lab.names((ADDRESS, 2222))
+    lab.known.write_text(f"[{ADDRESS}]:2222 {KEYS[key]}\n" if key else "")
+    moved = {**lab.inputs, "host": {**HOST, "port": 2222}}
+    change = node.NodeDriver().diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved)
+    assert list(change.replace) == replaces
+    assert list(change.update) == ([] if replaces else ["host"])
+
+
+def test_hosts_behind_one_address_that_change_places_are_replaced(lab):
+    lab.names((ADDRESS, 2222), (ADDRESS, 22))
+    moved = {**lab.inputs, "host": {**HOST, "port": 2222}}
+    change = node.NodeDriver().diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved)
+    assert list(change.replace) == ["host"]
+
+
+def test_another_address_replaces_the_node(lab):
+    lab.known.write_text(f"192.0.2.8 {KEYS['own']}\n")
+    moved = {**lab.inputs, "host": {**HOST, "address": "192.0.2.8"}}
+    assert list(
+        node.NodeDriver().diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved).replace
+    ) == ["host"]
