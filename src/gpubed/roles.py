@@ -33,10 +33,12 @@ PHASES: tuple[Phase, ...] = (
     "services",
     "verify",
 )
-Part = Literal["head", "nodes", "networks", "rates"]
+Part = Literal["head", "nodes", "networks", "rates", "storage", "environment", "firewall"]
 # Templates may pick whole models out of the specification; variables are plain data.
 _PLAIN = TypeAdapter[Any](Any)
 _PARTS = TypeAdapter(tuple[Part, ...])
+# Who serves the storage, and who publishes the environment.
+_SERVER, _ENVIRONMENT = "nfs", "python_env"
 _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
 
 
@@ -49,11 +51,14 @@ class RoleMeta(BaseModel):
         when: Template that says whether the role is on.
         variables: Role inputs, templates over `spec`, `plan` and `recipe`.
         reads: What of the cluster counts for a node beside the node itself, or a template that
-            gives it: the `head` (its addresses and keys; its name is known to all), all `nodes`,
-            the `networks`, the `rates` of links. A role that reads all nodes is applied on all
-            of them together.
+            gives it: the `head` (its addresses, keys and `host_vars`; its name is known to all),
+            all `nodes`, the `networks`, the `rates` of links, which shared `storage` it is
+            (another is empty), which Python `environment` is published, whether there is a
+            `firewall` (openings go with it). A role that reads all nodes is applied on all of
+            them together.
         secrets: Random secrets that must exist on the controller beforehand.
-        sources: Folders outside the role that it installs from.
+        sources: Folders outside the role that it works with, those of roles that it calls too;
+            what these call in turn is found there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -116,18 +121,8 @@ def fingerprints(
         _files_digest(_user_variables(inventory / "group_vars"), inventory),
         _files_digest((paths.assets() / "playbooks").rglob("*.yml"), paths.assets()),
     ]
-    parts = _parts(allocation)
-    of_roles = {
-        role: _digest(
-            [
-                _role_digest(role),
-                inputs(plan, role),
-                {part: parts[part] for part in reads(plan, role)},
-                everywhere,
-            ]
-        )
-        for role in active(plan)
-    }
+    parts = _parts(plan, allocation, inventory)
+    of_roles = {role: _digest([_of_role(plan, role, parts), everywhere]) for role in active(plan)}
     return {node.name: _on_node(of_roles, node, inventory) for node in allocation.nodes}
 
 
@@ -181,14 +176,35 @@ def _known_to_all(allocation: Allocation) -> list[Any]:
     return [allocation.cluster, head.name, head.user, bool(head.via)]
 
 
-def _parts(allocation: Allocation) -> dict[Part, Any]:
+def _parts(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> dict[Part, Any]:
     networks = (allocation.control, allocation.experiment)
-    return {
-        "head": _node(allocation.head),
+    head = allocation.head
+    parts: dict[Part, Any] = {
+        "head": [_node(head), _host_digest(inventory, head.name)],
         "nodes": [_node(node) for node in allocation.nodes],
         "networks": [net and net.model_dump(mode="json", exclude={"rate_bps"}) for net in networks],
         "rates": [net and net.rate_bps for net in networks],
+        "storage": _storage(plan, allocation, inventory),
+        "firewall": plan.spec.firewall.enabled,
     }
+    # All that may have another environment published.
+    return {**parts, "environment": _of_role(plan, _ENVIRONMENT, parts)}
+
+
+def _storage(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> list[Any]:
+    """Return which storage it is that nodes share: whose disk, or the testbed's volume."""
+    provider = plan.spec.storage.shared.provider
+    if provider != "nfs":
+        return [provider]
+    name = inputs(plan, _SERVER)["nfs_server"]
+    ids = [node.id for node in allocation.nodes if node.name == name]
+    return [provider, name, ids, _host_digest(inventory, name)]
+
+
+def _of_role(plan: ClusterPlan, role: str, parts: Mapping[Part, Any]) -> list[Any]:
+    """Return what counts of a role, whatever the node."""
+    read = {part: parts[part] for part in reads(plan, role)}
+    return [_role_digest(role), inputs(plan, role), read]
 
 
 def _user_variables(folder: Path) -> list[Path]:
@@ -203,10 +219,22 @@ def _host_digest(inventory: Path, node: str) -> str:
 
 
 def _role_digest(role: str) -> str:
-    folders = [_folder(role), *(paths.assets() / source for source in meta(role).sources)]
-    files = (path for root in folders for path in root.rglob("*") if path.is_file())
+    folders = [paths.assets() / source for source in _sources(role)]
+    files = {path for root in folders for path in root.rglob("*") if path.is_file()}
     kept = (path for path in files if not _NOT_APPLIED & set(path.parts))
     return _files_digest(kept, paths.assets())
+
+
+def _sources(role: str) -> set[str]:
+    """Return the folders that a role consists of, with those of the roles among them."""
+    found, todo = set(), [f"roles/{role}"]
+    while todo:
+        source = todo.pop()
+        if source not in found:
+            found.add(source)
+            parent, _, name = source.rpartition("/")
+            todo += meta(name).sources if parent == "roles" else ()
+    return found
 
 
 def _files_digest(files: Iterable[Path], root: Path) -> str:

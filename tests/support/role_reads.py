@@ -1,4 +1,4 @@
-"""What a role's own words refer to: other nodes, the head, networks, rates of links.
+"""What a role's own words refer to: other nodes, networks, and what other roles have made.
 
 The words are those that Ansible works out: tasks, handlers, variables and templates of the
 role, and what it calls of other roles.
@@ -9,6 +9,7 @@ from functools import cache
 
 import yaml
 
+from gpubed import registry, roles
 from gpubed.paths import assets
 
 WORDS = ("tasks", "handlers", "templates", "defaults", "vars")
@@ -22,6 +23,13 @@ HEAD = re.compile(
     r"hostvars\[gpubed_head\]|gpubed_nodes\s*\|\s*selectattr\('name',\s*'eq',\s*gpubed_head\)"
 )
 RATE = re.compile(r"gpubed_networks\.experiment\.rate_bps")
+# Variables that say where on the shared storage something is.
+SHARED = [
+    name
+    for role in registry.role_names()
+    for name, template in roles.meta(role).variables.items()
+    if re.search(r"spec\.storage\.(shared|datasets)", str(template))
+]
 # What tells of whom; `groups` also is the name of options, attributes and loop variables.
 TELLS = {
     "nodes": re.compile(
@@ -30,8 +38,14 @@ TELLS = {
     "head": re.compile(r"\bgpubed_head\b"),
     "networks": re.compile(r"\bgpubed_networks\b"),
     "rates": re.compile(r"\brate_bps\b"),
+    "storage": re.compile(rf"\b({'|'.join(SHARED)})\b"),
+    "environment": re.compile(r"\b\w+_env_root\b"),
+    "firewall": re.compile(r"\bfirewall_enabled\b"),
 }
+# Whose own input it is.
+MADE_BY = {"firewall": "firewall", "python_env": "environment"}
 COMMENT = re.compile(r"(?m)^\s*#.*$|\{#.*?#\}")
+BESIDE = re.compile(r"role_path \}\}/\.\./(\w+/\w+)/")
 CALL = re.compile(
     r"(?:include|import)_role:\s*\n\s+name:\s*(?P<role>\w+)\s*\n(?:\s+tasks_from:\s*(?P<entry>.+)\n)?"
 )
@@ -39,7 +53,14 @@ CALL = re.compile(
 
 def reads(role):
     """Return what a role must declare."""
-    return told(_reached(role))
+    return told(_reached(role).values()) - {MADE_BY.get(role)}
+
+
+def calls(role):
+    """Return the folders of other roles that a role's own words lead to."""
+    texts = [COMMENT.sub("", text) for text in _texts(role).values()]
+    called = {f"roles/{other}" for text in texts for other, _ in _called(text)}
+    return called | {f"roles/{found}" for text in texts for found in BESIDE.findall(text)}
 
 
 def told(texts):
@@ -62,7 +83,7 @@ def _reached(role):
         new = {key: words for key, words in ahead.items() if key not in found}
         found |= new
         todo += new.items()
-    return found.values()
+    return found
 
 
 def _called(text):

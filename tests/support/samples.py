@@ -25,7 +25,7 @@ def sample_allocation(cluster):
             "group": node.group,
             "role": node.role,
             "control_address": str(node.control_address),
-            "experiment_address": str(node.experiment_address),
+            "experiment_address": node.experiment_address and str(node.experiment_address),
             "host_keys": [f"ssh-ed25519 KEY{node.index}"],
             "slots": node.slots,
             "gpus": node.gpus,
@@ -39,10 +39,7 @@ def sample_allocation(cluster):
             "backend": "local",
             "nodes": nodes,
             "control": {"subnet": str(cluster.control.subnet)},
-            "experiment": {
-                "subnet": str(cluster.experiment.subnet),
-                "rate_bps": cluster.experiment.rate_bps,
-            },
+            "experiment": cluster.experiment and cluster.experiment.model_dump(mode="json"),
             "one_host": True,
         }
     )

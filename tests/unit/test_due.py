@@ -1,10 +1,11 @@
 """What a change lets `up` apply: the roles whose inputs changed, on the nodes concerned."""
 
 import json
+import shutil
 
 import pytest
 
-from gpubed import due, roles
+from gpubed import due, paths, registry, roles
 from gpubed.allocation import Failure
 from gpubed.cli import report
 from gpubed.cli.display import Display
@@ -44,6 +45,7 @@ def change(cluster):
         plan = sample_plan(**{**before, **after})
         return due.now(cluster, plan, sample_allocation(plan))
 
+    change.cluster = cluster
     return change
 
 
@@ -90,9 +92,86 @@ def test_another_recipe_concerns_the_roles_that_take_something_of_it(change):
         if roles.inputs(sample_plan(), role) != roles.inputs(sample_plan(recipe="cuda12"), role)
     }
     assert found == dict.fromkeys(found, NODES)
-    assert set(found) == changed
+    assert set(found) == changed | {"jupyterlab"}, "it runs in the environment that is published"
     assert {"python_env", "horovod"} < changed
-    assert not changed & {"ssh_mesh", "firewall", "jupyterlab", "scratch", "slurm"}
+    assert not changed & {"ssh_mesh", "firewall", "scratch", "slurm"}
+
+
+def test_another_lock_concerns_whoever_uses_the_environment(change, monkeypatch):
+    """The same recipe with other packages: a new environment, in which Horovod is not yet."""
+    before = sample_plan(services=SERVICES)
+    there = registry.recipe
+
+    def locked(name):
+        made = there(name)
+        return {**made, "lock": {**made["lock"], "sha256": "0" * 64}}
+
+    assert change() == {}
+    monkeypatch.setattr(registry, "recipe", locked)
+    found = due.now(change.cluster, before, sample_allocation(before))
+    assert found == dict.fromkeys(["cuda", "python_env", "horovod", "jupyterlab"], NODES)
+    assert list(found) == ["cuda", "python_env", "horovod", "jupyterlab"], "in this order"
+
+
+NFS = {"shared": {"provider": "nfs", "server": "node-1"}}
+# What of all nodes is on the shared path, the head's work for all.
+FILLS = {"shared_storage", "python_env", "horovod", "jupyterlab", "slurm"}
+
+
+def test_storage_whose_server_was_made_again_is_filled_by_the_head(cluster):
+    plan = sample_plan(services=SERVICES, storage=NFS)
+    granted = sample_allocation(plan)
+    apply(cluster, plan, granted)
+    again = granted.nodes[1].model_copy(update={"id": "another"})
+    nodes = (granted.nodes[0], again, granted.nodes[2])
+    found = due.now(cluster, plan, granted.model_copy(update={"nodes": nodes}))
+    assert {role: found[role] for role in FILLS} == dict.fromkeys(FILLS, NODES)
+    assert found["scratch"] == found["hardware"] == ["node-1"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (NFS, {"shared": {"provider": "nfs", "server": "node-2"}}),
+        (NFS, {"shared": {"provider": "volume"}}),
+        ({"shared": {"provider": "volume"}}, NFS),
+    ],
+    ids=["another server", "a volume instead", "a server instead"],
+)
+def test_storage_elsewhere_is_filled_anew(change, before, after):
+    found = change({"storage": before}, storage=after)
+    assert found.keys() >= FILLS
+    assert {role: found[role] for role in FILLS} == dict.fromkeys(FILLS, NODES)
+    assert not found.keys() & {"base", "scratch", "hardware", "firewall"}
+
+
+def test_what_the_server_is_told_concerns_the_storage(cluster):
+    """Its folder may be another one."""
+    plan = sample_plan(services=SERVICES, storage=NFS)
+    apply(cluster, plan)
+    (cluster.inventory / "host_vars").mkdir(parents=True)
+    (cluster.inventory / "host_vars" / "node-1.yml").write_text("nfs_root: /data\n")
+    found = due.now(cluster, plan, sample_allocation(plan))
+    assert {role: found[role] for role in FILLS} == dict.fromkeys(FILLS, NODES)
+
+
+def test_a_server_that_the_testbed_could_not_give_is_for_its_role_to_name(cluster):
+    plan = sample_plan(storage=NFS)
+    granted = sample_allocation(plan)
+    left = granted.model_copy(update={"nodes": (granted.nodes[0], granted.nodes[2])})
+    assert due.now(cluster, plan, left)["nfs"] == ["node-0", "node-2"]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_firewall_that_comes_back_gets_the_openings_of_the_services(change, enabled):
+    """They went with it, and each belongs to its service."""
+    rdma = {"experiment": {"rate": "200 Mbit/s", "rdma": {}}}
+    before = {"firewall": {"enabled": not enabled}, "networks": rdma}
+    found = change(before, firewall={"enabled": enabled})
+    assert set(found) == {"firewall", "rdma", "jupyterlab", "monitoring", "slurm"}
+    assert found == dict.fromkeys(found, NODES)
+    without = {**before, "services": {"jupyterlab": None}, "networks": {}}
+    assert change(without, firewall={"enabled": enabled}) == {"firewall": NODES}
 
 
 def test_a_node_with_another_address_concerns_itself_and_those_that_read_all_nodes(cluster):
@@ -133,6 +212,18 @@ def test_host_vars_concern_their_node(cluster, change, name):
         assert nodes == (NODES if "nodes" in roles.reads(plan, role) else ["node-1"])
 
 
+def test_host_vars_of_the_head_concern_those_that_read_it(cluster):
+    """All nodes run what the head's interpreter made."""
+    plan = sample_plan(services=SERVICES)
+    apply(cluster, plan)
+    (cluster.inventory / "host_vars").mkdir(parents=True)
+    own = cluster.inventory / "host_vars" / "node-0.yml"
+    own.write_text("python_env_interpreter: /opt/python/bin/python3\n")
+    found = due.now(cluster, plan, sample_allocation(plan))
+    assert found["python_env"] == found["shared_storage"] == found["horovod"] == NODES
+    assert found["scratch"] == ["node-0"]
+
+
 @pytest.mark.parametrize("name", ["node-10.yml", "node.yml"])
 def test_host_vars_of_others_do_not(cluster, name):
     plan = sample_plan()
@@ -151,6 +242,33 @@ def test_group_vars_concern_all_roles_on_all_nodes(cluster):
     assert due.now(cluster, plan, sample_allocation(plan)) == dict.fromkeys(
         roles.active(plan), NODES
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "concerned"),
+    [
+        ("firewall/templates/opening.nft.j2", {"firewall", "rdma", *SERVICES}),
+        ("ssh_mesh/tasks/keys.yml", {"ssh_mesh", "jupyterlab"}),
+        ("nvidia_driver/vars/Debian.yml", {"nvidia_driver", "cuda", "horovod"}),
+        ("scratch/tasks/main.yml", {"scratch"}),
+    ],
+)
+def test_another_version_of_a_role_concerns_those_that_call_it(
+    change, tmp_path, monkeypatch, path, concerned
+):
+    """Horovod has the role cuda install a compiler, from the driver's sources of packages."""
+    later = tmp_path / "later"
+    shutil.copytree(paths.assets() / "roles", later / "roles")
+    for name in ("playbooks", "jobs"):
+        (later / name).symlink_to(paths.assets() / name)
+    with (later / "roles" / path).open("a") as file:
+        file.write("\n# of another version\n")
+    assert change() == {}
+    monkeypatch.setattr(paths, "assets", lambda: later)
+    plan = sample_plan(services=SERVICES)
+    found = due.now(change.cluster, plan, sample_allocation(plan))
+    assert found == dict.fromkeys(found, NODES)
+    assert set(found) == concerned
 
 
 def test_what_an_earlier_version_recorded_is_applied_once(cluster):

@@ -32,6 +32,13 @@ def test_a_role_declares_what_it_reads(role):
     assert set(roles.reads(everything, role)) == role_reads.reads(role)
 
 
+@pytest.mark.parametrize("role", registry.role_names())
+def test_a_role_declares_whose_files_it_works_with(role):
+    """Of other roles; a change there concerns this one, too."""
+    sources = {source for source in roles.meta(role).sources if source.startswith("roles/")}
+    assert sources == role_reads.calls(role)
+
+
 def test_another_variable_of_the_cluster_is_looked_at_here_first():
     plan = sample_plan()
     given = {
@@ -54,6 +61,9 @@ def test_another_variable_of_the_cluster_is_looked_at_here_first():
         ("{{ hostvars[gpubed_head].x }}", {"head"}),
         ("{{ gpubed_networks.experiment.subnet }}", {"networks"}),
         ("{{ gpubed_networks.experiment.rate_bps }}", {"rates"}),
+        ("{{ slurm_home_root }}/{{ item }}", {"storage"}),
+        ("{{ jupyterlab_env_root }}/current", {"storage", "environment"}),
+        ("when: firewall_enabled", {"firewall"}),
         ("ansible.builtin.user:\n  groups: docker\n# all groups of hosts", set()),
     ],
 )
@@ -64,6 +74,11 @@ def test_what_words_refer_to(text, told):
 def test_what_is_called_of_other_roles_counts():
     """JupyterLab's account logs in to all nodes, by the mesh's own tasks."""
     assert "nodes" in role_reads.reads("jupyterlab")
+
+
+def test_what_is_called_of_other_roles_is_among_the_calls():
+    assert role_reads.calls("jupyterlab") == {"roles/firewall", "roles/ssh_mesh"}
+    assert role_reads.calls("cuda") == {"roles/base", "roles/nvidia_driver/vars"}
 
 
 def test_filters_know_only_what_they_are_given():
