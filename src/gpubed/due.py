@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from gpubed import applied, roles
+from gpubed import applied, registry, roles
 from gpubed.allocation import Allocation
 from gpubed.backends.granted import allocation
 from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, NodePlan
+from gpubed.plan import ClusterPlan
 
 Due = dict[str, list[str]]
 """The nodes on which a role is to be applied, by role; both in their order."""
@@ -31,6 +31,7 @@ def foreseen(
     known: Allocation | None,
     *,
     anew: Collection[str],
+    strange: Collection[str] = (),
     cut: Collection[str] = (),
     broken: Collection[str] = (),
 ) -> Due:
@@ -39,10 +40,11 @@ def foreseen(
     Args:
         known: What was granted; None where nothing was.
         anew: Nodes that will be made, or made again.
+        strange: Nodes that answer with other host keys, which will be taken for theirs.
         cut: Nodes that count as not configured.
         broken: Roles whose services count as not configured.
     """
-    expected = _expected(plan, known, anew)
+    expected = _expected(plan, known, anew, strange)
     missing = _missing(cluster, plan, expected)
     stale = {
         role: [
@@ -70,17 +72,18 @@ def _together(plan: ClusterPlan, granted: Allocation, missing: Due) -> Due:
     }
 
 
-def _expected(plan: ClusterPlan, known: Allocation | None, anew: Collection[str]) -> Allocation:
+def _expected(
+    plan: ClusterPlan, known: Allocation | None, anew: Collection[str], strange: Collection[str]
+) -> Allocation:
     """Return what will be granted; a node that is yet to be made has no id, hence no record."""
     there = {node.name: node.model_dump() for node in known.nodes} if known else {}
     failed = {failure.node: {"failed": failure.reason} for failure in known.failed} if known else {}
-    results = [
-        _made(node) if node.name in anew else {**there, **failed}.get(node.name) or _made(node)
-        for node in plan.nodes
-    ]
+    backend, results = registry.backend(plan.backend), []
+    for node in plan.nodes:
+        made = {"id": "", "control_address": str(node.control_address), "host_keys": []}
+        result = {**there, **failed}.get(node.name, made) if node.name not in anew else made
+        if node.name in strange:
+            result = {**result, "host_keys": []}  # others than those that we know
+        results.append({**result, **backend.foretold(plan, node)})
     uuid, one_host = (known.uuid, known.one_host) if known else ("", False)
     return Allocation.model_validate(allocation(plan, uuid, results, one_host=one_host))
-
-
-def _made(node: NodePlan) -> dict[str, Any]:
-    return {"id": "", "control_address": str(node.control_address), "host_keys": []}

@@ -166,6 +166,7 @@ def _foreseen(
         wanted,
         granted,
         anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
+        strange=_in_state(found, condition.UNRECOGNIZED) if found else (),
         cut=_unconfigured(found) if found else (),
         broken=_unserved(found) if found else (),
     )
@@ -332,7 +333,11 @@ def _prepare_repair(cluster: ClusterPaths, granted: Allocation, found: Condition
 
 
 def _unconfigured(found: Condition) -> list[str]:
-    return [name for name, state in found.damaged.items() if state in ("cut", "unshaped")]
+    return _in_state(found, "cut", "unshaped")
+
+
+def _in_state(found: Condition, *states: str) -> list[str]:
+    return [name for name, state in found.nodes.items() if state in states]
 
 
 def _unserved(found: Condition) -> set[str]:

@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from gpubed import due, paths, registry, roles
-from gpubed.allocation import Failure
+from gpubed.allocation import Allocation, Failure, Hop
+from gpubed.backends.static import access
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
@@ -334,6 +335,100 @@ def test_a_node_that_the_testbed_could_not_give_gets_none(cluster):
     apply(cluster, plan, known)
     assert foreseen(cluster, plan, known) == {}
     assert foreseen(cluster, plan, known, ["node-2"])["hardware"] == ["node-2"]
+
+
+HOSTS = [{"address": f"192.0.2.{n}", "experiment_address": f"10.9.0.{n}"} for n in (1, 2, 3)]
+
+
+def own(hosts=HOSTS, **options):
+    return {"type": "static", "user": "me", "hosts": {"node": hosts}, **options}
+
+
+OWN = {
+    "backend": own(),
+    "networks": {"experiment": {"subnet": "10.9.0.0/24", "rate": "1 Gbit/s"}},
+    "services": SERVICES,
+}
+GATE = [{"address": "gate.example"}]
+
+
+def own_hosts(plan):
+    """Return what the static backend grants: what the specification says of the hosts."""
+    config, known = plan.spec.backend, sample_allocation(plan)
+    nodes = [
+        node.model_dump()
+        | {
+            "control_address": host.address,
+            "experiment_address": host.experiment_address and str(host.experiment_address),
+            "port": host.port,
+            "user": config.user,
+            "via": access.hops(config),
+        }
+        for node, host in zip(known.nodes, config.hosts["node"], strict=True)
+    ]
+    return Allocation.model_validate(
+        {**known.model_dump(), "backend": "static", "one_host": False, "nodes": nodes}
+    )
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"backend": own(user="other")},
+        {"backend": own([HOSTS[0], {**HOSTS[1], "port": 23}, HOSTS[2]])},
+        {"backend": own(bastions=GATE)},
+        {"backend": own([{"address": host["address"]} for host in HOSTS]), "networks": {}},
+        {"networks": {}},
+        {"backend": own(key="~/.ssh/other")},
+    ],
+    ids=["user", "port", "bastion", "no experiment network", "addresses of no use", "key"],
+)
+@pytest.mark.parametrize("back", [False, True], ids=["there", "and back"])
+def test_what_changes_on_a_host_in_place_is_foreseen(cluster, monkeypatch, after, back):
+    hop = Hop(address="gate.example", user="me", host_keys=("ssh-ed25519 GATE",))
+    monkeypatch.setattr(access, "hops", lambda config: (hop,) if config.bastions else ())
+    before, later = sample_plan(**OWN), sample_plan(**{**OWN, **after})
+    before, later = (later, before) if back else (before, later)
+    apply(cluster, before, own_hosts(before))
+    found = foreseen(cluster, later, own_hosts(before))
+    assert found == due.now(cluster, later, own_hosts(later))
+
+
+def test_who_logs_in_concerns_all_roles(cluster):
+    before, later = sample_plan(**OWN), sample_plan(**{**OWN, "backend": own(user="other")})
+    apply(cluster, before, own_hosts(before))
+    assert foreseen(cluster, later, own_hosts(before)) == dict.fromkeys(roles.active(later), NODES)
+
+
+def test_a_bastion_whose_key_is_not_known_yet_is_for_those_who_go_through_it(cluster):
+    plan = sample_plan(**OWN)
+    apply(cluster, plan, own_hosts(plan))
+    unknown = own(bastions=GATE, known_hosts=str(cluster.state / "none"))
+    later = sample_plan(**{**OWN, "backend": unknown})
+    assert foreseen(cluster, later, own_hosts(plan)) == {}
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_cluster_without_its_experiment_network_is_foreseen(cluster, back):
+    plans = [sample_plan(), sample_plan(networks={})]
+    before, later = reversed(plans) if back else plans
+    apply(cluster, before)
+    found = foreseen(cluster, later, sample_allocation(before))
+    assert found == due.now(cluster, later, sample_allocation(later))
+    assert found == dict.fromkeys(roles.active(later), NODES)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_another_host_key_is_foreseen(cluster, name):
+    plan = sample_plan(services=SERVICES)
+    known = sample_allocation(plan)
+    apply(cluster, plan)
+    nodes = tuple(
+        node.model_copy(update={"host_keys": ("ssh-ed25519 OTHER",)}) if node.name == name else node
+        for node in known.nodes
+    )
+    later = due.now(cluster, plan, known.model_copy(update={"nodes": nodes}))
+    assert foreseen(cluster, plan, known, strange=[name]) == later
 
 
 def test_damage_is_foreseen(cluster):

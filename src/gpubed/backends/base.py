@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from gpubed.allocation import Allocation
-    from gpubed.plan import ClusterPlan
+    from gpubed.plan import ClusterPlan, NodePlan
     from gpubed.spec import ClusterSpec
     from gpubed.ssh import SSH
 
@@ -276,6 +276,11 @@ class Backend(ABC):
         Returns:
             An output that resolves to the data of an `Allocation`.
         """
+
+    def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
+        """Return what is known of a node before it is granted: what becomes of it in place."""
+        address = node.experiment_address
+        return {"experiment_address": str(address) if address else None}
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of one kind of dynamic resource of this backend."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gpubed.allocation import Allocation
     from gpubed.backends.static.config import Config, Host
-    from gpubed.plan import ClusterPlan
+    from gpubed.plan import ClusterPlan, NodePlan
     from gpubed.spec import ClusterSpec
     from gpubed.ssh import SSH
 
@@ -67,6 +67,22 @@ class StaticBackend(Backend):
         from gpubed.backends.static.component import Cluster
 
         return Cluster(plan, uuid, public_key).allocation
+
+    def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
+        """Return the way to the host: it changes in place."""
+        from gpubed.backends.static import access
+
+        config = _config(plan.spec)
+        host = config.hosts[node.group][node.index]
+        address = host.experiment_address
+        found: dict[str, Any] = {
+            "experiment_address": str(address) if address else None,
+            "port": host.port,
+            "user": config.user,
+        }
+        with suppress(PrerequisiteMissing):  # `doctor` and `up` name the key that is not known yet
+            found["via"] = [hop.model_dump() for hop in access.hops(config)]
+        return found
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of a node."""
