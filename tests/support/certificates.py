@@ -3,16 +3,30 @@
 import subprocess
 
 from gpubed.paths import assets
+from support import role_variables
 
 SCRIPT = assets() / "roles/jupyterlab/files/make-certificate"
 
 
-def make(folder, names, permitted):
-    """Make a certificate; return the path that `.crt`, `.key` and `.ca.crt` are added to."""
+def make(folder, names, permitted, script=None):
+    """Make a certificate; return the path that `.crt`, `.key` and `.ca.crt` are added to.
+
+    Args:
+        script: What makes it, if not the role's own.
+    """
     name = folder / "some"
     words = ["make-certificate", name, "/O=gpubed lab", names, permitted]
-    subprocess.run(["sh", "-c", SCRIPT.read_text(), *words], check=True)
+    subprocess.run(["sh", "-c", script or SCRIPT.read_text(), *words], check=True)
     return name
+
+
+def make_for(folder, hosts, script=None):
+    """Make one for a head with these names and addresses, by the variables of the role."""
+    names, permitted = (
+        role_variables.value("jupyterlab", name, "debian-12", __jupyterlab_hosts=hosts)
+        for name in ("__jupyterlab_san", "__jupyterlab_permitted")
+    )
+    return make(folder, names, permitted, script)
 
 
 def make_for_loopback(folder):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, tunnel
+from gpubed import allocation, cli, tunnel
 from gpubed.errors import GpubedError
 from support import certificates
 from support.samples import granted_cluster
@@ -64,6 +64,16 @@ def project(tmp_path, monkeypatch, made):
     (paths.secrets / "jupyterlab_token").write_text("t" * 64)
     shutil.copy(f"{made}.ca.crt", paths.state / "jupyterlab.crt")
     return paths
+
+
+@pytest.fixture
+def trusted(project, tmp_path):
+    """The certificate that the role makes for the head of that cluster."""
+    head = allocation.load(project.allocation).head
+    hosts = [head.control_address, head.experiment_address, head.name, "localhost", "127.0.0.1"]
+    certificate = project.state / "jupyterlab.crt"
+    shutil.copy(f"{certificates.make_for(tmp_path, hosts)}.ca.crt", certificate)
+    return certificate
 
 
 @pytest.fixture
@@ -135,26 +145,32 @@ def test_another_certificate_than_the_clusters_own_is_refused(
         call("--tunnel")
 
 
-def test_trust_names_the_certificate_and_each_system(project):
+def test_trust_names_the_certificate_and_each_system(trusted):
     said = call("--trust").stdout
-    shown = ["openssl", "x509", "-noout", "-fingerprint", "-sha256"]
-    certificate = project.state / "jupyterlab.crt"
-    told = subprocess.run([*shown, "-in", certificate], capture_output=True, text=True, check=True)
+    shown = ["openssl", "x509", "-noout", "-fingerprint", "-sha256", "-in", trusted]
+    told = subprocess.run(shown, capture_output=True, text=True, check=True)
     assert told.stdout.strip().partition("=")[2] in said
     for system in ("Debian", "Fedora", "macOS", "Windows", "Firefox", "Chrome"):
         assert system in said
-    assert str(certificate) in said
+    assert str(trusted) in said
     assert "t" * 64 not in said
+
+
+def test_trust_says_nothing_of_an_authority_without_limits(project, capsys):
+    """Root of the head could have handed it over."""
+    with pytest.raises(GpubedError, match="not to be trusted"):
+        call("--trust")
+    assert capsys.readouterr().out == ""
 
 
 def test_trust_without_a_certificate_says_what_makes_one(project):
     (project.state / "jupyterlab.crt").unlink()
-    with pytest.raises(GpubedError, match="there is no certificate") as refused:
+    with pytest.raises(GpubedError, match=r"there is no .*jupyterlab\.crt") as refused:
         call("--trust")
     assert "--tags jupyterlab" in refused.value.hint
 
 
-def test_trust_has_json(project):
+def test_trust_has_json(trusted):
     document = json.loads(call("--trust", "--json").stdout)
-    assert document["certificate"] == str(project.state / "jupyterlab.crt")
+    assert document["certificate"] == str(trusted)
     assert set(document) == {"schema", "certificate", "sha256", "systems"}

@@ -38,9 +38,9 @@ def command(
 ) -> int:
     """Open JupyterLab, or the status page, in the browser; through a tunnel where one is needed."""
     ui, paths = UI(as_json), find(cluster)
-    if how_to_trust:
-        return _say_how_to_trust(ui, paths)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    if how_to_trust:
+        return _say_how_to_trust(ui, paths, granted)
     if not status:
         unfinished.require_none(paths)
     name = services.STATUS if status else "jupyterlab"
@@ -81,14 +81,15 @@ def _browse(ui: UI, url: str, cluster: str, status: bool) -> int:
     return 3
 
 
-def _say_how_to_trust(ui: UI, paths: ClusterPaths) -> int:
+def _say_how_to_trust(ui: UI, paths: ClusterPaths, granted: Allocation) -> int:
     """Print by system what makes it trust the certificate, and how to know it."""
-    certificate = paths.state / "jupyterlab.crt"
-    print_, steps = trust.fingerprint(certificate), trust.steps(paths.name, certificate)
-    document = {"certificate": certificate, "sha256": print_, "systems": steps}
+    trusted = trust.authority(paths.state / "jupyterlab.crt", granted.head)
+    steps = trust.steps(paths.name, trusted)
+    document = {"certificate": trusted.certificate, "sha256": trusted.sha256, "systems": steps}
     ui.document("open", document)
-    ui.say(f"{certificate} vouches for JupyterLab of {paths.name} and for nothing else.")
-    ui.say(f"SHA-256 {print_}")
+    ui.say(f"{trusted.certificate} vouches for JupyterLab of {paths.name} and for nothing else:")
+    ui.say(f"it is limited to {', '.join(trusted.names)}.")
+    ui.say(f"SHA-256 {trusted.sha256}")
     ui.say("Copy it to the machine that has the browser, then there:")
     for system, commands in steps.items():
         ui.say(f"\n{system}")
