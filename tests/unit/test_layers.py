@@ -48,6 +48,7 @@ KERNELS = {
     "backends/local/vm/accelerator.py",
     "engine/lifeline.py",
     "engine/locks.py",
+    "peers.py",
     "runlock.py",
 }
 

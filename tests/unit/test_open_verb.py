@@ -2,15 +2,22 @@
 
 import http.server
 import json
+import os
+import pwd
+import re
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
 import threading
 import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import BytesIO
+from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 from typer.testing import CliRunner
@@ -82,12 +89,32 @@ def tunnelled(lab, monkeypatch):
     asked = {}
 
     @contextmanager
-    def to_head(_cluster, _allocation, port, local=0, *, always=False):
-        asked.update(port=port, always=always)
-        yield "127.0.0.1", lab
+    def through_ssh(_cluster, _allocation, port, local=0):
+        asked.update(port=port, local=local)
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as ssh, BytesIO() as errors:
+            asked.update(ssh=ssh, errors=errors)
+            yield tunnel.Tunnel(lab, ssh, errors)
+            ssh.terminate()
 
-    monkeypatch.setattr(tunnel, "to_head", to_head)
+    monkeypatch.setattr(tunnel, "through_ssh", through_ssh)
     return asked
+
+
+def led_to(page):
+    """Return where a page that a browser was handed leads to."""
+    [there] = re.findall(r'http-equiv="refresh" content="0;url=(\S+)"', path_of(page).read_text())
+    return there
+
+
+def path_of(page):
+    assert page.startswith("file:///")
+    return Path(url2pathname(urlsplit(page).path))
+
+
+def interrupt():
+    """Press Ctrl-C, which ends the verb a moment later."""
+    os.kill(os.getpid(), signal.SIGINT)
+    return True
 
 
 def call(*words):
@@ -98,27 +125,109 @@ def call(*words):
 def test_a_browser_reaches_it_by_loopback_and_a_tunnel(project, tunnelled, monkeypatch):
     seen = {}
 
-    def browse(url):
+    def browse(page):
+        url = led_to(page)
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url) as answer:
             seen.update(json.load(answer), url=url)
-        raise KeyboardInterrupt
+        return interrupt()
 
     monkeypatch.setattr("webbrowser.open", browse)
     call("--tunnel")
-    assert tunnelled == {"port": 8888, "always": True}
+    assert (tunnelled["port"], tunnelled["local"]) == (8888, 0)
     assert seen["url"] == f"http://{seen['host']}/lab?token={'t' * 64}"
     assert seen["host"].startswith("127.0.0.1:"), "one of the names that JupyterLab answers to"
     assert seen["path"] == f"/lab?token={'t' * 64}"
+
+
+def test_nobody_can_wait_for_its_port(project, tunnelled, monkeypatch):
+    """Who took it after the end would be sent the cookies of pages that are still open."""
+    ports = []
+
+    def browse(page):
+        ports.append(urlsplit(led_to(page)).port)
+        return interrupt()
+
+    monkeypatch.setattr("webbrowser.open", browse)
+    call("--tunnel")
+    assert ports != [8888]
+
+
+def test_a_port_that_somebody_takes_meanwhile_is_no_obstacle(project, tunnelled, monkeypatch):
+    seen = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(tunnel, "free", lambda _: taken.getsockname()[1])
+        monkeypatch.setattr("webbrowser.open", lambda page: seen.append(page) or interrupt())
+        call("--tunnel")
+    assert len(seen) == 1
+
+
+def test_the_token_is_no_argument_of_the_browser(project, monkeypatch):
+    """Every user of this machine can list arguments."""
+    seen = []
+    monkeypatch.setattr("webbrowser.open", lambda page: bool(seen.append(page)) or True)
+    assert call().return_value == 0
+    assert "t" * 64 not in seen[0]
+    page = path_of(seen[0])
+    assert led_to(seen[0]).endswith(f":8888/lab?token={'t' * 64}")
+    assert page.stat().st_mode & 0o077 == 0
+    assert page.parent == project.secrets, "which `down` removes, and nobody else can enter"
+    assert page.parent.stat().st_mode & 0o077 == 0
+
+
+def test_the_page_of_a_tunnel_goes_with_it(project, tunnelled, monkeypatch):
+    pages = []
+    monkeypatch.setattr("webbrowser.open", lambda page: pages.append(path_of(page)) or interrupt())
+    call("--tunnel")
+    assert not pages[0].exists()
+
+
+def test_the_browser_of_windows_is_told_where_to_go(project, monkeypatch):
+    """It reads no file of the Linux that it has around it."""
+    monkeypatch.setattr("platform.release", lambda: "6.6.87.2-microsoft-standard-WSL2")
+    monkeypatch.setattr("webbrowser.open", lambda _: pytest.fail("a browser was opened"))
+    assert call().stdout.startswith("https://")
+
+
+def test_another_user_of_this_machine_is_refused(project, tunnelled, monkeypatch):
+    """As the kernel tells it; this process plays both, so another one is what it is not."""
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000)
+    said = []
+
+    def browse(page):
+        with socket.create_connection(("127.0.0.1", urlsplit(led_to(page)).port)) as other:
+            other.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            with suppress(ConnectionResetError):
+                said.append(other.recv(1))
+        return interrupt()
+
+    monkeypatch.setattr("webbrowser.open", browse)
+    noted = call("--tunnel").stderr
+    assert said in ([], [b""])
+    assert f"{pwd.getpwuid(os.geteuid()).pw_name} is refused" in noted
+
+
+def test_its_end_is_noticed_with_the_words_of_ssh(project, tunnelled, monkeypatch):
+    """A laptop that was asleep; pages would stay empty without a word."""
+
+    def browse(_):
+        tunnelled["errors"].write(b"Timeout, server head not responding.\r\n")
+        tunnelled["ssh"].terminate()
+        return True
+
+    monkeypatch.setattr("webbrowser.open", browse)
+    with pytest.raises(GpubedError, match="has ended: Timeout, server head not") as ended:
+        call("--tunnel")
+    assert ended.value.hint == "gpubed open lab --tunnel"
 
 
 def test_an_end_with_pages_open_is_quiet(project, tunnelled, monkeypatch, caplog):
     """A notebook's page keeps its connection."""
     held = []
 
-    def browse(url):
-        held.append(socket.create_connection(("127.0.0.1", urlsplit(url).port)))
+    def browse(page):
+        held.append(socket.create_connection(("127.0.0.1", urlsplit(led_to(page)).port)))
         time.sleep(0.5)
-        raise KeyboardInterrupt
+        return interrupt()
 
     monkeypatch.setattr("webbrowser.open", browse)
     call("--tunnel")
@@ -126,12 +235,19 @@ def test_an_end_with_pages_open_is_quiet(project, tunnelled, monkeypatch, caplog
     assert caplog.records == []
 
 
-def test_without_a_browser_it_says_where_it_is(project, tunnelled, monkeypatch):
+@pytest.mark.parametrize("words", [["--tunnel"], []])
+def test_without_a_browser_it_says_where_it_is(project, tunnelled, monkeypatch, words):
     monkeypatch.setattr("webbrowser.open", lambda _: False)
-    monkeypatch.setattr(
-        "gpubed.cli.ui.UI.note", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    )
-    assert call("--tunnel").stdout.startswith("http://127.0.0.1:")
+    said = []
+
+    def note(_, text):
+        said.append(text)
+        if "Ctrl-C" in text:
+            interrupt()
+
+    monkeypatch.setattr("gpubed.cli.ui.UI.note", note)
+    assert re.match(r"https?://[0-9.]+:\d+/lab\?token=t+\n", call(*words).stdout)
+    assert not (project.secrets / "open.html").exists()
 
 
 def test_another_certificate_than_the_clusters_own_is_refused(

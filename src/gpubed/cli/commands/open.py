@@ -2,13 +2,15 @@
 
 import re
 import shlex
-import threading
-import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpubed import loopback, services, trust, tunnel, unfinished
+from gpubed import browser, loopback, services, trust, tunnel, unfinished
 from gpubed.allocation import Allocation
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
@@ -47,8 +49,12 @@ def command(
     url = services.token_url(paths, wanted, granted, name)
     lab = wanted.spec.services.jupyterlab
     port = lab.port if lab else 0
+    again = f"gpubed open {paths.name}{' --status' if status else ''}"
     if by_tunnel:
-        return _hold_open(ui, paths, granted, url, port, show=print_url or as_json)
+        granted.require_nodes()
+        with _no_page_left(paths), tunnel.through_ssh(paths, granted, port) as way:
+            _hold_open(ui, paths, url, way, f"{again} --tunnel", show=print_url or as_json)
+        return 0
     behind = port if granted.nodes and granted.head.via else 0
     if print_url or as_json:
         words = tunnel.command(paths, granted, behind, behind) if behind else None
@@ -64,21 +70,32 @@ def command(
             f" {paths.name} --trust' makes it known, '--tunnel' needs none"
         )
     if not behind:
-        return _browse(ui, url, cluster, status)
-    with tunnel.to_head(paths, granted, behind, local=behind) as (_, local):
-        code = _browse(ui, url.replace(f":{behind}/", f":{local}/", 1), cluster, status)
-        if code == 0:
-            ui.note("the tunnel to the head is open until Ctrl-C")
-            threading.Event().wait()
-    return code
-
-
-def _browse(ui: UI, url: str, cluster: str, status: bool) -> int:
-    if webbrowser.open(url):
+        _show(ui, paths, url)
         return 0
-    again = f"gpubed open {cluster}{' --status' if status else ''} --print"
-    ui.error("there is no browser on this machine", again)
-    return 3
+    with _no_page_left(paths), tunnel.through_ssh(paths, granted, behind, local=behind) as way:
+        _show(ui, paths, url.replace(f":{behind}/", f":{way.port}/", 1))
+        ui.note("the tunnel to the head is open until Ctrl-C")
+        way.wait(again)
+    return 0
+
+
+def _show(ui: UI, paths: ClusterPaths, url: str) -> None:
+    """Open a URL in the browser, or print it where there is none that can."""
+    if not browser.visit(url, _page(paths)):
+        ui.note("no browser opens it from here; go to:")
+        ui.raw(url + "\n")
+
+
+def _page(paths: ClusterPaths) -> Path:
+    return paths.secrets / "open.html"
+
+
+@contextmanager
+def _no_page_left(paths: ClusterPaths) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        _page(paths).unlink(missing_ok=True)
 
 
 def _say_how_to_trust(ui: UI, paths: ClusterPaths, granted: Allocation) -> int:
@@ -99,19 +116,24 @@ def _say_how_to_trust(ui: UI, paths: ClusterPaths, granted: Allocation) -> int:
 
 
 def _hold_open(
-    ui: UI, paths: ClusterPaths, granted: Allocation, url: str, port: int, *, show: bool
-) -> int:
+    ui: UI, paths: ClusterPaths, url: str, way: tunnel.Tunnel, again: str, *, show: bool
+) -> None:
     """Let the browser in by loopback and SSH until somebody ends it."""
-    granted.require_nodes()
-    local = tunnel.free(port) or tunnel.free(0)
-    here = re.sub(r"^https://[^/]+", f"http://{loopback.ADDRESS}:{local}", url)
 
-    def ready() -> None:
+    def ready(port: int) -> None:
+        here = re.sub(r"^https://[^/]+", f"http://{loopback.ADDRESS}:{port}", url)
         ui.document("open", {"url": here, "tunnel": None})
-        if (show or not webbrowser.open(here)) and not ui.as_json:
+        if not show:
+            _show(ui, paths, here)
+        elif not ui.as_json:
             ui.raw(here + "\n")
-        ui.note("the tunnel to the head is open until Ctrl-C")
+        ui.note("the tunnel to the head is open until Ctrl-C: close its pages before")
 
-    with tunnel.to_head(paths, granted, port, always=True) as (host, far):
-        loopback.Door(paths.state / "jupyterlab.crt", host, far).hold_open(local, ready)
-    return 0
+    def refused(who: str) -> None:
+        if who not in told:
+            told.add(who)
+            ui.note(f"{who} is refused, who tried to come in on this machine")
+
+    told: set[str] = set()
+    door = loopback.Door(paths.state / "jupyterlab.crt", tunnel.LOCAL, way.port)
+    door.hold_open(ready, partial(way.require_open, again), refused)
