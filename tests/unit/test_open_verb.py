@@ -23,7 +23,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import allocation, cli, tunnel
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, PrerequisiteMissing
 from support import certificates
 from support.samples import granted_cluster
 
@@ -122,6 +122,12 @@ def call(*words):
     return CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
 
 
+def refusal(*words):
+    with pytest.raises(PrerequisiteMissing) as refused:
+        call(*words)
+    return refused.value
+
+
 def test_a_browser_reaches_it_by_loopback_and_a_tunnel(project, tunnelled, monkeypatch):
     seen = {}
 
@@ -185,7 +191,7 @@ def test_the_browser_of_windows_is_told_where_to_go(project, monkeypatch):
     """It reads no file of the Linux that it has around it."""
     monkeypatch.setattr("platform.release", lambda: "6.6.87.2-microsoft-standard-WSL2")
     monkeypatch.setattr("webbrowser.open", lambda _: pytest.fail("a browser was opened"))
-    assert call().stdout.startswith("https://")
+    assert refusal().hint == "gpubed open lab --print"
 
 
 def test_another_user_of_this_machine_is_refused(project, tunnelled, monkeypatch):
@@ -236,17 +242,10 @@ def test_an_end_with_pages_open_is_quiet(project, tunnelled, monkeypatch, caplog
 
 
 @pytest.mark.parametrize("words", [["--tunnel"], []])
-def test_without_a_browser_it_says_where_it_is(project, tunnelled, monkeypatch, words):
+def test_without_a_browser_it_says_what_prints_the_token(project, tunnelled, monkeypatch, words):
     monkeypatch.setattr("webbrowser.open", lambda _: False)
-    said = []
-
-    def note(_, text):
-        said.append(text)
-        if "Ctrl-C" in text:
-            interrupt()
-
-    monkeypatch.setattr("gpubed.cli.ui.UI.note", note)
-    assert re.match(r"https?://[0-9.]+:\d+/lab\?token=t+\n", call(*words).stdout)
+    error = refusal(*words)
+    assert (error.exit_code, error.hint) == (3, " ".join(["gpubed open lab", *words, "--print"]))
     assert not (project.secrets / "open.html").exists()
 
 

@@ -15,6 +15,7 @@ from gpubed.allocation import Allocation
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.errors import PrerequisiteMissing
 from gpubed.paths import ClusterPaths
 from gpubed.plan import from_file
 
@@ -70,20 +71,23 @@ def command(
             f" {paths.name} --trust' makes it known, '--tunnel' needs none"
         )
     if not behind:
-        _show(ui, paths, url)
+        _show(paths, url, again)
         return 0
     with _no_page_left(paths), tunnel.through_ssh(paths, granted, behind, local=behind) as way:
-        _show(ui, paths, url.replace(f":{behind}/", f":{way.port}/", 1))
+        _show(paths, url.replace(f":{behind}/", f":{way.port}/", 1), again)
         ui.note("the tunnel to the head is open until Ctrl-C")
         way.wait(again)
     return 0
 
 
-def _show(ui: UI, paths: ClusterPaths, url: str) -> None:
-    """Open a URL in the browser, or print it where there is none that can."""
+def _show(paths: ClusterPaths, url: str, again: str) -> None:
+    """Open a URL in the browser.
+
+    Raises:
+        PrerequisiteMissing: There is none that can.
+    """
     if not browser.visit(url, _page(paths)):
-        ui.note("no browser opens it from here; go to:")
-        ui.raw(url + "\n")
+        raise PrerequisiteMissing("there is no browser on this machine", f"{again} --print")
 
 
 def _page(paths: ClusterPaths) -> Path:
@@ -124,7 +128,7 @@ def _hold_open(
         here = re.sub(r"^https://[^/]+", f"http://{loopback.ADDRESS}:{port}", url)
         ui.document("open", {"url": here, "tunnel": None})
         if not show:
-            _show(ui, paths, here)
+            _show(paths, here, again)
         elif not ui.as_json:
             ui.raw(here + "\n")
         ui.note("the tunnel to the head is open until Ctrl-C: close its pages before")
