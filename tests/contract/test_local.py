@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,7 @@ def test_overlapping_subnet_says_whose_it_is_and_what_to_do(
 
 def test_node_that_cannot_start_says_why_and_is_removed(cluster: Any) -> None:
     made = cluster.node("node-1")
-    taken = cluster.allocation.head.control_address
+    taken = str(next(ip_network(cluster.allocation.control.subnet).hosts()))  # this machine's
     control = {**made.inputs["control"], "address": taken}
     inputs = {**made.inputs, "name": "node-9", "control": control}
     before = cluster.existing()
