@@ -12,15 +12,25 @@ _KNOCKING = Path(__file__).with_name("knocking.py")
 
 
 @contextmanager
-def outsider(bridge):
-    """A machine of its own: a network namespace, routed to the nodes through this host."""
+def machine():
+    """A machine of its own beside this host.
+
+    Yields its namespace and address, and this host's link to it and address there.
+    """
     with linked() as (name, veth):
-        here, there = free_link()
+        here, there = _free_link()
         ip("addr", "add", f"{here}/30", "dev", veth)
         ip("link", "set", veth, "up")
         ip("-n", name, "addr", "add", f"{there}/30", "dev", "eth0")
         ip("-n", name, "link", "set", "eth0", "up")
-        ip("-n", name, "route", "add", "default", "via", str(here))
+        yield name, str(there), veth, str(here)
+
+
+@contextmanager
+def outsider(bridge):
+    """A machine that reaches the nodes through this host; yields its namespace."""
+    with machine() as (name, _, veth, here):
+        ip("-n", name, "route", "add", "default", "via", here)
         # Docker isolates its bridges from other interfaces; open a path for this one.
         rule = ["-i", veth, "-o", bridge, "-j", "ACCEPT"]
         subprocess.run(["iptables", "-I", "DOCKER-USER", *rule], check=True)
@@ -31,7 +41,7 @@ def outsider(bridge):
             subprocess.run(["iptables", "-D", "DOCKER-USER", *rule], check=True)
 
 
-def free_link():
+def _free_link():
     """Return the two addresses of a link that no interface has: a killed run leaves its own."""
     shown = subprocess.run(["ip", "-j", "-4", "addr"], capture_output=True, text=True, check=True)
     taken = {
