@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from gpubed import allocation as allocations
 from gpubed import (
     applied,
     condition,
+    costs,
     due,
     handover,
     health,
@@ -47,20 +47,6 @@ from gpubed.verification import Verification
 # The role of each service.
 _ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
 _NOT_A_CHANGE = {"same", "read", "refresh"}
-
-
-# What goes and comes without anybody's loss.
-_HARMLESS = {
-    *("Image", "Key", "HostKey", "Keypair", "SecGroupRule", "Capacity", "Configuration"),
-    *("QosPolicy", "QosBandwidthLimitRule"),
-}
-
-_LOSES = {
-    "Volume": "a new one takes its place, the old one stays on the testbed",
-    "Node": "what is on its own disks is lost",
-    "Instance": "what is on its own disks is lost",
-}
-_HOST_STAYS = "its host leaves the cluster, and what is on its disks stays"
 
 Approve = Callable[[Sequence[str]], None]
 """Asks whether a run may go on, given what it costs, a line each; raises when it may not."""
@@ -98,43 +84,6 @@ class Preview:
     steps: Result
     damage: Sequence[str]
     roles: Due
-
-
-def doomed(planned: Result) -> list[ResourceEvent]:
-    """Return the steps of a plan that delete or replace something; data comes first.
-
-    A node that failed is asked for again: with it, nothing goes.
-    """
-    steps = [step for step in _going(planned) if tuple(step.why) != ("failed",)]
-    costly = [step for step in steps if _kind(step) not in _HARMLESS]
-    return sorted(costly, key=lambda step: _kind(step) != "Volume")
-
-
-def _going(planned: Result) -> Iterator[ResourceEvent]:
-    """Find what is deleted or replaced, and what goes with it and does not come again."""
-    replaced = {step.urn for step in planned.steps if step.op == "replace"}
-    for step in planned.steps:
-        if step.op in ("delete", "replace"):
-            yield step
-        elif step.op == "delete-replaced" and step.urn not in replaced:
-            yield replace(step, op="delete")
-
-
-def cost(step: ResourceEvent) -> str:
-    """Say what a step that deletes or replaces something costs."""
-    kind, why = _kind(step), f" ({', '.join(step.why)})" if step.why else ""
-    loses = _HOST_STAYS if kind == "Node" and not _removes_disks(step) else _LOSES.get(kind)
-    return f"{step.op} {kind} {step.name}{why}" + (f": {loses}" if loses else "")
-
-
-def _removes_disks(step: ResourceEvent) -> bool:
-    """Say whether a node's disks go with it: the specification may name another backend by now."""
-    made_by = re.search(r"::gpubed:(\w+):Cluster\$", step.urn)
-    return made_by is None or registry.backend(made_by[1]).removes_disks
-
-
-def _kind(step: ResourceEvent) -> str:
-    return step.type.rsplit(":", 1)[-1]
 
 
 def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
@@ -249,11 +198,11 @@ def _up(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) -
         if stack.has_resources():
             # Looked at first: what refuses must do so before anything is deleted.
             planned = stack.preview(_discard_steps)
-            if costs := [cost(step) for step in doomed(planned)]:
+            if lost := [costs.cost(step) for step in costs.doomed(planned)]:
                 if found := backend.refusals(wanted):
                     said = "\n  ".join(finding.message for finding in found)
                     raise Refused(f"nothing was changed, since {said}", found[0].fix)
-                approve(costs)
+                approve(lost)
             if not changed(planned):
                 return planned
         while True:
@@ -426,9 +375,9 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
         removed = audits.remove_unrecorded(stack, transient=True)
         result = stack.destroy(_emit)
         removed += [
-            f"{_kind(e)} {e.name}"
+            f"{costs.kind_of(e)} {e.name}"
             for e in result.steps
-            if e.op == "delete" and _kind(e) != "Volume"
+            if e.op == "delete" and costs.kind_of(e) != "Volume"
         ]
         if backend:
             removed += audits.remove(backend, left())

@@ -1,6 +1,6 @@
 """gpubed plan."""
 
-from gpubed import due, lifecycle, registry, stack
+from gpubed import costs, due, lifecycle, registry, stack
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, find
@@ -21,11 +21,11 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     with lifecycle.event_file(paths, "plan", None) as path, Display(ui).following(path):
         preview = lifecycle.preview(paths, chosen)
     wanted, damage, steps = preview.plan, preview.damage, preview.steps
-    costs = lifecycle.doomed(steps)
-    others = [step for step in steps.steps if step not in costs]
+    going = costs.doomed(steps)
+    others = [step for step in steps.steps if step not in going]
     changes = [
         {"urn": step.urn, "op": step.op, "why": list(step.why)}
-        for step in [*costs, *others]
+        for step in [*going, *others]
         if step.op in _SHOWN and step.type != "pulumi:pulumi:Stack"
     ]
     hours = wanted.node_hours
@@ -57,8 +57,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     )
     for line in report.due(due.document(preview.roles)):
         ui.say(line)
-    for step in costs:
-        ui.mark(step.op, lifecycle.cost(step))
+    for step in going:
+        ui.mark(step.op, costs.cost(step))
     if hours is not None:
         ui.say(f"{hours:g} node-hours over the lease")
     for group in wanted.spec.nodes:

@@ -1,0 +1,61 @@
+"""What a plan takes away, and what is lost with it: what `plan` shows and `up` asks about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpubed import registry
+from gpubed.engine import ResourceEvent, Result
+
+# What goes and comes without anybody's loss.
+_HARMLESS = {
+    *("Image", "Key", "HostKey", "Keypair", "SecGroupRule", "Capacity", "Configuration"),
+    *("QosPolicy", "QosBandwidthLimitRule"),
+}
+
+_LOSES = {
+    "Volume": "a new one takes its place, the old one stays on the testbed",
+    "Node": "what is on its own disks is lost",
+    "Instance": "what is on its own disks is lost",
+}
+_HOST_STAYS = "its host leaves the cluster, and what is on its disks stays"
+
+
+def doomed(planned: Result) -> list[ResourceEvent]:
+    """Return the steps of a plan that delete or replace something; data comes first.
+
+    A node that failed is asked for again: with it, nothing goes.
+    """
+    steps = [step for step in _going(planned) if tuple(step.why) != ("failed",)]
+    costly = [step for step in steps if kind_of(step) not in _HARMLESS]
+    return sorted(costly, key=lambda step: kind_of(step) != "Volume")
+
+
+def _going(planned: Result) -> Iterator[ResourceEvent]:
+    """Find what is deleted or replaced, and what goes with it and does not come again."""
+    replaced = {step.urn for step in planned.steps if step.op == "replace"}
+    for step in planned.steps:
+        if step.op in ("delete", "replace"):
+            yield step
+        elif step.op == "delete-replaced" and step.urn not in replaced:
+            yield replace(step, op="delete")
+
+
+def cost(step: ResourceEvent) -> str:
+    """Say what a step that deletes or replaces something costs."""
+    what, why = kind_of(step), f" ({', '.join(step.why)})" if step.why else ""
+    loses = _HOST_STAYS if what == "Node" and not _removes_disks(step) else _LOSES.get(what)
+    return f"{step.op} {what} {step.name}{why}" + (f": {loses}" if loses else "")
+
+
+def _removes_disks(step: ResourceEvent) -> bool:
+    """Say whether a node's disks go with it: the specification may name another backend by now."""
+    made_by = re.search(r"::gpubed:(\w+):Cluster\$", step.urn)
+    return made_by is None or registry.backend(made_by[1]).removes_disks
+
+
+def kind_of(step: ResourceEvent) -> str:
+    """Return the last part of a resource's type: Node, Volume."""
+    return step.type.rsplit(":", 1)[-1]
