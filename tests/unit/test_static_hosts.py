@@ -143,6 +143,25 @@ def test_who_may_live_is_not_taken_for_dead(lab, monkeypatch, told, error, named
     assert told == []
 
 
+@pytest.mark.parametrize(("mark", "state"), [({}, "missing"), ({"id": "{id}"}, "ready")])
+def test_the_users_key_looks_where_the_clusters_is_forgotten(lab, monkeypatch, mark, state):
+    granted = sample_allocation(sample_plan()).model_copy(update={"cluster": "lab"})
+    here = granted.nodes[0]
+    lab.known.write_text(f"{here.control_address} {KEYS['own']}\n")
+    lab.names((here.control_address, here.port))
+    owner = {key: value.format(id=here.id) for key, value in mark.items()}
+
+    def look(ssh):
+        if ssh.node is here:
+            raise LoginRefused("it does not accept the cluster's key")
+        return SimpleNamespace(owner=owner)
+
+    session(monkeypatch, lambda *_: "")
+    monkeypatch.setattr(node, "look", look)
+    only = granted.model_copy(update={"nodes": (here,)})
+    assert backend.StaticBackend().describe(only) == {here.name: state}
+
+
 def test_who_is_silent_is_waited_for_while_the_specification_names_it(lab, monkeypatch):
     fails(monkeypatch, Unreachable("node-0 does not answer SSH"))
     with pytest.raises(GpubedError, match="take it out of hosts"):

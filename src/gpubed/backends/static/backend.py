@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gpubed.allocation import Allocation
     from gpubed.backends.static.config import Config, Host
+    from gpubed.paths import ClusterPaths
     from gpubed.plan import ClusterPlan, NodePlan
     from gpubed.spec import ClusterSpec
     from gpubed.ssh import SSH
@@ -93,22 +94,35 @@ class StaticBackend(Backend):
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Say of each node whether its host is still marked as such; away where it is silent."""
         from gpubed.backends.static.node import look
-        from gpubed.errors import GpubedError
         from gpubed.paths import Project
-        from gpubed.ssh import SSH, Unreachable
+        from gpubed.ssh import SSH, LoginRefused, Unreachable
 
         paths = Project.find().cluster(allocation.cluster)
 
-        def state(node: Any) -> str:
+        def owner(node: Any) -> dict[str, str]:
             try:
                 with SSH(node, paths) as ssh:
-                    owner = look(ssh).owner
+                    return look(ssh).owner
+            except LoginRefused:
+                # A host that was given back has forgotten the cluster's key: the user's own
+                # key sees whether it is still marked.
+                if (spec := _known(paths)) is None:
+                    raise
+                for host, name in _all(spec):
+                    if (host.address, host.port) == (node.control_address, node.port):
+                        with suppress(GpubedError):
+                            return _on(spec, host, name, look).owner
+                raise
+
+        def state(node: Any) -> str:
+            try:
+                id_ = owner(node).get("id")
             except Unreachable as error:
                 # Whose key it is, and why nobody is let in, shows where nodes are logged in to.
                 return "away" if error.is_silence else "ready"
             except GpubedError:
                 return "missing"
-            return "ready" if owner.get("id") == node.id else "missing"
+            return "ready" if id_ == node.id else "missing"
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             states = pool.map(state, allocation.nodes)
@@ -118,11 +132,8 @@ class StaticBackend(Backend):
         """Return the hosts of the specification that are marked as nodes of the cluster."""
         from gpubed.backends.static.node import look
         from gpubed.paths import Project
-        from gpubed.spec import load
 
-        path = Project.find().cluster(cluster).spec
-        spec = load(path) if path.exists() else None
-
+        spec = _known(Project.find().cluster(cluster))
         if spec is None:
             return []
 
@@ -214,6 +225,13 @@ class StaticBackend(Backend):
 def _config(spec: ClusterSpec) -> Config:
     config: Any = spec.backend
     return config  # type: ignore[no-any-return]
+
+
+def _known(paths: ClusterPaths) -> ClusterSpec | None:
+    """Return the specification that the cluster was made of; none where nothing was made."""
+    from gpubed.spec import load
+
+    return load(paths.spec) if paths.spec.exists() else None
 
 
 def _all(spec: ClusterSpec) -> Iterator[tuple[Host, str]]:
