@@ -95,6 +95,16 @@ def collector(monkeypatch):
     return by_path.load(ROLE / "files/gpubed-metrics", "gpubed_metrics")
 
 
+def test_a_lost_gpu_is_no_row_and_the_others_keep_theirs(collector, monkeypatch):
+    lost = "Unable to determine the device handle for GPU0: 0000:17:00.0: Unknown Error"
+    count = len(collector.IDENTITY) + len(collector.FIELDS) + len(collector.REASONS)
+    row = ", ".join(["1", "0000:65:00.0", "NVIDIA H100", *["7"] * (count - 3)])
+    monkeypatch.setattr(collector, "output", lambda *_: f"{lost}\n{row}\n")
+    found = list(collector.gpus())
+    assert "gpubed_gpus_present 1.0" in found
+    assert any(line.startswith('gpubed_gpu_info{gpu="1"') for line in found)
+
+
 def test_xids_come_with_what_role_health_says_is_to_be_done(collector, monkeypatch):
     """A node that is in quarantine for an Xid and its alert must not disagree."""
     monkeypatch.setattr(collector, "output", lambda *_: XIDS)
