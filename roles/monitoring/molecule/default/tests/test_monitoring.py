@@ -67,6 +67,22 @@ def test_the_collector_is_not_started_without_gpus_and_rdma(host):
     assert not host.file(f"{METRICS}/gpubed-metrics.prom").exists
 
 
+def test_units_that_are_read_again_many_times_do_not_let_the_collector_fail(host):
+    """Each daemon-reload starts it once more; with systemd's limit of five it failed."""
+    folder = "/run/systemd/system/gpubed-metrics.service.d"
+    host.check_output(f"mkdir -p {folder}")
+    host.check_output(f"printf '[Unit]\nConditionPathExistsGlob=\n' > {folder}/here.conf")
+    try:
+        host.check_output("for i in 1 2 3 4 5 6 7 8; do systemctl daemon-reload; sleep 0.5; done")
+        assert host.run("systemctl is-failed gpubed-metrics.service").stdout.strip() != "failed"
+        assert host.run("systemctl is-active gpubed-metrics.timer").stdout.strip() == "active"
+    finally:
+        host.check_output(f"rm -r {folder} && systemctl daemon-reload")
+        host.run(
+            f"systemctl reset-failed gpubed-metrics.service; rm -f {METRICS}/gpubed-metrics.prom"
+        )
+
+
 def test_the_collector_reads_gpus_and_xids(host):
     tools = host.check_output("mktemp -d")
     for name, text in (("nvidia-smi", NVIDIA_SMI), ("journalctl", JOURNALCTL)):
