@@ -157,12 +157,13 @@ def test_a_driver_that_does_not_build_is_taken_back(cluster):
 
 
 @pytest.mark.simulated
-def test_a_driver_is_upgraded_and_rolled_back(cluster):
-    for version in ("580.65.06", "580.82.07", "580.65.06"):
+def test_a_driver_is_rolled_back_and_upgraded(cluster):
+    for version in ("580.65.06", "580.82.07"):
+        before = drivers(cluster)
         up = pin_driver(cluster, version)
         assert set(drivers(cluster).values()) == {version}
+        assert version not in before.values()
         assert up["verification"]["failed"] == 0
-    pin_driver(cluster, None)
 
 
 PROMETHEUS = "http://127.0.0.1:9090/api/v1"
