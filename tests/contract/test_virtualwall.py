@@ -5,7 +5,6 @@ The server keeps its own record of what is allocated: that decides, not the clie
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -409,22 +408,31 @@ def test_a_slice_of_somebody_elses_is_refused_and_keeps_its_nodes(server, wall, 
 def test_a_colleagues_cluster_that_is_closed_to_us_is_said_and_passed_over(
     server, wall, driver, tmp_path, monkeypatch
 ):
-    """As a project's slices are listed by the reference software: also those of others."""
+    """The reference software lists it and refuses its credential, Emulab tells its name alone."""
     id_ = up(wall, driver)
-    entry = server.accounts.slices[id_]
-    colleagues = dataclasses.replace(
-        entry,
-        urn=f"{entry.urn}x",
-        members=[],
-        description=description(NAME, str(uuid.uuid4())),
-    )
-    monkeypatch.setattr(
-        server.accounts, "slices", {**server.accounts.slices, colleagues.urn: colleagues}
-    )
-    monkeypatch.setattr(type(server.site), "is_gcf", True)
+    colleague, theirs = Witness(server, server.user("bob", passphrase=None)), str(uuid.uuid4())
+    labels = {"SLICE_DESCRIPTION": description(NAME, theirs)}
+    colleague.slice(slice_name(NAME, theirs), **labels)
+    colleague.slice("something-else")
     monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "events"))
     assert [thing.id for thing in registry.backend("virtualwall").existing(NAME)] == [id_]
-    assert "somebody else's and is passed over" in (tmp_path / "events").read_text()
+    said = (tmp_path / "events").read_text()
+    assert f"slice {slice_name(NAME, theirs)} is somebody else's and is passed over" in said
+    assert "something-else" not in said
+    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    assert [finding for finding in findings if not finding.ok] == []
+
+
+def test_a_closed_slice_of_our_name_is_neither_used_nor_given_back(server, wall, driver):
+    """Whoever made it, with another login: only that login can say that its nodes are gone."""
+    made = a_colleagues_slice(server, wall)
+    with pytest.raises(Refused, match=r"belongs to somebody else|belongs to another cluster"):
+        driver.create(wall.inputs)
+    driver.delete("", wall.inputs)
+    if not server.site.is_gcf:
+        with pytest.raises(Refused, match="No privilege"):
+            driver.delete(made, wall.inputs)
+    assert [sliver.client_id for sliver in server.slivers()] == ["his"]
 
 
 def test_a_slice_is_called_as_its_authority_says(server, wall, driver):

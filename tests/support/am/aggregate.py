@@ -266,6 +266,7 @@ class Aggregate:
             }
             for sliver in slice_.slivers.values()
         ]
+        given += self._links(slice_)
         # A sliver that is given and promised again is listed twice, as Emulab's code does.
         promised = [
             {
@@ -278,6 +279,22 @@ class Aggregate:
             for sliver in (slice_.ticket.slivers.values() if slice_.ticket else ())
         ]
         return given + promised
+
+    def _links(self, slice_):
+        """Returns the links' states: on Emulab they are slivers too, ready once they are given."""
+        if not (self._site.is_emulab and slice_.slivers):
+            return []
+        return [
+            {
+                "geni_sliver_urn": slice_.links[name],
+                "geni_client_id": name,
+                "geni_expires": clock.stamp(slice_.expires),
+                "geni_allocation_status": "geni_provisioned",
+                "geni_operational_status": "geni_ready",
+                "geni_error": "",
+            }
+            for name in slice_.request.links
+        ]
 
 
 def _with_schema(formats, kind):

@@ -8,6 +8,14 @@ _SLICE_FIELDS = (
     "SLICE_EXPIRATION",
     "SLICE_DESCRIPTION",
 )
+_CLOSED = (
+    "SLICE_UID",
+    "SLICE_CREATION",
+    "SLICE_EXPIRATION",
+    "SLICE_EXPIRED",
+    "SLICE_DESCRIPTION",
+)
+"""What Emulab tells the members of a slice alone."""
 _SLIVER_FIELDS = tuple(
     f"SLIVER_INFO_{name}"
     for name in ("SLICE_URN", "URN", "AGGREGATE_URN", "CREATOR_URN", "EXPIRATION", "CREATION")
@@ -81,19 +89,28 @@ class SliceAuthority(_Authority):
         return self._shown(made)
 
     def lookup(self, caller, kind, credentials, options):
-        """Returns slices by URN: those that match, and that the caller is a member of."""
+        """Returns slices by URN; Emulab tells of those of others nothing but their names."""
         self._check(caller, credentials)
         if kind == "PROJECT":
+            if self._site.is_emulab:
+                raise answers.Refusal(answers.NOT_IMPLEMENTED, "Lookup Projects is not implemented")
             return _matching(self._projects(caller), options.get("match", {}))
         if kind == "SLIVER_INFO":
             return _matching(self._accounts.sliver_notes, options.get("match", {}))
         _only(kind, "SLICE")
         match, wanted = options.get("match", {}), options.get("filter")
-        everybodys = self._site.is_gcf
-        seen = [s for s in self._accounts.slices.values() if everybodys or caller.urn in s.members]
-        shown = {entry.urn: self._shown(entry) for entry in seen}
+        shown = {entry.urn: self._shown(entry) for entry in self._accounts.slices.values()}
+        hidden = {
+            entry.urn: _CLOSED
+            for entry in self._accounts.slices.values()
+            if self._site.is_emulab and caller.urn not in entry.members
+        }
         return {
-            name: {key: value for key, value in entry.items() if not wanted or key in wanted}
+            name: {
+                key: value
+                for key, value in entry.items()
+                if (not wanted or key in wanted) and key not in hidden.get(name, ())
+            }
             for name, entry in _matching(shown, {"SLICE_EXPIRED": False, **match}).items()
         }
 
@@ -153,11 +170,12 @@ class SliceAuthority(_Authority):
         del options
         self._check(caller, credentials)
         if kind == "PROJECT":
+            if member != caller.urn:
+                text = "You are forbidden to request project membership for other members"
+                raise answers.Refusal(answers.FORBIDDEN, text)
             projects = self._accounts.user(member).projects
-            return [
-                {"PROJECT_URN": self._site.project(name), "PROJECT_ROLE": "MEMBER"}
-                for name in projects
-            ]
+            role = {"PROJECT_ROLE": "MEMBER", "EXPIRED": False}
+            return [{"PROJECT_URN": self._site.project(name), **role} for name in projects]
         _only(kind, "SLICE")
         return [
             {"SLICE_URN": s.urn, "SLICE_ROLE": "MEMBER", "EXPIRED": self._accounts.is_expired(s)}

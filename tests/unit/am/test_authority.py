@@ -127,6 +127,31 @@ def test_a_member_may_act_and_a_stranger_may_not(server, alice):
     assert (stolen.code, stolen.output) == (3, "This is not your credential")
 
 
+def test_of_a_slice_of_others_no_more_than_its_name_is_told(server, alice):
+    """As Emulab lists a project: a client that expects an end of each finds out."""
+    bob, (made, _) = Witness(server, server.users["bob"]), alice.slice("exp1")
+    match = {"match": {"SLICE_PROJECT_URN": server.site.project("testproj")}}
+    found = bob.sa.lookup("SLICE", bob.credential(), match).value
+    assert found.keys() == {made}
+    assert found[made].keys() == {
+        "SLICE_URN",
+        "SLICE_NAME",
+        "SLICE_PROJECT_URN",
+        "_EMULAB_SLICE_HRN",
+    }
+
+
+def test_projects_are_listed_for_their_members_alone(server, alice):
+    """Emulab does not look projects up; that is not implemented."""
+    mine, project = alice.credential(), server.site.project("testproj")
+    match = {"match": {"PROJECT_URN": project}}
+    assert alice.sa.lookup("PROJECT", mine, match).code == 100
+    found = alice.sa.lookup_for_member("PROJECT", alice.login.urn, mine, {}).value
+    assert [entry["PROJECT_URN"] for entry in found] == [project]
+    others = alice.sa.lookup_for_member("PROJECT", server.users["bob"].urn, mine, {})
+    assert others.code == 3
+
+
 def test_the_older_authority_knows_the_same_slices(server, alice):
     mine = alice.old_sa.GetCredential({}).value
     credential = alice.old_sa.Register({"credential": mine, "hrn": "exp9", "type": "Slice"}).value

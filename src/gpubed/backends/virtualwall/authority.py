@@ -20,14 +20,22 @@ Credential = dict[str, str]
 _FIELDS = ("SLICE_URN", "SLICE_EXPIRATION", "SLICE_EXPIRED", "SLICE_DESCRIPTION")
 
 
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
 @dataclass(frozen=True)
 class Slice:
-    """A slice as its authority knows it."""
+    """A slice as its authority knows it.
+
+    Attributes:
+        is_closed: Whether it is others': Emulab tells its members alone more than its name.
+    """
 
     urn: str
     expires: datetime
     expired: bool
     description: str
+    is_closed: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -69,17 +77,20 @@ class Authority:
         return [slice_ for slice_ in found.values() if not slice_.expired]
 
     def has_project(self, project: Urn) -> bool | None:
-        """Say whether a project exists that we may use; None where the authority does not tell."""
-        options = {"match": {"PROJECT_URN": str(project)}}
+        """Say whether a project exists that we may use; None where the authority does not tell.
+
+        Our own projects are listed: Emulab does not look single ones up. Names are compared,
+        since authorities change their domains.
+        """
+        whose, own = str(self._user), self.credentials()
         try:
-            value = self._ask(self._slices, "lookup", "PROJECT", self.credentials(), options)
+            value = self._ask(self._slices, "lookup_for_member", "PROJECT", whose, own, {})
         except Busy:
             raise
-        except NotThere:
-            return False
         except Answered:
             return None
-        return str(project) in _mapping(value or {}, "lookup")
+        found = [_mapping(item, "lookup_for_member") for item in value or ()]
+        return project.name in {str(p.get("PROJECT_URN")).rpartition("+")[2] for p in found}
 
     def create(self, name: str, project: Urn, until: datetime, description: str) -> str:
         """Make a slice, and return its URN. Not to be repeated unasked: look first."""
@@ -156,6 +167,8 @@ def _credentials(value: Any) -> list[Credential]:
 
 
 def _slice(urn: str, fields: dict[str, Any]) -> Slice:
+    if "SLICE_EXPIRATION" not in fields:
+        return Slice(urn, _NEVER, expired=False, description="", is_closed=True)
     return Slice(
         urn=urn,
         expires=times.parse(fields.get("SLICE_EXPIRATION")),

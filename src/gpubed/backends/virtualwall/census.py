@@ -57,6 +57,9 @@ def existing(cluster: str) -> list[Existing]:
     known = journal.load(paths)
     if known and known.request and not owners.get(known.slice_urn):
         found[known.slice_urn] = known.uuid
+    for slice_ in slices:
+        if slice_.is_closed and slice_.urn not in found and _is_called(slice_.urn, cluster):
+            _pass_over(slice_.urn, "the authority tells its members alone more than its name")
     mine = known.uuid if known else None
     return [
         Existing("slice", urns.parse(slice_urn, "slice").name, slice_urn, uuid)
@@ -116,10 +119,19 @@ def _holds_nodes(there: Connection, slice_urn: str, *, is_mine: bool) -> bool:
     except Answered as error:
         if is_mine:
             raise
-        name = urns.parse(slice_urn, "slice").name
-        said = f"slice {name} is somebody else's and is passed over: {error.message}"
-        progress.emit("note", message=said)
+        _pass_over(slice_urn, error.message)
         return False
+
+
+def _is_called(slice_urn: str, cluster: str) -> bool:
+    """Say whether a slice is called as those of a cluster are, whatever its id."""
+    name = urns.parse(slice_urn, "slice").name
+    return name == urns.slice_name(cluster, name[-8:])
+
+
+def _pass_over(slice_urn: str, why: str) -> None:
+    name = urns.parse(slice_urn, "slice").name
+    progress.emit("note", message=f"slice {name} is somebody else's and is passed over: {why}")
 
 
 def _look(there: Connection, slice_urn: str) -> Description | None:

@@ -104,7 +104,7 @@ def _project(there: Connection) -> str:
             "correct backend.project in cluster.yml, or ask the project's lead to let you in",
         )
     slices = there.authority.of_project(there.project)
-    ends = [slice_.expires for slice_ in slices]
+    ends = [slice_.expires for slice_ in slices if not slice_.is_closed]
     first = f", the first ends {times.write(min(ends))}" if ends else ""
     return f"{there.project}: {len(slices)} slice(s) that have not expired{first}"
 

@@ -53,6 +53,11 @@ def require_ours(found: Slice, wanted: SliceInputs) -> None:
     Raises:
         Refused: The slice is another cluster's.
     """
+    if found.is_closed:
+        raise Refused(
+            f"slice {wanted.name} belongs to somebody else: the authority tells only its name",
+            "use the login that made it; another name makes another slice",
+        )
     if is_anothers(found, wanted.uuid):
         owned_by = owner(found.description) or ("", "")
         raise Refused(
