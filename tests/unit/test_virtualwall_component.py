@@ -97,6 +97,7 @@ def test_nothing_that_is_kept_in_the_state_is_secret(mocks, allocation):
         ({"duration": 1.0}, [], []),
         ({"groups": {}}, [], ["groups"]),
         ({"public_key": "other"}, ["public_key"], []),
+        ({"public_key": pulumi.output.UNKNOWN}, ["public_key"], []),
     ],
 )
 def test_what_a_changed_slice_means(mocks, allocation, change, replace, update):

@@ -204,11 +204,12 @@ LOGIN = (
     '<login authentication="ssh-keys" hostname="n1.example" port="2201" username="alice"/>'
     "</services>"
 )
+ADDRESS = '<host name="x" ipv4="10.2.33.12"/>'
 
 
 def test_a_manifest_tells_login_addresses_and_mac():
     text = _manifest(
-        LOGIN + '<host name="x" ipv4="10.2.33.12"/><interface client_id="node-0:experiment" '
+        LOGIN.replace("2201", "22") + ADDRESS + '<interface client_id="node-0:experiment" '
         'mac_address="0030487D1A2B"><ip address="10.0.0.10" netmask="255.255.240.0" type="ipv4"/>'
         "</interface>"
     )
@@ -217,12 +218,18 @@ def test_a_manifest_tells_login_addresses_and_mac():
     node = granted["node-0"]
     assert (node.host, node.port, node.user, node.ipv4) == (
         "n1.example",
-        2201,
+        22,
         "alice",
         "10.2.33.12",
     )
     assert node.interfaces == (manifest.Interface("00:30:48:7d:1a:2b", "10.0.0.10", 20),)
     assert manifest.read(text, ["node-0"], "carol")[0]["node-0"].user == "bob"
+
+
+def test_a_virtual_machine_behind_a_port_of_its_host_is_reached_through_that_host():
+    """Its own address, where the manifest has one, is of no use with that port."""
+    node = manifest.read(_manifest(LOGIN + ADDRESS), ["node-0"], "alice")[0]["node-0"]
+    assert (node.host, node.port, node.ipv4) == ("n1.example", 2201, "")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _PORT = re.compile(r"[0-9]{1,5}")
 _MAC = re.compile(r"[0-9a-f]{12}")
+_SSH = 22
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Granted:
         host: Where SSH answers, a name or an address.
         port: Of SSH.
         user: Who may log in.
-        ipv4: Its address on the testbed's control network; empty where there is none.
+        ipv4: Its address on the testbed's control network; empty where there is none, or where
+            the login leads through a port of its host.
         machine: The testbed's name of the machine.
         interfaces: Its ends of links.
     """
@@ -103,13 +105,14 @@ def _node(name: str, element: Any, user: str) -> Granted:
     if not sliver:
         raise Malformed("the manifest gives it no sliver: it belongs to another testbed")
     login = _login(element, user)
+    port, control = _port(login.get("port")), _control(element)
     return Granted(
         name=name,
         sliver=sliver,
         host=_checked(_HOST, login.get("hostname"), "host name"),
-        port=_port(login.get("port")),
+        port=port,
         user=_checked(_USER, login.get("username"), "user name"),
-        ipv4=_control(element),
+        ipv4=control if port == _SSH else "",
         machine=element.get("component_id", "").rsplit("+", 1)[-1],
         interfaces=tuple(
             found for i in documents.children(element, "interface") if (found := _interface(i))
@@ -137,7 +140,7 @@ def _checked(pattern: re.Pattern[str], text: str | None, what: str) -> str:
 
 def _port(text: str | None) -> int:
     if text is None:
-        return 22
+        return _SSH
     if _PORT.fullmatch(text) is None or not 0 < int(text) < 65536:
         raise Malformed(f"the manifest gives it the port {text[:80]!r}")
     return int(text)

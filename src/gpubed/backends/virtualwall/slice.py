@@ -31,9 +31,12 @@ class SliceDriver(Driver):
         replace = changed - _IN_PLACE
         if "testbed" in changed and _place(olds) != _place(news):
             replace |= {"testbed"}
+        if replace:
+            # A preview may not know yet by what: a lost key has no successor then.
+            return Change(replace=sorted(replace), update=sorted(changed - replace))
         wanted = SliceInputs.model_validate(news)
         again = {"nodes"} if verdict.is_unfinished(result.get("nodes", {}), wanted) else set()
-        return Change(replace=sorted(replace), update=sorted((changed - replace) | again))
+        return Change(update=sorted(changed | again))
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Hold the slice until its nodes are ready; adopt what an interrupted run began."""
