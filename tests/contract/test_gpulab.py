@@ -74,28 +74,61 @@ def test_ten_jobs_are_ten_worlds_and_one_result(up):
     assert states(up) == ["FINISHED"] * 10
 
 
+def renewed(site):
+    """The certificate was downloaded anew, to another place."""
+    copy = site.folder / "renewed.pem"
+    copy.write_bytes(site.user.read_bytes())
+    copy.chmod(0o600)
+    return site.spec(certificate=str(copy))
+
+
 CHANGES = {
-    "more jobs": {"count": 4, "gpus": 1},
-    "fewer jobs": {"count": 1, "gpus": 1},
-    "hardware": {"gpu_model": ["RTX 3080"], "gpus": 4},
-    "image": {"image": "tests/horovod:2"},
-    "project": {"project": "another"},
+    "more jobs": lambda site: site.spec(count=4, gpus=1),
+    "fewer jobs": lambda site: site.spec(count=1, gpus=1),
+    "hardware": lambda site: site.spec(gpu_model=["RTX 3080"], gpus=4),
+    "image": lambda site: site.spec(image="tests/horovod:2"),
+    "project": lambda site: site.spec(project="another"),
+    "login": renewed,
+    "lease": lambda site: {**site.spec(), "lease": {"duration": "2 h"}},
+    "patience, parallel, shm": lambda site: site.spec(patience="5 min", parallel=4, shm="1 GiB"),
+    "services that need nodes": lambda site: {**site.spec(), "services": {"monitoring": {}}},
+    "an experiment network": lambda site: {
+        **site.spec(),
+        "networks": {"experiment": {"rate": "1 Gbit/s"}},
+    },
 }
 
 
 @pytest.mark.parametrize("engine", changes.ENGINES)
 def test_a_change_costs_nothing_since_jobs_find_what_they_need(up, engine):
-    """Planned first, then done; what jobs and runs are found by stays."""
+    """Planned first, then done; what jobs and runs are found by stays, and so do results."""
     chosen = ("--engine", engine)
     before = up.json("audit", "gl", *chosen)["uuid"]
-    assert {*changes.of("gpulab").values()} == {"none"}
-    for name in changes.of("gpulab"):
-        up.write("gl", **CHANGES[name])
+    up.json(*QUICK)
+    jobs, results = set(up.service.jobs), contents(up.project / ".gpubed" / "gl" / "runs")
+    assert results
+    done, refused = changes.done("gpulab")
+    assert [*CHANGES] == [*done, *refused]
+    for name in done:
+        up.write("gl", CHANGES[name](up))
         operations = {step["op"] for step in up.json("plan", "gl", *chosen)["changes"]}
         assert operations <= {"update"}, name
         up.json("up", "gl", *chosen)
+        assert up.json("plan", "gl", *chosen)["changes"] == [], name
+    for name in refused:
+        up.write("gl", CHANGES[name](up))
+        up.call("up", "gl", *chosen, rc=2)
+    up.write("gl")
+    up.json("up", "gl", *chosen)
     assert up.json("plan", "gl", *chosen)["changes"] == []
     assert up.json("audit", "gl", *chosen)["uuid"] == before
+    assert contents(up.project / ".gpubed" / "gl" / "runs") == results
+    assert set(up.service.jobs) == jobs, "no change has made or ended a job"
+    assert up.json(*QUICK)["status"] == "ok"
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_trials_that_fail_are_named_and_the_others_count(up):

@@ -275,6 +275,47 @@ def test_a_manifest_that_lacks_a_node_is_one_clear_error(server, wall, driver):
 
 
 @with_hardware_types
+def test_machines_of_a_cluster_are_free_for_what_replaces_it(server, wall, driver):
+    wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
+    up(wall, driver)  # all that there are
+    backend = registry.backend("virtualwall")
+    wall.changes["networks"] = {"experiment": {"rate": "100 Mbit/s"}}
+    assert (backend.fits(wall.plan), backend.refusals(wall.plan)) == ([], [])
+    wall.changes["nodes"] = [{"name": "node", "count": 4}]
+    [finding] = backend.refusals(wall.plan)
+    assert finding.message == "4 machines of type pcgen07-gpu1080 are wanted, 3 are free"
+    assert finding.fix == f"gpubed resources {NAME} lists what is free"
+    wall.block["hardware"] = {"node": {"type": "pc"}}
+    assert backend.refusals(wall.plan) == [], "every whole machine is one"
+
+
+@with_hardware_types
+@pytest.mark.parametrize("least", [3, 2])
+def test_machines_that_were_given_back_are_waited_for(
+    server, wall, driver, tmp_path, monkeypatch, least
+):
+    """A changed cluster wants those that it has just had: the testbed loads them anew first."""
+    wall.block |= {"hardware": {"node": {"type": "pcgen07-gpu1080"}}}
+    wall.changes["nodes"] = [{"name": "node", "count": 3, "min": least}]
+    id_ = up(wall, driver)
+    monkeypatch.setattr(server.inventory, "_reload", 2.0)
+    monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "events"))
+    driver.delete(id_, wall.inputs)
+    up(wall, driver)
+    assert "are loaded anew" in (tmp_path / "events").read_text()
+
+
+@with_hardware_types
+def test_machines_that_do_not_come_back_are_given_up(server, wall, driver):
+    wall.block |= {"hardware": {"node": {"type": "pcgen07-gpu1080"}}, "patience": 6}
+    wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 2}]
+    driver.delete(up(wall, driver), wall.inputs)
+    [m for m in server.inventory.machines if m.type.name == "pcgen07-gpu1080"][0].broken = True
+    _, result = driver.create(wall.inputs)
+    assert [name for name, node in result["nodes"].items() if "failed" in node] == ["node-2"]
+
+
+@with_hardware_types
 def test_free_machines_are_counted_by_type(server, wall, driver):
     spec = model().model_validate({"name": NAME, **load(wall.paths.spec).model_dump(mode="json")})
     backend = registry.backend("virtualwall")

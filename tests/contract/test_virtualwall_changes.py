@@ -53,7 +53,7 @@ def node(spec):
 
 
 def patience(spec, folder):
-    spec["backend"]["patience"] = 50
+    spec["backend"] |= {"patience": 50, "poll": 0.06, "gpus": {"pcgen05": 0}}
 
 
 def login(spec, folder):
@@ -72,8 +72,22 @@ def more(spec, folder):
     node(spec)["count"] = 3
 
 
-def fewer(spec, folder):
+def two(spec, folder):
+    node(spec)["count"] = 2
+
+
+def one(spec, folder):
     node(spec)["count"] = 1
+
+
+def what_ansible_does(spec, folder):
+    spec["services"] = {"monitoring": {}}
+    spec["firewall"] = {"open": [{"port": 8080, "source": "192.0.2.0/24"}]}
+    spec["recipe"] = "cuda13"
+
+
+def on_failure(spec, folder):
+    node(spec)["on_failure"] = "leave_out"
 
 
 def image(spec, folder):
@@ -90,20 +104,60 @@ def hardware(spec, folder):
     spec["backend"]["hardware"]["node"]["type"] = "pcgen07-1p"
 
 
+def subnet(spec, folder):
+    spec["networks"]["experiment"]["subnet"] = "10.99.0.0/24"
+
+
+def mtu(spec, folder):
+    spec["networks"]["experiment"]["mtu"] = 1400
+
+
+def no_network(spec, folder):
+    spec["networks"] = {"experiment": None}
+
+
+def name(spec, folder):
+    node(spec)["name"] = "other"
+    spec["backend"]["hardware"] = {"other": {"type": "pcgen05"}}
+
+
 def project(spec, folder):
     spec["backend"]["project"] = "other"
 
 
+def too_many(spec, folder):
+    node(spec)["count"] = 99
+
+
+def unknown_hardware(spec, folder):
+    spec["backend"]["hardware"] = {node(spec)["name"]: {"type": "pcgen99"}}
+
+
+def lost_key(spec, folder):
+    """No change of the specification: see the test."""
+
+
+LOST_KEY = "a lost key of the cluster"
 CHANGES = {
-    "patience": patience,
+    "patience, poll, gpus": patience,
     "login": login,
     "lease": lease,
+    "services, firewall, recipe": what_ansible_does,
+    "mtu": mtu,
     "more nodes": more,
-    "fewer nodes, looked at first": fewer,
+    "fewer nodes": two,
+    "fewer nodes, looked at first": one,
     "rate": rate,
+    "subnet of the experiment network": subnet,
+    "on_failure": on_failure,
     "image": image,
     "hardware": hardware,
+    "no experiment network": no_network,
+    "name of a group": name,
+    LOST_KEY: lost_key,
     "project": project,
+    "more machines than there are": too_many,
+    "a hardware type that the testbed does not have": unknown_hardware,
 }
 MEANS = changes.of("virtualwall")
 DONE, REFUSED = changes.done("virtualwall")
@@ -119,7 +173,10 @@ def test_a_change_is_planned_and_done_as_planned(server, wall, tmp_path, change)
     nodes, options = MEANS[change], ["--refresh"] if "looked at first" in change else []
     before = {sliver.urn: sliver.client_id for sliver in server.slivers()}
     wall.edit(lambda spec: CHANGES[change](spec, tmp_path))
-    assert _doomed(wall) == ({"slice", *before.values()} if nodes == "anew" else set())
+    if change == LOST_KEY:
+        (wall.state / "secrets" / "id_ed25519").unlink()
+    everything = {"slice", *before.values()}
+    assert changes.doomed(wall) & everything == (everything if nodes == "anew" else set())
     document = wall.json("up", "-y", *options, *wall.engine)
     after = {sliver.urn: sliver.client_id for sliver in server.slivers()}
     assert {row["id"]: row["name"] for row in document["nodes"]} == after
@@ -146,7 +203,7 @@ def test_a_node_that_was_left_out_joins_at_the_next_up_and_audit_does_not_miss_i
 
     def three_if_possible(spec):
         spec["nodes"] = [{"name": "node", "count": 3, "min": 2}]
-        spec["backend"]["hardware"]["node"]["type"] = "pcgen07-gpu1080"
+        spec["backend"]["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
 
     wall.edit(three_if_possible)
     document = wall.json("up", "-y", *wall.engine)
@@ -225,9 +282,3 @@ def test_down_needs_no_specification_that_is_right(server, wall):
     removal = wall.json("down", "-y", *wall.engine)
     assert (removal["survivors"], server.slivers()) == ([], [])
     wall.write(right)
-
-
-def _doomed(wall):
-    """Return the slice and nodes that the plan takes away."""
-    gone = changes.doomed(wall)
-    return {name for name in gone if name == "slice" or name.startswith("node-")}

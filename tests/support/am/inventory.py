@@ -1,5 +1,6 @@
 """What the site has: machines by hardware type, and who holds them."""
 
+import time
 from collections import Counter
 from dataclasses import dataclass
 
@@ -42,17 +43,21 @@ HARDWARE = (
 
 @dataclass
 class Machine:
-    """A machine; `holder` is the slice that has it, `broken` takes it out of service."""
+    """A machine; `holder` is the slice that has it, `broken` takes it out of service.
+
+    Emulab loads what was given back anew, and has it for nobody until `loaded`.
+    """
 
     name: str
     type: HardwareType
     holder: str | None = None
     broken: bool = False
+    loaded: float = 0.0
 
     @property
     def is_free(self):
         """Whether it can be given away now."""
-        return self.holder is None and not self.broken
+        return self.holder is None and not self.broken and self.loaded <= time.monotonic()
 
     @property
     def type_names(self):
@@ -63,7 +68,8 @@ class Machine:
 class Inventory:
     """All machines."""
 
-    def __init__(self, hardware=HARDWARE):
+    def __init__(self, hardware=HARDWARE, reload=0.0):
+        self._reload = reload
         self.machines = [
             Machine(f"{kind.rack}-{number:02d}", kind)
             for kind in hardware
@@ -104,7 +110,7 @@ class Inventory:
 
     def release(self, machine):
         """Takes a machine back."""
-        machine.holder = None
+        machine.holder, machine.loaded = None, time.monotonic() + self._reload
 
     def _bound(self, node):
         machine = self.machine(node.machine)

@@ -79,7 +79,8 @@ class AmServer:
     ):
         self.folder, self.site, limits = Path(folder), site or Site(), limits or Limits()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.clock, self.faults, self.inventory = Clock(speed), Faults(), Inventory(hardware)
+        self.clock, self.faults = Clock(speed), Faults()
+        self.inventory = Inventory(hardware, limits.reload)
         self.nodes = nodes or Ghosts(self.site.authority)
         self.users: dict[str, Login] = {}
         self._site_root = pki.root(self.site.authority)

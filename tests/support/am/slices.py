@@ -21,6 +21,8 @@ class Limits:
     minimum: float = 300
     delete: float = 0.2
     """How long cleaning up takes at least."""
+    reload: float = 0.0
+    """How long machines that were given back are loaded anew, and for nobody."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ from gpubed.backends.virtualwall.faults import Malformed
 _GPU = re.compile(r"gpu-?([a-z0-9]+)$", re.IGNORECASE)
 _WHOLE, _VIRTUAL = "raw-pc", {"emulab-xen", "default-vm", "emulab-openvz", "docker-container"}
 _ANY_TYPE, _UNTYPED = "(any)", "without a hardware type: name none in backend.hardware"
-_ANY = {"pc", "lan", "switch", "delay", "pcvm"}  # kinds that every machine is
+ANY = frozenset({"pc", "lan", "switch", "delay", "pcvm"})  # kinds that every machine is
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _machine(element: object) -> Machine:
     types = [
         name
         for kind in documents.children(element, "hardware_type")
-        if (name := kind.get("name", "")) and name not in _ANY
+        if (name := kind.get("name", "")) and name not in ANY
     ]
     now = [child.get("now", "true") for child in documents.children(element, "available")]
     kinds = documents.children(element, "sliver_type")

@@ -114,10 +114,10 @@ class VirtualWallBackend(Backend):
         return supply.shortages(plan)
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Refuse another project: a slice cannot move."""
-        from gpubed.backends.virtualwall import limits
+        """Refuse another project, since a slice cannot move, and machines that there are not."""
+        from gpubed.backends.virtualwall import limits, supply
 
-        return limits.refusals(plan)
+        return limits.refusals(plan) or supply.refusals(plan)
 
     def export(self, plan: ClusterPlan, kind: str) -> str:
         """Return the request, or a jFed experiment specification."""

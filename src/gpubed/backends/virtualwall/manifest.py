@@ -90,6 +90,12 @@ def read(text: str, names: Iterable[str], user: str) -> tuple[dict[str, Granted]
     return granted, reasons
 
 
+def machines(text: str) -> frozenset[str]:
+    """Return the component ids of the machines that a manifest grants."""
+    root = documents.parse(text, "the manifest")
+    return frozenset(node.get("component_id", "") for node in documents.children(root, "node"))
+
+
 def linked(text: str) -> frozenset[str]:
     """Return the ends of links that a manifest grants, by their names in the request."""
     root = documents.parse(text, "the manifest")

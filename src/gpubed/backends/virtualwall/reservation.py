@@ -14,7 +14,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from gpubed import progress
-from gpubed.backends.virtualwall import journal, manifest, ownership, proof, rspec, verdict
+from gpubed.backends.virtualwall import (
+    journal,
+    manifest,
+    ownership,
+    proof,
+    reloading,
+    rspec,
+    verdict,
+)
 from gpubed.backends.virtualwall.aggregate import FINAL, Description
 from gpubed.backends.virtualwall.authority import Credential, Slice
 from gpubed.backends.virtualwall.connection import Connection
@@ -269,6 +277,9 @@ class Reservation:
         except NoResources as error:
             self._save(calling=None)
             self._tickets -= 1
+            if reloading.goes_on(self._cluster, self._there.config.patience):
+                why = f"{error.message}; those that were given back are loaded anew"
+                raise Busy(why, error.hint, error.code) from None
             self._leave_out_one(error)
             return
         self._save(slivers=journal.recorded(found.slivers))
@@ -347,6 +358,7 @@ class Reservation:
             try:
                 if self._look() is None:
                     return
+                reloading.begin(self._cluster)
                 if looks % _RELEASE_AGAIN == 0:
                     with self._calling("Delete"):
                         self._there.aggregate.delete(self.urn, self._credentials)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-from gpubed.backends.base import Offer
-from gpubed.backends.virtualwall import advertisement, journal, rspec
+from gpubed.backends.base import Finding, Offer
+from gpubed.backends.virtualwall import advertisement, journal, manifest, rspec
 from gpubed.backends.virtualwall.advertisement import Machine
 from gpubed.backends.virtualwall.config import Config
-from gpubed.backends.virtualwall.connection import connect
+from gpubed.backends.virtualwall.connection import Connection, connect
+from gpubed.backends.virtualwall.faults import Answered, Busy
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.slice_inputs import digest
 from gpubed.errors import GpubedError
@@ -23,25 +25,34 @@ def offers(spec: ClusterSpec) -> list[Offer]:
     """Return the testbed's machines by hardware type."""
     config = spec.backend
     assert isinstance(config, Config)  # noqa: S101
-    return advertisement.offers(_machines(config), config.gpus)
+    return advertisement.offers(_machines(connect(config), config), config.gpus)
+
+
+def refusals(plan: ClusterPlan) -> list[Finding]:
+    """Return why what is planned cannot be had, before what there is would be given up for it."""
+    fix = f"gpubed resources {plan.cluster} lists what is free"
+    return [Finding("virtualwall.supply", False, why, fix) for why in shortages(plan)]
 
 
 def shortages(plan: ClusterPlan) -> list[str]:
     """Return why a plan cannot be had now: the fewest nodes that will do are counted.
 
-    What the cluster holds already is not asked for again. A testbed that cannot be asked is
-    a reason too.
+    What the cluster holds already is not asked for again, or is free for what replaces it. A
+    testbed that cannot be asked is a reason too.
     """
     config = plan.spec.backend
     assert isinstance(config, Config)  # noqa: S101
-    held = journal.load(Project.find().cluster(plan.cluster))
-    if held and held.slivers and held.request == digest(rspec.request(plan)):
+    known = journal.load(Project.find().cluster(plan.cluster))
+    if known and known.slivers and known.request == digest(rspec.request(plan)):
         return []
     try:
-        machines = _machines(config)
+        there = connect(config)
+        machines = _machines(there, config)
+        held = _held(there, known.slice_urn) if known and known.slivers else frozenset()
     except GpubedError as error:
         return [error.message]
-    return _compared(plan, config, machines)
+    ours = [replace(machine, free=machine.free or machine.id in held) for machine in machines]
+    return _compared(plan, config, ours)
 
 
 def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> list[str]:
@@ -58,7 +69,7 @@ def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> lis
                 found.append(f"{machine} is {state}")
         if hardware and (hardware.sliver != "raw-pc" or hardware.machines):
             continue
-        if hardware and hardware.type:
+        if hardware and hardware.type and hardware.type not in advertisement.ANY:
             wanted[hardware.type] += group.min or group.count
         else:
             any_kind += group.min or group.count
@@ -73,9 +84,25 @@ def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> lis
     return found
 
 
-def _machines(config: Config) -> list[Machine]:
-    there = connect(config)
-    patience = Patience.of(config, min(_LOOK_S, config.patience))
+def _machines(there: Connection, config: Config) -> list[Machine]:
+    patience = _patience(config)
     credentials = patience.insist(there.authority.credentials)
     text = patience.insist(lambda: there.aggregate.advertisement(credentials, available=False))
     return advertisement.read(text)
+
+
+def _held(there: Connection, slice_urn: str) -> frozenset[str]:
+    """Return the machines of a slice; none where it has ended."""
+    patience = _patience(there.config)
+    try:
+        credentials = patience.insist(lambda: there.authority.slice_credentials(slice_urn))
+        found = patience.insist(lambda: there.aggregate.describe(slice_urn, credentials))
+    except Busy:
+        raise
+    except Answered:
+        return frozenset()
+    return manifest.machines(found.manifest) if found else frozenset()
+
+
+def _patience(config: Config) -> Patience:
+    return Patience.of(config, min(_LOOK_S, config.patience))
