@@ -310,7 +310,7 @@ def test_machines_that_do_not_come_back_are_given_up(server, wall, driver):
     wall.block |= {"hardware": {"node": {"type": "pcgen07-gpu1080"}}, "patience": 6}
     wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 2}]
     driver.delete(up(wall, driver), wall.inputs)
-    [m for m in server.inventory.machines if m.type.name == "pcgen07-gpu1080"][0].broken = True
+    next(m for m in server.inventory.machines if m.type.gpus == 1).broken = True
     _, result = driver.create(wall.inputs)
     assert [name for name, node in result["nodes"].items() if "failed" in node] == ["node-2"]
 

@@ -70,6 +70,11 @@ class Config(BackendConfig):
     ca: File | None = Field(
         default=None, description="certificates that servers must chain to; else the system's"
     )
+    old_tls: bool = Field(
+        default=False,
+        description="let servers use keys and hashes that are too weak today; "
+        "who they are is verified all the same",
+    )
     bastion: Bastion | None = None
     hardware: dict[str, Hardware] = Field(default={}, description="by node group")
     images: dict[str, str] = Field(

@@ -104,12 +104,15 @@ def server_context(config: Config) -> ssl.SSLContext:
     """Return a TLS context that knows which servers we believe, and nothing of ourselves."""
     bundle = Path(config.ca).expanduser() if config.ca else None
     try:
-        return ssl.create_default_context(cafile=bundle)
+        made = ssl.create_default_context(cafile=bundle)
     except (OSError, ssl.SSLError) as error:
         why = error.strerror if isinstance(error, FileNotFoundError) else error
         raise PrerequisiteMissing(
             f"the CA bundle {bundle} cannot be read: {why}", "correct backend.ca in cluster.yml"
         ) from None
+    if config.old_tls:
+        made.set_ciphers("DEFAULT@SECLEVEL=1")
+    return made
 
 
 def write_key(config: Config, target: Path) -> None:

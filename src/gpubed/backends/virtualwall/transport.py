@@ -8,6 +8,7 @@ Nothing is repeated here: only the caller knows which calls may be.
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import ssl
 import time
@@ -28,9 +29,15 @@ from gpubed.backends.virtualwall.faults import (
     Unanswered,
     UntrustedServer,
 )
+from gpubed.errors import GpubedError
 
 _CONNECT_S = 20.0
 _OTHER_HOST = (62, 64)  # OpenSSL's words for a certificate of another name, of another address
+# OpenSSL's words for keys and hashes that are too short by today's measure, in certificates and
+# in the handshake; the Virtual Wall's own page has its users allow them.
+_WEAK = (66, 67, 68)
+_TOO_WEAK = re.compile("TOO_(SMALL|WEAK)")
+_OLD_TLS = "backend.old_tls: true lets it in; who it is is verified all the same"
 _CHUNK = 2**16
 _UNAVAILABLE = 503
 _NO_CERTIFICATE = -32500  # Emulab's wrapper, where TLS itself let us in
@@ -100,17 +107,22 @@ class Endpoint:
             connection.close()
 
     def _untrusted(self, error: ssl.SSLCertVerificationError) -> UntrustedServer:
-        is_anothers = error.verify_code in _OTHER_HOST
-        return UntrustedServer(
-            f"{self.what} {self._host}:{self._port} cannot be trusted: {error.verify_message}",
-            f"its certificate is another host's: correct {self._host} in cluster.yml"
-            if is_anothers
-            else "name the testbed's CA certificates in backend.ca",
-        )
+        hint = "name the testbed's CA certificates in backend.ca"
+        if error.verify_code in _OTHER_HOST:
+            hint = f"its certificate is another host's: correct {self._host} in cluster.yml"
+        elif error.verify_code in _WEAK:
+            hint = _OLD_TLS
+        return self._refused(error.verify_message, hint)
 
-    def _failed(self, what: str, error: Exception) -> Unanswered | LoginRefused:
-        # TLS 1.3 servers look at our certificate after the handshake: an alert comes first.
+    def _refused(self, why: str, hint: str) -> UntrustedServer:
+        message = f"{self.what} {self._host}:{self._port} cannot be trusted: {why}"
+        return UntrustedServer(message, hint)
+
+    def _failed(self, what: str, error: Exception) -> GpubedError:
         reason = str(getattr(error, "reason", "") or "")
+        if isinstance(error, ssl.SSLError) and _TOO_WEAK.search(reason):
+            return self._refused(reason.replace("_", " ").lower(), _OLD_TLS)
+        # TLS 1.3 servers look at our certificate after the handshake: an alert comes first.
         if isinstance(error, ssl.SSLError) and "ALERT" in reason:
             said = reason.split("ALERT_", 1)[-1].replace("_", " ").lower()
             return LoginRefused(

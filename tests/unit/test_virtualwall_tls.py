@@ -1,0 +1,84 @@
+"""Servers whose TLS is of another time, as the Virtual Wall's own page says of its server."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import xmlrpc.client
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from gpubed.backends.virtualwall import login
+from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.faults import UntrustedServer
+from gpubed.backends.virtualwall.transport import Endpoint
+from support.am import pki
+from unit.test_virtualwall_documents import BACKEND
+
+ANSWER = xmlrpc.client.dumps((7,), methodresponse=True).encode()
+# The second group of RFC 2409 for key exchange (1024 bits), which everybody knows.
+SHORT = """-----BEGIN DH PARAMETERS-----
+MIGHAoGBAP//////////yQ/aoiFowjTExmKLgNwc0SkCTgiKZ8x0Agu+pjsTmyJR
+Sgh5jjQE3e+VGbPNOkMbMCsKbfJfFDdP4TVtbVHCReSFtXZiXn7G9ExC6aY37WsL
+/1y29Aa37e44a/taiZ+lrp8kEXxLH+ZJKGZR7OZTgf//////////AgEC
+-----END DH PARAMETERS-----
+"""
+
+
+class _Answer(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(ANSWER)))
+        self.end_headers()
+        self.wfile.write(ANSWER)
+
+    def log_message(self, *words):
+        pass
+
+
+@contextmanager
+def old_server(folder, weak):
+    """A server with a short key of its own, or with short ones for each connection."""
+    root = pki.root("wall2.ilabt.example")
+    key = rsa.generate_private_key(65537, 1024 if weak == "key" else 2048)
+    identity = pki.issue(root, "am", hosts=("127.0.0.1",), key=key)
+    (folder / "ca.pem").write_text(root.pem)
+    (folder / "server.pem").write_text(identity.pem + identity.key_pem())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("DHE-RSA-AES256-GCM-SHA384:@SECLEVEL=0")
+    context.load_cert_chain(folder / "server.pem")
+    (folder / "dh.pem").write_text(SHORT)
+    context.load_dh_params(folder / "dh.pem")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def endpoint(folder, url, **options):
+    config = Config.model_validate(BACKEND | {"ca": str(folder / "ca.pem")} | options)
+    return Endpoint(url, login.server_context(config), "the aggregate")
+
+
+@pytest.mark.parametrize("weak", ["key", "connection"])
+def test_a_server_of_another_time_is_named_with_what_lets_it_in(tmp_path, weak):
+    """At once: no patience makes its keys longer."""
+    with old_server(tmp_path, weak) as url:
+        with pytest.raises(UntrustedServer, match=r"too (weak|small)") as refused:
+            endpoint(tmp_path, url).call("GetVersion")
+        assert "backend.old_tls: true" in refused.value.hint
+        assert endpoint(tmp_path, url, old_tls=True).call("GetVersion") == 7
+
+
+def test_a_server_of_another_time_is_verified_all_the_same(tmp_path):
+    with old_server(tmp_path, "key") as url:
+        (tmp_path / "ca.pem").write_text(pki.root("somebody.else").pem)
+        with pytest.raises(UntrustedServer) as refused:
+            endpoint(tmp_path, url, old_tls=True).call("GetVersion")
+        assert "backend.ca" in refused.value.hint
