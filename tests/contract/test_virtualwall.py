@@ -213,7 +213,10 @@ def test_another_request_than_an_interrupted_run_had_is_asked_for_anew(server, w
     assert sorted(result["nodes"]) == ["node-0", "node-1"]
 
 
-def test_a_ticket_that_ran_out_is_asked_for_again(server, wall, driver, monkeypatch):
+@pytest.mark.parametrize("reap", [0, 3])
+def test_a_ticket_that_ran_out_is_asked_for_again(server, wall, driver, monkeypatch, reap):
+    """Emulab takes it back some time later; until then it is there, and refused with code 15."""
+    monkeypatch.setattr(server.ledger, "_reap", timedelta(seconds=reap))
     genuine = transport.Endpoint.call
 
     def late(self, method, *args, **options):

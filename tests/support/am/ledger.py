@@ -33,6 +33,7 @@ class Ledger:
         self.slices: dict[str, Slice] = {}
         self._site, self._inventory, self._nodes = site, inventory, nodes
         self._clock, self._limits, self._faults = clock, limits, faults
+        self._reap = timedelta(seconds=limits.reap)
         self._numbers = itertools.count(100001)
         self.lock = threading.RLock()
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="am-node")
@@ -72,7 +73,7 @@ class Ledger:
                     continue
                 if slice_.expires <= now:
                     self._begin_removal(slice_)
-                elif slice_.ticket and slice_.ticket.until <= now:
+                elif slice_.ticket and slice_.ticket.until + self._reap <= now:
                     self._drop_ticket(slice_)
                     if not slice_.slivers:
                         del self.slices[slice_.urn]
@@ -112,6 +113,8 @@ class Ledger:
             ticket = slice_.ticket
             if ticket is None:
                 raise answers.Refusal(answers.REFUSED, "No allocated slivers exist")
+            if ticket.until <= self._clock.now():
+                raise answers.Refusal(answers.EXPIRED, "Ticket has expired")
             slice_.users = users or slice_.users
             slice_.expires = ticket.request.expires or slice_.expires
             dropped = [s for name, s in slice_.slivers.items() if name not in ticket.slivers]

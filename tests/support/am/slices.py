@@ -21,6 +21,8 @@ class Limits:
     minimum: float = 300
     delete: float = 0.2
     """How long cleaning up takes at least."""
+    reap: float = 0.0
+    """How long a promise that ran out stays in the books: it can be seen, and not redeemed."""
     reload: float = 0.0
     """How long machines that were given back are loaded anew, and for nobody."""
 

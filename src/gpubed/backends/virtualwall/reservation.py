@@ -37,6 +37,7 @@ from gpubed.paths import ClusterPaths
 _TICKETS = 3  # an allocation lasts ten minutes; losing it twice is not for lack of time
 _NEARLY = timedelta(minutes=1)
 _REFUSED = (7, 11, 13)  # refused; GCF says: unavailable, unsupported
+_EXPIRED = 15
 _REFUSALS = 5  # of a start, until they are believed
 _RELEASE_AGAIN = 20  # looks after which an unfinished release is asked for once more
 _SHORT_OF = re.compile(r"(?:nodes|machines) of type (\S+)")
@@ -317,6 +318,9 @@ class Reservation:
                     best_effort=self.wanted.has_spares,
                 )
         except Answered as error:
+            if error.code == _EXPIRED:
+                # Emulab takes back some time later what ran out; until then there is no other.
+                raise Busy(error.message, error.hint, error.code) from None
             # The ticket may have run out since it was last seen: look, and ask for another.
             if error.code not in _REFUSED or self._tickets == _TICKETS:
                 raise
