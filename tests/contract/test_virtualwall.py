@@ -614,6 +614,13 @@ def test_a_name_that_is_taken_is_no_fault_of_the_project(server, wall, driver):
     assert "project" not in refused.value.hint
 
 
+def test_a_lease_longer_than_the_authority_gives_is_told_which_key_to_shorten(wall, driver):
+    wall.changes["lease"] = {"duration": "100d"}
+    with pytest.raises(Refused, match="maximum number of minutes") as refused:
+        driver.create(wall.inputs)
+    assert "lease.duration" in refused.value.hint
+
+
 def test_another_project_is_refused_before_anything_goes(server, wall, driver):
     up(wall, driver)
     wall.block["project"] = "other"

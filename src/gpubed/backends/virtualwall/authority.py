@@ -142,6 +142,8 @@ def _explained(error: Answered) -> Answered:
     if "already" in said:
         # Names are used once in all projects, and nobody can remove a slice.
         error.hint = "gpubed down CLUSTER, then up, makes a slice of another name"
+    elif "expiration" in said or "short life" in said:
+        error.hint = "correct lease.duration in cluster.yml"
     elif "project" in said or "authority mismatch" in said:
         error.hint = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
     return error
