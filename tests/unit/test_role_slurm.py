@@ -271,3 +271,12 @@ def test_slurmd_starts_when_the_files_of_its_gpus_are_there(tmp_path, gpus):
     after = "After=nvidia-persistenced.service nvidia-fabricmanager.service"
     assert (after in lines) == bool(gpus)
     assert ("ExecStartPre=-/usr/bin/nvidia-smi -L" in lines) == bool(gpus)
+
+
+@pytest.mark.parametrize(
+    ("release", "confines"),
+    [("debian-12", True), ("debian-13", True), ("ubuntu-22.04", False), ("ubuntu-24.04", True)],
+)
+def test_jobs_are_confined_where_slurm_knows_the_control_groups_of_its_release(release, confines):
+    """Slurm 21.08 of Ubuntu 22.04 would not start: it looks for the first version of them."""
+    assert bool(role_variables.value("slurm", "__slurm_cgroup", release)) is confines
