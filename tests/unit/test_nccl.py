@@ -67,6 +67,16 @@ def test_infiniband_is_a_network_of_its_own_and_links_that_are_down_do_not_count
     assert derive.adapters(tree, []) == ["mlx5_0:1"]
 
 
+def test_adapters_that_manage_nvswitches_are_no_way_to_other_nodes(derive, sysfs):
+    """HGX B200: four such ports are active beside those of its network."""
+    sysfs("mlx5_0", layer="InfiniBand")
+    tree = sysfs("mlx5_8", layer="InfiniBand")
+    for name, product in (("mlx5_0", b"ConnectX-7"), ("mlx5_8", b"\x00SW_MNG\x00")):
+        (tree / "class/infiniband" / name / "device").mkdir()
+        (tree / "class/infiniband" / name / "device/vpd").write_bytes(product)
+    assert derive.adapters(tree, []) == ["mlx5_0:1"]
+
+
 def test_a_gid_without_an_interface_is_passed_over(derive, sysfs):
     tree = sysfs("mlx5_0", netdev="enp1s0f0np0")
     # The kernel answers EINVAL for an empty entry; a folder answers with an error, too.

@@ -2,7 +2,8 @@
 
 The interface is found by the network that its address is in, never by its name. An
 adapter's port counts when its link is up and it leads to the same network: on
-Ethernet it belongs to that interface; InfiniBand is a fabric of its own.
+Ethernet it belongs to that interface; InfiniBand is a fabric of its own. Adapters that
+manage the NVSwitches of a board (from NVLink 5 on) look like InfiniBand, and lead nowhere.
 """
 
 from __future__ import annotations
@@ -39,8 +40,17 @@ def adapters(sys_folder: Path, devices: list[str]) -> list[str]:
         sys_folder: /sys, or a copy of it.
         devices: The interfaces that collectives run over.
     """
-    ports = sorted((sys_folder / "class/infiniband").glob("*/ports/*"))
+    found = sorted((sys_folder / "class/infiniband").glob("*"))
+    ports = [port for a in found if not manages(a) for port in sorted(a.glob("ports/*"))]
     return [f"{port.parts[-3]}:{port.name}" for port in ports if usable(port, devices)]
+
+
+def manages(adapter: Path) -> bool:
+    """Say whether an adapter manages NVSwitches, as its product data tell (as in gpubed-facts)."""
+    try:
+        return b"SW_MNG" in (adapter / "device/vpd").read_bytes()
+    except OSError:
+        return False
 
 
 def usable(port: Path, devices: list[str]) -> bool:

@@ -1,12 +1,15 @@
 """The collector on recorded machines, and the controller's model of what it prints."""
 
 import json
+import os
+import subprocess
+import time
 
 import pytest
 
 from gpubed.hardware import facts
 from gpubed.hardware.facts import Facts
-from support import machines
+from support import by_path, machines
 
 GPUS = [
     ("k80", 4, "Kepler", "3.7", "GK210", "Tesla K80", 11441),
@@ -65,6 +68,20 @@ def test_gpus_that_are_cut_into_instances_are_told(tmp_path):
     assert all(gpu.index is not None for gpu in told)
 
 
+def test_a_driver_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    """What hangs inside a driver, as after a GPU fell off the bus, cannot even be killed."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\n# STAND-IN\nexec sleep 20\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)
+    collector = by_path.load(machines.COLLECTOR, "gpubed_facts")
+    monkeypatch.setattr(collector, "TIMEOUT_S", 0.2, raising=False)
+    start = time.monotonic()
+    assert collector.output("nvidia-smi") == ""
+    assert time.monotonic() - start < 10
+
+
 @pytest.mark.parametrize(
     ("name", "switches"), [("h100-hgx", 4), ("a100-dgx", 6), ("v100-dgx1", 0), ("none", 0)]
 )
@@ -85,9 +102,14 @@ def test_bridges_to_nvswitches_are_told_by_their_product_data(tmp_path, vpd, fou
             bridge / "vpd": vpd,
         }
     )
+    port = tmp_path / "sys/class/infiniband/mlx5_8/ports/1"
+    write({port / "state": "4: ACTIVE", port / "link_layer": "InfiniBand"})
+    (port.parents[1] / "device").symlink_to(bridge)
     told = Facts.model_validate(machines.collect(tmp_path))
     assert len(told.nvswitches) == found
     assert (told.fabric, told.nvlink5) == (bool(found), bool(found))
+    # No rank may be bound to what leads to no other node.
+    assert [hca.name for hca in told.hcas] == ([] if found else ["mlx5_8"])
 
 
 def test_nvswitches_on_the_bus_are_managed_without_a_subnet(tmp_path):
