@@ -68,15 +68,23 @@ def test_gpus_that_are_cut_into_instances_are_told(tmp_path):
     assert all(gpu.index is not None for gpu in told)
 
 
-def test_a_driver_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "program",
+    [
+        "hardware/files/gpubed-facts",
+        "hardware/files/gpubed-gpu-host",
+        "monitoring/files/gpubed-metrics",
+    ],
+)
+def test_a_driver_that_hangs_is_not_waited_for(tmp_path, monkeypatch, program):
     """What hangs inside a driver, as after a GPU fell off the bus, cannot even be killed."""
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\n# STAND-IN\nexec sleep 20\n")
-    program.chmod(0o755)
+    hanging = tmp_path / "nvidia-smi"
+    hanging.write_text("#!/bin/sh\n# STAND-IN\nexec sleep 20\n")
+    hanging.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)
-    collector = by_path.load(machines.COLLECTOR, "gpubed_facts")
-    monkeypatch.setattr(collector, "TIMEOUT_S", 0.2, raising=False)
+    collector = by_path.load(machines.ROOT / "roles" / program, "gpubed_that_asks")
+    monkeypatch.setattr(collector, "TIMEOUT_S", 0.2)
     start = time.monotonic()
     assert collector.output("nvidia-smi") == ""
     assert time.monotonic() - start < 10
