@@ -5,6 +5,9 @@ Whole nodes go through it in its molecule scenario and in tests/e2e/test_gpu.py.
 
 import json
 import os
+import re
+import shutil
+import subprocess
 
 import pytest
 import yaml
@@ -41,6 +44,8 @@ def node(folder):
         "gpubed_fingerprints": {},
         "nvidia_driver_nodes": ["node-0"],
         "hardware_root": str(folder),
+        # It would find those of a cluster that this machine holds, too.
+        "nvidia_driver_ignore_jobs": True,
     }
 
 
@@ -306,6 +311,60 @@ def test_fabric_manager_has_the_drivers_version(tmp_path, board, version, packag
     listed = set(done.told["__nvidia_driver_packages"])
     assert packages <= listed
     assert ("nvlsm" in listed) == ("subnet_manager" in board)
+
+
+# As Debian 12 and NVIDIA's repository have them beside each other.
+OFFERED = {
+    "nvidia-smi": ("535.261.03-1", "535.183.06-1", "610.57.04-1"),
+    "nvidia-persistenced": ("535.171.04-1~deb12u1", "610.57.04-1"),
+    "nvidia-kernel-common": ("20220217+3~deb12u1", "610.57.04-1"),
+    "nvidia-container-toolkit": ("1.20.0-1",),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it writes files of root's")
+@pytest.mark.skipif(shutil.which("apt-cache") is None, reason="there is no apt here")
+def test_what_goes_with_a_driver_is_of_its_branch_where_another_source_has_newer(tmp_path):
+    done = tasks(
+        tmp_path,
+        "pin",
+        __nvidia_driver_target="535.183.06",
+        __nvidia_driver_names=["nvidia-smi"],
+        __nvidia_driver_pin=str(tmp_path / "pin"),
+        __nvidia_driver_noted=str(tmp_path / "noted"),
+    )
+    assert done.code == 0, done.said
+    (tmp_path / "Packages").write_text(
+        "\n".join(
+            f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: STAND-IN\n"
+            f"Filename: ./{name}.deb\nSize: 1\nSHA256: {'0' * 64}\nDescription: none\n"
+            for name, versions in OFFERED.items()
+            for version in versions
+        )
+    )
+    (tmp_path / "sources").write_text(f"deb [trusted=yes] file:{tmp_path} ./\n")
+    (tmp_path / "lists/partial").mkdir(parents=True)
+    places = {
+        "Dir::Etc::SourceList": tmp_path / "sources",
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::Etc::Preferences": tmp_path / "pin",
+        "Dir::Etc::PreferencesParts": "/dev/null",
+        "Dir::State::Lists": tmp_path / "lists",
+        "Dir::State::status": "/dev/null",
+        "Dir::Cache": tmp_path,
+        "APT::Sandbox::User": "root",
+    }
+    options = [f"-o{key}={value}" for key, value in places.items()]
+    subprocess.run(["apt-get", *options, "-qq", "update"], check=True, capture_output=True)
+    said = subprocess.run(
+        ["apt-cache", *options, "policy", *OFFERED], capture_output=True, text=True, check=True
+    ).stdout
+    assert dict(re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)$", said, re.MULTILINE)) == {
+        "nvidia-smi": "535.183.06-1",
+        "nvidia-persistenced": "535.171.04-1~deb12u1",
+        "nvidia-kernel-common": "20220217+3~deb12u1",
+        "nvidia-container-toolkit": "1.20.0-1",
+    }
 
 
 def test_services_that_it_started_are_stopped_before_the_packages_go(tmp_path):
