@@ -369,6 +369,22 @@ def test_a_problem_says_what_the_xid_means_and_what_to_do(health):
     ]
 
 
+@pytest.mark.parametrize("severity", ["Fatal", "Non-fatal"])
+def test_an_nvswitch_is_broken_where_it_says_so(health, severity):
+    """Three lines for each, as seen on HGX H100 (NVIDIA/nvtrust#124) with what was not fatal."""
+    said = "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 20034, "
+    line = f"{said}{severity}, Link 30 LTSSM Fault Up"
+    figures = (f"{said}Severity 1 Engine instance 30", f"{said}Data {{0x0000002b}}")
+    assert found(health, journal=logged(line, *figures, line)) == (
+        [
+            "NVSwitch 0000:04:00.0 reported SXid 20034 (Link 30 LTSSM Fault Up): restart the"
+            " machine, which resets all GPUs and NVSwitches"
+        ]
+        if severity == "Fatal"
+        else []
+    )
+
+
 def test_xid_154_does_what_its_text_says_last(health):
     said = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from {} to {}"
     none, reset, drain = "0x0 (None)", "0x1 (GPU Reset Required)", "0x4 (Drain and Reset)"

@@ -2,7 +2,9 @@
 
 Which Xid means what, and what is to be done, is NVIDIA's word: "Xid Catalog",
 https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, column
-"Resolution Bucket (Immediate Action)", of drivers R580 to R590.
+"Resolution Bucket (Immediate Action)", of drivers R580 to R590. NVSwitches up to Hopper's
+have numbers of their own (SXid), and say themselves which are fatal: "Fabric Manager User
+Guide", https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/, SXid errors.
 """
 
 import os
@@ -72,6 +74,14 @@ LINE = re.compile(
     r"^(?P<time>[\d.]+) .*NVRM: Xid \((?:PCI:)?(?P<gpu>[^)]+)\): (?P<xid>\d+)(?P<text>.*)$",
     re.MULTILINE,
 )
+# `nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link ...`; the
+# two lines that follow each of these hold figures.
+SWITCH = re.compile(
+    r"^(?P<time>[\d.]+) .*nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<switch>[^)]+)\): "
+    r"(?P<number>\d+), Fatal, (?P<text>.*)$",
+    re.MULTILINE,
+)
+SWITCH_REMEDY = "restart the machine, which resets all GPUs and NVSwitches"
 NEEDED = re.compile(r" to 0x[0-9a-f]+ \((?P<action>[^)]+)\)")
 JOURNAL = ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-unix")
 ANYTHING = ("journalctl", "--boot", "--no-pager", "--quiet", "--lines=1")
@@ -94,7 +104,7 @@ class Xid(NamedTuple):
 
 
 def xids(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
-    """Since this boot, and since the last requalification, no GPU was reported as broken."""
+    """Since this boot, and the last requalification, no GPU or NVSwitch was reported as broken."""
     if not expected["gpus"]:
         return
     code, text = command.run(*JOURNAL)
@@ -102,8 +112,15 @@ def xids(expected: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
         why = " ".join(text.split())
         yield f"the kernel's log cannot be read, so Xids are not known: {why} ({' '.join(JOURNAL)})"
         return
-    told = [xid for xid in read(text) if xid.time > memory.get("requalified", 0)]
+    since = memory.get("requalified", 0)
+    told = [xid for xid in read(text) if xid.time > since]
     yield from dict.fromkeys(str(xid) for xid in told if xid.action)
+    fatal = [line for line in SWITCH.finditer(text) if float(line["time"]) > since]
+    yield from dict.fromkeys(
+        f"NVSwitch {line['switch']} reported SXid {line['number']} ({line['text']}):"
+        f" {SWITCH_REMEDY}"
+        for line in fatal
+    )
 
 
 def _why_empty() -> str:
