@@ -246,6 +246,13 @@ def test_a_source_that_offers_the_driver_is_used_as_it_is(tmp_path, offered):
     assert bool(added) == (not offered)
 
 
+def test_nvidias_packages_come_the_way_that_uses_an_owners_source_as_it_is(tmp_path):
+    """Two sources of one repository with two keys, and apt reads none at all any more."""
+    done = tasks(tmp_path, "source_nvidia", release="debian-13")
+    assert [call.partition(" ")[0] for call in done.calls] == ["base.repository"], done.said
+    assert done.calls[0].endswith("/repos/debian13/x86_64/")
+
+
 @pytest.mark.parametrize("solvable", [True, False])
 def test_components_that_the_driver_depends_on_are_added(tmp_path, solvable):
     """Debian 12 has its firmware in non-free-firmware, which hosts upgraded from 11 lack."""

@@ -69,6 +69,20 @@ def test_docker_is_asked_for_these_gpus_and_no_others(by_name, options):
     assert said() == ""
 
 
+def test_the_toolkit_comes_the_way_that_uses_an_owners_source_as_it_is(tmp_path):
+    """Two sources of one repository with two keys, and apt reads none at all any more."""
+    done = play(
+        tmp_path,
+        "nvidia_container_toolkit",
+        "repository",
+        check=True,
+        base_offered=[],
+        base_known=[],
+        nvidia_container_toolkit_repository="file:/there",
+    )
+    assert done.calls == ["base.repository file:/there"], done.said
+
+
 # As NVIDIA's packages have it: in 1.18.0 no module of Debian's is found, in later ones none
 # but nvidia-current; /dev/nvidia-uvm is listed if it is there.
 LISTS = """case "$*" in
