@@ -253,6 +253,32 @@ def test_nvidias_packages_come_the_way_that_uses_an_owners_source_as_it_is(tmp_p
     assert done.calls[0].endswith("/repos/debian13/x86_64/")
 
 
+@pytest.mark.parametrize(
+    ("release", "image"),
+    [("debian-12", "amd64"), ("debian-13", "cloud-amd64"), ("ubuntu-24.04", "generic")],
+)
+@pytest.mark.parametrize("offered", [True, False])
+def test_a_kernel_whose_headers_are_gone_is_told_before_anything_is_changed(
+    tmp_path, release, image, offered
+):
+    """Else apt says that there is no such package, and the role that another driver may do."""
+    done = tasks(
+        tmp_path,
+        "buildable",
+        programs={"apt-cache": 'echo "$2 | 1 | there"' if offered else ""},
+        release=release,
+        gpubed_cluster="lab",
+    )
+    assert (done.code == 0) == offered, done.said
+    assert (f"sudo apt-get install linux-image-{image} && sudo reboot" in done.said) != offered
+
+
+def test_headers_are_looked_for_before_the_driver_is_changed():
+    replaced = yaml.safe_load((assets() / "roles/nvidia_driver/tasks/replace.yml").read_text())
+    includes = [task.get("ansible.builtin.include_tasks") for task in replaced]
+    assert includes.index("buildable.yml") < includes.index("change.yml")
+
+
 @pytest.mark.parametrize("solvable", [True, False])
 def test_components_that_the_driver_depends_on_are_added(tmp_path, solvable):
     """Debian 12 has its firmware in non-free-firmware, which hosts upgraded from 11 lack."""
