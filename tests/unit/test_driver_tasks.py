@@ -11,6 +11,8 @@ import subprocess
 
 import pytest
 import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 
 from gpubed.paths import assets
 from support import machines
@@ -417,6 +419,22 @@ def test_services_that_it_started_are_stopped_before_the_packages_go(tmp_path):
     )
     names = list(done.tasks)
     assert names.index("Stop what belongs to it") < names.index("Remove the packages"), done.said
+
+
+def test_packages_that_were_there_before_stay_and_are_let_go():
+    absent = yaml.safe_load((assets() / "roles/nvidia_driver/tasks/absent.yml").read_text())
+    block = next(task["block"] for task in absent if "block" in task)
+    steps = {task["name"]: task for task in block if "name" in task}
+    known = {
+        "__nvidia_driver_ours": {"stdout_lines": ["nvidia-smi", "nvidia-persistenced"]},
+        "__nvidia_driver_obsolete": {"stdout_lines": ["nvidia-smi"]},
+    }
+
+    def told(text):
+        return Templar(DataLoader(), variables=known).template(trust_as_template(text))
+
+    assert told(steps["Remove the packages"]["ansible.builtin.apt"]["name"]) == ["nvidia-smi"]
+    assert told(steps["Let go of packages that stay"]["loop"]) == ["nvidia-persistenced"]
 
 
 @pytest.mark.parametrize("installed", [VERSION, "580.82.07"])
