@@ -35,11 +35,12 @@ def driver(
     version: str = "",
     oldest: str = "",
     cuda: int | str = 0,
+    asked: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Choose a driver: `{node: facts file} | gpubed_driver({source: [offer]})`.
 
     Offers are as `drivers.Offer`, the rest as in `drivers.Wanted`, where 0 and an empty text ask
-    for nothing.
+    for nothing; `asked` is how many GPUs nodes are to have.
     """
     facts, drivers = _hardware("facts"), _hardware("drivers")
     found = {node: facts.load(Path(path)) for node, path in files.items()}
@@ -52,6 +53,7 @@ def driver(
             {node: known for node, known in found.items() if known},
             {source: [drivers.Offer(**o) for o in there] for source, there in offers.items()},
             drivers.Wanted(int(branch) or None, version or None, oldest or None, int(cuda) or None),
+            asked,
         )
     except drivers.NoDriver as error:
         raise AnsibleFilterError(str(error)) from error

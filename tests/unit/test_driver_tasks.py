@@ -44,6 +44,7 @@ def node(folder):
         "gpubed_node_id": "node-0-1",
         "gpubed_state_dir": str(folder),
         "gpubed_fingerprints": {},
+        "gpubed_nodes": [{"name": "node-0", "gpus": 1}],
         "nvidia_driver_nodes": ["node-0"],
         "hardware_root": str(folder),
         # It would find those of a cluster that this machine holds, too.
@@ -451,6 +452,21 @@ def test_fabric_manager_of_another_version_is_refused(tmp_path, installed):
     assert (f"Fabric Manager is {installed}-1 and the driver {VERSION}" in done.said) == (
         done.code != 0
     )
+
+
+@pytest.mark.parametrize(("answering", "well"), [(1, True), (0, False)])
+def test_as_many_gpus_answer_as_were_asked_for(tmp_path, answering, well):
+    """One GPU more is for a screen, and older than any that the driver serves."""
+    silent = {"driver": None, "index": None}
+    gpus = [silent, {"driver": VERSION, "index": 0} if answering else silent]
+    done = tasks(
+        tmp_path,
+        "check",
+        hardware_facts={"driver": {"loaded": VERSION}, "gpus": gpus},
+        __nvidia_driver_wanted=VERSION,
+    )
+    assert (done.code == 0) == well, done.said
+    assert well or f"of 2 GPU(s) {answering} answer nvidia-smi" in done.said
 
 
 @pytest.mark.parametrize("mig", [True, False, None])

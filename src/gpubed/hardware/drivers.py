@@ -18,6 +18,7 @@ from gpubed.hardware.facts import Facts
 from gpubed.hardware.table import Generation, table
 
 UNKNOWN = "unknown"
+_NO_END = 10**6
 
 
 class NoDriver(GpubedError):
@@ -84,6 +85,7 @@ def choose(
     nodes: Mapping[str, Facts],
     offers: Mapping[str, Sequence[Offer]],
     wanted: Wanted = Wanted(),  # frozen
+    asked: Mapping[str, int] | None = None,
 ) -> DriverChoice:
     """Keep the drivers that serve their nodes; choose the newest that serves the rest.
 
@@ -94,6 +96,7 @@ def choose(
         nodes: Facts by node name, of the nodes that are to have GPUs.
         offers: Branches by source, the preferred source first.
         wanted: What is asked of the driver.
+        asked: GPUs that nodes are to have, by name; of a node that is not named, all count.
 
     Raises:
         NoDriver: A node has no GPU, a GPU is unknown and no branch is asked for, no branch
@@ -101,6 +104,9 @@ def choose(
     """
     _require_agreement(wanted)
     _require_gpus(nodes, wanted)
+    nodes = {
+        n: _without_spare(n, facts, wanted, (asked or {}).get(n, 0)) for n, facts in nodes.items()
+    }
     _range(nodes, wanted)
     against = {name: _against(name, facts, wanted) for name, facts in nodes.items()}
     kept = {n: nodes[n].driver.installed or "" for n, reason in against.items() if reason == ""}
@@ -186,6 +192,35 @@ def _require_gpus(nodes: Mapping[str, Facts], wanted: Wanted) -> None:
                         f"{name} has a GPU that gpubed does not know: 10de:{gpu.device_id}",
                         "pin a driver: nvidia_driver_branch",
                     )
+
+
+def _without_spare(name: str, facts: Facts, wanted: Wanted, asked: int) -> Facts:
+    """Return a node without older GPUs that stand in the way, as long as enough are left.
+
+    Beside the GPUs that compute there is often an older one for a screen, and drivers leave
+    alone what they do not serve. All count where that is no help.
+    """
+    ages = {
+        g: (limits.last_branch or _NO_END, limits.first_branch)
+        for g, limits in _known(facts.generations).items()
+    }
+    fewer = [facts]
+    for generation in sorted(ages, key=lambda g: ages[g]):
+        rest = tuple(gpu for gpu in fewer[-1].gpus if gpu.generation != generation)
+        if asked and len(rest) >= asked:
+            fewer.append(fewer[-1].model_copy(update={"gpus": rest}))
+    able = [some for some in fewer if _can_be_served(name, some, wanted)]
+    staying = [some for some in able if _against(name, some, wanted) == ""]
+    return next(iter([*staying, *able]), facts)
+
+
+def _can_be_served(name: str, facts: Facts, wanted: Wanted) -> bool:
+    try:
+        oldest, newest = _range({name: facts}, wanted)
+        _open(name, facts, newest or oldest)
+    except NoDriver:
+        return False
+    return True
 
 
 def _require_packages(rest: Mapping[str, Facts], replaced: Mapping[str, str]) -> None:

@@ -249,3 +249,30 @@ def test_newest_cuda(generations, branch, line):
 def test_no_cuda_runs_on_a_very_old_branch():
     with pytest.raises(NoDriver, match="driver branch 390 runs no CUDA"):
         newest_cuda({"Kepler"}, 390)
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted", "kept"),
+    [
+        (None, RECIPE, {}),
+        ("535.261.03", RECIPE, {}),
+        ("590.48.01", RECIPE, {"node-0": "590.48.01"}),
+        # The screen's card ends at 580, but nobody asked for it.
+        ("590.48.01", Wanted(cuda=12), {"node-0": "590.48.01"}),
+    ],
+)
+def test_an_older_card_for_a_screen_is_no_obstacle(nodes, installed, wanted, kept):
+    both = having(nodes["t4"], installed)
+    both = both.model_copy(update={"gpus": (*nodes["p100"].gpus[:1], *both.gpus)})
+    found = choose({"node-0": both}, DEBIAN_12, wanted, {"node-0": 2})
+    assert found.kept == kept
+    assert kept or (found.branch, found.open_module) == (580, ("node-0",))
+
+
+def test_a_gpu_that_was_asked_for_is_no_card_for_a_screen(nodes):
+    both = nodes["t4"].model_copy(update={"gpus": (*nodes["p100"].gpus[:1], *nodes["t4"].gpus)})
+    with pytest.raises(NoDriver, match=r"CUDA 13 has no code for node-0 \(Pascal\)"):
+        choose({"node-0": both}, DEBIAN_12, RECIPE, {"node-0": 3})
+    # Where one driver serves all, all have it.
+    found = choose({"node-0": both}, DEBIAN_12, Wanted(cuda=12), {"node-0": 2})
+    assert found.open_module == ()
