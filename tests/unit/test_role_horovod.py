@@ -3,7 +3,7 @@
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from support import machines, role_variables
+from support import by_path, machines, role_variables
 
 NODES = [{"name": "head-0", "slots": 0, "gpus": 0}, {"name": "node-0", "slots": 4, "gpus": 4}]
 
@@ -47,3 +47,21 @@ def test_what_is_simulated_is_so_in_a_run_of_the_role_alone(tmp_path):
     (tmp_path / "facts/id-0.json").write_text('{"simulated": null}')
     assert simulated(tmp_path) == ""
     assert simulated(tmp_path / "where nothing was collected") == ""
+
+
+def test_horovod_loads_the_driver_by_the_name_that_every_package_of_it_brings(
+    tmp_path, monkeypatch
+):
+    """Some Ubuntu hosts have no libcuda.so, only libcuda.so.1: collectives ended there."""
+    files = machines.ROOT / "roles/horovod/files"
+    build_wheel = by_path.load(files / "build_wheel.py", "build_wheel")
+    device = by_path.load(files / "gpubed-device", "gpubed_device_names")
+    name = "horovod/torch/cuda_util.cc"
+    mine = tuple(patch for patch in build_wheel.PATCHES if patch[0] == name)
+    monkeypatch.setattr(build_wheel, "PATCHES", mine)
+    source = tmp_path / name
+    source.parent.mkdir(parents=True)
+    # As Horovod 0.28.1 has it.
+    source.write_text('  cudalib = dlopen("libcuda.so", RTLD_LAZY);\n')
+    build_wheel.patch(tmp_path, 20)
+    assert source.read_text() == f'  cudalib = dlopen("{device.DRIVER}", RTLD_LAZY);\n'

@@ -44,6 +44,13 @@ PATCHES = (
         "  const size_type count_;\n",
         "  size_type count_;\n",
     ),
+    # The name without a number is for linkers, and not every driver's package brings it:
+    # without it no collective would start on a GPU.
+    (
+        "horovod/torch/cuda_util.cc",
+        'dlopen("libcuda.so", RTLD_LAZY)',
+        'dlopen("libcuda.so.1", RTLD_LAZY)',
+    ),
     # Debug symbols double the time of a build and its size.
     ("setup.py", "else 'RelWithDebInfo'", "else 'Release'"),
     # The nodes know each other's host keys; any other key is an impostor's.
