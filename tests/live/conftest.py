@@ -173,7 +173,7 @@ def live(login: Login, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liv
         "cloud": "live",
         "external_network": external.name,
         "flavor": flavors[0].name,
-        "access_from": ["192.0.2.0/24"],
+        "access_from": ["198.51.100.0/24"],
         "images": {"debian-12": os.environ.get("GPUBED_LIVE_IMAGE", "debian-12")},
         "shaping": "qos" if connection.network.find_extension("qos") else "none",
     }

@@ -104,7 +104,7 @@ def test_2_neutron_lets_in_only_what_was_asked_for(live: Live) -> None:
     sources = {
         (r["remote_ip_prefix"], r["port_range_min"], bool(r["remote_group_id"])) for r in rules
     }
-    assert sources == {("192.0.2.0/24", 22, False), (None, None, True)}
+    assert sources == {("198.51.100.0/24", 22, False), (None, None, True)}
 
 
 def test_2_no_credential_or_private_key_is_in_the_state(live: Live) -> None:
