@@ -106,7 +106,7 @@ def _link(link: dict[str, Any]) -> Check:
     least, most, measured = link["floor_bps"], link["ceiling_bps"], link["measured_bps"]
     reason = ""
     if least is None:
-        reason = "the node does not know the declared rate: gpubed configure --tags horovod"
+        reason = "the node does not know its rate: gpubed configure CLUSTER --tags horovod"
     elif measured < least:
         reason = "the link does not carry what the specification declares"
     elif most is not None and measured > most:
