@@ -257,6 +257,9 @@ def test_down_asks_for_the_data_and_may_keep_it(server, wall):
     wall.edit(lambda spec: spec["backend"].update(shared_folder="/proj/another"))
     kept = wall.json("down", "-y", "--keep-data", *wall.engine)["kept"]
     assert kept == [f"shared folder /proj/p/gpubed-{uuid}"]
+    # Without a node nobody can remove it: that is no success, and it is not forgotten.
+    again = wall.json("down", "-y", *wall.engine, rc=1)
+    assert again["survivors"] == [f"shared folder /proj/p/gpubed-{uuid}"]
     assert not [command for command in removals(server) if uuid in command]
     wall.edit(lambda spec: spec["backend"].update(shared_folder="/proj/p"))
     wall.json("up", "-y", *wall.engine)
