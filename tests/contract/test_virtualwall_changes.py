@@ -14,6 +14,7 @@ from support import changes
 from support.am import AmServer, Limits, Site
 from support.am.doors import Doors
 from support.cluster import Cluster
+from support.taint import taint
 from support.wall import backend
 
 pytestmark = pytest.mark.testbeds
@@ -228,6 +229,24 @@ def test_nodes_that_are_gone_have_no_time_left(server, wall):
     assert "left" not in done.stdout
     assert "gpubed run" not in done.stdout
     assert f"gpubed up {wall.name} puts it right" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "anew"),
+    [("node-1", set()), ("slice", {"node-0", "node-1"}), ("identity", set()), ("key", set())],
+)
+def test_a_forced_replacement_leaves_a_whole_cluster(server, wall, name, anew):
+    """`pulumi up --replace` and `pulumi state taint`: nobody asks the driver."""
+    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 2}]))
+    before = {row["name"]: row["id"] for row in wall.json("up", "-y", *wall.engine)["nodes"]}
+    taint(wall, name)
+    after = {row["name"]: row["id"] for row in wall.json("up", "-y", *wall.engine)["nodes"]}
+    assert {node for node in before if before[node] != after[node]} == anew
+    assert wall.json("plan", *wall.engine)["changes"] == []
+    found = wall.json("audit", *wall.engine)
+    assert (found["missing"], found["unrecorded"]) == ([], [])
+    assert len(server.slivers()) == 2
+    assert wall.node("node-1", "true") == ""
 
 
 def test_what_does_not_fit_is_told_with_the_clusters_name(wall):
