@@ -64,9 +64,10 @@ class VerificationFailed(GpubedError):
     def __init__(self, verification: Verification) -> None:
         failed = [check for check in verification.checks if check.result == "fail"]
         lines = "".join(f"\n  {c.id} {c.node}: {c.reason}" for c in failed)
+        name = verification.cluster
         super().__init__(
             f"{len(failed)} of {len(verification.checks)} checks failed:{lines}",
-            f"gpubed verify {verification.cluster}",
+            f"gpubed configure {name} applies all roles again, then: gpubed verify {name}",
         )
         self.verification = verification
 

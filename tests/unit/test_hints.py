@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from gpubed import cli, verify
+from gpubed import cli, handover, verify
 from gpubed.checks.context import Context
 from gpubed.cli import outline
 from gpubed.paths import Project
 from gpubed.verification import Check
-from support.samples import sample_allocation, sample_plan
+from support.samples import granted_cluster, sample_allocation, sample_plan
 
 ROOT = Path(__file__).parents[2]
 # In what becomes text: the name of a cluster, whatever it will be.
@@ -130,3 +131,20 @@ def test_a_check_names_the_cluster_that_was_verified(tmp_path, monkeypatch):
     cluster = Project(tmp_path).cluster("mine")
     [found] = verify.verify(cluster, plan, sample_allocation(plan)).checks
     assert found.reason == "gpubed configure mine --tags nccl"
+
+
+def test_a_verification_that_failed_leads_on(tmp_path, monkeypatch):
+    """By `up` to what applies the roles again, and by `verify` to the same, not to itself alone."""
+    cluster = granted_cluster(tmp_path)
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    said = Check(id="ssh.mesh", node="node-0", result="fail", reason="does not reach node-1")
+    monkeypatch.setattr(verify, "CHECKS", (lambda _: iter([said]),))
+    monkeypatch.setattr(Context, "simulated", frozenset())
+    plan = sample_plan()
+    with pytest.raises(verify.VerificationFailed) as failed:
+        handover.verify_cluster(cluster, plan, sample_allocation(plan))
+    way_on = "gpubed configure lab applies all roles again, then: gpubed verify lab"
+    assert failed.value.hint == way_on
+    done = CliRunner().invoke(cli.build(), ["verify", "lab"], standalone_mode=False)
+    assert done.return_value == 1
+    assert way_on in done.stderr
