@@ -6,6 +6,7 @@ use one cluster per engine, in this order.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -245,6 +246,38 @@ def test_a_forced_replacement_leaves_a_whole_cluster(server, wall, name, anew):
     assert wall.json("plan", *wall.engine)["changes"] == []
     found = wall.json("audit", *wall.engine)
     assert (found["missing"], found["unrecorded"]) == ([], [])
+    assert len(server.slivers()) == 2
+    assert wall.node("node-1", "true") == ""
+
+
+def test_a_lost_state_of_pulumi_is_taken_over(server, wall):
+    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 2}]))
+    before = [row["id"] for row in wall.json("up", "-y", *wall.engine)["nodes"]]
+    shutil.rmtree(wall.root / ".gpubed/pulumi")
+    assert [row["id"] for row in wall.json("up", *wall.engine)["nodes"]] == before
+    found = wall.json("audit", *wall.engine)
+    assert (found["missing"], found["unrecorded"], found["others"]) == ([], [], [])
+
+
+def test_nodes_that_let_in_a_lost_key_alone_are_asked_for_again(server, wall):
+    """Everything is lost, and the shared folder stays the cluster's."""
+    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 2}]))
+    before = {row["id"] for row in wall.json("up", "-y", *wall.engine)["nodes"]}
+    uuid = wall.json("audit", *wall.engine)["uuid"]
+    shutil.rmtree(wall.root / ".gpubed")
+    assert uuid in wall.call("up", *wall.engine, rc=2).stderr
+    said = wall.call("audit", *wall.engine).stdout
+    assert f"gpubed audit {wall.name} --adopt --uuid {uuid}" in said
+    adopt = ("audit", "--adopt", "--uuid", uuid)
+    said = wall.call(*adopt, *wall.engine, rc=2).stderr
+    assert "which is lost" in said
+    assert f"gpubed audit {wall.name} --adopt --uuid {uuid} -y" in said
+    wall.call(*adopt, "-y", *wall.engine)
+    assert not before & {row["id"] for row in wall.json("status")["nodes"]}
+    found = wall.json("audit", *wall.engine)
+    assert (found["uuid"], found["missing"], found["unrecorded"]) == (uuid, [], [])
+    assert found["others"] == []
+    assert not [command for command in removals(server) if uuid in command]
     assert len(server.slivers()) == 2
     assert wall.node("node-1", "true") == ""
 

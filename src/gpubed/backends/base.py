@@ -223,6 +223,7 @@ class Backend(ABC):
         simulates: Whether its nodes can pretend to have GPUs.
         removes_disks: Whether what is on a node's own disks goes with the node.
         leases: Whether it lends nodes for a time, and takes them back at its end.
+        exchanges_keys: Whether nodes can be let in with another key than they were made with.
         data_records: Files of a cluster's state by which `data_within` finds its data again.
     """
 
@@ -235,6 +236,7 @@ class Backend(ABC):
     simulates: bool = False
     removes_disks: bool = True
     leases: bool = False
+    exchanges_keys: bool = True
     data_records: frozenset[str] = frozenset()
 
     def require_engine(self, engine: str) -> None:

@@ -27,6 +27,7 @@ class VirtualWallBackend(Backend):
     name = "virtualwall"
     shared_storage = "nfs"
     leases = True
+    exchanges_keys = False
     data_records = frozenset({DATA_RECORD})
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
