@@ -7,6 +7,7 @@ Anything that is not a `GpubedError` is a bug and keeps its traceback.
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
 
@@ -74,3 +75,8 @@ class Locked(GpubedError):
     """Another run holds the cluster."""
 
     exit_code = 5
+
+
+def of_cluster(hint: str, cluster: str) -> str:
+    """Return a hint with a cluster's name for CLUSTER: who gave it may not know of the cluster."""
+    return re.sub(r"\bCLUSTER\b", cluster, hint)

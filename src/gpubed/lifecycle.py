@@ -358,6 +358,12 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
         stack = Stack(cluster, engine)
         stack.mend()
         uuid, backend = audits.owner(stack)
+        if backend is None and identities.kept(cluster):
+            raise GpubedError(
+                f"the data of {cluster.name} was kept, and its specification, which says where, "
+                "cannot be read",
+                f"gpubed check {cluster.name}",
+            )
         if backend:
             backend.require_engine(engine)
 
@@ -369,8 +375,8 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
             return [thing for thing in mine if not (keep_data and thing.data)]
 
         within = backend.data_within(cluster.name) if backend and keep_data else []
-        if backend and not keep_data:
-            backend.remove_data(cluster.name)
+        # Only through nodes, while there are some.
+        stays = backend.remove_data(cluster.name) if backend and not keep_data else []
         # What is not in the state may hold on to what is.
         removed = audits.remove_unrecorded(stack, transient=True)
         result = stack.destroy(_emit)
@@ -381,7 +387,7 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
         ]
         if backend:
             removed += audits.remove(backend, left())
-        survivors = [str(thing) for thing in left()]
+        survivors = [str(thing) for thing in (*left(), *stays)]
         there = existing()
         kept = [
             thing for thing in there if thing.uuid == uuid and thing.data and keep_data
@@ -389,7 +395,8 @@ def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) 
         if kept and uuid:
             identities.keep(cluster, uuid)
         if not survivors:
-            removed += _forget(cluster, {"runs", "uuid"} if kept else {"runs"})
+            records = {"uuid", *(backend.data_records if backend else ())} if kept else set()
+            removed += _forget(cluster, {"runs", *records})
         others = [thing for thing in there if thing.uuid != uuid]
     return Removal(removed, [str(thing) for thing in kept], survivors, others)
 

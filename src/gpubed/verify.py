@@ -24,7 +24,7 @@ from gpubed.checks import (
     throughput,
 )
 from gpubed.checks.context import CheckFunction, Context
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, of_cluster
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.progress import emit
@@ -64,9 +64,10 @@ class VerificationFailed(GpubedError):
     def __init__(self, verification: Verification) -> None:
         failed = [check for check in verification.checks if check.result == "fail"]
         lines = "".join(f"\n  {c.id} {c.node}: {c.reason}" for c in failed)
+        name = verification.cluster
         super().__init__(
             f"{len(failed)} of {len(verification.checks)} checks failed:{lines}",
-            f"gpubed verify {verification.cluster}",
+            f"gpubed configure {name} applies all roles again, then: gpubed verify {name}",
         )
         self.verification = verification
 
@@ -83,7 +84,7 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
         context = Context(cluster, plan, allocation, sessions)
         for check in CHECKS:
             for said in check(context):
-                result = _honest(said, context)
+                result = _named(_honest(said, context), cluster.name)
                 emit("check", **result.model_dump())
                 found.append(result)
     return Verification(
@@ -92,6 +93,11 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
         node_ids=tuple(node.id for node in allocation.nodes),
         checks=tuple(found),
     )
+
+
+def _named(check: Check, cluster: str) -> Check:
+    """Let the commands that a reason names be of this cluster."""
+    return check.model_copy(update={"reason": of_cluster(check.reason, cluster)})
 
 
 def _honest(check: Check, context: Context) -> Check:

@@ -19,6 +19,7 @@ import pytest
 
 from support import changes, own
 from support.cluster import Cluster
+from support.taint import taint
 
 pytestmark = [pytest.mark.testbeds, pytest.mark.docker]
 
@@ -288,6 +289,21 @@ def test_a_change_that_cannot_be_is_refused_before_anything_goes(ground, cluster
         ground.on_host("node-2", "sed -i /theirs/d /etc/gpubed/owner.json 2> /dev/null || true")
     assert "node-0" in said
     assert cluster.node("node-0", "true") == ""
+
+
+@pytest.mark.parametrize("name", ["node-1", "identity", "key", "configuration"])
+def test_a_forced_replacement_leaves_a_whole_cluster(ground, cluster, name):
+    """`pulumi up --replace` and `pulumi state taint`: nobody asks the driver."""
+    cluster.edit(lambda spec: hosts(spec, ground.host(0), ground.host(1)))
+    cluster.call("up", "-y", *cluster.engine)
+    before = {node: host for node, (_, host) in ground.there().items()}
+    taint(cluster, name)
+    cluster.call("up", "-y", *cluster.engine)
+    assert {node: host for node, (_, host) in ground.there().items()} == before
+    assert cluster.json("plan", *cluster.engine)["changes"] == []
+    found = cluster.json("audit", *cluster.engine)
+    assert (found["missing"], found["unrecorded"]) == ([], [])
+    assert [cluster.node(node, "true") for node in before] == [""] * 2
 
 
 def test_a_host_that_died_holds_nothing_up_once_the_specification_does_without_it(ground, cluster):

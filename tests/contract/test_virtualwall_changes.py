@@ -6,6 +6,7 @@ use one cluster per engine, in this order.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from support import changes
 from support.am import AmServer, Limits, Site
 from support.am.doors import Doors
 from support.cluster import Cluster
+from support.taint import taint
 from support.wall import backend
 
 pytestmark = pytest.mark.testbeds
@@ -230,6 +232,56 @@ def test_nodes_that_are_gone_have_no_time_left(server, wall):
     assert f"gpubed up {wall.name} puts it right" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "anew"),
+    [("node-1", set()), ("slice", {"node-0", "node-1"}), ("identity", set()), ("key", set())],
+)
+def test_a_forced_replacement_leaves_a_whole_cluster(server, wall, name, anew):
+    """`pulumi up --replace` and `pulumi state taint`: nobody asks the driver."""
+    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 2}]))
+    before = {row["name"]: row["id"] for row in wall.json("up", "-y", *wall.engine)["nodes"]}
+    taint(wall, name)
+    after = {row["name"]: row["id"] for row in wall.json("up", "-y", *wall.engine)["nodes"]}
+    assert {node for node in before if before[node] != after[node]} == anew
+    assert wall.json("plan", *wall.engine)["changes"] == []
+    found = wall.json("audit", *wall.engine)
+    assert (found["missing"], found["unrecorded"]) == ([], [])
+    assert len(server.slivers()) == 2
+    assert wall.node("node-1", "true") == ""
+
+
+def test_a_lost_state_of_pulumi_is_taken_over(server, wall):
+    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 2}]))
+    before = [row["id"] for row in wall.json("up", "-y", *wall.engine)["nodes"]]
+    shutil.rmtree(wall.root / ".gpubed/pulumi")
+    assert [row["id"] for row in wall.json("up", *wall.engine)["nodes"]] == before
+    found = wall.json("audit", *wall.engine)
+    assert (found["missing"], found["unrecorded"], found["others"]) == ([], [], [])
+
+
+def test_nodes_that_let_in_a_lost_key_alone_are_asked_for_again(server, wall):
+    """Everything is lost, and the shared folder stays the cluster's."""
+    wall.edit(lambda spec: spec.update(nodes=[{"name": "node", "count": 2}]))
+    before = {row["id"] for row in wall.json("up", "-y", *wall.engine)["nodes"]}
+    uuid = wall.json("audit", *wall.engine)["uuid"]
+    shutil.rmtree(wall.root / ".gpubed")
+    assert uuid in wall.call("up", *wall.engine, rc=2).stderr
+    said = wall.call("audit", *wall.engine).stdout
+    assert f"gpubed audit {wall.name} --adopt --uuid {uuid}" in said
+    adopt = ("audit", "--adopt", "--uuid", uuid)
+    said = wall.call(*adopt, *wall.engine, rc=2).stderr
+    assert "which is lost" in said
+    assert f"gpubed audit {wall.name} --adopt --uuid {uuid} -y" in said
+    wall.call(*adopt, "-y", *wall.engine)
+    assert not before & {row["id"] for row in wall.json("status")["nodes"]}
+    found = wall.json("audit", *wall.engine)
+    assert (found["uuid"], found["missing"], found["unrecorded"]) == (uuid, [], [])
+    assert found["others"] == []
+    assert not [command for command in removals(server) if uuid in command]
+    assert len(server.slivers()) == 2
+    assert wall.node("node-1", "true") == ""
+
+
 def test_what_does_not_fit_is_told_with_the_clusters_name(wall):
     def far_too_many(spec):
         spec["nodes"] = [{"name": "node", "count": 99}]
@@ -257,6 +309,9 @@ def test_down_asks_for_the_data_and_may_keep_it(server, wall):
     wall.edit(lambda spec: spec["backend"].update(shared_folder="/proj/another"))
     kept = wall.json("down", "-y", "--keep-data", *wall.engine)["kept"]
     assert kept == [f"shared folder /proj/p/gpubed-{uuid}"]
+    # Without a node nobody can remove it: that is no success, and it is not forgotten.
+    again = wall.json("down", "-y", *wall.engine, rc=1)
+    assert again["survivors"] == [f"shared folder /proj/p/gpubed-{uuid}"]
     assert not [command for command in removals(server) if uuid in command]
     wall.edit(lambda spec: spec["backend"].update(shared_folder="/proj/p"))
     wall.json("up", "-y", *wall.engine)

@@ -3,32 +3,16 @@
 Nobody asks the provider about a forced replacement, so that the order is the program's.
 """
 
-import json
-
 import docker as docker_client
 import pytest
 from docker.types import IPAMConfig, IPAMPool
+
+from support.taint import taint
 
 pytestmark = [pytest.mark.faults, pytest.mark.e2e, pytest.mark.docker]
 
 FILE = "/shared/results.txt"
 NODES = {"node-0", "node-1"}
-
-
-def taint(cluster, *names):
-    """Mark resources the way `pulumi state taint` does."""
-    (path,) = (cluster.root / ".gpubed").rglob(f"stacks/*/{cluster.name}.json")
-    document = json.loads(path.read_text())
-    resources = document["checkpoint"]["latest"]["resources"]
-    marked = [r for r in resources if r["custom"] and r["urn"].endswith(suffixes(names))]
-    assert len(marked) == len(names)
-    for resource in marked:
-        resource["taint"] = True
-    path.write_text(json.dumps({**document, "version": 4, "features": ["taint"]}))
-
-
-def suffixes(names):
-    return tuple(f"::{name}" for name in names)
 
 
 def ids(cluster):

@@ -1,7 +1,8 @@
-"""`up` interrupted while Ansible works on the nodes: over in seconds, and the next one goes on."""
+"""Verbs interrupted in each of their phases: over in seconds, and the next one goes on."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -9,25 +10,22 @@ import time
 import pytest
 
 from gpubed import runlock
+from support.cluster import labelled
 
 pytestmark = [pytest.mark.faults, pytest.mark.e2e, pytest.mark.docker]
 
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+MAKES_A_NODE = '"op": "create", "status": "started", "urn": ".*::node-1"'
+WORKS_ON_NODES = '"what": "host"'
+CHECKS = '"what": "check"'
 
-def works_on_nodes(events):
-    return events.exists() and '"what": "host"' in events.read_text()
 
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_it_ends_within_seconds_and_leaves_nobody(cluster, tmp_path, number):
-    port = 8900 + number
-    cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=port))
-    events = tmp_path / "events.jsonl"
+def interrupt(cluster, events, verb, sign, number):
+    """Start a verb, wait for the sign that it is in a phase, and interrupt it alone."""
     process = cluster.start(
-        *("up", cluster.name, "--events", str(events)),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        *verb, "--engine", "embedded", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    while process.poll() is None and not works_on_nodes(events):
+    while process.poll() is None and not (events.exists() and re.search(sign, events.read_text())):
         time.sleep(0.1)
     os.kill(process.pid, number)  # alone: its children learn of it from nobody else
     began = time.monotonic()
@@ -39,9 +37,47 @@ def test_it_ends_within_seconds_and_leaves_nobody(cluster, tmp_path, number):
     assert runlock.workers(cluster.state) == []
 
 
+@pytest.mark.parametrize("number", SIGNALS)
+def test_while_nodes_are_made(bare, tmp_path, number):
+    events = tmp_path / "events.jsonl"
+    up = ("up", bare.name, "--events", str(events))
+    interrupt(bare, events, up, MAKES_A_NODE, number)
+    bare.call("up")
+    assert [node["state"] for node in bare.json("status")["nodes"]] == ["ready"] * 2
+    found = bare.json("audit")
+    assert found["missing"] + found["unrecorded"] + found["interrupted"] == []
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_while_nodes_are_removed(bare, number):
+    bare.call("up")
+    log = bare.root / ".gpubed/pulumi" / f"down-{bare.name}.jsonl"
+    down = ("down", bare.name, "-y")
+    interrupt(bare, log, down, '"op": "delete", "status": "started"', number)
+    assert bare.json("down", "-y")["survivors"] == []
+    assert labelled(bare.name) == []
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_while_roles_are_applied(cluster, tmp_path, number):
+    port = 8900 + number
+    cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=port))
+    events = tmp_path / "events.jsonl"
+    up = ("up", cluster.name, "--events", str(events))
+    interrupt(cluster, events, up, WORKS_ON_NODES, number)
+
+
 def test_the_next_up_converges(cluster):
     status = cluster.json("up")
     assert f":{8900 + signal.SIGTERM}/" in status["services"][0]["url"]
     assert status["verification"]["failed"] == 0
     assert cluster.json("plan")["changes"] == []
     assert json.loads(cluster.call("audit", "--json").stdout)["interrupted"] == []
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_while_checks_are_made(cluster, tmp_path, number):
+    events = tmp_path / "events.jsonl"
+    up = ("up", cluster.name, "--verify", "--events", str(events))
+    interrupt(cluster, events, up, CHECKS, number)
+    assert cluster.json("verify")["verification"]["failed"] == 0

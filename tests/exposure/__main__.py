@@ -33,6 +33,12 @@ What is promised, and the tests behind it: [the threat model](../concepts/securi
 # Of OpenSSL's names; the older two are built into it for those who ask.
 PROTOCOLS = {"TLS 1.0": "-tls1", "TLS 1.1": "-tls1_1", "TLS 1.2": "-tls1_2", "TLS 1.3": "-tls1_3"}
 KINDS = {"kex": "key exchange", "key": "host key", "enc": "encryption", "mac": "integrity"}
+# What stays, and why: Debian 12's OpenSSH and paramiko have no newer one in common.
+_NO_OTHER = {
+    "warn: does not provide protection against post-quantum attacks": "; it stays: the only "
+    "better one that paramiko knows came with OpenSSH 9.9, and OpenSSH's clients choose one first"
+}
+KNOWN = {"curve25519-sha256": _NO_OTHER, "curve25519-sha256@libssh.org": _NO_OTHER}
 HEADERS = (
     "Strict-Transport-Security",
     "Content-Security-Policy",
@@ -86,17 +92,23 @@ def ssh(address: str) -> tuple[str, list[str]]:
     """Let ssh-audit judge a node's SSH server."""
     command = [str(BIN / "ssh-audit"), "--json", "--skip-rate-test", address]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = json.loads(done.stdout)
+    rows, wrong = judged(json.loads(done.stdout))
+    return section("SSH, as ssh-audit judges it", ("", "offered", "above *info*"), rows), wrong
+
+
+def judged(found: dict) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return what is offered with what is said of it, and what of that is not known here."""
     rows, wrong = [], []
     for kind, what in KINDS.items():
         for one in found[kind]:
-            notes = one.get("notes", {})
+            name, notes = one["algorithm"], one.get("notes", {})
             said = [
                 f"{level}: {text}" for level in ("fail", "warn") for text in notes.get(level, ())
             ]
-            rows.append((what, one["algorithm"], "; ".join(said)))
-            wrong += [f"SSH: {one['algorithm']}: {text}" for text in notes.get("fail", ())]
-    return section("SSH, as ssh-audit judges it", ("", "offered", "above *info*"), rows), wrong
+            why = KNOWN.get(name, {})
+            rows.append((what, name, "; ".join(f"{s}{why.get(s, '')}" for s in said)))
+            wrong += [f"SSH: {name}: {text}" for text in said if text not in why]
+    return rows, wrong
 
 
 def tls(address: str, port: int) -> tuple[str, list[str]]:

@@ -14,6 +14,7 @@ import pytest
 
 from live.conftest import NEEDED, Live
 from support import changes
+from support.taint import taint
 
 pytestmark = NEEDED
 
@@ -127,6 +128,51 @@ def test_a_change_that_cannot_be_is_refused_before_anything_goes(
     running: Live, change: str
 ) -> None:
     changes.refuse(running.cluster, lambda: servers(running), CHANGES[change])
+
+
+# One of each kind of resource that a cluster on OpenStack is made of.
+FORCED = [
+    *("HostKey::node-1", "Instance::node-1", "Port::node-1-control", "Port::node-1-experiment"),
+    *("Network::experiment", "Subnet::experiment", "Network::control", "Subnet::control"),
+    *("Router::router", "RouterInterface::router", "FloatingIp::door", "Keypair::keypair"),
+    *("SecGroup::nodes", "SecGroupRule::nodes-within", "ServerGroup::nodes"),
+    *("QosPolicy::experiment", "QosBandwidthLimitRule::experiment-egress"),
+    *("Volume::node-1-data-0", "VolumeAttach::node-1-data-0", "Network::external"),
+    *("Capacity::capacity", "Identity::identity", "Key::key", "Configuration::configuration"),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(running: Live) -> Live:
+    """A cluster that has all of them, as far as the cloud does."""
+    wanted: dict[str, Any] = {"anti_affinity": "soft"}
+    if running.connection.network.find_extension("qos"):
+        wanted["shaping"] = "qos"
+    if running.connection.has_service("block-storage"):
+        wanted["data_volumes"] = ["1 GiB"]
+    running.cluster.edit(options(**wanted))
+    running.cluster.edit(lambda spec: spec.update(networks={"experiment": {"rate": "200 Mbit/s"}}))
+    running.scale(2)
+    running.up("-y")
+    return running
+
+
+@pytest.mark.parametrize("resource", FORCED)
+def test_a_forced_replacement_leaves_a_whole_cluster(whole: Live, resource: str) -> None:
+    """`pulumi up --replace` and `pulumi state taint`: nobody asks the plugin."""
+    kind, backend = resource.split("::")[0], whole.cluster.spec["backend"]
+    if kind.startswith("Qos") and backend["shaping"] != "qos":
+        pytest.skip("this cloud shapes no ports")
+    if kind.startswith("Volume") and "data_volumes" not in backend:
+        pytest.skip("this cloud has no volumes")
+    taint(whole.cluster, resource)
+    whole.up("-y")
+    assert set(servers(whole)) == {"node-0", "node-1"}
+    assert whole.plan() == set()
+    found = whole.cluster.json("audit", "--engine", "cli")
+    assert found["missing"] == []
+    # A volume that was replaced keeps what is on it: `gpubed down` removes it.
+    assert {thing["kind"] for thing in found["unrecorded"]} <= {"volume"}
 
 
 def _make(running: Live, edit: Callable[[Spec], None], becomes: str) -> None:

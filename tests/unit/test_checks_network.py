@@ -42,6 +42,7 @@ def checks(monkeypatch):
         failures=(),
         gpus=0,
         experiment=None,
+        granted=True,
         hcas=(),
         simulated=None,
         slots=1,
@@ -49,14 +50,17 @@ def checks(monkeypatch):
         job=None,
     ):
         wanted = {"rate": "200 Mbit/s", **(experiment or {})}
-        plan = sample_plan(networks={"experiment": wanted})
+        plan = sample_plan(networks={} if experiment is False else {"experiment": wanted})
         allocation = sample_allocation(plan)
         head, *others = allocation.nodes
         workers = (node.model_copy(update={"gpus": gpus}) for node in others)
         nodes = (head.model_copy(update={"gpus": gpus * slots, "slots": slots}), *workers)
         allocation = allocation.model_copy(update={"nodes": nodes})
-        if experiment is False:
+        if granted is False:
             allocation = allocation.model_copy(update={"experiment": None})
+        elif granted is not True:
+            other = allocation.experiment.model_copy(update={"rate_bps": granted})
+            allocation = allocation.model_copy(update={"experiment": other})
         result = jobs.JobResult("allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures))
         monkeypatch.setattr(jobs, "run", job or (lambda *_: result))
         context = Context(SimpleNamespace(), plan, allocation, {})
@@ -115,6 +119,46 @@ def test_what_is_declared_fails_with_the_job_that_looks_for_it(verify):
     assert {id_: check.result for id_, check in found.items()} == dict.fromkeys(
         ("allreduce.busbw", "link.rate", "rdma.gpudirect"), "fail"
     )
+
+
+def test_a_network_that_is_declared_and_was_not_granted_is_a_failure(verify):
+    """The specification was changed, and nobody ran `up` since."""
+    found = verify({}, granted=False)
+    assert found["link.rate"].result == "fail"
+    assert found["link.rate"].reason == (
+        "200 Mbit/s are declared, and the cluster has no such network: gpubed up CLUSTER"
+    )
+
+
+def test_another_rate_than_the_declared_one_is_a_failure(verify):
+    """So it is where the one that was granted is kept to."""
+    check = verify({}, experiment={"rate": "100 Mbit/s"}, granted=200_000_000)["link.rate"]
+    assert check.result == "fail"
+    assert "100 Mbit/s are declared, and the cluster has 200 Mbit/s: gpubed up CLUSTER" in (
+        check.reason
+    )
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("granted", [True, False])
+@pytest.mark.parametrize("declared", [True, False])
+def test_packets_have_a_network_to_pass_where_one_is_declared(declared, granted, nodes):
+    plan = sample_plan(
+        nodes=[{"count": nodes}], networks={"experiment": {"rate": "1 Gbit/s"}} if declared else {}
+    )
+    allocation = sample_allocation(plan)
+    if not granted:
+        allocation = allocation.model_copy(update={"experiment": None})
+    session = SimpleNamespace(run=lambda *_, **__: SimpleNamespace(exit_code=0))
+    sessions = {node.name: session for node in allocation.nodes}
+    found = list(network.mtu(Context(SimpleNamespace(), plan, allocation, sessions)))
+    if not declared:
+        wanted = ["skip"]
+    elif not granted:
+        wanted = ["fail"]
+    else:
+        wanted = ["skip"] if nodes == 1 else ["pass"] * nodes
+    assert [check.result for check in found] == wanted
 
 
 def test_links_without_a_declared_rate_are_skipped(verify):

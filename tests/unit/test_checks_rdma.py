@@ -41,8 +41,10 @@ class FakeSession:
         return answers["device"], "", 0
 
 
-def found(collective=40_000, **answers):
-    plan = sample_plan(networks={"experiment": {"rate": "200 Mbit/s", "rdma": {}}})
+def found(collective=40_000, nodes=3, **answers):
+    plan = sample_plan(
+        nodes=[{"count": nodes}], networks={"experiment": {"rate": "200 Mbit/s", "rdma": {}}}
+    )
     allocation = sample_allocation(plan)
     sessions = {node.name: FakeSession(**answers) for node in allocation.nodes}
     context = Context(SimpleNamespace(), plan, allocation, sessions)
@@ -74,6 +76,15 @@ def test_all_steps_pass_where_counters_agree():
             "rdma.collective",
         )
     }
+
+
+@pytest.mark.parametrize(("device", "result"), [("rxe0", "pass"), ("", "fail")])
+def test_one_node_alone_needs_its_device_too(device, result):
+    rows = found(nodes=1, device=device)
+    assert [(id_, result) for id_, _, result, _ in rows] == [
+        ("rdma.device", result),
+        *((id_, "skip") for id_ in rdma._IDS[1:]),
+    ]
 
 
 def test_right_sums_over_tcp_are_a_failure():

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +73,22 @@ def test_nor_is_one_that_changes_while_it_is_looked_at(program, monkeypatch, the
 def test_a_wheel_for_another_python_does_not_count(program, monkeypatch, there):
     there[1].rename(there[1].with_name("toy-1.0-cp27-cp27m-win32.whl"))
     assert fetch(program, monkeypatch, there) == ["toy==1.0"]
+
+
+def test_a_link_of_others_leads_nowhere(program, monkeypatch, there, tmp_path):
+    """What is downloaded is added to the store; pip is a STAND-IN."""
+    lock, kept, out = there
+    victim, wheel = tmp_path / "authorized_keys", kept.read_bytes()
+    victim.write_text("mine")
+    kept.unlink()
+    (kept.parent / f".{NAME}").symlink_to(victim)
+
+    def download(command, **_):
+        (Path(command[command.index("--dest") + 1]) / NAME).write_bytes(wheel)
+
+    monkeypatch.setattr(program.subprocess, "run", download)
+    monkeypatch.setattr("sys.argv", ["fetch_wheels", lock, kept.parents[1], out])
+    program.main()
+    assert victim.read_text() == "mine"
+    assert kept.read_bytes() == wheel
+    assert (out / NAME).read_bytes() == wheel

@@ -7,6 +7,7 @@ from typing import Any
 
 import pulumi
 import pytest
+from pulumi.runtime.mocks import MockMonitor
 
 from gpubed.backends.local.component import Cluster
 from support.declared import UUID, declare, mocked
@@ -25,6 +26,7 @@ class Mocks(pulumi.runtime.Mocks):
 
     def __init__(self) -> None:
         self.made: dict[str, dict[str, Any]] = {}
+        self.retained: set[str] = set()
 
     def new_resource(
         self, args: pulumi.runtime.MockResourceArgs
@@ -45,10 +47,25 @@ class Mocks(pulumi.runtime.Mocks):
         return {}, None
 
 
+class Monitor(MockMonitor):
+    """Remembers what is never to be deleted: mocks are not told."""
+
+    def RegisterResource(self, request: Any) -> Any:  # noqa: N802
+        if request.retainOnDelete:
+            self.mocks.retained.add(request.name)
+        return super().RegisterResource(request)
+
+
 @pytest.fixture
 def mocks() -> Iterator[Mocks]:
-    with mocked(Mocks()) as mocks:
+    answers = Mocks()
+    with mocked(answers, Monitor(answers)) as mocks:
         yield mocks
+
+
+def test_no_engine_ever_deletes_the_shared_volume(mocks: Mocks) -> None:
+    declare(Cluster, DATA)
+    assert mocks.retained == {"shared"}
 
 
 def test_allocation_has_all_nodes_head_first(mocks: Mocks) -> None:

@@ -50,6 +50,7 @@ class Declared:
     depends_on: list[str]
     delete_before_replace: bool
     replace_on_changes: list[str]
+    retained: bool
 
     @property
     def kind(self) -> str:
@@ -105,6 +106,7 @@ class Monitor(MockMonitor):
                     [_kind_and_name(urn) for urn in request.dependencies],
                     request.deleteBeforeReplaceDefined and request.deleteBeforeReplace,
                     list(request.replaceOnChanges),
+                    request.retainOnDelete,
                 )
             )
         return answer
@@ -305,6 +307,11 @@ class TestServers:
         assert sizes == {"big-0-data-0": 94, "big-0-data-1": 1}  # never less than asked for
         for attached in cloud.all("VolumeAttach").values():
             assert attached.inputs["instanceId"] == "id of Instance big-0"
+
+    def test_no_engine_ever_deletes_a_data_volume(self, cloud: Cloud) -> None:
+        declare(component.Cluster, document(data_volumes=["1 GiB"]))
+        assert {m.kind for m in cloud.made if m.retained} == {"Volume"}
+        assert all(volume.retained for volume in cloud.all("Volume").values())
 
     def test_images_may_have_another_name_in_the_cloud(self, cloud: Cloud) -> None:
         declare(component.Cluster, document(images={"debian-12": "Debian 12 bookworm"}))

@@ -97,6 +97,8 @@ def test_nothing_that_is_kept_in_the_state_is_secret(mocks, allocation):
         ({"duration": 1.0}, [], []),
         ({"groups": {}}, [], ["groups"]),
         ({"public_key": "other"}, ["public_key"], []),
+        # What a preview shows where the cluster's identity or key is replaced by force.
+        ({"uuid": pulumi.output.UNKNOWN}, ["uuid"], []),
         ({"public_key": pulumi.output.UNKNOWN}, ["public_key"], []),
     ],
 )

@@ -74,7 +74,10 @@ def download(lines: list[str], store: Path, out: Path) -> None:
             folder = store / sha256(wheel)
             folder.mkdir(parents=True, exist_ok=True)
             partial = folder / f".{wheel.name}"
-            shutil.copyfile(wheel, partial)
+            # Somebody else's link, perhaps: a new file is written through none.
+            partial.unlink(missing_ok=True)
+            with wheel.open("rb") as source, partial.open("xb") as target:
+                shutil.copyfileobj(source, target)
             partial.rename(folder / wheel.name)
             wheel.rename(out / wheel.name)
 

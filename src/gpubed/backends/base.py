@@ -223,6 +223,8 @@ class Backend(ABC):
         simulates: Whether its nodes can pretend to have GPUs.
         removes_disks: Whether what is on a node's own disks goes with the node.
         leases: Whether it lends nodes for a time, and takes them back at its end.
+        exchanges_keys: Whether nodes can be let in with another key than they were made with.
+        data_records: Files of a cluster's state by which `data_within` finds its data again.
     """
 
     name: str
@@ -234,6 +236,8 @@ class Backend(ABC):
     simulates: bool = False
     removes_disks: bool = True
     leases: bool = False
+    exchanges_keys: bool = True
+    data_records: frozenset[str] = frozenset()
 
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot make the testbed's resources.
@@ -305,12 +309,12 @@ class Backend(ABC):
         """Return data that outlives nodes and that only they can reach."""
         return []
 
-    def remove_data(self, cluster: str) -> None:
-        """Remove what `data_within` names.
+    def remove_data(self, cluster: str) -> list[Existing]:
+        """Remove what `data_within` names; return what of it stays.
 
         Asked for by `gpubed down` alone, before anything else goes, and not if data is to stay.
         """
-        return
+        return []
 
     def faults(self, cluster: str) -> list[Fault]:
         """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""

@@ -30,7 +30,8 @@ def hardware(context: Context) -> Iterator[Check]:
     """Ask each node what it is made of; nobody had to type it."""
     for node in context.allocation.nodes:
         facts = context.facts[node.name]
-        reason = "" if facts else "gpubed-facts does not answer: gpubed configure --tags hardware"
+        repair = "gpubed configure CLUSTER --tags hardware"
+        reason = "" if facts else f"gpubed-facts does not answer: {repair}"
         unknown = [gpu for gpu in facts.gpus if gpu.generation is None] if facts else []
         if unknown:
             reason = f"unknown GPUs: {', '.join(gpu.title for gpu in unknown)}"

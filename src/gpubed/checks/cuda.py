@@ -108,7 +108,7 @@ def _interface(node: Node, said: str) -> Check:
     wanted = str(node.experiment_address or node.control_address)
     right = chosen is not None and chosen[2] == wanted
     why = "NCCL finds no interface" if chosen is None else "NCCL takes another network"
-    repair = f"gpubed configure, or see /etc/nccl.conf on {node.name}"
+    repair = f"gpubed configure CLUSTER --tags nccl, or see /etc/nccl.conf on {node.name}"
     return Check(
         id="nccl.interface",
         node=node.name,

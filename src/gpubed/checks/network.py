@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpubed import jobs
-from gpubed.allocation import Node
+from gpubed.allocation import Network, Node
 from gpubed.checks.context import Context
 from gpubed.errors import GpubedError
+from gpubed.plan import NetworkPlan
 from gpubed.ssh import SSH
 from gpubed.units import format_rate
 from gpubed.verification import Check
@@ -23,6 +24,10 @@ _NEAR = ("PIX", "PXB")
 def mtu(context: Context) -> Iterator[Check]:
     """Packets of the declared size pass unfragmented between neighbours."""
     network, nodes = context.allocation.experiment, context.allocation.nodes
+    declared = context.plan.experiment
+    if declared and (reason := _other(_size(declared), _size(network) if network else None)):
+        yield Check(id="network.mtu", result="fail", reason=reason)
+        return
     if network is None or len(nodes) < 2:
         why = "there is no experiment network" if network is None else "there is only one node"
         yield Check(id="network.mtu", result="skip", reason=why)
@@ -60,7 +65,10 @@ def links_and_collective(context: Context) -> Iterator[Check]:
         if not node.slots
     )
     if reason := _why_not(context):
-        yield from (Check(id=id_, result="skip", reason=reason) for id_ in _IDS)
+        other = {"link.rate": _other_rate(context)}
+        for id_ in _IDS:
+            wrong = other.get(id_)
+            yield Check(id=id_, result="fail" if wrong else "skip", reason=wrong or reason)
         return
     try:
         found = _measured(context)
@@ -91,22 +99,48 @@ def _why_not(context: Context) -> str:
 
 
 def _links(context: Context, found: Sequence[dict[str, Any]]) -> Iterator[Check]:
-    network = context.allocation.experiment
-    if network is None or network.rate_bps is None:
+    declared = context.plan.experiment
+    if declared is None:
         yield Check(id="link.rate", result="skip", reason="no link has a declared rate")
+        return
+    if reason := _other_rate(context):
+        yield Check(id="link.rate", result="fail", reason=reason)
         return
     for link in found:
         yield _link(link)
     if not found:
-        why = f"{format_rate(network.rate_bps)} are declared, and no link was measured"
+        why = f"{_rate(declared)} are declared, and no link was measured"
         yield Check(id="link.rate", result="fail", reason=why)
+
+
+def _other_rate(context: Context) -> str:
+    declared, network = context.plan.experiment, context.allocation.experiment
+    if declared is None:
+        return ""
+    return _other(_rate(declared), _rate(network) if network else None)
+
+
+def _other(declared: str, granted: str | None) -> str:
+    """Say that a network is not the declared one, as before the next `up`; empty where it is."""
+    if declared == granted:
+        return ""
+    has = granted or "no such network"
+    return f"{declared} are declared, and the cluster has {has}: gpubed up CLUSTER"
+
+
+def _rate(network: Network | NetworkPlan) -> str:
+    return format_rate(network.rate_bps or 0)
+
+
+def _size(network: Network | NetworkPlan) -> str:
+    return f"packets of {network.mtu} bytes"
 
 
 def _link(link: dict[str, Any]) -> Check:
     least, most, measured = link["floor_bps"], link["ceiling_bps"], link["measured_bps"]
     reason = ""
     if least is None:
-        reason = "the node does not know the declared rate: gpubed configure --tags horovod"
+        reason = "the node does not know its rate: gpubed configure CLUSTER --tags horovod"
     elif measured < least:
         reason = "the link does not carry what the specification declares"
     elif most is not None and measured > most:

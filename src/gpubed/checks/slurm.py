@@ -59,7 +59,8 @@ def _munge(context: Context) -> Iterator[Check]:
 
     for node, refusal in context.on_each(decode):
         reason = (
-            f"a credential of {head} is refused ({refusal}): key or clock differ; gpubed configure"
+            f"a credential of {head} is refused ({refusal}): key or clock differ; "
+            "gpubed configure CLUSTER --tags slurm"
         )
         yield Check(
             id="slurm.munge",

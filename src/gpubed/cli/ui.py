@@ -7,7 +7,6 @@ is plain status lines and a question answers itself with its default.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,8 @@ import rich.box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from gpubed import errors
 
 _MARK = {
     "pass": "[green]✓[/]",
@@ -101,7 +102,7 @@ class UI:
 
     def filled(self, hint: str) -> str:
         """Return a hint with the cluster's name."""
-        return re.sub(r"\bCLUSTER\b", UI.cluster, hint)
+        return errors.of_cluster(hint, UI.cluster)
 
     def confirm(self, question: str, *, yes: bool, default: bool) -> bool:
         """Ask, unless `yes` was given or nobody is there to answer."""

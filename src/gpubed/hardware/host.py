@@ -190,7 +190,7 @@ def _unsigned(host: GpuHost) -> str:
 
 
 def _enrolment(module: Module) -> str:
-    built = "" if module.key else "let gpubed up build the driver, which makes a key, and "
+    built = "" if module.key else "let gpubed up CLUSTER build the driver, which makes a key, and "
     return (
         f"switch Secure Boot off in the firmware, or {built}enrol the key of DKMS: sudo apt-get"
         f" install mokutil && sudo mokutil --import {module.key or '/var/lib/dkms/mok.pub'}; then"

@@ -182,7 +182,7 @@ def restore(tag: str) -> None:
             return
     raise GpubedError(
         f"the node image {tag} is gone, and this version of gpubed builds another one",
-        "gpubed down the cluster, then gpubed up again",
+        "gpubed down CLUSTER, then gpubed up CLUSTER",
     )
 
 

@@ -22,6 +22,7 @@ class OpenStackBackend(Backend):
 
     name = "openstack"
     engine_required = "cli"
+    exchanges_keys = False
     native = frozenset(labels.TYPES.values())
 
     def check(self, spec: ClusterSpec) -> list[Problem]:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from gpubed.plan import ClusterPlan
     from gpubed.spec import ClusterSpec
 
+DATA_RECORD = "shared_folder.json"
+"""Where a cluster's state says which part of the testbed's folder is the cluster's."""
+
 
 class VirtualWallBackend(Backend):
     """Nodes that an aggregate manager grants."""
@@ -24,6 +27,8 @@ class VirtualWallBackend(Backend):
     name = "virtualwall"
     shared_storage = "nfs"
     leases = True
+    exchanges_keys = False
+    data_records = frozenset({DATA_RECORD})
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what the testbed cannot do."""
@@ -81,11 +86,11 @@ class VirtualWallBackend(Backend):
 
         return shared.existing(cluster)
 
-    def remove_data(self, cluster: str) -> None:
+    def remove_data(self, cluster: str) -> list[Existing]:
         """Remove that part, through a node."""
         from gpubed.backends.virtualwall import shared
 
-        shared.remove(cluster)
+        return shared.remove(cluster)
 
     def lease(self, spec: ClusterSpec, allocation: Allocation) -> Lease:
         """Ask when the first of slice and slivers ends."""

@@ -14,13 +14,13 @@ from gpubed import spec as specs
 from gpubed.allocation import Node
 from gpubed.backends.base import Existing
 from gpubed.backends.virtualwall import acquaintance, journal
+from gpubed.backends.virtualwall.backend import DATA_RECORD
 from gpubed.backends.virtualwall.config import Config
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths, Project
 from gpubed.spec import ClusterSpec
 from gpubed.ssh import SSH
 
-_FILE = "shared_folder.json"
 _REMOVE_S = 600.0
 
 
@@ -50,21 +50,21 @@ def part(folder_: str, uuid: str) -> str:
 def note(cluster: ClusterPaths, uuid: str, folder_: str, path: str) -> None:
     """Write down that nodes have a part of the folder."""
     had = _Part(uuid=uuid, folder=folder_, path=path)
-    files.write(cluster.state / _FILE, had.model_dump_json().encode())
+    files.write(cluster.state / DATA_RECORD, had.model_dump_json().encode())
 
 
 def existing(cluster: str) -> list[Existing]:
     """Return the cluster's part, if it has one."""
     had = _noted(Project.find().cluster(cluster))
-    return [Existing("shared folder", had.folder, had.folder, had.uuid, data=True)] if had else []
+    return [_existing(had)] if had else []
 
 
-def remove(cluster: str) -> None:
-    """Remove a cluster's part; where no node answers any more, say what stays."""
+def remove(cluster: str) -> list[Existing]:
+    """Remove a cluster's part; where no node answers any more, say and return what stays."""
     paths = Project.find().cluster(cluster)
     had = _noted(paths)
     if had is None:
-        return
+        return []
     why = "there is no node through which it could be reached"
     for name, met in acquaintance.everyone(paths):
         door = Node.model_validate({"name": name, "group": "", "role": "head", **met})
@@ -75,16 +75,25 @@ def remove(cluster: str) -> None:
         except GpubedError as error:
             why = error.message
         else:
-            (paths.state / _FILE).unlink(missing_ok=True)
-            return
-    progress.emit("note", message=f"{had.folder} stays on the testbed: {why}")
+            (paths.state / DATA_RECORD).unlink(missing_ok=True)
+            return []
+    again = f"gpubed up {cluster}, then gpubed down {cluster}, removes it"
+    progress.emit("note", message=f"{had.folder} stays on the testbed: {why}; {again}")
+    return [_existing(had)]
+
+
+def _existing(had: _Part) -> Existing:
+    return Existing("shared folder", had.folder, had.folder, had.uuid, data=True)
 
 
 def _noted(cluster: ClusterPaths) -> _Part | None:
     try:
-        return reading.file(cluster.state / _FILE).json(_Part)
+        return reading.file(cluster.state / DATA_RECORD).json(_Part)
     except reading.Unreadable:
-        return _unnoted(cluster)
+        had = _unnoted(cluster)
+        if had:  # what it is known by may go before it does
+            note(cluster, had.uuid, had.folder, had.path)
+        return had
 
 
 def _unnoted(cluster: ClusterPaths) -> _Part | None:

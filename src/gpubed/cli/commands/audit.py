@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpubed import audit as audits
-from gpubed import identities, lifecycle, runlock, stack
+from gpubed import identities, lifecycle, runlock, secret, stack
 from gpubed.backends.base import Existing
 from gpubed.cli import approval
 from gpubed.cli.display import Display
@@ -45,7 +45,7 @@ def command(
     found = audits.audit(driven)
     if adopt and (uuid or not found.clean):
         if uuid:
-            _take_over(paths, found, uuid)
+            _take_over(ui, paths, driven, found, uuid, yes)
         _adopt(ui, paths, driven, yes)
         found = audits.audit(driven)
     removed: list[str] = []
@@ -57,8 +57,13 @@ def command(
     return 0 if found.clean else 1
 
 
-def _take_over(paths: ClusterPaths, found: audits.Audit, uuid: str) -> None:
-    """Let the next `up` make the cluster with a UUID that exists on the testbed."""
+def _take_over(
+    ui: UI, paths: ClusterPaths, driven: stack.Stack, found: audits.Audit, uuid: str, yes: bool
+) -> None:
+    """Let the next `up` make the cluster with a UUID that exists on the testbed.
+
+    Nodes that nobody can get into any more are given back, and asked for again.
+    """
     if found.uuid not in (None, uuid):
         raise UsageError(
             f"{paths.name} has a state, and in it the uuid {found.uuid}",
@@ -66,7 +71,22 @@ def _take_over(paths: ClusterPaths, found: audits.Audit, uuid: str) -> None:
         )
     if uuid not in {thing.uuid for thing in found.others}:
         raise UsageError(f"nothing carries the uuid {uuid}", f"gpubed audit {paths.name}")
-    identities.keep(paths, uuid)
+    _, backend = audits.owner(driven)
+    if backend is None or backend.exchanges_keys or secret.public_key(paths.private_key):
+        identities.keep(paths, uuid)
+        return
+    lost = [e for e in found.others if e.uuid == uuid and not e.data]
+    said = f"nodes let in the key {paths.private_key} alone, which is lost"
+    listed = ", ".join(map(str, lost))
+    if not ui.confirm(f"{said}: give back and ask again for {listed}?", yes=yes, default=False):
+        raise UsageError(
+            f"not confirmed, so nothing was changed: {said}",
+            f"put it there, or ask for new nodes: gpubed audit {paths.name} --adopt "
+            f"--uuid {uuid} -y",
+        )
+    with runlock.hold(paths.state, "audit"):
+        identities.keep(paths, uuid)  # data that is elsewhere is found again by it
+        audits.remove(backend, lost)
 
 
 def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool) -> None:

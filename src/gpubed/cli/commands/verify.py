@@ -35,12 +35,14 @@ def command(cluster: Cluster, report_to: GpuReport = None, as_json: Json = False
         found = gpu_report.of_cluster(paths, granted)
         gpu_report.write(report_to, found)
         ui.say(gpu_report.described(found, report_to))
-    display = Display(ui)
+    display, way_on = Display(ui), ""
     with lifecycle.event_file(paths, "verify", None) as path, display.following(path):
         try:
             result = handover.verify_cluster(paths, wanted, granted)
         except VerificationFailed as failed:
-            result = failed.verification
+            result, way_on = failed.verification, failed.hint or ""
     ui.document("verify", {"verification": result.summary()})
     report.verification(ui, result.summary(), whole=True)
+    if way_on:
+        ui.note(f"→ {way_on}")
     return result.exit_code

@@ -1,0 +1,75 @@
+"""The testbed's shared folder: a part of it that stays is not forgotten. No testbed here."""
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gpubed import cli, identities
+from gpubed.backends.virtualwall import backend as virtualwall
+from gpubed.backends.virtualwall import shared
+from gpubed.paths import Project
+
+UUID = "6f0c0000-0000-4000-8000-000000000000"
+PART = f"/proj/p/gpubed-{UUID}"
+SPEC = {
+    "version": 1,
+    "backend": {
+        "type": "virtualwall",
+        "aggregate": {"url": "https://am.example", "urn": "urn:publicid:IDN+am+authority+cm"},
+        "authority": {"slices": "https://sa.example", "members": "https://ma.example"},
+        "project": "p",
+        "login": "/alice.pem",
+        "shared_folder": "/proj/p",
+        "hardware": {"node": {"type": "pcgen05"}},
+    },
+    "nodes": [{"name": "node", "count": 1}],
+    "storage": {"shared": {"provider": "volume"}},
+}
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A cluster whose nodes are gone, and whose data was kept."""
+    paths = Project(tmp_path).cluster("wall")
+    for folder in (paths.spec.parent, paths.state):
+        folder.mkdir(parents=True)
+    paths.spec.write_text(yaml.safe_dump(SPEC))
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    # STAND-IN for the testbed: nothing of the cluster is there.
+    monkeypatch.setattr(virtualwall.VirtualWallBackend, "existing", lambda *_: [])
+    identities.keep(paths, UUID)
+    shared.note(paths, UUID, PART, "/shared")
+    return paths
+
+
+def down(*words):
+    return CliRunner().invoke(
+        cli.build(), ["down", "wall", "--engine", "embedded", *words], standalone_mode=False
+    )
+
+
+def test_data_that_was_kept_is_known_to_the_next_down(kept):
+    done = down("--keep-data", "-y")
+    assert done.return_value == 0, done.exception
+    assert f"kept shared folder {PART}" in done.stdout
+    assert [thing.name for thing in shared.existing("wall")] == [PART]
+    assert identities.kept(kept) == UUID
+
+
+def test_data_that_no_node_reaches_is_no_success_and_not_forgotten(kept):
+    done = down("-y")
+    assert done.return_value == 1, done.exception
+    assert f"STILL THERE: shared folder {PART}" in done.stdout
+    assert [thing.name for thing in shared.existing("wall")] == [PART]
+    assert identities.kept(kept) == UUID
+
+
+def test_a_specification_with_errors_lets_nothing_be_forgotten(kept):
+    """It alone says by now on which testbed the data is."""
+    kept.spec.write_text("nodes: none yet")
+    done = down("-y")
+    assert "the data of wall was kept, and its specification, which says where" in (
+        done.exception.message
+    )
+    assert done.exception.hint == "gpubed check wall"
+    assert identities.kept(kept) == UUID
