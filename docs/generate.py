@@ -31,6 +31,7 @@ def pages() -> dict[str, str]:
         "role-tests.md": MARK + role_tests() + "\n",
         "gpu.md": MARK + gpus(),
         "changes.md": MARK + "\n".join(changes()) + "\n",
+        "performance.md": MARK + performance(),
     }
 
 
@@ -39,6 +40,13 @@ def role_tests() -> str:
     matrix = runpy.run_path(str(REFERENCE.parents[1] / "tests" / "molecule" / "matrix.py"))
     table: str = matrix["Outcomes"](matrix["RESULTS"]).table()
     return table
+
+
+def performance() -> str:
+    """Say how long clusters of different sizes took."""
+    path = REFERENCE.parents[1] / "tests" / "support" / "sizes.py"
+    section: str = runpy.run_path(str(path))["section"]()
+    return f"# How long it takes\n\n{section}"
 
 
 def changes() -> Iterator[str]:

@@ -1,0 +1,68 @@
+"""How long clusters of different sizes take: kept in a file, shown as a table."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+SIZES = (1, 2, 3, 10)
+STEPS = ("up", "verify", "digits", "allreduce", "down")
+BASE = 3  # what the others are a multiple of
+KEPT = Path(__file__).parents[1] / "e2e" / "sizes.json"
+HEAD = """## Clusters of 1 to 10 nodes
+
+Containers of this project's local backend, brought up, verified, used for both example jobs and
+removed, one cluster after the other, caches warm: `make test-sizes`. In brackets: how many times
+what {base} nodes took in the same run.
+
+"""
+
+Seconds = dict[int, dict[str, float]]
+
+
+def machine() -> str:
+    """Name what the figures depend on, not the machine itself."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} CPUs, {memory:.0f} GiB"
+
+
+def keep(measured: Seconds, **about: Any) -> None:
+    """Write the figures of a whole run down, with what they were measured on."""
+    seconds = {str(size): steps for size, steps in measured.items()}
+    KEPT.write_text(
+        json.dumps({"machine": machine(), **about, "seconds": seconds}, indent=1) + "\n"
+    )
+
+
+def section() -> str:
+    """Return what is kept, as a section of a page."""
+    head = HEAD.format(base=BASE)
+    if not KEPT.exists():
+        return head + "Not measured yet.\n"
+    kept = json.loads(KEPT.read_text())
+    measured = {int(size): steps for size, steps in kept["seconds"].items()}
+    about = f"Measured {kept['date']} on {kept['machine']}, load {kept['load']} at the start; "
+    return f"{head}{about}each node has {kept['node']}.\n\n{table(measured)}\n"
+
+
+def table(measured: Seconds) -> str:
+    """Return a row per size and a column per step, with ratios where the base is known."""
+    lines = [f"| nodes | {' | '.join(STEPS)} | all |", "| --- " * (len(STEPS) + 2) + "|"]
+    base = _with_sum(measured.get(BASE, {}))
+    for size, steps in sorted(measured.items()):
+        cells = [_cell(seconds, base.get(step)) for step, seconds in _with_sum(steps).items()]
+        lines.append(f"| {size} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _with_sum(steps: dict[str, float]) -> dict[str, float | None]:
+    found: dict[str, float | None] = {step: steps.get(step) for step in STEPS}
+    return {**found, "all": sum(steps.values()) if None not in found.values() else None}
+
+
+def _cell(seconds: float | None, base: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds:.0f} s" + (f" ({seconds / base:.1f})" if base else "")
