@@ -1,6 +1,7 @@
 """What the command line prints is what it was told to print."""
 
 import pytest
+from rich.console import Console
 
 from gpubed.cli.ui import UI
 
@@ -18,3 +19,37 @@ def test_an_address_or_fingerprint_stays_as_it_is(capsys, how):
         getattr(ui, how)(ADDRESS)
     said = capsys.readouterr()
     assert ADDRESS in said.out + said.err
+
+
+SENTENCE = (
+    "node-1 presents a key that is not its own, so that nobody logged in to https://" + "a" * 50
+)
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """A terminal of 40 columns."""
+    ui = UI()
+    terminal = {"force_terminal": True, "width": 40, "color_system": None}
+    ui.err = Console(stderr=True, soft_wrap=True, **terminal)
+    return ui
+
+
+@pytest.mark.parametrize("how", ["note", "error"])
+def test_on_a_terminal_lines_break_at_words_and_words_stay_whole(capsys, narrow, how):
+    getattr(narrow, how)(SENTENCE)
+    lines = capsys.readouterr().err.splitlines()
+    assert all(len(line) <= 40 for line in lines[:-1])
+    assert lines[-1].strip() == "https://" + "a" * 50
+    assert " ".join(line.strip() for line in lines).endswith(SENTENCE)
+
+
+def test_elsewhere_a_line_stays_one(capsys):
+    UI().note(SENTENCE)
+    assert capsys.readouterr().err == SENTENCE + "\n"
+
+
+def test_a_command_to_be_copied_stays_whole(capsys, narrow):
+    command = "gpubed audit lab --adopt --uuid 5b90f46f-0000-0000-0000-000000000000"
+    narrow.error("it is somebody else's", command)
+    assert f"  → {command}\n" in capsys.readouterr().err

@@ -47,7 +47,8 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
     if document["state"] != "ready":
         return
     ui.say(
-        f"next: gpubed open {name} --print    gpubed run {name} digits    gpubed ssh {name} head"
+        f"next: gpubed open {name} --print    gpubed run {name} digits    gpubed ssh {name} head",
+        whole=True,
     )
 
 
@@ -64,11 +65,13 @@ def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
     for row in (row for row in document["nodes"] if row["reason"]):
         if row["state"] == condition.FULL:
             ui.mark("fail", f"{row['name']}: {row['reason']}")
-            ui.say(condition.free(name, row["name"]))
+            ui.say(condition.free(name, row["name"]), whole=True)
             continue
         ui.mark("fail", f"{row['name']} is {row['state']}, so jobs leave it out: {row['reason']}")
         if row["state"] == "quarantined":
-            ui.say(f"when it is repaired: gpubed health {name} --requalify {row['name']}")
+            ui.say(
+                f"when it is repaired: gpubed health {name} --requalify {row['name']}", whole=True
+            )
     for failure in document["failed"]:
         ui.mark("fail", f"{failure['node']} is left out: {failure['reason']}")
     others = [row for row in document["nodes"] if row["state"] != "ready" and not row["reason"]]

@@ -1,7 +1,8 @@
 """The only module that writes to a terminal.
 
 Data goes to stdout, progress and messages to stderr. Without a terminal, progress
-is plain status lines and a question answers itself with its default.
+is plain status lines and a question answers itself with its default. Lines break at
+words on a terminal, and nowhere else: programs read them as they are.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from textwrap import TextWrapper
 from typing import Any
 
 import rich.box
@@ -56,10 +58,15 @@ class UI:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
-    def say(self, text: str = "") -> None:
-        """Print a line of data, unless JSON was asked for."""
+    def say(self, text: str = "", *, whole: bool = False) -> None:
+        """Print a line of data, unless JSON was asked for.
+
+        Args:
+            text: The line.
+            whole: It is there to be copied, as commands are: only the terminal breaks it.
+        """
         if not self.as_json:
-            self.out.print(escape(text))
+            self.out.print(escape(text if whole else _folded(self.out, text)))
 
     def raw(self, text: str) -> None:
         """Print text on stdout as it is, for other programs to read."""
@@ -79,11 +86,11 @@ class UI:
 
     def note(self, text: str) -> None:
         """Tell what is going on, on stderr."""
-        self.err.print(escape(text))
+        self.err.print(escape(_folded(self.err, text)))
 
     def mark(self, kind: str, text: str) -> None:
         """Print a status line on stderr with the sign of a result or an operation."""
-        self.err.print(f"{_MARK.get(kind, ' ')} {escape(text)}")
+        self.err.print(f"{_MARK.get(kind, ' ')} {escape(_folded(self.err, text, behind='✓ '))}")
 
     @contextmanager
     def working(self, text: str) -> Iterator[Callable[[str], None]]:
@@ -96,6 +103,7 @@ class UI:
 
     def error(self, message: str, hint: str | None = None) -> None:
         """Print what failed and what repairs it."""
+        message = _folded(self.err, message, behind="error: ")
         self.err.print(f"[bold red]error:[/] {escape(message)}")
         if hint:
             self.err.print(f"  [bold]→[/] {escape(self.filled(hint))}")
@@ -110,10 +118,32 @@ class UI:
             return True
         if not (sys.stdin.isatty() and self.err.is_terminal):
             return default
-        self.err.print(escape(f"{question} [y/N] "), end="")
+        asked = _folded(self.err, f"{question} [y/N]")
+        self.err.print(escape(f"{asked} "), end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     @staticmethod
     def _cell(value: object) -> str:
         text = "" if value is None else str(value)
         return _MARK.get(text, "") + (" " if text in _MARK else "") + escape(text)
+
+
+def _folded(console: Console, text: str, *, behind: str = "") -> str:
+    """Break lines for a terminal at words; words that are longer, such as addresses, stay whole.
+
+    Args:
+        console: Where it will be printed.
+        text: Lines without markup.
+        behind: What stands before the first line; the others begin below it.
+    """
+    if not console.is_terminal:
+        return text
+    space = " " * len(behind)
+    fold = TextWrapper(
+        console.width,
+        initial_indent=space,
+        subsequent_indent=space,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(fold.fill(line) for line in text.split("\n")).removeprefix(space)

@@ -145,10 +145,10 @@ def _show(ui: UI, cluster: str, found: audits.Audit, removed: list[str]) -> None
         ui.say(f"other       {other}: it belongs to another {cluster} (uuid {other.uuid})")
     ui.say(f"{len(found.recorded)} resource(s) are in the state and exist")
     if not found.clean:
-        ui.say(f"adopt:  gpubed audit {cluster} --adopt    (an `up` that looks first)")
+        ui.say(f"adopt:  gpubed audit {cluster} --adopt    (an `up` that looks first)", whole=True)
     if found.extra:
-        ui.say(f"remove: gpubed audit {cluster} --remove")
+        ui.say(f"remove: gpubed audit {cluster} --remove", whole=True)
     for uuid in sorted({other.uuid for other in found.others}):
         if found.uuid is None:
-            ui.say(f"take it over: gpubed audit {cluster} --adopt --uuid {uuid}")
-        ui.say(f"when nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}")
+            ui.say(f"take it over: gpubed audit {cluster} --adopt --uuid {uuid}", whole=True)
+        ui.say(f"when nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}", whole=True)

@@ -32,5 +32,5 @@ def command(
     for finding in findings:
         ui.say(f"{'ok  ' if finding.ok else 'FAIL'} {finding.id}: {finding.message}")
         if not finding.ok and finding.fix:
-            ui.say(f"       → {finding.fix}")
+            ui.say(f"       → {finding.fix}", whole=True)
     return 0 if all(finding.ok for finding in findings) else 3

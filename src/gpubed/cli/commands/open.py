@@ -115,7 +115,7 @@ def _say_how_to_trust(ui: UI, paths: ClusterPaths, granted: Allocation) -> int:
     for system, commands in steps.items():
         ui.say(f"\n{system}")
         for one in commands:
-            ui.say(f"  {one}")
+            ui.say(f"  {one}", whole=True)
     return 0
 
 
