@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-exposure test-sizes test-live fuzz bench audit lint format docs lock clean
+.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-docs test-exposure test-sizes test-live fuzz bench audit lint format docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -22,7 +22,7 @@ down: setup ## remove CLUSTER and everything that carries its id
 test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
 	@./setup.sh test
 	@$(MAKE) --no-print-directory lint
-	@$(PYTEST) tests --durations=15 -m "not services and not testbeds and not vms and not simulated and not faults and not sizes"
+	@$(PYTEST) tests --durations=15 -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk"
 
 test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
 	@./setup.sh test
@@ -52,6 +52,10 @@ test-faults: ## break small clusters, follow each hint to its end; writes docs/r
 test-exposure: ## what the running CLUSTER shows to its networks; writes docs/reference/security.md
 	@./setup.sh test
 	@$(BIN)/python -m tests.exposure $(CLUSTER)
+
+test-docs: ## README, tutorial and how-to pages as written, in terminals and without; WAYS="root-80 user-none" for a part
+	@./setup.sh test
+	@WAYS="$(WAYS)" $(PYTEST) tests/e2e -m walk
 
 test-sizes: ## 1, 2, 3 and 10 nodes from up to down, with times; writes docs/reference/performance.md
 	@./setup.sh test

@@ -2,10 +2,8 @@
 
 import re
 import subprocess
-from pathlib import Path
 
-FOLDER = Path(__file__).parents[2] / "docs" / "how-to"
-_CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+from support.blocks import blocks
 
 
 def follow(cluster, page, name, folder, more=None):
@@ -22,13 +20,14 @@ def follow(cluster, page, name, folder, more=None):
         All that was printed.
     """
     said = ""
-    for block in _CONSOLE.findall((FOLDER / page).read_text()):
-        script = re.sub(rf"(?<![\w-]){name}(?![\w-])", cluster.name, block)
-        script = script.replace("$ gpubed init ", "$ gpubed init anew-")
+    for block in blocks(f"docs/how-to/{page}"):
+        lines = "\n".join(command.text for command in block.commands)
+        script = re.sub(rf"(?<![\w-]){name}(?![\w-])", cluster.name, lines)
+        script = script.replace("gpubed init ", "gpubed init anew-")
         for option, words in (more or {}).items():
             script = script.replace(option, f"{option} {words}")
         done = subprocess.run(
-            ["bash", "-exc", re.sub(r"(?m)^\$ ", "", script)],
+            ["bash", "-exc", script],
             cwd=folder,
             # Nobody is there to say yes.
             env={**cluster.environment, "PULUMI_SKIP_CONFIRMATIONS": "true"},
