@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support import terminal
 from support.gpulab.site import Site
 
 pytestmark = pytest.mark.testbeds
@@ -24,7 +25,8 @@ def merged(spec, change):
     return {**spec, **change, "backend": {**spec["backend"], **change.get("backend", {})}}
 
 
-def test_every_command_of_the_page_does_what_it_says(site):
+@pytest.mark.parametrize("columns", [80, 200, None])
+def test_every_command_of_the_page_does_what_it_says(site, columns):
     path = site.project / "inventories" / "gl" / "cluster.yml"
     path.unlink()
     done = []
@@ -34,7 +36,12 @@ def test_every_command_of_the_page_does_what_it_says(site):
             continue
         for line in text.splitlines():
             words = line.removeprefix("$ gpubed ").split()
-            done.append((line, site.call(*words).stdout))
+            said = terminal.run(
+                site.command(words), columns=columns, cwd=site.folder, env=site.environment
+            )
+            assert said.code == 0, f"{line}\n{said.text}"
+            assert said.faults() == [] or "--json" in words, f"{line}\n{said.text}"
+            done.append((line, " ".join(said.text.split())))
             if words[0] == "init":
                 # The user edits the template; only what is of this test's site differs.
                 template, own = yaml.safe_load(path.read_text()), site.spec()

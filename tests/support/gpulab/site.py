@@ -98,18 +98,18 @@ class Site:
     def environment(self):
         return {**os.environ, "GPUBED_ROOT": str(self.project)}
 
-    def _command(self, words):
+    def command(self, words):
         """The command line itself; `run` gets the tests' own jobs, which need no Horovod."""
         if words[0] == "run" and isinstance(self.service.runner, LocalRunner):
             return [sys.executable, str(HERE / "driver.py"), str(HERE / "jobs"), *words]
         return [str(BIN / "gpubed"), *words]
 
     def start(self, *words, **options):
-        command = self._command(words)
+        command = self.command(words)
         return subprocess.Popen(command, env=self.environment, text=True, **options)
 
     def call(self, *words, rc=0):
-        command = self._command(words)
+        command = self.command(words)
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, check=False
         )
