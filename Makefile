@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-docs test-exposure test-sizes test-live fuzz bench audit lint format docs lock clean
+.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-docs test-exposure test-sizes test-live screenshots fuzz bench audit lint format docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -89,6 +89,10 @@ format: ## rewrite the sources in the project's style
 docs: ## write docs/reference from the code
 	@./setup.sh test
 	@$(BIN)/python docs/generate.py
+
+screenshots: ## write docs/images: terminals and pages of a cluster that is made for them
+	@./setup.sh test
+	@$(BIN)/python -m tests.screenshots
 
 lock: ## resolve the dependencies anew
 	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-header --universal \

@@ -1,14 +1,14 @@
 """Monitoring switched on and off again on a cluster, its page in a real browser."""
 
 import json
-import shutil
 import time
 
 import pytest
 
+from support import browser
+
 pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
 ASK = "curl -sS --noproxy '*' http://127.0.0.1:9090/api/v1/"
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 
 
 @pytest.fixture(scope="module")
@@ -21,15 +21,10 @@ def monitored(cluster):
 
 @pytest.fixture
 def page(monitored):
-    executable = shutil.which("chromium") or shutil.which("chromium-browser")
-    if executable is None:
+    if browser.program() is None:
         pytest.skip("there is no Chromium on this machine")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
-        yield browser.new_context(ignore_https_errors=True).new_page()
-        browser.close()
+    with browser.started() as found:
+        yield found.new_context(ignore_https_errors=True).new_page()
 
 
 def names(cluster):
