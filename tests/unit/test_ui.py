@@ -53,3 +53,9 @@ def test_a_command_to_be_copied_stays_whole(capsys, narrow):
     command = "gpubed audit lab --adopt --uuid 5b90f46f-0000-0000-0000-000000000000"
     narrow.error("it is somebody else's", command)
     assert f"  → {command}\n" in capsys.readouterr().err
+
+
+def test_what_another_program_wrote_is_shown_as_it_is(capsys, narrow):
+    table = "rank  images per second  seconds  and more\n   0                 100       12"
+    narrow.note(table, whole=True)
+    assert capsys.readouterr().err == table + "\n"

@@ -184,4 +184,4 @@ class Display:
         # A worker's error arrives a second time as a traceback, of use only for bugs.
         known = any(error["message"] in event["message"] for error in self.errors)
         if event["severity"] in ("warning", "error") and not known:
-            self._ui.note(event["message"])
+            self._ui.note(event["message"], whole=True)

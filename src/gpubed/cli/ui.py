@@ -63,7 +63,8 @@ class UI:
 
         Args:
             text: The line.
-            whole: It is there to be copied, as commands are: only the terminal breaks it.
+            whole: It is there to be copied, as commands are, or was written by another program:
+                only the terminal breaks it.
         """
         if not self.as_json:
             self.out.print(escape(text if whole else _folded(self.out, text)))
@@ -84,9 +85,9 @@ class UI:
             table.add_row(*(self._cell(value) for value in row))
         self.out.print(table)
 
-    def note(self, text: str) -> None:
-        """Tell what is going on, on stderr."""
-        self.err.print(escape(_folded(self.err, text)))
+    def note(self, text: str, *, whole: bool = False) -> None:
+        """Tell what is going on, on stderr; `whole` is as it is for data."""
+        self.err.print(escape(text if whole else _folded(self.err, text)))
 
     def mark(self, kind: str, text: str) -> None:
         """Print a status line on stderr with the sign of a result or an operation."""

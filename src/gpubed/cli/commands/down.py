@@ -79,8 +79,8 @@ def _others(ui: UI, cluster: str, removal: lifecycle.Removal) -> int:
     for uuid in sorted({thing.uuid for thing in removal.others}):
         listed = ", ".join(str(thing) for thing in removal.others if thing.uuid == uuid)
         ui.mark("skip", f"another {cluster} was left alone (uuid {uuid}): {listed}")
-        ui.note(f"if its state was lost: gpubed audit {cluster} --adopt --uuid {uuid}")
-        ui.note(f"if nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}")
+        ui.note(f"if its state was lost: gpubed audit {cluster} --adopt --uuid {uuid}", whole=True)
+        ui.note(f"if nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}", whole=True)
     return 1 if removal.others and not removal.removed else 0
 
 

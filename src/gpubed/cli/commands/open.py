@@ -63,7 +63,7 @@ def command(
         if not as_json:
             ui.raw(url + "\n")
         if words:
-            ui.note(f"first: {shlex.join(words)}")
+            ui.note(f"first: {shlex.join(words)}", whole=True)
         return 0
     if granted.nodes:
         ui.note(

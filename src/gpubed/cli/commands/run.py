@@ -78,7 +78,7 @@ def _telling(ui: UI, show: Callable[[str], None]) -> Callable[[str], None]:
 
     def tell(line: str) -> None:
         progress = estimate.read(line)
-        ui.note(line) if progress is None else show(progress)
+        ui.note(line, whole=True) if progress is None else show(progress)
 
     return tell
 
