@@ -15,7 +15,8 @@ from gpubed import cli, paths, registry
 from support import blocks
 from support.cluster import ROOT
 
-OPTIONS = {"yaml", "edit", "before", "type", "through", "interrupt", "refused", "example", "once"}
+OPTIONS = {"yaml", "edit", "before", "type", "through", "interrupt", "refused", "ends"}
+OPTIONS |= {"example", "once"}
 ELSEWHERE = {"by", "skip"}
 BLOCKS = [block for page in blocks.PAGES for block in blocks.blocks(page)]
 COMMANDS = [(block, command) for block in BLOCKS for command in block.commands]
@@ -71,6 +72,7 @@ def test_an_entry_says_how_or_why_not(page, words, how):
         assert page.rsplit("/", 1)[-1] in text or not whole
     block = next(b for b in blocks.blocks(page) if b.commands[0].words == words)
     assert block.above or "yaml" not in how
+    assert set(how.get("ends", ())) <= {command.words for command in block.commands}
 
 
 @pytest.mark.parametrize("page", blocks.PAGES)
