@@ -40,7 +40,12 @@ class Person:
     def __init__(self, home, user, columns):
         self.home, self.user, self.columns = home, user, columns
         self.cwd = home
-        kept = {name: value for name, value in os.environ.items() if name not in OF_THE_TESTS}
+        # Folders of whoever runs the tests are not for somebody else.
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in OF_THE_TESTS and not (user and name.startswith("XDG_"))
+        }
         path = f"{home}/gpubed/.venv/bin:{os.environ['PATH']}"
         # No page is to open in a browser of this machine; true stands for one.
         self.environment = {**kept, "PATH": path, "BROWSER": "true %s"}
