@@ -45,7 +45,10 @@ def prune(cluster: ClusterPaths, allocation: Allocation) -> None:
 
 
 def forget(
-    cluster: ClusterPaths, allocation: Allocation, nodes: Collection[str], roles: Collection[str]
+    cluster: ClusterPaths,
+    allocation: Allocation,
+    nodes: Collection[str],
+    roles: Mapping[str, Collection[str]],
 ) -> None:
     """Forget what nodes have, so that it is applied again.
 
@@ -53,12 +56,14 @@ def forget(
 
     Args:
         nodes: Nodes that have lost what roles rest on, by name: every role is applied again.
-        roles: Roles that do not do what they should, whatever the node: applied again, and
-            their services restarted.
+        roles: The nodes on which a role does not do what it should, by role: applied again
+            there, and its services restarted.
     """
     for node in allocation.nodes:
         done = _record(cluster, node.id)
-        kept = {role: _AGAIN if role in roles else had for role, had in done.items()}
+        kept = {
+            role: _AGAIN if node.name in roles.get(role, ()) else had for role, had in done.items()
+        }
         if node.name in nodes:
             kept = {role: had for role, had in kept.items() if had.startswith(_BEGUN)}
         if kept != done:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from gpubed import disks, services
+from gpubed import disks, due, roles, services, systemd
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Backend
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
+from gpubed.roles import Unit
 from gpubed.ssh import SSH, HostKeyMismatch, greet
+from gpubed.systemd import Stopped
 
 UNRECOGNIZED, FULL = "unrecognized", "full"
 # What `up` makes of it.
@@ -49,11 +52,13 @@ class Condition:
             host key), cut (of its experiment network), unshaped (its link has no rate).
         services: What is wrong with each service by name; empty where nothing is.
         full: What is full of a node's disks by its name, in words; such a node is ready.
+        stopped: What should run on nodes and does not.
     """
 
     nodes: dict[str, str]
     services: dict[str, str] = field(default_factory=dict)
     full: dict[str, str] = field(default_factory=dict)
+    stopped: tuple[Stopped, ...] = ()
 
     @property
     def damaged(self) -> dict[str, str]:
@@ -68,7 +73,8 @@ class Condition:
     @property
     def state(self) -> str:
         """One word for the cluster: ready or degraded."""
-        return "degraded" if self.damaged or self.broken or self.full else "ready"
+        wrong = self.damaged or self.broken or self.full or self.stopped
+        return "degraded" if wrong else "ready"
 
     @property
     def words(self) -> list[str]:
@@ -78,6 +84,7 @@ class Condition:
             for name, state in self.damaged.items()
         ]
         said += [f"{name}: {why}: only you know what may go" for name, why in self.full.items()]
+        said += [f"{one.why}: role {one.role} is applied there again" for one in self.stopped]
         return said + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
 
 
@@ -87,13 +94,15 @@ def look(
     """Look at everything at once."""
     states = backend.describe(granted)
     there = [node for node in granted.nodes if states[node.name] == "ready"]
+    units = roles.units(wanted) if wanted.spec.configure and there else []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        looked = list(pool.map(partial(_node, cluster, wanted, granted), there))
-    states |= {node.name: state for node, (state, _) in zip(there, looked, strict=True)}
-    full = {node.name: why for node, (_, why) in zip(there, looked, strict=True) if why}
+        looked = list(pool.map(partial(_node, cluster, wanted, granted, units), there))
+    states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
+    full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
+    stopped = _set_up(cluster, wanted, granted, [one for found in looked for one in found.stopped])
     serves = wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready"
     answers = services.answers(cluster, wanted, granted) if serves else {}
-    return Condition(states, answers, full)
+    return Condition(states, answers, full, tuple(stopped))
 
 
 def require(
@@ -117,6 +126,12 @@ def require(
     if found.full:
         listed = "; ".join(f"{name}: {why}" for name, why in found.full.items())
         raise GpubedError(listed, free(cluster.name, next(iter(found.full))))
+    if found.stopped:
+        first = found.stopped[0]
+        raise GpubedError(
+            "; ".join(one.why for one in found.stopped),
+            f"gpubed ssh {cluster.name} {first.node} sudo journalctl -b -u {first.unit}",
+        )
     if found.broken:
         raise GpubedError(
             "; ".join(found.broken.values()), f"gpubed ssh {cluster.name} head journalctl -b"
@@ -139,18 +154,45 @@ def recognize(cluster: ClusterPaths, granted: Allocation, found: Condition) -> N
             greet(node, cluster)  # its words are more than a state
 
 
+@dataclass(frozen=True)
+class _Looked:
+    """What one look at a node found; see `Condition`."""
+
+    state: str
+    full: str = ""
+    stopped: Sequence[Stopped] = ()
+
+
 def _node(
-    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, node: Node
-) -> tuple[str, str]:
-    """Return a node's state, and what is full of its disks."""
+    cluster: ClusterPaths,
+    wanted: ClusterPlan,
+    granted: Allocation,
+    units: Sequence[Unit],
+    node: Node,
+) -> _Looked:
     try:
         with SSH(node, cluster) as ssh:
             state = _network(ssh, node, granted) or "ready"
-            return state, "; ".join(disks.full(disks.look(ssh, wanted.spec.storage.shared.path)))
+            full = disks.full(disks.look(ssh, wanted.spec.storage.shared.path))
+            return _Looked(state, "; ".join(full), systemd.stopped(ssh, node, units))
     except HostKeyMismatch:
-        return UNRECOGNIZED, ""
+        return _Looked(UNRECOGNIZED)
     except GpubedError:
-        return "unreachable", ""
+        return _Looked("unreachable")
+
+
+def _set_up(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, stopped: Sequence[Stopped]
+) -> list[Stopped]:
+    """Leave out what is missing where its role has yet to be applied: that is no damage."""
+    if not any(one.state == systemd.MISSING for one in stopped):
+        return list(stopped)
+    yet = due.now(cluster, wanted, granted)
+    return [
+        one
+        for one in stopped
+        if one.state != systemd.MISSING or one.node not in yet.get(one.role, ())
+    ]
 
 
 def _network(ssh: SSH, node: Node, granted: Allocation) -> str:

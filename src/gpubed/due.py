@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gpubed import applied, registry, roles
@@ -33,7 +33,7 @@ def foreseen(
     anew: Collection[str],
     strange: Collection[str] = (),
     cut: Collection[str] = (),
-    broken: Collection[str] = (),
+    broken: Mapping[str, Collection[str]] | None = None,
 ) -> Due:
     """Return the roles that will be due once the testbed has done what is planned.
 
@@ -42,15 +42,18 @@ def foreseen(
         anew: Nodes that will be made, or made again.
         strange: Nodes that answer with other host keys, which will be taken for theirs.
         cut: Nodes that count as not configured.
-        broken: Roles whose services count as not configured.
+        broken: The nodes on which a role's services count as not configured, by role.
     """
+    broken = broken or {}
     expected = _expected(plan, known, anew, strange)
     missing = _missing(cluster, plan, expected)
     stale = {
         role: [
             node.name
             for node in expected.nodes
-            if role in broken or node.name in cut or node.name in missing.get(role, ())
+            if node.name in broken.get(role, ())
+            or node.name in cut
+            or node.name in missing.get(role, ())
         ]
         for role in roles.active(plan)
     }

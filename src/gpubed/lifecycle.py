@@ -117,7 +117,7 @@ def _foreseen(
         anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
         strange=_in_state(found, condition.UNRECOGNIZED) if found else (),
         cut=_unconfigured(found) if found else (),
-        broken=_unserved(found) if found else (),
+        broken=_unserved(found) if found else None,
     )
 
 
@@ -289,8 +289,12 @@ def _in_state(found: Condition, *states: str) -> list[str]:
     return [name for name, state in found.nodes.items() if state in states]
 
 
-def _unserved(found: Condition) -> set[str]:
-    return {_ROLES[name] for name in found.broken}
+def _unserved(found: Condition) -> Due:
+    """Return the nodes on which roles' services do not work, by role."""
+    unserved = {_ROLES[name]: list(found.nodes) for name in found.broken}
+    for one in found.stopped:
+        unserved.setdefault(one.role, []).append(one.node)
+    return unserved
 
 
 def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
@@ -319,6 +323,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
         "failed": [failure.model_dump() for failure in granted.failed],
         "lease": _lease(cluster, wanted, granted, now).document(),
         "services": _services(wanted, granted, now),
+        "stopped": [asdict(one) for one in now.stopped],
         **_jobs(backend, wanted, granted),
         "verification": verified.summary() if verified else None,
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -34,9 +35,11 @@ PHASES: tuple[Phase, ...] = (
     "verify",
 )
 Part = Literal["head", "nodes", "networks", "rates", "storage", "environment", "firewall"]
+Where = Literal["all", "head", "server", "enabled"]
 # Templates may pick whole models out of the specification; variables are plain data.
 _PLAIN = TypeAdapter[Any](Any)
 _PARTS = TypeAdapter(tuple[Part, ...])
+_UNITS = TypeAdapter(dict[str, Where])
 # Who serves the storage, and who publishes the environment.
 _SERVER, _ENVIRONMENT = "nfs", "python_env"
 _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
@@ -59,6 +62,9 @@ class RoleMeta(BaseModel):
         secrets: Random secrets that must exist on the controller beforehand.
         sources: Folders outside the role that it works with, those of roles that it calls too;
             what these call in turn is found there.
+        units: The systemd units that it keeps running, and where, or a template that gives them:
+            on `all` nodes, the `head`, the `server` of the shared storage, or wherever they are
+            `enabled`, for what a role decides on the node. `status` and `up` look at them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -70,6 +76,24 @@ class RoleMeta(BaseModel):
     reads: tuple[Part, ...] | str = ()
     secrets: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    units: dict[str, Where] | str = {}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A systemd unit that a role keeps running.
+
+    Attributes:
+        name: With its suffix.
+        role: Whose it is.
+        node: The name of the only node that has it; None where all have.
+        where_enabled: Whether only nodes have it that start it at boot.
+    """
+
+    name: str
+    role: str
+    node: str | None = None
+    where_enabled: bool = False
 
 
 @cache
@@ -105,6 +129,17 @@ def secrets(plan: ClusterPlan) -> set[str]:
 def reads(plan: ClusterPlan, role: str) -> tuple[Part, ...]:
     """Return what of the cluster one role reads beside the node that it is applied on."""
     return _PARTS.validate_python(_renderer(plan)(meta(role).reads))
+
+
+def units(plan: ClusterPlan) -> list[Unit]:
+    """Return the systemd units that the roles that are on keep running."""
+    render = _renderer(plan)
+    found = []
+    for role in active(plan):
+        for name, where in _UNITS.validate_python(render(meta(role).units)).items():
+            node = {"head": plan.nodes[0].name, "server": _server(plan)}.get(where)
+            found.append(Unit(name, role, node, where == "enabled"))
+    return found
 
 
 def fingerprints(
@@ -196,9 +231,14 @@ def _storage(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> list
     provider = plan.spec.storage.shared.provider
     if provider != "nfs":
         return [provider]
-    name = inputs(plan, _SERVER)["nfs_server"]
+    name = _server(plan)
     ids = [node.id for node in allocation.nodes if node.name == name]
     return [provider, name, ids, _host_digest(inventory, name)]
+
+
+def _server(plan: ClusterPlan) -> str:
+    """Return the name of the node that serves the shared storage, where one does."""
+    return str(inputs(plan, _SERVER)["nfs_server"])
 
 
 def _of_role(plan: ClusterPlan, role: str, parts: Mapping[Part, Any]) -> list[Any]:

@@ -118,7 +118,7 @@ def test_a_role_that_was_begun_and_not_done_is_noticed_by_the_next_run(missing, 
 def test_what_is_repaired_is_told_to_its_services(cluster, record, ending):
     """Killed between a new file and its restart, a service answers no longer where it should."""
     record("jupyterlab", {"jupyterlab": "1"}, states=ending)
-    applied.forget(cluster, record.allocation, (), {"jupyterlab"})
+    applied.forget(cluster, record.allocation, (), {"jupyterlab": NODES})
     recap = record("jupyterlab", {"jupyterlab": "1"}, states=["begun", "done"]).stdout
     assert set(re.findall(r"changed=(\d+)", recap)) == {"1"}
 
@@ -126,7 +126,7 @@ def test_what_is_repaired_is_told_to_its_services(cluster, record, ending):
 @pytest.mark.parametrize(("ending", "told"), [(["begun"], "1"), (["begun", "done"], "0")])
 def test_a_node_that_was_cut_keeps_what_was_not_finished(cluster, missing, record, ending, told):
     record("base", {"base": "1"}, states=ending)
-    applied.forget(cluster, record.allocation, NODES, ())
+    applied.forget(cluster, record.allocation, NODES, {})
     assert missing({"base": "1"}) == {"base": NODES}
     recap = record("base", {"base": "1"}, states=["begun", "done"]).stdout
     assert set(re.findall(r"changed=(\d+)", recap)) == {told}

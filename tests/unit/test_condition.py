@@ -1,14 +1,20 @@
 """How a cluster is; sessions and the testbed are STAND-INs."""
 
+import json
+import shlex
 from types import SimpleNamespace
 
 import pytest
 
-from gpubed import applied, condition
+from gpubed import applied, condition, lifecycle, roles
 from gpubed.errors import GpubedError
 from gpubed.paths import Project
 from gpubed.ssh import HostKeyMismatch, Unreachable
 from support.samples import sample_allocation, sample_plan
+
+RUNS = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nConditionResult=yes"
+DEAD = RUNS.replace("=active", "=inactive")
+ABSENT = "LoadState=not-found\nActiveState=inactive\nUnitFileState=\nConditionResult=no"
 
 
 @pytest.fixture
@@ -17,7 +23,10 @@ def found(monkeypatch, tmp_path):
     plan = sample_plan(nodes=[{"name": "node", "count": 3}])
     granted = sample_allocation(plan)
 
-    def look(testbed=None, answers=None, services=None, disks=None, verb=condition.look):
+    def look(testbed=None, answers=None, services=None, disks=None, units=None, **options):
+        wanted = options.get("plan", plan)
+        verb = options.get("verb", condition.look)
+
         class Session:
             def __init__(self, node, _):
                 self.name, self.said = node.name, (answers or {}).get(node.name, "")
@@ -31,6 +40,13 @@ def found(monkeypatch, tmp_path):
             def run(self, command, *_words, **_options):
                 if isinstance(self.said, Exception):
                     raise self.said
+                if " systemctl " in command:
+                    asked.append(self.name)
+                    said = [
+                        (units or {}).get((self.name, unit), RUNS)
+                        for unit in shlex.split(command.partition(" -- ")[2])
+                    ]
+                    return SimpleNamespace(stdout="\n\n".join(said) + "\n")
                 if " df " in command:
                     return SimpleNamespace(stdout=(disks or {}).get(self.name, ""))
                 return SimpleNamespace(stdout=self.said)
@@ -39,9 +55,9 @@ def found(monkeypatch, tmp_path):
         monkeypatch.setattr(condition, "SSH", Session)
         monkeypatch.setattr(condition.services, "answers", lambda *_: services or {})
         backend = SimpleNamespace(describe=lambda _: states)
-        return verb(Project(tmp_path).cluster("lab"), plan, granted, backend)
+        return verb(Project(tmp_path).cluster("lab"), wanted, granted, backend)
 
-    look.granted = granted
+    look.granted, look.asked = granted, (asked := [])
     return look
 
 
@@ -101,7 +117,96 @@ def test_what_was_cut_is_configured_again(found, tmp_path):
     names = [node.name for node in found.granted.nodes]
     wanted = {name: {"base": "1", "jupyterlab": "2"} for name in names}
     assert applied.missing(cluster, found.granted, wanted) == {}
-    applied.forget(cluster, found.granted, (), {"jupyterlab"})
-    assert applied.missing(cluster, found.granted, wanted) == {"jupyterlab": names}
-    applied.forget(cluster, found.granted, ["node-1"], ())
+    applied.forget(cluster, found.granted, (), {"jupyterlab": names[1:]})
+    assert applied.missing(cluster, found.granted, wanted) == {"jupyterlab": names[1:]}
+    applied.forget(cluster, found.granted, ["node-1"], {})
     assert applied.missing(cluster, found.granted, wanted)["base"] == ["node-1"]
+
+
+SERVICES = {"slurm": {}, "docker": {}, "monitoring": {}, "jupyterlab": {}}
+
+
+@pytest.fixture
+def serving(found):
+    """The same of a cluster with all services."""
+    plan = sample_plan(nodes=[{"name": "node", "count": 3}], services=SERVICES)
+
+    def look(**options):
+        return found(plan=plan, **options)
+
+    look.plan = plan
+    return look
+
+
+@pytest.mark.parametrize(
+    ("node", "unit", "role"),
+    [
+        ("node-0", "slurmctld.service", "slurm"),
+        ("node-0", "slurmdbd.service", "slurm"),
+        ("node-0", "mariadb.service", "slurm"),
+        ("node-1", "slurmd.service", "slurm"),
+        ("node-1", "munge.service", "slurm"),
+        ("node-2", "docker.service", "docker"),
+        ("node-0", "prometheus.service", "monitoring"),
+        ("node-1", "prometheus-node-exporter.service", "monitoring"),
+        ("node-1", "gpubed-firewall.service", "firewall"),
+        ("node-0", "jupyterlab.service", "jupyterlab"),
+    ],
+)
+def test_a_unit_that_does_not_run_is_damage(serving, node, unit, role):
+    now = serving(units={(node, unit): DEAD})
+    assert now.state == "degraded"
+    assert now.damaged == {}, "the node itself is ready"
+    assert now.words == [f"{unit} on {node} is inactive: role {role} is applied there again"]
+    assert lifecycle._unserved(now) == {role: [node]}
+    with pytest.raises(GpubedError, match=f"{unit} on {node} is inactive") as caught:
+        serving(units={(node, unit): DEAD}, verb=condition.require)
+    assert caught.value.hint == f"gpubed ssh lab {node} sudo journalctl -b -u {unit}"
+
+
+def test_units_are_asked_for_once_a_node(serving, found):
+    assert serving().state == "ready"
+    assert sorted(found.asked) == ["node-0", "node-1", "node-2"]
+
+
+def test_what_only_the_head_runs_is_not_missed_elsewhere(serving):
+    assert serving(units={("node-1", "slurmctld.service"): ABSENT}).state == "ready"
+
+
+def test_what_the_specification_does_not_ask_for_is_not_missed(found):
+    assert found(units={("node-1", "docker.service"): ABSENT}).state == "ready"
+
+
+def test_what_is_being_started_is_no_damage_and_what_ends_again_and_again_is(serving):
+    starting = RUNS.replace("=active", "=activating")
+    assert serving(units={("node-1", "slurmd.service"): f"{starting}\nJob=17"}).state == "ready"
+    now = serving(units={("node-1", "slurmd.service"): starting})
+    assert [one.state for one in now.stopped] == ["activating"]
+
+
+def test_a_systemd_that_does_not_tell_hides_nothing(serving):
+    now = serving(units={("node-1", "munge.service"): ""})
+    assert "unknown" in {one.state for one in now.stopped}
+
+
+def test_what_is_yet_to_be_set_up_is_not_damaged(serving, found, tmp_path):
+    """A service that was just written into cluster.yml; once it was there, it is missed."""
+    gone = {("node-1", "docker.service"): ABSENT}
+    assert serving(units=gone).state == "ready"
+    cluster = Project(tmp_path).cluster("lab")
+    cluster.applied.mkdir(parents=True)
+    wanted = roles.fingerprints(serving.plan, found.granted, cluster.inventory)
+    for node in found.granted.nodes:
+        (cluster.applied / f"{node.id}.json").write_text(json.dumps(wanted[node.name]))
+    assert [one.why for one in serving(units=gone).stopped] == [
+        "docker.service on node-1 is missing"
+    ]
+
+
+@pytest.mark.parametrize("unit", ["chrony.service", "nvidia-persistenced.service"])
+def test_what_a_role_decides_on_the_node_counts_where_it_is_enabled(serving, unit):
+    """A container has no clock of its own, and not every node a GPU."""
+    assert serving(units={("node-1", unit): ABSENT}).state == "ready"
+    refused = DEAD.replace("=yes", "=no")
+    assert serving(units={("node-1", unit): refused}).state == "ready"
+    assert serving(units={("node-1", unit): DEAD}).state == "degraded"

@@ -435,11 +435,11 @@ def test_damage_is_foreseen(cluster):
     plan = sample_plan()
     apply(cluster, plan)
     known = sample_allocation(plan)
-    found = foreseen(cluster, plan, known, cut=["node-1"], broken={"jupyterlab"})
+    found = foreseen(cluster, plan, known, cut=["node-1"], broken={"jupyterlab": NODES})
     assert found["scratch"] == ["node-1"]
     assert found["jupyterlab"] == NODES
     assert found["base"] == NODES, "it reads all nodes"
-    assert "base" not in foreseen(cluster, plan, known, broken={"jupyterlab"})
+    assert foreseen(cluster, plan, known, broken={"docker": ["node-2"]}) == {"docker": ["node-2"]}
 
 
 def test_roles_of_the_same_nodes_are_told_together():

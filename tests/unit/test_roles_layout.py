@@ -1,5 +1,6 @@
 """A role is complete, or it is not a role."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from gpubed import roles
 from gpubed.paths import assets
 from gpubed.roles import PHASES, RoleMeta
+from support.samples import sample_plan
+from support.specs import ALL_SERVICES
 
 ROLES = sorted(path for path in (assets() / "roles").iterdir() if path.is_dir())
 REQUIRED = [
@@ -170,3 +174,37 @@ def _tasks(found: Any) -> Iterator[dict[str, Any]]:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value] if value else []
+
+
+def _started(tasks: Any) -> Iterator[str]:
+    """Yield the units that tasks start, wherever in their blocks."""
+    for task in tasks or ():
+        yield from _started(task.get("block"))
+        unit = task.get("ansible.builtin.systemd_service", {})
+        if re.search(r"\bstarted\b", str(unit.get("state"))):
+            yield from _units(unit["name"], task.get("loop", []))
+        elif unit.get("name") == "{{ item.unit }}":
+            yield from (one["unit"] for one in task["loop"] if one.get("state") == "started")
+
+
+def _units(name: str, loop: Any) -> Iterator[str]:
+    """Return the units of a task that has a name, or one for each turn of its loop."""
+    if isinstance(loop, str):
+        yield from re.findall(r"[\w-]+[.]service", loop)
+        return
+    for turn in loop or [""]:
+        unit = name.replace("{{ item }}", turn)
+        yield unit if "." in unit else f"{unit}.service"
+
+
+def test_what_a_role_starts_it_declares(role: Path) -> None:
+    """So `status` sees that it no longer runs, and `up` starts it."""
+    files = sorted((role / "tasks").glob("*.yml"))
+    started = {unit for path in files for unit in _started(_yaml(path))}
+    everything = sample_plan(
+        services=ALL_SERVICES,
+        storage={"shared": {"provider": "nfs"}},
+        networks={"experiment": {"rate": "1 Gbit/s", "rdma": {}}},
+    )
+    declared = {unit.name for unit in roles.units(everything) if unit.role == role.name}
+    assert declared == started

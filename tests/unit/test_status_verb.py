@@ -46,6 +46,7 @@ def document(state="ready", worker=()):
         ],
         "failed": [],
         "lease": {"granted_until": None, "remaining_s": None},
+        "stopped": [],
         "services": [{"name": "jupyterlab", "url": "https://10.0.0.1:8888/", "reason": ""}],
         "verification": {**summary, "checks": CHECKS},
     }
