@@ -93,3 +93,22 @@ def test_one_node_that_is_left_runs_a_job(cluster):
         assert set(result["left_out"]) == set(names[1:])
     finally:
         cluster.call("up")
+
+
+ALONE = "pgrep --full '[s]leep 86399' || true"
+
+
+def test_a_run_of_jupyterlab_is_seen_by_the_next_and_ends_with_its_launcher(cluster):
+    names = [node["name"] for node in cluster.json("status")["nodes"]]
+    start = "cd /tmp && nohup gpubed-horovodrun -- sleep 86399 >/dev/null 2>&1 &"
+    inside(cluster, names[0], f'sudo -u jupyter bash -lc "{start}"')
+    began = time.monotonic()
+    while not all(inside(cluster, name, ALONE) for name in names):
+        assert time.monotonic() - began < 60
+        time.sleep(1)
+    assert "still at work" in cluster.call("run", "digits").stderr
+    inside(cluster, names[0], "pkill --signal KILL --full '[/]horovodrun '")
+    began = time.monotonic()
+    while any(inside(cluster, name, ALONE) for name in names):
+        assert time.monotonic() - began < 90
+        time.sleep(1)

@@ -6,6 +6,8 @@ is told of, whatever `-np` says, and refuses hosts beside a hostfile.
 
 import os
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
@@ -17,8 +19,8 @@ TEMPLATE = machines.ROOT / "roles/horovod/templates/gpubed-horovodrun.j2"
 
 
 @pytest.fixture
-def started(tmp_path):
-    """A function that starts ranks on three nodes and returns (their slots, np, the others)."""
+def script(tmp_path):
+    """The program's text, with what it reads in a folder of ours."""
     hostfile = tmp_path / "hostfile"
     hostfile.write_text("node-0 slots=2\nnode-1 slots=2\nnode-2 slots=1\n")
     settings = tmp_path / "horovod.env"
@@ -32,10 +34,16 @@ def started(tmp_path):
     )
     for name, path in (("hostfile", hostfile), ("horovod.env", settings)):
         text = text.replace(f"/etc/gpubed/{name}", str(path))
+    return text
+
+
+@pytest.fixture
+def started(script):
+    """A function that starts ranks on three nodes and returns (their slots, np, the others)."""
 
     def start(*words):
         done = subprocess.run(
-            ["sh", "-c", text, "gpubed-horovodrun", *words, "--", "python", "a b.py"],
+            ["sh", "-c", script, "gpubed-horovodrun", *words, "--", "python", "a b.py"],
             env=os.environ,
             capture_output=True,
             text=True,
@@ -84,3 +92,52 @@ def test_other_options_reach_horovodrun(started):
     told = started("--mpi", "--verbose")[2]
     assert {"--mpi", "--verbose"} <= set(told)
     assert "--gloo" not in told
+
+
+@pytest.fixture
+def by_hand(script, tmp_path):
+    """A run that nobody started but a person or a notebook, and the file of its heartbeat."""
+    (tmp_path / "horovodrun").write_text('#!/bin/sh\necho "$GPUBED_HEARTBEAT"\nexec sleep 60\n')
+    words = ["sh", "-c", script, "gpubed-horovodrun", "--", "python"]
+    environment = {k: v for k, v in os.environ.items() if k != "GPUBED_HEARTBEAT"}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as run:
+        yield run, Path(run.stdout.readline().strip())
+        run.kill()
+
+
+def until(true, within=15):
+    end = time.monotonic() + within
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_run_by_hand_has_a_heartbeat_that_all_may_read(by_hand, tmp_path):
+    _, beat = by_hand
+    until(beat.exists)
+    assert beat.parent.parent == tmp_path, "where all nodes read it"
+    assert beat.stat().st_mode & 0o777 == 0o644
+    assert beat.parent.stat().st_mode & 0o777 == 0o755
+    first = beat.read_text()
+    until(lambda: beat.read_text() not in ("", first))
+
+
+@pytest.mark.parametrize("end", [subprocess.Popen.terminate, subprocess.Popen.kill])
+def test_its_ranks_end_with_it_on_every_node(by_hand, end):
+    """Though nobody waits for it, as of a notebook that goes on."""
+    run, beat = by_hand
+    until(beat.exists)
+    end(run)
+    until(lambda: beat.read_text() == "end\n")
+
+
+def test_a_run_that_has_an_owner_keeps_it(script, tmp_path):
+    (tmp_path / "horovodrun").write_text('#!/bin/sh\necho "$GPUBED_HEARTBEAT"\n')
+    done = subprocess.run(
+        ["sh", "-c", script, "gpubed-horovodrun", "--", "python"],
+        env={**os.environ, "GPUBED_HEARTBEAT": "/shared/runs/1/.heartbeat"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "/shared/runs/1/.heartbeat\n"

@@ -1,6 +1,7 @@
 """What an earlier run has left is found, named and ended; sessions are STAND-INs: shells here."""
 
 import os
+import shlex
 import subprocess
 import time
 from types import SimpleNamespace
@@ -17,10 +18,18 @@ MARK = f"{leftovers.HEARTBEAT}_{os.getpid()}"
 
 
 @pytest.fixture
-def granted(monkeypatch):
+def said():
+    """What was said to nodes, in order."""
+    return []
+
+
+@pytest.fixture
+def granted(monkeypatch, said):
     class Here(Session):
         def run(self, command, *words, **_):
-            line = command % words if words else command
+            line = command % tuple(map(shlex.quote, map(str, words))) if words else command
+            said.append(line)
+            line = line.removeprefix("sudo -n ")  # who runs this may look at its own
             done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
             return CommandResult(done.stdout, done.stderr, done.returncode, 0.0)
 
@@ -68,3 +77,39 @@ def test_what_is_at_work_is_named_and_left_alone(granted, rank):
 
 def test_nothing_is_nothing(granted):
     assert list(leftovers.end(SimpleNamespace(), granted)) == []
+
+
+def test_what_other_accounts_run_is_seen_and_ended(granted, rank, said):
+    """JupyterLab's, of which nobody but root may know the variables."""
+    _, beat = rank
+    beat.write_text("end\n")
+    list(leftovers.end(SimpleNamespace(), granted))
+    looks, owner, ends = said
+    assert looks.startswith("sudo -n sh -c")
+    assert ends.startswith("sudo -n sh -c")
+    assert owner.startswith("find /"), "not as root, whom a shared folder may not let in"
+
+
+@pytest.mark.parametrize("forged", ["-delete", "/x\n1 /y", "/run \x1b[2J/.heartbeat", "relative"])
+def test_what_a_process_says_of_itself_is_no_command(granted, forged):
+    """An account that may start nothing but its own must not have root end or delete others'."""
+    name, value = MARK, forged
+    process = subprocess.Popen(["sleep", "60"], env={**os.environ, name: value})
+    try:
+        granted_node = granted.nodes[0]
+        found = leftovers._find(SimpleNamespace(), granted_node)
+        assert set(found) <= {"/x"}
+        assert all(pids == [str(process.pid)] for pids in found.values())
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_variable_that_holds_lines_names_no_other_process(granted):
+    forged = {"A": f"\n{MARK}=1 /y", MARK: "/x"}
+    process = subprocess.Popen(["sleep", "60"], env={**forged, "PATH": os.environ["PATH"]})
+    try:
+        assert leftovers._find(SimpleNamespace(), granted.nodes[0]) == {"/x": [str(process.pid)]}
+    finally:
+        process.kill()
+        process.wait()

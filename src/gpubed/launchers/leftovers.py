@@ -2,10 +2,14 @@
 
 It ends by itself, too, but only after `SILENCE_S`, and until then its processes would
 share the processors with the next run.
+
+Others than ours start runs, too: JupyterLab's account by `gpubed-horovodrun`. Root alone may
+look at all of them, and takes no word of theirs for more than a file's name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
@@ -22,10 +26,12 @@ _FIND = f"""
 for found in $(grep -lsz ^{HEARTBEAT}= /proc/[0-9]*/environ); do
   pid=${{found#/proc/}}; pid=${{pid%/environ}}
   [ "$(cat /proc/$pid/comm)" != gpubed-rank ] || continue
-  echo "$pid $(tr '\\0' '\\n' <$found | sed -n s/^{HEARTBEAT}=//p)"
+  echo "$pid $(sed -zn s/^{HEARTBEAT}=//p $found | tr '\\0' '\\n' | head -n 1)"
 done 2>/dev/null
 """
 _OWNED = f"find %s -newermt '-{SILENCE_S} seconds' ! -exec grep -q end {{}} \\; -print"
+_AS_ROOT = "sudo -n sh -c %s"
+_PATH = re.compile(r"/[\w./+-]+")
 _END = "kill -TERM {pids}; sleep 3; kill -KILL {pids}; true"
 
 
@@ -49,15 +55,15 @@ def end(cluster: ClusterPaths, allocation: Allocation) -> Iterator[str]:
         yield f"run {run} has no owner any more; ended what it left: {where}"
         for node, pids in busy.items():
             with SSH(node, cluster) as ssh:
-                ssh.run(_END.format(pids=" ".join(pids)), check=False)
+                ssh.run(_AS_ROOT, _END.format(pids=" ".join(pids)), check=False)
 
 
 def _find(cluster: ClusterPaths, node: Node) -> dict[str, list[str]]:
     """Return the processes of jobs on a node, by their heartbeats."""
     with SSH(node, cluster) as ssh:
-        lines = ssh.run(_FIND, check=False).stdout.splitlines()
+        lines = ssh.run(_AS_ROOT, _FIND, check=False).stdout.splitlines()
     beats: dict[str, list[str]] = {}
     for pid, _, beat in (line.partition(" ") for line in lines):
-        if pid.isdecimal() and beat:
+        if pid.isdecimal() and _PATH.fullmatch(beat):
             beats.setdefault(beat, []).append(pid)
     return beats
