@@ -1,10 +1,36 @@
 """A whole cluster, and somebody in a worker's place: jobs, verification, and the way back."""
 
+import subprocess
+import time
+
 import pytest
 
 from support.impostor import Granted
 
 pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.docker]
+
+
+@pytest.mark.parametrize("controller", ["--gloo", "--mpi"])
+def test_horovodrun_under_way(cluster, controller):
+    """It remembers for an hour whom it could log in to, and looks at keys all the same."""
+    granted = Granted(cluster)
+    run = f"bash -lc 'gpubed-horovodrun {controller} -- true' 2>&1; echo $?"
+    wait = "touch /tmp/once; until [ -e /tmp/swapped ]; do sleep 0.2; done"
+    words = ("ssh", cluster.name, "node-0", "--", f"{run}; {wait}; {run}")
+    try:
+        with cluster.start(*words, stdout=subprocess.PIPE) as running:
+            while not granted.inside("node-0", "ls /tmp/once || true"):
+                time.sleep(0.2)
+            granted.swap("node-2")
+            before = granted.logins()
+            granted.inside("node-0", "touch /tmp/swapped")
+            said = running.communicate(timeout=300)[0]
+        assert "Host key verification failed" in said
+        assert int(said.splitlines()[-1]) != 0
+        assert granted.logins() == before
+    finally:
+        granted.inside("node-0", "rm -f /tmp/once /tmp/swapped")
+        cluster.call("up", "--refresh")
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ whoever comes: what is asked of each way is that nobody logs in to him.
 
 import json
 import subprocess
+import time
 
 import pytest
 
@@ -202,6 +203,25 @@ def test_a_playbook_under_way(bare, tmp_path, strategy):
     assert Granted(bare).inside("node-1", "ls /tmp/logged-in-again || true") == ""
 
 
+def test_a_configuration_under_way(bare):
+    """`gpubed configure` itself, in the middle of the first role."""
+    bare.call("up")
+    granted = Granted(bare)
+    logins = "journalctl --no-pager --output=cat --unit=ssh | grep -c 'Accepted publickey' || true"
+    before = granted.inside("node-1", logins)
+    words = ("configure", bare.name, "--limit", "node-1")
+    with bare.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+        while running.poll() is None and granted.inside("node-1", logins) == before:
+            time.sleep(0.1)
+        granted.swap("node-1")
+        granted.inside("node-1", "pkill -f '[s]shd: gpubed'")
+        then = granted.logins()
+        said = running.communicate(timeout=300)[1]
+    assert running.returncode == 1
+    granted.says_whose(said)
+    assert granted.logins() == then
+
+
 def test_a_connection_under_way(bare):
     """An open connection is still the node's own; the next one is looked at again."""
     bare.call("up")
@@ -236,6 +256,24 @@ def test_nodes_among_themselves(mesh):
     assert "Host key verification failed" in said
     assert said.endswith("255\n")
     assert mesh.seen["node-1"] in said
+
+
+def test_nodes_among_themselves_under_way(mesh):
+    """A script on the head that goes to a worker again and again."""
+    there = mesh.allocation.nodes[1].control_address
+    login = f"ssh -o BatchMode=yes {there} hostname 2>&1; echo $?"
+    wait = "touch /tmp/once; until [ -e /tmp/swapped ]; do sleep 0.2; done"
+    words = ("ssh", mesh.cluster.name, "node-0", "--", f"{login}; {wait}; {login}")
+    with mesh.cluster.start(*words, stdout=subprocess.PIPE) as running:
+        while not mesh.inside("node-0", "ls /tmp/once || true"):
+            time.sleep(0.1)
+        mesh.swap("node-1")
+        mesh.inside("node-0", "touch /tmp/swapped")
+        said = running.communicate(timeout=60)[0]
+    assert said.startswith("node-1\n0\n")
+    assert "Host key verification failed" in said
+    assert said.endswith("255\n")
+    assert mesh.logins() == {"node-1": 1}, "the one before"
 
 
 def test_private_keys_stay_where_they_were_made(mesh):

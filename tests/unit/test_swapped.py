@@ -1,0 +1,133 @@
+"""A host key that is swapped while somebody is at work there: nobody logs in again.
+
+The host is a STAND-IN on loopback; those who come to it are real.
+"""
+
+import getpass
+import subprocess
+import sys
+import threading
+import time
+
+import paramiko
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
+from gpubed import allocation, configure, handover
+from gpubed.plan import from_file
+from gpubed.ssh import SSH, HostKeyMismatch
+from support.answering import Host
+from support.samples import granted_cluster
+
+
+def text(key):
+    return f"{key.get_name()} {key.get_base64()}"
+
+
+@pytest.fixture
+def host():
+    made = Host()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(tmp_path, host, monkeypatch):
+    """A cluster whose head is that host."""
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    monkeypatch.setenv("ANSIBLE_SSH_CONTROL_PATH_DIR", str(tmp_path / "cp"))
+    paths = granted_cluster(tmp_path)
+    granted = allocation.load(paths.allocation)
+    head = granted.head.model_copy(
+        update={
+            "control_address": "127.0.0.1",
+            "port": host.port,
+            "user": getpass.getuser(),
+            "host_keys": (text(host.own),),
+        }
+    )
+    granted = granted.model_copy(update={"nodes": (head,)})
+    paths.allocation.write_text(granted.model_dump_json())
+    paths.secrets.mkdir()
+    key = ed25519.Ed25519PrivateKey.generate()
+    form = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    paths.private_key.write_bytes(key.private_bytes(*form))
+    paths.private_key.chmod(0o600)
+    handover.render(paths, from_file(paths.spec), granted)
+    return paths
+
+
+@pytest.fixture
+def nobody_came(host):
+    """After the swap, nobody logged in."""
+    yield
+    assert host.logins, "somebody was there before"
+    assert host.other not in host.logins
+
+
+@pytest.mark.usefixtures("nobody_came")
+def test_gpubed_itself(cluster, host):
+    with SSH(allocation.load(cluster.allocation).head, cluster) as ssh:
+        assert ssh.run("echo here").stdout == "here\n"
+        host.swap()
+        with pytest.raises(HostKeyMismatch) as caught:
+            ssh.run("echo there")
+    assert paramiko.PKey.get_fingerprint(host.own) != paramiko.PKey.get_fingerprint(host.other)
+    assert "--refresh" in caught.value.hint
+
+
+@pytest.mark.usefixtures("nobody_came")
+def test_a_script_that_comes_again_and_again(cluster, host):
+    """With OpenSSH, as the launchers do, and nodes among themselves."""
+
+    def come():
+        command = ["ssh", "-F", str(cluster.ssh_config), "node-0", "echo here"]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert come().stdout == "here\n"
+    host.swap()
+    refused = come()
+    assert refused.returncode == 255
+    assert "Host key verification failed" in refused.stderr
+
+
+BOOK = """
+- hosts: node-0
+  gather_facts: false
+  vars: {{ansible_python_interpreter: {1}}}
+  tasks:
+    - ansible.builtin.command: touch {0}/first
+    - ansible.builtin.wait_for: {{path: {0}/swapped, timeout: 30, sleep: 1}}
+      delegate_to: localhost
+      connection: local
+    - ansible.builtin.meta: reset_connection
+    - ansible.builtin.command: touch {0}/second
+"""
+
+
+@pytest.mark.usefixtures("nobody_came")
+@pytest.mark.parametrize("strategy", ["gpubed_linear", "linear"])
+def test_configure(cluster, host, tmp_path, monkeypatch, strategy):
+    """It names both keys, though Ansible does not say which it saw."""
+    monkeypatch.setenv("GPUBED_ANSIBLE_STRATEGY", strategy)
+    monkeypatch.setenv("ANSIBLE_HOST_KEY_CHECKING", "False")  # as ansible-runner does
+    book = tmp_path / "book.yml"
+    book.write_text(BOOK.format(tmp_path, sys.executable))
+
+    def swap():
+        while not (tmp_path / "first").exists():
+            time.sleep(0.1)
+        host.swap()
+        (tmp_path / "swapped").touch()
+
+    threading.Thread(target=swap, daemon=True).start()
+    with pytest.raises(HostKeyMismatch) as caught:
+        configure.configure(cluster, playbook=str(book))
+    assert "node-0" in caught.value.message
+    assert (tmp_path / "first").exists()
+    assert not (tmp_path / "second").exists()
