@@ -28,13 +28,13 @@ _THEN = {
     "cut": "it is connected again",
     "unshaped": "its link is shaped again",
 }
-# Prints what is wrong with a node's experiment network; nothing where nothing is. A node that
-# shapes its own link says so by a file; `ping` ends with 1 when nobody answers.
+# Prints what is wrong with a node's experiment network; nothing where nothing is. Where the
+# testbed lets nodes shape their own links, each must; `ping` ends with 1 when nobody answers.
 _NETWORK = """
 PATH=$PATH:/usr/sbin:/sbin
 interface=$(ip -oneline -4 address show to %s | awk '{print $2; exit}')
 [ "$interface" ] || { echo cut; exit; }
-[ ! -e /etc/gpubed/link ] || tc qdisc show dev "$interface" | grep -q htb ||
+[ ! %s ] || tc qdisc show dev "$interface" | grep -q htb ||
   { echo unshaped; exit; }
 ping -q -c 3 -i 0.2 -W 2 %s >/dev/null 2>&1
 [ $? != 1 ] || echo cut
@@ -96,7 +96,8 @@ def look(
     there = [node for node in granted.nodes if states[node.name] == "ready"]
     units = roles.units(wanted) if wanted.spec.configure and there else []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        looked = list(pool.map(partial(_node, cluster, wanted, granted, units), there))
+        see = partial(_node, cluster, wanted, granted, units, backend.shapes_on_nodes)
+        looked = list(pool.map(see, there))
     states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
     full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
     stopped = _set_up(cluster, wanted, granted, [one for found in looked for one in found.stopped])
@@ -168,11 +169,12 @@ def _node(
     wanted: ClusterPlan,
     granted: Allocation,
     units: Sequence[Unit],
+    shaped: bool,
     node: Node,
 ) -> _Looked:
     try:
         with SSH(node, cluster) as ssh:
-            state = _network(ssh, node, granted) or "ready"
+            state = _network(ssh, node, granted, shaped) or "ready"
             full = disks.full(disks.look(ssh, wanted.spec.storage.shared.path))
             return _Looked(state, "; ".join(full), systemd.stopped(ssh, node, units))
     except HostKeyMismatch:
@@ -195,10 +197,11 @@ def _set_up(
     ]
 
 
-def _network(ssh: SSH, node: Node, granted: Allocation) -> str:
+def _network(ssh: SSH, node: Node, granted: Allocation, shaped: bool) -> str:
     """Ask a node for its part of the experiment network; workers look for the head."""
     peer = granted.head.experiment_address
     if node.experiment_address is None or peer is None:
         ssh.run("true")
         return ""
-    return ssh.run(_NETWORK, node.experiment_address, peer, check=False).stdout.strip()
+    words = (node.experiment_address, "1" if shaped else "", peer)
+    return ssh.run(_NETWORK, *words, check=False).stdout.strip()

@@ -6,14 +6,11 @@ import os
 import socket
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from gpubed import services, tunnel
 from gpubed.allocation import Allocation, Hop
-from gpubed.checks import firewall
 from gpubed.errors import GpubedError
 from gpubed.paths import Project
 from support.samples import sample_allocation, sample_plan
@@ -30,17 +27,6 @@ def behind(hop: Hop) -> Allocation:
 def test_services_are_told_as_the_tunnel_will_have_them() -> None:
     [lab] = services.urls(sample_plan(), behind(GATE))
     assert lab["url"] == "https://localhost:8888/lab"
-
-
-@pytest.mark.parametrize(("member", "skipped"), [(False, False), (True, True)])
-def test_a_way_in_that_is_a_node_itself_proves_nothing_about_the_firewall(
-    member: bool, skipped: bool
-) -> None:
-    granted = sample_allocation(sample_plan())
-    keys = granted.head.host_keys if member else GATE.host_keys
-    allocation = behind(GATE.model_copy(update={"host_keys": keys}))
-    context: Any = SimpleNamespace(plan=sample_plan(), allocation=allocation)
-    assert bool(firewall._why_not(context)) is skipped
 
 
 def test_a_head_that_is_reached_directly_needs_no_tunnel(tmp_path: Path) -> None:

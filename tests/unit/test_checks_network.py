@@ -48,6 +48,8 @@ def checks(monkeypatch):
         slots=1,
         ways=(),
         job=None,
+        ranks=3,
+        plain=None,
     ):
         wanted = {"rate": "200 Mbit/s", **(experiment or {})}
         plan = sample_plan(networks={} if experiment is False else {"experiment": wanted})
@@ -56,6 +58,12 @@ def checks(monkeypatch):
         workers = (node.model_copy(update={"gpus": gpus}) for node in others)
         nodes = (head.model_copy(update={"gpus": gpus * slots, "slots": slots}), *workers)
         allocation = allocation.model_copy(update={"nodes": nodes})
+        idle = (node.model_copy(update={"slots": 0}) for node in nodes[ranks:])
+        nodes = (*nodes[:ranks], *idle)
+        allocation = allocation.model_copy(update={"nodes": nodes})
+        measured = [{**link(200e6, 190e6, 210e6), "src": "node-1", "dst": "node-0"}]
+        alone = [] if all(node.slots for node in nodes) else measured
+        monkeypatch.setattr(network.plain, "measured", plain or (lambda *_: alone))
         if granted is False:
             allocation = allocation.model_copy(update={"experiment": None})
         elif granted is not True:
@@ -199,10 +207,26 @@ def test_what_is_too_slow_is_so_twice(verify, second, result):
 
 def test_a_node_without_ranks_takes_no_part_and_that_is_said(checks):
     found = {(check.id, check.node): check for check in checks({}, gpus=2, slots=0)}
-    for id_ in ("link.rate", "allreduce.busbw"):
-        assert found[id_, "node-0"].result == "skip"
-        assert "no GPU" in found[id_, "node-0"].reason
+    assert found["allreduce.busbw", "node-0"].result == "skip"
+    assert "no GPU" in found["allreduce.busbw", "node-0"].reason
     assert found["allreduce.busbw", ""].result == "pass"
+    assert found["link.rate", "node-1>node-0"].result == "pass", "its link is there all the same"
+
+
+def test_a_link_is_measured_where_ranks_start_on_one_node_only(checks):
+    found = {(check.id, check.node): check for check in checks({}, gpus=0, slots=1, ranks=1)}
+    assert found["allreduce.busbw", ""].result == "skip"
+    assert found["link.rate", "node-1>node-0"].result == "pass"
+
+
+def test_a_link_that_could_not_be_measured_there_is_a_failure(checks):
+    def refuse(*_):
+        raise GpubedError("node-2 did not come")
+
+    for ranks in (1, 2):
+        found = [c for c in checks({}, ranks=ranks, plain=refuse) if c.result == "fail"]
+        assert "link.rate" in {check.id for check in found}
+        assert "node-2 did not come" in {check.reason for check in found}
 
 
 ADAPTER = HCA(name="mlx5_0", pci="0000:1b:00.0", ports=(Port(port=1, state="ACTIVE"),))

@@ -1,7 +1,9 @@
 """How a cluster is; sessions and the testbed are STAND-INs."""
 
 import json
+import os
 import shlex
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -54,7 +56,7 @@ def found(monkeypatch, tmp_path):
         states = {node.name: "ready" for node in granted.nodes} | (testbed or {})
         monkeypatch.setattr(condition, "SSH", Session)
         monkeypatch.setattr(condition.services, "answers", lambda *_: services or {})
-        backend = SimpleNamespace(describe=lambda _: states)
+        backend = SimpleNamespace(describe=lambda _: states, shapes_on_nodes=True)
         return verb(Project(tmp_path).cluster("lab"), wanted, granted, backend)
 
     look.granted, look.asked = granted, (asked := [])
@@ -210,3 +212,33 @@ def test_what_a_role_decides_on_the_node_counts_where_it_is_enabled(serving, uni
     refused = DEAD.replace("=yes", "=no")
     assert serving(units={("node-1", unit): refused}).state == "ready"
     assert serving(units={("node-1", unit): DEAD}).state == "degraded"
+
+
+@pytest.fixture
+def network(tmp_path):
+    """A function that runs the look at a network; `ip`, `tc` and `ping` are STAND-INs."""
+
+    def look(shaped, tc="qdisc htb 1:", ping=0, ip="2: eth1 inet 10.0.0.2/24"):
+        does = {"ip": f"echo '{ip}'", "tc": f"echo '{tc}'", "ping": f"exit {ping}"}
+        for name, text in does.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+        words = map(shlex.quote, ("10.0.0.2", shaped, "10.0.0.1"))
+        environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+        command = ["sh", "-c", condition._NETWORK % tuple(words)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    return look
+
+
+def test_a_node_that_is_to_shape_its_link_does(network):
+    """Also where the file that tells it how is gone: it was believed to have no rate then."""
+    assert network("1") == ""
+    assert network("1", tc="qdisc noqueue") == "unshaped"
+    assert network("", tc="qdisc noqueue") == "", "others hold it to its rate"
+
+
+def test_a_network_that_is_not_there_is_cut(network):
+    assert network("1", ip="") == "cut"
+    assert network("1", ping=1) == "cut"

@@ -221,6 +221,7 @@ class Backend(ABC):
         engine_required: The only engine that its resources can be made with, if it is one.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
         simulates: Whether its nodes can pretend to have GPUs.
+        shapes_on_nodes: Whether nodes hold their links to the declared rate themselves.
         removes_disks: Whether what is on a node's own disks goes with the node.
         leases: Whether it lends nodes for a time, and takes them back at its end.
         exchanges_keys: Whether nodes can be let in with another key than they were made with.
@@ -234,6 +235,7 @@ class Backend(ABC):
     engine_required: Literal["cli"] | None = None
     native: frozenset[str] = frozenset()
     simulates: bool = False
+    shapes_on_nodes: bool = False
     removes_disks: bool = True
     leases: bool = False
     exchanges_keys: bool = True

@@ -4,6 +4,8 @@ The controller, or the last host on the way to the nodes, knocks at every port o
 which a node listens. Since a node may listen on nothing else, each gets a listener
 of ours for a moment, which a fellow node must reach and who knocks must not: so the
 check can fail.
+
+Where one of the nodes is the door to all, as in a cloud, only its address is there from outside.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from gpubed.allocation import Node
+from gpubed.allocation import Node, door
 from gpubed.checks.context import Context
 from gpubed.ssh import SSH
 from gpubed.verification import Check
@@ -36,19 +38,34 @@ def closed_from_outside(context: Context) -> Iterator[Check]:
     if why := _why_not(context):
         yield Check(id="firewall.closed", result="skip", reason=why)
         return
+    doors = _doors(context)
     ports = {node.name: found for node, found in context.on_each(_listening_and_canary)}
-    for _, check in context.on_each(lambda node, _: _verdict(context, node, *ports[node.name])):
+
+    def knock(node: Node, ssh: SSH) -> Check:
+        if doors and node.name not in doors:
+            why = "it has no address outside: the only way to it is another node"
+            return Check(id="firewall.closed", node=node.name, result="skip", reason=why)
+        return _verdict(context, node, doors.get(node.name, ssh), *ports[node.name])
+
+    for _, check in context.on_each(knock):
         yield check
 
 
 def _why_not(context: Context) -> str:
     if not context.plan.spec.firewall.enabled:
         return "the firewall is off in cluster.yml"
-    members = {key for node in context.allocation.nodes for key in node.host_keys}
-    via = context.allocation.head.via
-    if via and members & set(via[-1].host_keys):
-        return "the only way to the nodes is one of them, which may reach all ports"
     return ""
+
+
+def _doors(context: Context) -> dict[str, SSH]:
+    """Return the sessions to a node that is the way to all, as it is seen from outside."""
+    via = context.allocation.head.via
+    if not via:
+        return {}
+    *before, last = via
+    outside = SSH(door(last, via=tuple(before)), context.cluster, last.identity)
+    keys = set(last.host_keys)
+    return {node.name: outside for node in context.allocation.nodes if keys & set(node.host_keys)}
 
 
 def _listening_and_canary(_: Node, ssh: SSH) -> tuple[set[int], int]:
@@ -59,8 +76,7 @@ def _listening_and_canary(_: Node, ssh: SSH) -> tuple[set[int], int]:
     return found, canary
 
 
-def _verdict(context: Context, node: Node, listening: set[int], canary: int) -> Check:
-    session = context.sessions[node.name]
+def _verdict(context: Context, node: Node, session: SSH, listening: set[int], canary: int) -> Check:
     open_ = {port for port in listening if port not in _allowed(context, node)}
     with ThreadPoolExecutor(max_workers=16) as pool:
         ports = sorted(open_ | {canary})

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpubed import jobs
 from gpubed.allocation import Network, Node
+from gpubed.checks import plain
 from gpubed.checks.context import Context
 from gpubed.errors import GpubedError
 from gpubed.plan import NetworkPlan
@@ -55,21 +56,18 @@ def links_and_collective(context: Context) -> Iterator[Check]:
     """Links carry their declared rate, and an allreduce of all ranks uses what they carry.
 
     Ranks sum on the GPUs that were asked for, with NCCL; without any, on the CPU. Nodes
-    without GPUs beside others have no ranks.
+    without GPUs beside others have no ranks: their links are measured without.
     """
     idle = "it has no GPU and others have: jobs start no ranks on it"
     yield from (
-        Check(id=id_, node=node.name, result="skip", reason=idle)
+        Check(id="allreduce.busbw", node=node.name, result="skip", reason=idle)
         for node in context.allocation.nodes
-        for id_ in _IDS[:2]
         if not node.slots
     )
     if reason := _why_not(context):
-        other = {"link.rate": _other_rate(context)}
-        for id_ in _IDS:
-            wrong = other.get(id_)
-            yield Check(id=id_, result="fail" if wrong else "skip", reason=wrong or reason)
+        yield from _alone(context, reason)
         return
+    yield from _idle_links(context)
     try:
         found = _measured(context)
     except GpubedError as error:
@@ -80,6 +78,28 @@ def links_and_collective(context: Context) -> Iterator[Check]:
     yield from _links(context, found.metrics.get("links", ()))
     yield _collective(found.metrics, found.failures)
     yield _gpudirect(context, found.metrics.get("transports", {}))
+
+
+def _alone(context: Context, reason: str) -> Iterator[Check]:
+    """Look at what there is where no two nodes have ranks."""
+    yield from (Check(id=id_, result="skip", reason=reason) for id_ in _IDS[1:])
+    wrong = _other_rate(context)
+    if wrong or context.plan.experiment is None or len(context.allocation.nodes) < 2:
+        result = "fail" if wrong else "skip"
+        yield Check(id="link.rate", result=result, reason=wrong or reason)
+        return
+    yield from _idle_links(context)
+
+
+def _idle_links(context: Context) -> Iterator[Check]:
+    """Measure the links of nodes that have no ranks, where a rate is declared."""
+    declared = context.plan.experiment
+    if declared is None or declared.rate_bps is None or _other_rate(context):
+        return
+    try:
+        yield from map(_link, plain.measured(context, declared.rate_bps))
+    except GpubedError as error:
+        yield Check(id="link.rate", result="fail", reason=error.message)
 
 
 def _measured(context: Context) -> jobs.JobResult:

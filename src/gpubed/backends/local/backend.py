@@ -21,6 +21,7 @@ class LocalBackend(Backend):
     name = "local"
     shared_storage = "volume"
     simulates = True
+    shapes_on_nodes = True
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what containers cannot do."""

@@ -1,0 +1,76 @@
+"""Who knocks, and where; sessions are STAND-INs that say which ports answer."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed.allocation import Hop
+from gpubed.checks import firewall
+from gpubed.checks.context import Context
+from support.samples import sample_allocation, sample_plan
+
+CANARY = 40001
+
+
+class Node:
+    def __init__(self, node, answering=(22,)):
+        self.node, self.answering, self.knocks = node, set(answering), []
+
+    def run(self, command, *_, **__):
+        if command == firewall._LISTENING:
+            return SimpleNamespace(stdout="0.0.0.0:22\n0.0.0.0:9100\n127.0.0.1:631\n", exit_code=0)
+        return SimpleNamespace(stdout=str(CANARY), exit_code=0)
+
+    def answers(self, port, timeout):
+        self.knocks.append(port)
+        return port in self.answering
+
+
+@pytest.fixture
+def cloud(monkeypatch):
+    """A function that verifies three nodes behind the first's address outside."""
+
+    def verify(*answering, members=True):
+        plan = sample_plan()
+        granted = sample_allocation(plan)
+        keys = granted.head.host_keys if members else ("ssh-ed25519 BASTION",)
+        hop = Hop(address="203.0.113.7", user="gpubed", host_keys=keys)
+        nodes = tuple(node.model_copy(update={"via": (hop,)}) for node in granted.nodes)
+        granted = granted.model_copy(update={"nodes": nodes})
+        outside = []
+
+        def come(node, *_):
+            outside.append(Node(node, answering))
+            return outside[-1]
+
+        monkeypatch.setattr(firewall, "SSH", come)
+        inside = {node.name: Node(node, answering) for node in nodes}
+        found = list(
+            firewall.closed_from_outside(Context(SimpleNamespace(), plan, granted, inside))
+        )
+        return {check.node: check for check in found}, outside, inside
+
+    return verify
+
+
+def test_the_door_to_a_cloud_is_knocked_at_from_outside(cloud):
+    found, outside, inside = cloud(22)
+    assert found["node-0"].result == "pass"
+    assert [one.node.control_address for one in outside] == ["203.0.113.7"]
+    assert sorted(outside[0].knocks) == [9100, CANARY]
+    assert not any(node.knocks for node in inside.values()), "the door itself may reach all"
+    assert {found[name].result for name in ("node-1", "node-2")} == {"skip"}
+    assert "no address outside" in found["node-1"].reason
+
+
+@pytest.mark.parametrize("port", [9100, CANARY])
+def test_what_answers_there_is_a_failure(cloud, port):
+    found, _, _ = cloud(22, port)
+    assert found["node-0"].result == "fail"
+    assert str(port) in found["node-0"].reason
+
+
+def test_behind_somebody_elses_bastion_every_node_is_knocked_at(cloud):
+    found, _, inside = cloud(22, members=False)
+    assert {check.result for check in found.values()} == {"pass"}
+    assert all(node.knocks for node in inside.values())

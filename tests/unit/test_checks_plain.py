@@ -1,0 +1,69 @@
+"""Links without ranks, measured for real on loopback; sessions are STAND-INs: shells here."""
+
+import shlex
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed import registry
+from gpubed.checks import plain
+from gpubed.checks.context import Context
+from gpubed.ssh import CommandFailed, CommandResult
+from support.samples import sample_allocation, sample_plan
+
+
+class Here:
+    def __init__(self, node):
+        self.node = node
+
+    def put(self, local, remote):
+        shutil.copy(local, remote)
+
+    def run(self, command, *words, check=True, **_):
+        quoted = tuple(shlex.quote(str(word)) for word in words)
+        done = subprocess.run(
+            ["sh", "-c", command % quoted], capture_output=True, text=True, check=False
+        )
+        result = CommandResult(done.stdout, done.stderr, done.returncode, 0.0)
+        if check and done.returncode:
+            raise CommandFailed(self.node, command, result)
+        return result
+
+
+@pytest.fixture
+def context(tmp_path):
+    """Three nodes on loopback, of which the first alone has ranks."""
+    (tmp_path / "runs").mkdir()
+    plan = sample_plan(storage={"shared": {"path": str(tmp_path)}})
+    granted = sample_allocation(plan)
+    nodes = tuple(
+        node.model_copy(update={"experiment_address": f"127.0.0.{place + 2}", "slots": not place})
+        for place, node in enumerate(granted.nodes)
+    )
+    granted = granted.model_copy(update={"nodes": nodes})
+    sessions = {node.name: Here(node.name) for node in nodes}
+    return Context(SimpleNamespace(), plan, granted, sessions)
+
+
+@pytest.mark.parametrize("shaped", [True, False])
+def test_each_direction_of_each_pair_is_measured(context, monkeypatch, tmp_path, shaped):
+    backend = SimpleNamespace(shapes_links=lambda _: shaped)
+    monkeypatch.setattr(registry, "backend", lambda _: backend)
+    found = plain.measured(context, 100e6)
+    names = ["node-0", "node-1", "node-2"]
+    assert {(row["src"], row["dst"]) for row in found} == {
+        (src, dst) for src in names for dst in names if src != dst
+    }
+    assert all(row["measured_bps"] > 200e6 for row in found)
+    bounds = {(row["floor_bps"], row["ceiling_bps"]) for row in found}
+    assert bounds == {(95e6, 105e6) if shaped else (80e6, None)}
+    assert list((tmp_path / "runs").iterdir()) == [], "nothing is left there"
+
+
+def test_where_all_have_ranks_there_is_nothing_to_do(context):
+    nodes = tuple(node.model_copy(update={"slots": 1}) for node in context.allocation.nodes)
+    granted = context.allocation.model_copy(update={"nodes": nodes})
+    alone = Context(context.cluster, context.plan, granted, {})
+    assert plain.measured(alone, 100e6) == []
