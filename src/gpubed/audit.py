@@ -46,6 +46,7 @@ class Audit:
         unrecorded: There under the cluster's id, but not in the state.
         others: There under the cluster's name, but another id: of another project,
             or of a state that was lost.
+        within: Data that only nodes reach, which the testbed itself cannot list.
         interrupted: Operations that a killed run left unfinished, as `creating node-1`.
     """
 
@@ -54,6 +55,7 @@ class Audit:
     missing: list[Recorded] = field(default_factory=list)
     unrecorded: list[Existing] = field(default_factory=list)
     others: list[Existing] = field(default_factory=list)
+    within: list[Existing] = field(default_factory=list)
     interrupted: list[str] = field(default_factory=list)
 
     @property
@@ -86,6 +88,7 @@ def audit(stack: Stack) -> Audit:
         missing=[r for r, is_there in zip(recorded, there, strict=True) if not is_there],
         unrecorded=[e for e in found if e.uuid == uuid and e.id not in known and not e.transient],
         others=[e for e in found if e.uuid != uuid],
+        within=backend.data_within(stack.cluster.name) if backend else [],
         interrupted=[
             f"{op['type']} {op['resource']['urn'].rsplit('::', 1)[-1]}"
             for op in deployment.get("pending_operations", [])

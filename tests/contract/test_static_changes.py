@@ -306,6 +306,26 @@ def test_a_forced_replacement_leaves_a_whole_cluster(ground, cluster, name):
     assert [cluster.node(node, "true") for node in before] == [""] * 2
 
 
+@pytest.mark.parametrize("gone", [".gpubed/pulumi", ".gpubed"])
+def test_a_lost_state_is_taken_over(ground, cluster, gone):
+    """With the cluster's key, too: hosts are opened by their owner's."""
+    cluster.edit(lambda spec: hosts(spec, ground.host(0), ground.host(1)))
+    cluster.call("up", "-y", *cluster.engine)
+    before, uuid_ = ground.there(), cluster.json("audit", *cluster.engine)["uuid"]
+    shutil.rmtree(cluster.root / gone)
+    if gone == ".gpubed":
+        assert uuid_ in cluster.call("up", *cluster.engine, rc=2).stderr
+        cluster.call("audit", "--adopt", "--uuid", uuid_, "-y", *cluster.engine)
+    else:
+        cluster.call("up", "-y", *cluster.engine)
+    assert ground.there() == before
+    found = cluster.json("audit", *cluster.engine)
+    assert found["uuid"] == uuid_
+    assert (found["missing"], found["unrecorded"], found["others"]) == ([], [], [])
+    assert [cluster.node(node, "true") for node in before] == [""] * 2
+    assert [ground.on_host(host, "cat /root/results") for host in HOSTS] == ["42\n"] * 3
+
+
 def test_a_host_that_died_holds_nothing_up_once_the_specification_does_without_it(ground, cluster):
     cluster.edit(lambda spec: hosts(spec, ground.host(0), ground.host(1)))
     cluster.call("up", "-y", *cluster.engine)

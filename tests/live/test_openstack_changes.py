@@ -6,6 +6,7 @@ The tests use one cluster, in this order.
 from __future__ import annotations
 
 import re
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -172,6 +173,27 @@ def test_a_forced_replacement_leaves_a_whole_cluster(whole: Live, resource: str)
     found = whole.cluster.json("audit", "--engine", "cli")
     assert found["missing"] == []
     # A volume that was replaced keeps what is on it: `gpubed down` removes it.
+    assert {thing["kind"] for thing in found["unrecorded"]} <= {"volume"}
+
+
+@pytest.mark.parametrize("gone", [".gpubed/pulumi", ".gpubed"])
+def test_a_lost_state_is_taken_over_with_new_servers(whole: Live, gone: str) -> None:
+    """No plugin takes what exists into a new state; data volumes are left alone."""
+    cluster, before = whole.cluster, servers(whole)
+    uuid_ = cluster.json("audit", "--engine", "cli")["uuid"]
+    shutil.rmtree(cluster.root / gone)
+    adopt = ("audit", "--adopt", "--uuid", uuid_, "--engine", "cli")
+    if gone == ".gpubed":
+        assert "cannot be taken into a new state" in cluster.call(*adopt, rc=2).stderr
+        cluster.call(*adopt, "-y")
+    else:
+        cluster.call("audit", "--remove", "-y", "--engine", "cli")
+        whole.up("-y")
+    now = servers(whole)
+    assert set(now) == set(before)
+    assert {id_ for id_, _ in now.values()}.isdisjoint(id_ for id_, _ in before.values())
+    found = cluster.json("audit", "--engine", "cli")
+    assert (found["uuid"], found["missing"], found["others"]) == (uuid_, [], [])
     assert {thing["kind"] for thing in found["unrecorded"]} <= {"volume"}
 
 

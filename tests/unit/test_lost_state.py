@@ -3,11 +3,14 @@
 Nothing exists here: what the testbed has is a STAND-IN.
 """
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, registry
+from gpubed import audit, cli, identities, registry
 from gpubed.backends.base import Existing
+from gpubed.cli.commands import audit as audit_verb
 from gpubed.errors import GpubedError
 from gpubed.paths import Project
 
@@ -60,3 +63,50 @@ def test_verbs_that_need_a_cluster_name_the_one_that_finds_it(call, words):
     done = call(*words)
     assert done.exception.message == "cluster lab is not up"
     assert done.exception.hint == "gpubed up lab; if it was up already: gpubed audit lab"
+
+
+FOLDER = Existing("shared folder", "/groups/gpubed-1", "/groups/gpubed-1", UUID, data=True)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_audit_names_data_that_only_nodes_reach(call, tmp_path, monkeypatch, kept):
+    """As Virtual Wall's folder, after `down --keep-data` and after all else is lost."""
+    local = type(registry.backend("local"))
+    monkeypatch.setattr(local, "existing", lambda *_: [])
+    monkeypatch.setattr(local, "data_within", lambda *_: [FOLDER])
+    if kept:
+        identities.keep(Project(tmp_path).cluster("lab"), UUID)
+    done = call("audit", "lab", "--engine", "embedded")
+    assert "shared folder /groups/gpubed-1: only nodes reach it" in done.stdout
+    assert (f"gpubed audit lab --adopt --uuid {UUID}" in done.stdout) is not kept
+    told = json.loads(call("audit", "lab", "--json", "--engine", "embedded").stdout)
+    assert [row["uuid"] for row in told["within"]] == [UUID]
+    assert told["unrecorded"] == told["others"] == []
+
+
+def test_what_a_plugin_made_is_given_back_when_told_to(call, tmp_path, monkeypatch):
+    """As on OpenStack, where an `up` would make everything a second time."""
+    local = type(registry.backend("local"))
+    monkeypatch.setattr(local, "native", frozenset({"openstack:compute/instance:Instance"}))
+    paths, removed = Project(tmp_path).cluster("lab"), []
+    monkeypatch.setattr(audit, "remove", lambda _, things: removed.extend(things))
+    monkeypatch.setattr(audit_verb, "_adopt", lambda *_: None)
+    adopt = ("audit", "lab", "--adopt", "--uuid", UUID, "--engine", "embedded")
+    refused = call(*adopt).exception
+    assert refused.exit_code == 2
+    assert "cannot be taken into a new state" in refused.message
+    assert refused.hint.endswith(f"gpubed audit lab --adopt --uuid {UUID} -y")
+    assert (removed, identities.kept(paths)) == ([], None)
+    call(*adopt, "-y")
+    assert [thing.name for thing in removed] == ["node-0", "control"]
+    assert identities.kept(paths) == UUID
+
+
+@pytest.mark.parametrize("name", ["static", "local"])
+def test_nodes_that_stay_are_taken_over_as_they_are(call, tmp_path, monkeypatch, name):
+    """Own hosts, too, though the cluster's key is lost: its user's own opens them."""
+    assert registry.backend(name).exchanges_keys
+    monkeypatch.setattr(audit, "remove", lambda *_: pytest.fail("something is removed"))
+    monkeypatch.setattr(audit_verb, "_adopt", lambda *_: None)
+    call("audit", "lab", "--adopt", "--uuid", UUID, "--engine", "embedded")
+    assert identities.kept(Project(tmp_path).cluster("lab")) == UUID

@@ -6,7 +6,7 @@ import typer
 
 from gpubed import audit as audits
 from gpubed import identities, lifecycle, runlock, secret, stack
-from gpubed.backends.base import Existing
+from gpubed.backends.base import Backend, Existing
 from gpubed.cli import approval
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
@@ -69,24 +69,32 @@ def _take_over(
             f"{paths.name} has a state, and in it the uuid {found.uuid}",
             f"gpubed down {paths.name} first, or --remove what carries {uuid}",
         )
-    if uuid not in {thing.uuid for thing in found.others}:
+    if uuid not in {thing.uuid for thing in (*found.others, *found.within)}:
         raise UsageError(f"nothing carries the uuid {uuid}", f"gpubed audit {paths.name}")
     _, backend = audits.owner(driven)
-    if backend is None or backend.exchanges_keys or secret.public_key(paths.private_key):
+    lost = [e for e in found.others if e.uuid == uuid and not e.data]
+    if backend is None or not lost or not (said := _lost_for_good(paths, backend)):
         identities.keep(paths, uuid)
         return
-    lost = [e for e in found.others if e.uuid == uuid and not e.data]
-    said = f"nodes let in the key {paths.private_key} alone, which is lost"
     listed = ", ".join(map(str, lost))
     if not ui.confirm(f"{said}: give back and ask again for {listed}?", yes=yes, default=False):
         raise UsageError(
             f"not confirmed, so nothing was changed: {said}",
-            f"put it there, or ask for new nodes: gpubed audit {paths.name} --adopt "
+            f"put back what was lost, or ask for new nodes: gpubed audit {paths.name} --adopt "
             f"--uuid {uuid} -y",
         )
     with runlock.hold(paths.state, "audit"):
         identities.keep(paths, uuid)  # data that is elsewhere is found again by it
         audits.remove(backend, lost)
+
+
+def _lost_for_good(paths: ClusterPaths, backend: Backend) -> str:
+    """Say why nodes of a cluster whose state is lost cannot be kept; empty where they can."""
+    if backend.native:
+        return "what Pulumi's plugin has made cannot be taken into a new state"
+    if backend.exchanges_keys or secret.public_key(paths.private_key):
+        return ""
+    return f"nodes let in the key {paths.private_key} alone, which is lost"
 
 
 def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool) -> None:
@@ -127,6 +135,7 @@ def _document(found: audits.Audit) -> dict[str, object]:
         "missing": rows(found.missing),
         "unrecorded": rows(found.unrecorded),
         "others": rows(found.others),
+        "within": rows(found.within),
         "interrupted": found.interrupted,
     }
 
@@ -139,16 +148,29 @@ def _show(ui: UI, cluster: str, found: audits.Audit, removed: list[str]) -> None
     for thing in found.unrecorded:
         note = "; it holds data and stays until `gpubed down`" if thing.data else ""
         ui.say(f"unrecorded  {thing}: it exists, but is not in the state{note}")
+    for thing in found.within:
+        ui.say(f"data        {thing}: only nodes reach it; it stays until `gpubed down`")
     for what in found.interrupted:
         ui.say(f"interrupted {what}: a run was killed in it")
     for other in found.others:
         ui.say(f"other       {other}: it belongs to another {cluster} (uuid {other.uuid})")
     ui.say(f"{len(found.recorded)} resource(s) are in the state and exist")
+    _lead_on(ui, cluster, found)
+
+
+def _lead_on(ui: UI, cluster: str, found: audits.Audit) -> None:
     if not found.clean:
         ui.say(f"adopt:  gpubed audit {cluster} --adopt    (an `up` that looks first)", whole=True)
     if found.extra:
         ui.say(f"remove: gpubed audit {cluster} --remove", whole=True)
-    for uuid in sorted({other.uuid for other in found.others}):
+    listed = {other.uuid for other in found.others}
+    for uuid in sorted({thing.uuid for thing in found.within} - listed - {found.uuid}):
+        ui.say(_offer(cluster, uuid), whole=True)
+    for uuid in sorted(listed):
         if found.uuid is None:
-            ui.say(f"take it over: gpubed audit {cluster} --adopt --uuid {uuid}", whole=True)
+            ui.say(_offer(cluster, uuid), whole=True)
         ui.say(f"when nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}", whole=True)
+
+
+def _offer(cluster: str, uuid: str) -> str:
+    return f"take it over: gpubed audit {cluster} --adopt --uuid {uuid}"
