@@ -88,6 +88,13 @@ def test_its_container_is_an_ordinary_one_with_less(cluster: Any) -> None:
     assert {"NoNewPrivs:\t1", "Seccomp:\t2"} <= set(status)
 
 
+def test_a_link_in_the_cache_leads_nowhere(head: SSH) -> None:
+    """Another cluster's root may leave one there; its own storage may have some."""
+    made = "sudo sh -c 'cd /var/cache/gpubed && ln -sfn /root escape-test && ls escape-test/'"
+    refused = head.run(f"{made}; sudo rm -f /var/cache/gpubed/escape-test", check=False)
+    assert "Too many levels of symbolic links" in refused.stderr
+
+
 def test_packages_can_be_had(head: SSH) -> None:
     assert head.run("sudo apt-get update --error-on=any", timeout=180).exit_code == 0
 

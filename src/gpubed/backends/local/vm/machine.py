@@ -85,5 +85,6 @@ def _settings(node: NodeInputs) -> bytes:
         **_hardware(node),
         "nameservers": environment.nameservers(),
         "shares": [*([node.shared.path] if node.shared else []), NODE_CACHE],
+        "foreign": [NODE_CACHE],  # other clusters of this machine write to it, too
     }
     return json.dumps(settings).encode()
