@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
-from gpubed import allocation, plan, registry
-from gpubed.backends.base import Finding
+from gpubed import allocation, exposure, plan, registry
+from gpubed.backends.base import Backend, Finding
 from gpubed.errors import GpubedError
 from gpubed.hardware import host
 from gpubed.paths import ClusterPaths
@@ -22,13 +22,15 @@ _AT_ONCE = 16
 
 def examine(cluster: ClusterPaths | None) -> list[Finding]:
     """Look at this machine and, for a cluster, at its testbed."""
-    findings = [_python(), _program("ssh", "apt-get install openssh-client"), _mitogen(), _engine()]
+    findings = [_python(), _program("ssh", "apt-get install openssh-client"), _mitogen()]
     if cluster is None:
+        findings.append(_engine(None))
         for name in registry.backend_names():
             findings += registry.backend(name).doctor(None)
         return findings
     spec = load(cluster.spec)
-    findings += registry.backend(spec_backend(spec)).doctor(spec)
+    backend = registry.backend(spec_backend(spec))
+    findings += [_engine(backend), *backend.doctor(spec)]
     return findings + gpu_hosts(cluster)
 
 
@@ -97,12 +99,9 @@ def _mitogen() -> Finding:
     return Finding("mitogen", True, message)
 
 
-def _engine() -> Finding:
+def _engine(backend: Backend | None) -> Finding:
     path = shutil.which("pulumi")
     if path is None:
         return Finding("engine", True, "embedded (no CLI on PATH)")
-    return Finding(
-        "engine",
-        True,
-        f"Pulumi CLI at {path}; where others use this machine too, see docs/concepts/security.md",
-    )
+    words = [f"Pulumi CLI at {path}", *exposure.warnings("cli", backend)]
+    return Finding("engine", True, "; ".join(words))

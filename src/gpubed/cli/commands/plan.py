@@ -1,6 +1,6 @@
 """gpubed plan."""
 
-from gpubed import costs, due, lifecycle, registry, stack
+from gpubed import costs, due, exposure, lifecycle, registry, stack
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, find
@@ -31,6 +31,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     hours = wanted.node_hours
     backend = registry.backend(wanted.backend)
     obstacles, warnings = backend.fits(wanted), backend.warnings(wanted.spec)
+    warnings = [*warnings, *exposure.warnings(chosen, backend)]
     ui.document(
         "plan",
         {
