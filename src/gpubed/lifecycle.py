@@ -308,11 +308,13 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     wanted = from_file(cluster.spec)
     now = condition.look(cluster, wanted, granted, backend)
     unwell = _unwell(cluster, wanted, granted, now)
+    unreadable = _unreadable(cluster, engine)
     verified = _verified(cluster)
     found = hardware.of_cluster(cluster.facts, granted)
     return {
         "engine": engine,
-        "state": unfinished.state(cluster) or ("degraded" if unwell else now.state),
+        "state": unfinished.state(cluster) or ("degraded" if unwell or unreadable else now.state),
+        "unreadable": unreadable,
         "nodes": [
             {
                 **_node_row(node, now.nodes[node.name], found.get(node.name)),
@@ -442,6 +444,17 @@ def _verified(cluster: ClusterPaths) -> Verification | None:
     except Unreadable as error:
         progress.emit("note", message=f"{error.message}: it counts as none, {error.hint}")
         return None
+
+
+def _unreadable(cluster: ClusterPaths, engine: EngineName) -> list[dict[str, str]]:
+    """Say why no other verb could go on from the state, and what helps; empty where it could."""
+    if not cluster.project.pulumi.exists():
+        return []
+    try:
+        Stack(cluster, engine).export()
+    except GpubedError as error:
+        return [{"message": error.message, "hint": error.hint or ""}]
+    return []
 
 
 def _services(wanted: ClusterPlan, granted: Allocation, now: Condition) -> list[dict[str, str]]:

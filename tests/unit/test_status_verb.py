@@ -1,9 +1,14 @@
 """What a person reads of `gpubed status`: what is wrong first, skipped checks as a number."""
 
-import pytest
+import json
 
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli, condition, lifecycle, stack
 from gpubed.cli import report
 from gpubed.cli.ui import UI
+from support.samples import granted_cluster
 
 
 def check(id_, result, reason="", node="node-0"):
@@ -47,6 +52,7 @@ def document(state="ready", worker=()):
         "failed": [],
         "lease": {"granted_until": None, "remaining_s": None},
         "stopped": [],
+        "unreadable": [],
         "services": [{"name": "jupyterlab", "url": "https://10.0.0.1:8888/", "reason": ""}],
         "verification": {**summary, "checks": CHECKS},
     }
@@ -95,3 +101,50 @@ def test_a_full_disk_says_where_to_free_space(read):
 
 def test_a_cluster_that_is_well_says_so_first(read):
     assert read(document())[0].strip() == "✓ lab is ready"
+
+
+def test_a_unit_that_stopped_is_named(read):
+    one = {"role": "slurm", "unit": "munge.service", "node": "node-1", "state": "failed"}
+    lines = read(ui_document(stopped=[one]))
+    assert lines[:2] == ["✗ not whole: gpubed up lab puts it right", STOPPED]
+
+
+STOPPED = "✗ munge.service on node-1 is failed"
+
+
+def ui_document(**changes):
+    return {**document("degraded"), **changes}
+
+
+@pytest.fixture
+def broken_state(tmp_path, monkeypatch):
+    """A cluster whose nodes are well, and whose state was cut short."""
+    paths = granted_cluster(tmp_path)
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    paths.project.prepare()
+    stack.Stack(paths, "embedded").init()
+    [file] = paths.project.pulumi.glob(".pulumi/stacks/*/lab.json")
+    whole = lambda *_: condition.Condition({f"node-{n}": "ready" for n in range(3)})  # noqa: E731
+    monkeypatch.setattr(condition, "look", whole)
+    monkeypatch.setattr(lifecycle, "_unwell", lambda *_: {})
+    return file
+
+
+def test_a_state_that_is_cut_short_is_said_with_what_helps(broken_state):
+    def status(*words):
+        return CliRunner().invoke(cli.build(), ["status", "lab", *words], standalone_mode=False)
+
+    assert status().return_value == 0
+    content = broken_state.read_text()
+    broken_state.with_name(f"{broken_state.name}.bak").write_text(content)
+    broken_state.write_text(content[: len(content) // 2])
+    done = status("--json")
+    assert done.return_value == 1
+    told = json.loads(done.stdout)
+    assert told["state"] == "degraded"
+    assert "lab.json cannot be read" in told["unreadable"][0]["message"]
+    assert told["unreadable"][0]["hint"].startswith("cp ")
+    said = status()
+    assert "lab.json cannot be read" in said.output
+    assert "cp " in said.output
+    assert "is ready" not in said.output

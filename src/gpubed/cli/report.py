@@ -62,6 +62,9 @@ def _unfinished(ui: UI, name: str, document: dict[str, Any]) -> None:
 def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
     if document["state"] == "ready":
         ui.mark("pass", f"{name} is ready")
+    for file in document["unreadable"]:
+        ui.mark("fail", file["message"])
+        ui.say(file["hint"])
     for row in (row for row in document["nodes"] if row["reason"]):
         if row["state"] == condition.FULL:
             ui.mark("fail", f"{row['name']}: {row['reason']}")

@@ -37,11 +37,13 @@ class Fault:
         name: To play it alone.
         title: In words.
         damage: Breaks it; what it yields is kept up while `gpubed up` runs.
+        repaired_by: The command of somebody else, who repairs it meanwhile, as the page has it.
     """
 
     name: str
     title: str
     damage: Callable[[Play], Iterator[None]]
+    repaired_by: str = ""
 
 
 @dataclass
@@ -65,6 +67,8 @@ class Played:
         """The row of the page, with what differs from run to run in general words."""
         _, first, seconds = self.steps[0]
         ran = [f"`{command}`" for command, _, _ in self.steps]
+        if self.fault.repaired_by and all(done.returncode for _, done, _ in self.steps):
+            ran = [f"`{self.fault.repaired_by}`, the other run"]  # what was refused did nothing
         by = ", then ".join(ran) if self.whole else f"**not repaired** by {', '.join(ran)}"
         looked = f"{said(self.status)} ({self.status.returncode})"
         did = f"{said(first)} ({first.returncode}, {seconds:.0f} s)"

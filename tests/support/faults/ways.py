@@ -125,5 +125,5 @@ FAULTS = (
     Fault("key", "the cluster's SSH key is lost", _key_lost),
     Fault("state-lost", "the whole state is lost", _state_lost),
     Fault("disk-full", "a node's disk is full, with a log", _disk_full),
-    Fault("two-runs", "another run has the cluster", _busy),
+    Fault("two-runs", "another run has the cluster", _busy, "gpubed up lab --refresh"),
 )
