@@ -64,7 +64,7 @@ def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
         ui.mark("pass", f"{name} is ready")
     for file in document["unreadable"]:
         ui.mark("fail", file["message"])
-        ui.say(file["hint"])
+        ui.say(file["hint"], whole=True)
     for row in (row for row in document["nodes"] if row["reason"]):
         if row["state"] == condition.FULL:
             ui.mark("fail", f"{row['name']}: {row['reason']}")
