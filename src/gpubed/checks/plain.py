@@ -14,7 +14,7 @@ from gpubed import reading, registry
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
 
-_PROGRAM = "links.py"
+_PROGRAM = "links"
 _SECONDS = 1.0
 _MEASURE = """
 import json, pathlib, sys, links
@@ -47,8 +47,8 @@ def measured(context: Context, declared: float) -> list[dict[str, Any]]:
     made = context.head.run("mktemp -d %s/runs/.links-XXXXXX", _shared(context))
     folder = made.stdout.strip()
     try:
-        program = registry.job_folder("allreduce") / _PROGRAM
-        context.head.put(program, f"{folder}/{_PROGRAM}")
+        program = registry.job_folder("allreduce") / f"{_PROGRAM}.py"
+        context.head.put(program, f"{folder}/{_PROGRAM}.py")
         return _together(context, folder, nodes, declared)
     finally:
         context.head.run("rm -r %s", folder, check=False)
