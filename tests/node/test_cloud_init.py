@@ -84,8 +84,8 @@ def _tar(files):
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
     tag = image.ensure(image.Recipe("debian-12"))
-    mounts = container.SystemContainer.mounts
-    made = docker.from_env().containers.run(tag, detach=True, volumes=mounts, **container._SYSTEMD)
+    flags = {**container._SYSTEMD, **container._WIDE, "volumes": container._TREE}
+    made = docker.from_env().containers.run(tag, detach=True, **flags)
     try:
         code, output = made.exec_run(["bash", "-c", INSTALL], environment=environment.environment())
         assert code == 0, output.decode()[-3000:]

@@ -2,7 +2,8 @@
 
 Each is a script for the node's root. On a node with a kernel of its own it is played to the
 end. On a container, whose kernel is this machine's, `knock` only opens what the way needs and
-goes no further: a test must not break out of what it runs on.
+goes no further: a test must not break out of what it runs on. What it finds closed may be played
+there, too: it fails at its first step.
 """
 
 import shlex
@@ -26,6 +27,18 @@ trap 'rmdir "$at/inner" 2>/dev/null || true; umount "$at"' EXIT
 _PROC = """
 mount -t proc proc "$at"
 trap 'umount "$at"' EXIT
+"""
+# The same for knocking: what cannot be mounted is closed.
+_TRY_PROC = """
+mount -t proc proc "$at" || { echo closed; exit 0; }
+trap 'umount "$at"' EXIT
+"""
+_TRY_HIERARCHY = """
+for there in /sys/fs/cgroup/release_agent /sys/fs/cgroup/*/release_agent; do
+  if [ -e "$there" ] && (: >> "$there"); then echo open; exit 0; fi
+done
+mount -t cgroup -o none,name=escape cgroup "$at" || { echo closed; exit 0; }
+trap 'rmdir "$at/inner" 2>/dev/null || true; umount "$at"' EXIT
 """
 _OWN_DEVICES = "/sys/fs/cgroup/devices$(sed -n 's/^[0-9]*:devices://p' /proc/1/cgroup)"
 
@@ -62,7 +75,7 @@ sh -c 'echo $$ > "$0"' "$at/inner/cgroup.procs"
 for _ in $(seq 50); do [ -e "$MARK" ] && break; sleep 0.2; done
 [ -e "$MARK" ] && echo played
 """,
-        _HIERARCHY
+        _TRY_HIERARCHY
         + """
 mkdir "$at/inner"
 if (: >> "$at/release_agent"); then echo open; else echo closed; fi
@@ -80,7 +93,10 @@ for _ in $(seq 50); do [ -e "$MARK" ] && break; sleep 0.2; done
 echo "$old" > "$pattern"
 [ -e "$MARK" ] && echo played
 """,
-        _PROC
+        """
+if (: >> /proc/sys/kernel/core_pattern); then echo open; exit 0; fi
+"""
+        + _TRY_PROC
         + """
 if (: >> "$at/sys/kernel/core_pattern"); then echo open; else echo closed; fi
 """,
@@ -102,10 +118,18 @@ for numbers in "$NUMBERS" "$own"; do
 done
 [ -e "$MARK" ] && echo played
 """,
-        # Docker's rules hold for as long as nobody changes them: whoever may write here can.
+        # Docker's rules hold for as long as nobody changes them: with cgroup v1 who may write
+        # here, with v2 who may detach its program from the cgroup (CAP_SYS_ADMIN, bit 21).
         f"""
-if grep --quiet '^a' "{_OWN_DEVICES}/devices.list" || (: >> "{_OWN_DEVICES}/devices.allow")
-then echo open; else echo closed; fi
+bounds=$(sed -n 's/^CapBnd:[[:space:]]*//p' /proc/self/status)
+device=$(mktemp --dry-run)
+if ! mknod "$device" b $NUMBERS; then echo closed; exit 0; fi
+rm "$device"
+if [ -d "{_OWN_DEVICES}" ]; then
+  if grep --quiet '^a' "{_OWN_DEVICES}/devices.list" || (: >> "{_OWN_DEVICES}/devices.allow")
+  then echo open; else echo closed; fi
+elif [ $((0x$bounds >> 21 & 1)) = 1 ]; then echo open
+else echo closed; fi
 """,
     ),
     Escape(
@@ -117,11 +141,14 @@ echo h > /proc/sysrq-trigger
 grep --quiet '^dummy ' /proc/modules && dmesg | grep --quiet 'sysrq: HELP' && echo played
 """,
         # CAP_SYS_MODULE is bit 16. The keys are in /proc, which can be mounted anew.
-        _PROC
-        + """
+        """
 bounds=$(sed -n 's/^CapBnd:[[:space:]]*//p' /proc/self/status)
-if [ $((0x$bounds >> 16 & 1)) = 1 ]; then echo open
-elif [ -e "$at/sysrq-trigger" ] && (: >> "$at/sysrq-trigger"); then echo open
+if [ $((0x$bounds >> 16 & 1)) = 1 ]; then echo open; exit 0; fi
+if [ -e /proc/sysrq-trigger ] && (: >> /proc/sysrq-trigger); then echo open; exit 0; fi
+"""
+        + _TRY_PROC
+        + """
+if [ -e "$at/sysrq-trigger" ] && (: >> "$at/sysrq-trigger"); then echo open
 else echo closed; fi
 """,
     ),

@@ -33,6 +33,7 @@ WAY_IN = {
 # What is no document of others: files that gpubed brings, and the kernel's.
 BROUGHT = {
     "backends/gpulab/request.py",
+    "backends/local/confinement.py",
     "backends/local/image.py",
     "backends/virtualwall/prepare.py",
     "backends/virtualwall/rspec.py",

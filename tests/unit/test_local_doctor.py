@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,8 @@ class Docker:
         self.api = SimpleNamespace(base_url="http+docker://localhost")
         self.found: list[Any] = []
         self.networks = SimpleNamespace(list=lambda: self.found)
+        self.nodes: list[Any] = []
+        self.containers = SimpleNamespace(list=lambda **_: self.nodes)
 
     def info(self) -> dict[str, Any]:
         return self.answer
@@ -177,3 +180,39 @@ def test_gpus_that_are_only_pretended_are_told() -> None:
     assert found.ok
     assert "only pretend to have A100-SXM4-80GB" in found.message
     assert "local.gpus.simulated" not in [finding.id for finding in doctor.findings(lab())]
+
+
+def test_what_confined_nodes_leave_open_is_told() -> None:
+    found = find("local.isolation", lab())
+    assert "shares this machine's kernel" in found.message
+    assert "can become root" not in found.message
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"services": {"docker": {}}}, r"root on a node can become root .*\(services.docker\)"),
+        (
+            {"recipe": "cuda13", "nodes": [{"count": 1, "gpus": 1, "simulate": "T4"}]},
+            r"root on a node with GPUs can become root .*\(nodes\[\].simulate\)",
+        ),
+    ],
+)
+def test_what_asks_for_nodes_that_are_not_confined_is_told(
+    change: dict[str, Any], words: str
+) -> None:
+    wanted = spec.model().model_validate(lab().model_dump(mode="json") | change)
+    assert re.search(words, find("local.isolation", wanted).message)
+
+
+def test_a_machine_that_can_confine_none_is_told(docker: Docker) -> None:
+    docker.answer["SecurityOptions"] = ["name=userns"]
+    assert "confines none: its Docker maps users" in find("local.isolation", lab()).message
+
+
+def test_nodes_that_were_made_before_are_named(docker: Docker) -> None:
+    for name, dropped in (("node-0", None), ("node-1", ["ALL"])):
+        labels = {"gpubed.node": name}
+        attrs = {"Config": {"Labels": labels}, "HostConfig": {"CapDrop": dropped}}
+        docker.nodes.append(SimpleNamespace(attrs=attrs))
+    assert "root on node-0 can become root" in find("local.isolation", lab()).message

@@ -101,3 +101,20 @@ def test_nodes_write_where_the_controller_makes_nothing(monkeypatch, tmp_path) -
     places = runtime.mounts(NodeInputs.model_validate(INPUTS))
     writable = {source for source, there in places.items() if there["mode"] == "rw"}
     assert writable == {str(tmp_path / "nodes"), "v"}
+
+
+def test_a_node_of_an_earlier_version_is_not_replaced_to_be_confined() -> None:
+    confined = {**INPUTS, "confined": True}
+    change = NodeDriver().diff({"faults": []}, INPUTS, confined)
+    assert (list(change.replace), list(change.update)) == ([], [])
+    digests = {NodeInputs.model_validate(inputs).digest for inputs in (INPUTS, confined)}
+    assert len(digests) == 1, "it is adopted as it is"
+
+
+def test_a_confined_node_that_must_do_more_is_replaced() -> None:
+    confined = {**INPUTS, "confined": True}
+    result = {"faults": [], "confined": True}
+    assert list(NodeDriver().diff(result, confined, INPUTS).replace) == ["confined"]
+    assert list(NodeDriver().diff(result, confined, confined).replace) == []
+    # Made by a machine that can confine none: it may do enough.
+    assert list(NodeDriver().diff({"faults": []}, confined, INPUTS).replace) == []

@@ -7,6 +7,7 @@ from typing import Any
 import pulumi
 
 from gpubed.backends.component import Testbed
+from gpubed.backends.local import confinement
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
 from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
@@ -65,6 +66,8 @@ class Cluster(Testbed):
             "on_failure": node.on_failure,
             **self._link(node),
         }
+        if self._runtime == "container" and confinement.wanted(self._plan.spec, node):
+            inputs["confined"] = True
         if node.simulate:
             gpus = node.simulate.gpus or node.gpus
             inputs["simulate"] = {"model": node.simulate.model, "gpus": gpus}

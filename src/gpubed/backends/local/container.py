@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from gpubed.backends.local import daemon
-from gpubed.backends.local.node_inputs import NodeInputs
-from gpubed.backends.local.runtime import Runtime, cpu_quota, labels
+from gpubed.backends.local import confinement, daemon, runtime
+from gpubed.backends.local.node_inputs import CONFINED, NodeInputs
+from gpubed.backends.local.runtime import Runtime, cpu_quota, labels, put
 
-# systemd wants to mount and to own its part of the cgroup tree. The host's view of that
-# tree is the one that works with cgroup v1 and v2 alike, and without --privileged.
 _SYSTEMD: dict[str, Any] = {
-    "cap_add": ["SYS_ADMIN", "NET_ADMIN"],
-    "security_opt": ["seccomp=unconfined", "apparmor=unconfined"],
+    # The host's view of the tree is the one that works with cgroup v1 and v2 alike, and
+    # without --privileged.
     "cgroupns": "host",
     "tmpfs": {"/run": "", "/run/lock": ""},
     "environment": {"container": "docker"},
     "stop_signal": "SIGRTMIN+3",
 }
+
+# What runs containers of its own, or pretends hardware, mounts and owns a part of the tree.
+_WIDE: dict[str, Any] = {
+    "cap_add": ["SYS_ADMIN", "NET_ADMIN"],
+    "security_opt": ["seccomp=unconfined", "apparmor=unconfined"],
+}
+_TREE = {"/sys/fs/cgroup": {"bind": "/sys/fs/cgroup", "mode": "rw"}}
 
 # Files of devices that a simulated node makes; no driver answers them. The majors are of
 # nvidia and (dynamic on a real machine) nvidia-uvm and nvidia-caps.
@@ -30,8 +35,6 @@ _SIMULATED_DEVICES = ("c 195:* rwm", "c 511:* rwm", "c 510:* rwm")
 class SystemContainer(Runtime):
     """Boots systemd in the container; shares the kernel of this machine."""
 
-    mounts: ClassVar = {"/sys/fs/cgroup": {"bind": "/sys/fs/cgroup", "mode": "rw"}}
-
     def flags(self, node: NodeInputs) -> dict[str, Any]:
         """Return the flags that systemd needs, limits and GPUs."""
         limits = cpu_quota(node) if node.cpus is not None else {}
@@ -39,16 +42,42 @@ class SystemContainer(Runtime):
             limits |= _memory_limit(node.memory)
         return {
             "shm_size": _memory(node) // 2,
-            "device_requests": _gpus(node),
-            "device_cgroup_rules": list(_SIMULATED_DEVICES) if node.simulate else [],
-            "mounts": [_docker_data(node)],
             **limits,
             **_SYSTEMD,
+            **_rights(node),
         }
+
+    def prepare(self, container: Container, node: NodeInputs) -> None:
+        """Also write what a confined node does in another way."""
+        super().prepare(container, node)
+        if self.told(container):
+            for file in confinement.files():
+                put(container, file)
+
+    def told(self, container: Container) -> dict[str, Any]:
+        """Return whether it is confined; nothing where it is not, as of an earlier gpubed."""
+        return {CONFINED: True} if confinement.holds(container.attrs["HostConfig"]) else {}
+
+    def tidy(self, node: NodeInputs) -> None:
+        """Remove the cgroup that held the container's."""
+        confinement.tidy(node)
 
     def limit(self, container: Container, node: NodeInputs) -> None:
         """Set the limits; the container keeps running."""
         container.update(**cpu_quota(node), **_memory_limit(_memory(node)))
+
+
+def _rights(node: NodeInputs) -> dict[str, Any]:
+    place = confinement.place(node) if node.confined else None
+    if place:
+        return {**confinement.flags(place), "volumes": {**place.mounts, **runtime.mounts(node)}}
+    return {
+        **_WIDE,
+        "volumes": {**_TREE, **runtime.mounts(node)},
+        "mounts": [_docker_data(node)],
+        "device_requests": _gpus(node),
+        "device_cgroup_rules": list(_SIMULATED_DEVICES) if node.simulate else [],
+    }
 
 
 def _memory_limit(memory: int) -> dict[str, Any]:

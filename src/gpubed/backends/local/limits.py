@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from gpubed.backends.base import Problem
 from gpubed.backends.local import simulated
 from gpubed.backends.local.image import RELEASES
+from gpubed.errors import GpubedError
 from gpubed.sections import ExperimentNetwork, NodeGroup
 from gpubed.spec import ClusterSpec
 
@@ -32,13 +34,15 @@ def problems(spec: ClusterSpec) -> list[Problem]:
 
 
 def warnings(spec: ClusterSpec) -> list[str]:
-    """Return what a node does not hold back, where it has no kernel of its own."""
+    """Return what nodes do not hold back, where they have no kernel of their own."""
     if spec.backend.runtime == "vm":  # type: ignore[attr-defined]
         return []
-    return [
-        "nodes are containers: who is root on one can become root of this machine; "
-        "`runtime: vm` puts a kernel in between"
-    ]
+    # Docker is slow to import, and whoever cannot ask it is told elsewhere.
+    from gpubed.backends.local import confinement
+
+    with suppress(GpubedError):
+        return confinement.warnings(spec)
+    return []
 
 
 def _storage(spec: ClusterSpec) -> Iterator[Problem]:

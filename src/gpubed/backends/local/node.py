@@ -13,7 +13,7 @@ from docker.models.containers import Container
 from gpubed import host_keys
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties
 from gpubed.backends.local import condition, daemon, image, ownership, runtime
-from gpubed.backends.local.node_inputs import UPDATABLE, NodeInputs
+from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, NodeInputs
 from gpubed.errors import GpubedError
 
 _BOOT_S = 180.0
@@ -25,8 +25,16 @@ class NodeDriver(Driver):
     """Inputs: see `NodeInputs`. Limits and the link change in place; the rest replaces."""
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
-        """Compare inputs; what was found broken about a node is an update: it is put right."""
-        changed = sorted(key for key in {*olds, *news} if olds.get(key) != news.get(key))
+        """Compare inputs; what was found broken about a node is an update: it is put right.
+
+        A container that may do more than it must now stays, and with it what is on its disk.
+        One that may do less than it must is replaced: Docker changes that of no container.
+        """
+        changed = sorted(
+            key for key in {*olds, *news} - {CONFINED} if olds.get(key) != news.get(key)
+        )
+        if result.get(CONFINED) and not news.get(CONFINED):
+            changed.append(CONFINED)
         update = [key for key in changed if key in UPDATABLE]
         update += result.get("faults", [])
         return Change(replace=[key for key in changed if key not in UPDATABLE], update=update)
@@ -38,7 +46,7 @@ class NodeDriver(Driver):
             container = ownership.adopt(
                 _find(node), node.owner, node.digest, lambda: self.delete("", inputs)
             )
-            if container is not None and runtime.is_connected(container, node):
+            if container is not None and _serves(container, node):
                 result = _up(container, node)
                 # Its maker may have had another key, lost since with the state.
                 _exchange_key(container, node)
@@ -97,6 +105,12 @@ class NodeDriver(Driver):
         with daemon.errors(f"remove node {node.name}"):
             ownership.remove_until_gone(ours, lambda found: found.remove(force=True, v=True))
             _remove_own_volumes(node)
+            runtime.of(node).tidy(node)
+
+
+def _serves(container: Container, node: NodeInputs) -> bool:
+    may_enough = node.confined or not runtime.of(node).told(container).get(CONFINED)
+    return may_enough and runtime.is_connected(container, node)
 
 
 def _find(node: NodeInputs) -> Container | None:
@@ -220,4 +234,5 @@ def _result(container: Container, node: NodeInputs, faults: Sequence[str] = ()) 
         "experiment_address": node.experiment.address if node.experiment else None,
         "host_keys": [runtime.of(node).host_key(container)],
         "faults": list(faults),
+        **runtime.of(node).told(container),
     }

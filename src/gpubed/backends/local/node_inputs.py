@@ -9,6 +9,7 @@ from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.ownership import Owner
 
 UPDATABLE = frozenset({"cpus", "memory", "link", "public_key"})
+CONFINED = "confined"
 
 
 class _Model(BaseModel):
@@ -74,6 +75,8 @@ class NodeInputs(_Model):
     memory: int | None = None
     gpus: tuple[str, ...] = ()
     simulate: Simulation | None = None
+    confined: bool = False
+    """Whether it can do with a confined container (`confinement`), if this machine has one."""
 
     @property
     def owner(self) -> Owner:
@@ -83,4 +86,6 @@ class NodeInputs(_Model):
     @property
     def digest(self) -> str:
         """A hash of what cannot change in place."""
-        return ownership.digest(self.model_dump(mode="json", exclude=set(UPDATABLE)))
+        # A container that may do more than it must is the node all the same.
+        exclude = {*UPDATABLE, CONFINED}
+        return ownership.digest(self.model_dump(mode="json", exclude=exclude))

@@ -10,10 +10,10 @@ import io
 import json
 import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from docker.models.containers import Container
 
@@ -49,12 +49,18 @@ class Runtime(ABC):
     """The folder of the container that holds the node's own files; the root by default."""
     shell: Sequence[str] = ()
     """What comes before a command that shall run in the node."""
-    mounts: ClassVar[Mapping[str, dict[str, str]]] = {}
-    """What is mounted besides the volumes of every node, in Docker's form."""
 
     @abstractmethod
     def flags(self, node: NodeInputs) -> dict[str, Any]:
         """Return what Docker needs to know to create the container."""
+
+    def told(self, container: Container) -> dict[str, Any]:
+        """Return what only Docker knows of a container and a later comparison needs."""
+        return {}
+
+    def tidy(self, node: NodeInputs) -> None:
+        """Remove what Docker leaves of a container that is gone."""
+        return
 
     @abstractmethod
     def limit(self, container: Container, node: NodeInputs) -> None:
@@ -76,8 +82,7 @@ class Runtime(ABC):
             labels=labels(node),
             network=node.control.network,
             networking_config={node.control.network: address},
-            volumes={**self.mounts, **mounts(node)},
-            **{"restart_policy": _RESTART, **self.flags(node)},
+            **{"restart_policy": _RESTART, "volumes": mounts(node), **self.flags(node)},
         )
         if node.experiment:
             network = client.networks.get(node.experiment.network)

@@ -1,0 +1,162 @@
+"""Containers that boot systemd with less than Docker's ordinary container may do.
+
+systemd needs a part of the cgroup tree that it may write to, and nothing else that an ordinary
+container lacks. Without SYS_ADMIN nothing can be mounted: neither the hierarchies of cgroup v1
+with their `release_agent`, nor another /proc whose settings are this machine's. So a node gets
+the folder of its own cgroup, and no more of the tree. What needs SYS_ADMIN all the same (a
+Docker in the node, pretended hardware, and GPUs, where less is not tried yet) is not confined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpubed import paths
+from gpubed.backends.local import daemon, ownership
+from gpubed.backends.local.node_inputs import NodeInputs
+from gpubed.backends.local.runtime import File
+from gpubed.plan import NodePlan
+from gpubed.spec import ClusterSpec
+
+# Those of Docker's ordinary container but MKNOD, and what links and firewall need.
+_CAPABILITIES = (
+    *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP", "SETGID", "SETUID", "SETPCAP"),
+    *("KILL", "SYS_CHROOT", "AUDIT_WRITE", "NET_BIND_SERVICE", "NET_RAW", "NET_ADMIN"),
+)
+_CGROUPS = Path("/sys/fs/cgroup")
+_SYSTEMD = _CGROUPS / "systemd"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node's own part of the cgroup tree.
+
+    Attributes:
+        parent: What Docker is told to put the container's cgroup into.
+        mounts: What of the tree the container sees, in Docker's form.
+    """
+
+    parent: str
+    mounts: Mapping[str, dict[str, str]]
+
+
+_OPEN = "who is root on {} can become root of this machine"
+_SHARED = "root on a node shares this machine's kernel, and nothing else holds it"
+_BETTER = "`runtime: vm` puts a kernel in between"
+
+
+def warnings(spec: ClusterSpec) -> list[str]:
+    """Return what the containers of a specification, and those that there are, leave open."""
+    with daemon.errors("ask Docker how nodes can be confined"):
+        why = obstacle(daemon.client().info())
+        former = [] if why else _former(spec)
+    needs = [f"this machine confines none: {why}"] if why else _needs(spec)
+    if needs:
+        nodes = "a node" if why or spec.services.docker is not None else "a node with GPUs"
+        return [f"{_OPEN.format(nodes)} ({', '.join(needs)}); {_BETTER}"]
+    if former:
+        named = ", ".join(former)
+        return [f"{_OPEN.format(named)}, made before nodes were confined; made anew they are"]
+    return [f"nodes are containers: {_SHARED}; {_BETTER}"]
+
+
+def _needs(spec: ClusterSpec) -> list[str]:
+    asked = {
+        "services.docker": spec.services.docker is not None,
+        "nodes[].gpus": any(group.gpus and not group.simulate for group in spec.nodes),
+        "nodes[].simulate": any(group.simulate for group in spec.nodes),
+    }
+    return [key for key, given in asked.items() if given]
+
+
+def _former(spec: ClusterSpec) -> list[str]:
+    """Return the names of the cluster's nodes that may do more than nodes made now."""
+    labels = [f"{ownership.NAME}={spec.name}", ownership.NODE]
+    found = daemon.client().containers.list(
+        all=True, filters={"label": labels}, ignore_removed=True
+    )
+    return sorted(
+        ownership.labels(each)[ownership.NODE]
+        for each in found
+        if not holds(each.attrs["HostConfig"])
+    )
+
+
+def wanted(spec: ClusterSpec, node: NodePlan) -> bool:
+    """Return whether a node can do with a confined container."""
+    return spec.services.docker is None and not node.gpus and node.simulate is None
+
+
+def place(node: NodeInputs) -> Place | None:
+    """Return the node's part of the tree; None where this machine's has no place for it."""
+    info = daemon.client().info()
+    if obstacle(info):
+        return None
+    suffix = ".slice" if info.get("CgroupDriver") == "systemd" else ""
+    name = f"{_name(node)}{suffix}"
+    parent = name if suffix else f"/{name}"
+    if _is_unified(info):
+        return Place(parent, {str(_CGROUPS / name): _bind(_CGROUPS / name, "rw")})
+    own = _SYSTEMD / name
+    return Place(parent, {str(_SYSTEMD): _bind(_SYSTEMD, "ro"), str(own): _bind(own, "rw")})
+
+
+def obstacle(info: Mapping[str, Any]) -> str | None:
+    """Return why this machine's Docker can confine no node, in words; None where it can."""
+    if any("userns" in option for option in info.get("SecurityOptions") or []):
+        return "its Docker maps users, who may not write to the cgroup tree"
+    if not _is_unified(info) and not _SYSTEMD.is_dir():
+        return f"its cgroup tree has no {_SYSTEMD}"
+    return None
+
+
+def flags(place: Place) -> dict[str, Any]:
+    """Return Docker's words for a confined container; its profiles are Docker's own."""
+    return {
+        "cap_drop": ["ALL"],
+        "cap_add": list(_CAPABILITIES),
+        "cgroup_parent": place.parent,
+    }
+
+
+def holds(host: Mapping[str, Any]) -> bool:
+    """Return whether a container was made confined, by the `HostConfig` that Docker tells."""
+    return "ALL" in (host.get("CapDrop") or []) and not host.get("Privileged")
+
+
+def files() -> list[File]:
+    """Return what a node needs that can unmount nothing."""
+    root = paths.assets() / "templates" / "confined"
+    return [
+        File(str(path.relative_to(root)), path.read_bytes(), _mode(path))
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    ]
+
+
+def tidy(node: NodeInputs) -> None:
+    """Remove the cgroups that Docker leaves, as far as this user may: they are empty."""
+    for folder in (_CGROUPS / _name(node), *_CGROUPS.glob(f"*/{_name(node)}")):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _is_unified(info: Mapping[str, Any]) -> bool:
+    return str(info.get("CgroupVersion", "1")) == "2"
+
+
+def _mode(path: Path) -> int:
+    return 0o755 if path.parent.name == "sbin" else 0o644
+
+
+def _bind(path: Path, mode: str) -> dict[str, str]:
+    return {"bind": str(path), "mode": mode}
+
+
+def _name(node: NodeInputs) -> str:
+    # A dash in a slice's name would make it part of another slice.
+    return f"gpubed_{node.uuid[:8]}_{node.name.replace('-', '_')}"
