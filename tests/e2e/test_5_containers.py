@@ -12,7 +12,7 @@ def cluster_with_docker(cluster):
     before = cluster.spec
     services = before.get("services", {})
     cluster.write({**before, "services": {**services, "docker": {}}})
-    cluster.call("up")
+    cluster.call("up", "-y")  # on this machine by other nodes, which may do more
     yield cluster
     cluster.write(before)
     cluster.call("up")

@@ -148,6 +148,14 @@ def _services(spec):
     spec["recipe"] = "cuda13"
 
 
+def _docker(spec):
+    spec["services"]["docker"] = {}
+
+
+def _no_docker(spec):
+    del spec["services"]["docker"]
+
+
 def _lease(spec):
     spec["lease"] = {"duration": "5h"}
 
@@ -253,6 +261,8 @@ CHANGES = {
     "rate, mtu": (_link, _shows("sudo tc class show dev eth1; ip link", "rate 100Mbit")),
     "latency, loss": (_latency, _shows("sudo tc qdisc show dev eth1", "delay 20ms")),
     "services, firewall, recipe": (_services, None),
+    "Docker on the nodes": (_docker, None),
+    "no Docker any more": (_no_docker, None),
     "lease": (_lease, None),
     "min, on_failure": (_spares, None),
     "fewer nodes": (_fewer, None),
