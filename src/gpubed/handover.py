@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from gpubed import applied, configure, due, inventory, metrics, roles, secret, unfinished, verify
+from gpubed import (
+    applied,
+    configure,
+    due,
+    inventory,
+    metrics,
+    registry,
+    roles,
+    secret,
+    unfinished,
+    verify,
+)
 from gpubed.allocation import Allocation
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
@@ -24,16 +35,26 @@ def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
     bare = not plan.spec.configure or not allocation.nodes
     with unfinished.noted(cluster):
         render(cluster, plan, allocation)
+        if not bare or registry.backend(allocation.backend).boots_later:
+            await_nodes(cluster, allocation)
         if not bare:
             _configure(cluster, plan, allocation)
     if not bare:  # such nodes are what the testbed calls ready
         verify_cluster(cluster, plan, allocation)
 
 
-def _configure(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
+def await_nodes(cluster: ClusterPaths, allocation: Allocation) -> None:
+    """Wait until all nodes let us in.
+
+    Raises:
+        Unreachable: One did not, within two minutes.
+    """
     for node in allocation.nodes:
         with SSH(node, cluster) as ssh:
             ssh.wait_ready()
+
+
+def _configure(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
     if due_roles := due.now(cluster, plan, allocation):
         emit("roles", roles=due.document(due_roles))
         configure.configure(cluster, due=due_roles)

@@ -167,12 +167,26 @@ def up(
         identities.keep(cluster, granted.uuid)
         _lease(cluster, wanted, granted, None)
         if damaged or not changed(result):
-            condition.require(cluster, wanted, granted, backend)
+            _require_whole(cluster, wanted, granted, backend, started=changed(result))
         if changed(result):
             return result
         if verify and wanted.spec.configure and granted.nodes:
             handover.verify_cluster(cluster, wanted, granted)
     return result
+
+
+def _require_whole(
+    cluster: ClusterPaths,
+    wanted: ClusterPlan,
+    granted: Allocation,
+    backend: Backend,
+    *,
+    started: bool,
+) -> None:
+    """Refuse a cluster that is not whole, once nodes that were started have booted."""
+    if started and backend.boots_later:
+        handover.await_nodes(cluster, granted)
+    condition.require(cluster, wanted, granted, backend)
 
 
 def _mind_another(cluster: ClusterPaths, backend: Backend, approve: Approve) -> None:

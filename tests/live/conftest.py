@@ -1,9 +1,15 @@
 """A cluster on a real OpenStack, with the real Pulumi CLI and plugin.
 
-Any cloud will do that OS_CLOUD names (or OS_AUTH_URL and its like). Nodes are not
-configured, so that it may also be one whose servers boot nothing. What is taken: the
+    OS_CLOUD=mycloud make test-live
+
+Any cloud will do that OS_CLOUD names (or OS_AUTH_URL and its like). What is taken: the
 smallest flavor, the first external network and the image that GPUBED_LIVE_IMAGE names,
-else one called debian-12.
+else one called debian-12. GPUBED_LIVE_ACCESS_FROM names the network that this machine has
+for the cloud, GPUBED_LIVE_OTHER_IMAGE a second image that boots.
+
+Where nova's hypervisor is its own `fake` one, which boots nothing, containers of this machine
+STAND IN for the servers: see `support.hypervisor`. That needs Docker, root, and OS_ variables
+of an administrator.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +29,10 @@ import pytest
 import yaml
 
 from gpubed.backends.openstack import doctor
+from support import hypervisor
 from support.cluster import BIN, Cluster
 
+ACCESS_FROM = os.environ.get("GPUBED_LIVE_ACCESS_FROM", "198.51.100.0/24")
 NEEDED = [
     pytest.mark.live,
     pytest.mark.skipif(
@@ -125,11 +134,20 @@ class Live:
         return done.stdout
 
 
-@pytest.fixture(scope="module")
-def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
+@pytest.fixture(scope="session")
+def owner() -> Iterator[Any]:
+    """The connection of whoever runs the tests, to a cloud whose servers answer."""
     if lacking := [finding.message for finding in doctor.tools() if not finding.ok]:
         pytest.skip(lacking[0])
     connection = openstack.connect()
+    needed = hypervisor.is_needed(connection)
+    with hypervisor.running() if needed else nullcontext():
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def login(owner: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
+    connection = owner
     user, identity = connection.current_user_id, connection.identity
     names = [f"gpubed-live-{uuid.uuid4().hex[:6]}" for _ in range(2)]
     made = [identity.create_application_credential(user, name=name) for name in names]
@@ -173,7 +191,7 @@ def live(login: Login, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liv
         "cloud": "live",
         "external_network": external.name,
         "flavor": flavors[0].name,
-        "access_from": ["198.51.100.0/24"],
+        "access_from": [ACCESS_FROM],
         "images": {"debian-12": os.environ.get("GPUBED_LIVE_IMAGE", "debian-12")},
         "shaping": "qos" if connection.network.find_extension("qos") else "none",
     }

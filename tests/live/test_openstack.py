@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from live.conftest import NEEDED, Live, everything
+from live.conftest import ACCESS_FROM, NEEDED, Live, everything
 from support import howto
 from support.cluster import Cluster
 
@@ -104,7 +104,7 @@ def test_2_neutron_lets_in_only_what_was_asked_for(live: Live) -> None:
     sources = {
         (r["remote_ip_prefix"], r["port_range_min"], bool(r["remote_group_id"])) for r in rules
     }
-    assert sources == {("198.51.100.0/24", 22, False), (None, None, True)}
+    assert sources == {(ACCESS_FROM, 22, False), (None, None, True)}
 
 
 def test_2_no_credential_or_private_key_is_in_the_state(live: Live) -> None:
@@ -118,6 +118,12 @@ def test_2_no_credential_or_private_key_is_in_the_state(live: Live) -> None:
         if path.is_file() and path.parent.name != "secrets":
             text = path.read_text(errors="replace")
             assert not [secret for secret in secrets if secret in text], path
+
+
+def test_2_nodes_are_what_their_user_data_says(live: Live) -> None:
+    assert live.cluster.node("node-1", "hostname; sudo -n id -u").split() == ["node-1", "0"]
+    ways = live.cluster.node("node-1", "sudo ip route show type prohibit")
+    assert "169.254.169.254" in ways, "the metadata service is out of reach"
 
 
 def test_3_an_unchanged_up_plans_nothing(live: Live) -> None:

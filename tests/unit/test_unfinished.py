@@ -1,6 +1,7 @@
 """What is said of a cluster whose last configuration is at work, was killed, or failed."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_a_holder_without_a_name_may_be_configuring(cluster):
 def hand_over(cluster, monkeypatch):
     """A function that hands bare or other nodes over; on the way are STAND-INS that may fail."""
 
-    def run(configure=True, **failing):
+    def run(configure=True, backend="local", **failing):
         def stand_in(name):
             def do(*_, **__):
                 if name in failing:
@@ -83,7 +84,8 @@ def hand_over(cluster, monkeypatch):
         monkeypatch.setattr("gpubed.ssh.SSH.wait_ready", stand_in("wait_ready"))
         monkeypatch.setattr("gpubed.due.now", lambda *_: {})
         plan = sample_plan(configure=configure)
-        handover.hand_over(cluster, plan, sample_allocation(plan))
+        granted = sample_allocation(plan).model_copy(update={"backend": backend})
+        handover.hand_over(cluster, plan, granted)
 
     return run
 
@@ -98,6 +100,14 @@ def test_a_node_that_does_not_answer_leaves_it_unfinished(cluster, hand_over):
     with pytest.raises(GpubedError):
         hand_over(wait_ready=GpubedError("no"))
     assert unfinished.state(cluster) == "interrupted"
+
+
+@pytest.mark.parametrize(("backend", "waited_for"), [("openstack", True), ("local", False)])
+def test_bare_servers_that_still_boot_are_waited_for(cluster, hand_over, backend, waited_for):
+    refused = pytest.raises(GpubedError) if waited_for else nullcontext()
+    with refused:
+        hand_over(configure=False, backend=backend, wait_ready=GpubedError("no"))
+    assert unfinished.state(cluster) == ("interrupted" if waited_for else "")
 
 
 def test_a_cluster_whose_checks_fail_can_be_used_to_find_out_why(cluster, hand_over):

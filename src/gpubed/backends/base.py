@@ -223,6 +223,7 @@ class Backend(ABC):
         simulates: Whether its nodes can pretend to have GPUs.
         shapes_on_nodes: Whether nodes hold their links to the declared rate themselves.
         removes_disks: Whether what is on a node's own disks goes with the node.
+        boots_later: Whether nodes may be granted, or started again, before they answer SSH.
         leases: Whether it lends nodes for a time, and takes them back at its end.
         exchanges_keys: Whether nodes can be let in with another key than they were made with.
         data_records: Files of a cluster's state by which `data_within` finds its data again.
@@ -237,6 +238,7 @@ class Backend(ABC):
     simulates: bool = False
     shapes_on_nodes: bool = False
     removes_disks: bool = True
+    boots_later: bool = False
     leases: bool = False
     exchanges_keys: bool = True
     data_records: frozenset[str] = frozenset()

@@ -13,12 +13,13 @@ from ipaddress import IPv4Network
 from docker.errors import NotFound
 from docker.types import IPAMConfig, IPAMPool
 
-from gpubed.backends.local import daemon, environment, image, ownership, runtime
+from gpubed.backends.local import daemon, image, ownership, runtime
 from gpubed.backends.local.network import NetworkDriver
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.ownership import Owner
 from gpubed.backends.local.volume import VolumeDriver
 from gpubed.errors import GpubedError
+from support import containers
 
 from .nodes import NodeBroken, Nodes, Reach
 from .startup import script
@@ -66,7 +67,7 @@ class Machines(Nodes):
             with daemon.errors(f"start {sliver.request.client_id}"):
                 inputs = self._node_inputs(slice_, sliver)
                 NodeDriver().create(inputs)
-                self._note_way_out(sliver)
+                containers.let_out(self._container(sliver))
                 self.set_users(slice_, sliver)
                 self._note_mac(sliver, inputs)
                 self._start_services(slice_, sliver)
@@ -115,11 +116,7 @@ class Machines(Nodes):
 
     def close(self):
         """Removes everything that carries the server's id."""
-        client, mine = daemon.client(), {"label": f"{ownership.CLUSTER}={self.uuid}"}
-        for container in client.containers.list(all=True, filters=mine):
-            container.remove(force=True, v=True)
-        for thing in [*client.networks.list(filters=mine), *client.volumes.list(filters=mine)]:
-            thing.remove()
+        containers.remove(self.uuid)
 
     def _owner(self, slice_):
         return Owner(f"am-{slice_.name}", self.uuid)
@@ -210,14 +207,6 @@ class Machines(Nodes):
             return daemon.client().containers.get(Owner.of(inputs).name(inputs["name"]))
         except NotFound:
             return None
-
-    def _note_way_out(self, sliver):
-        """Writes into the node what a site's images know: how downloads get out of here."""
-        variables, container = environment.environment(), self._container(sliver)
-        text = "".join(f'{name}="{value}"\n' for name, value in variables.items())
-        runtime.put(container, runtime.File("etc/environment", text.encode()))
-        keep = "".join(f"Defaults env_keep += {name}\n" for name in variables)
-        runtime.put(container, runtime.File("etc/sudoers.d/way-out", keep.encode(), 0o440))
 
     def _note_mac(self, sliver, inputs):
         if "experiment" in inputs:

@@ -23,6 +23,7 @@ class OpenStackBackend(Backend):
     name = "openstack"
     engine_required = "cli"
     exchanges_keys = False
+    boots_later = True
     native = frozenset(labels.TYPES.values())
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
