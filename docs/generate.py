@@ -65,7 +65,8 @@ def changes() -> Iterator[str]:
     }
     engines = {
         "both": "With the embedded engine, and with Pulumi's CLI where it is on PATH.",
-        "cli": "With Pulumi's CLI, on a real cloud: `make test-live`.",
+        "cli": "With Pulumi's CLI, on a real OpenStack: `make test-live`. Where its hypervisor is "
+        "Nova's fake one, containers stand in for the servers.",
     }
     path = REFERENCE.parents[1] / "tests" / "contract" / "changes.yaml"
     yield "# Changes of a running cluster\n"
@@ -77,7 +78,10 @@ def changes() -> Iterator[str]:
         if not matrix.get("seen", True):
             yield "**Untested: these tests are written, and were not run yet.**\n"
         yield "| change | what becomes of the nodes |\n| --- | --- |"
-        yield from (f"| {change} | {words[nodes]} |" for change, nodes in matrix["changes"].items())
+        unseen = matrix.get("unseen", {})
+        for change, nodes in matrix["changes"].items():
+            yet = f"; **untested {unseen[change]}**" if change in unseen else ""
+            yield f"| {change} | {words[nodes]}{yet} |"
         yield ""
 
 

@@ -165,7 +165,7 @@ def test_4_shrinking_removes_only_what_goes(live: Live) -> None:
         for part in ("", "-control", "-experiment")
     }
     assert live.plan() == doomed | {"update capacity", "update configuration"}
-    assert live.up() == {name: before[name] for name in ("node-0", "node-1")}
+    assert live.up("-y") == {name: before[name] for name in ("node-0", "node-1")}
     assert len(live.there()["server"]) == 2
     assert live.plan() == set()
 

@@ -35,7 +35,7 @@ from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.node_inputs import NodeInputs
 from support import containers
 
-_PAUSE_S = 0.5
+_PAUSE_S = 1.0
 _FOLDER = Path(__file__).parents[1]
 _HOST_KEY = "etc/ssh/ssh_host_ed25519_key"
 _BOOTS = {"reboot", "resize"}
@@ -255,14 +255,15 @@ def _execute(container, command, *arguments):
 
 
 def _serve():
-    found = Hypervisor(openstack.connect())
+    found, said = Hypervisor(openstack.connect()), ""
     try:
         # Its end closes the pipe, however it comes.
         while not select.select([sys.stdin], [], [], _PAUSE_S)[0]:
             try:
                 found.look()
-            except Exception:  # a server that goes as we look; the next look says
-                traceback.print_exc()
+            except Exception as error:  # a server may go as we look; the next look says
+                if said != (said := str(error)):
+                    traceback.print_exc()
     finally:
         found.close()
 

@@ -48,6 +48,7 @@ class Declared:
     name: str
     inputs: dict[str, Any]
     depends_on: list[str]
+    follows: dict[str, list[str]]
     delete_before_replace: bool
     replace_on_changes: list[str]
     retained: bool
@@ -104,6 +105,10 @@ class Monitor(MockMonitor):
                     request.name,
                     MessageToDict(request.object),
                     [_kind_and_name(urn) for urn in request.dependencies],
+                    {
+                        key: [_kind_and_name(urn) for urn in found.urns]
+                        for key, found in request.propertyDependencies.items()
+                    },
                     request.deleteBeforeReplaceDefined and request.deleteBeforeReplace,
                     list(request.replaceOnChanges),
                     request.retainOnDelete,
@@ -258,6 +263,14 @@ class TestOrder:
         """A floating address holds on to the interface, and goes with its port."""
         declare(component.Cluster, DATA)
         assert "RouterInterface router" in cloud.all("Port")["node-0-control"].depends_on
+
+    @pytest.mark.parametrize("purpose", ["control", "experiment"])
+    def test_a_port_goes_before_its_subnet(self, cloud: Cloud, purpose: str) -> None:
+        """The network of a port cannot change, so whoever asks the plugin replaces the port."""
+        declare(component.Cluster, DATA)
+        port = cloud.all("Port")[f"node-0-{purpose}"]
+        assert port.inputs["networkId"] == f"id of Network {purpose}"
+        assert f"Subnet {purpose}" in port.follows["networkId"]
 
     def test_nodes_and_the_floating_address_depend_on_the_router_interface(
         self, cloud: Cloud

@@ -315,10 +315,13 @@ class _Segment:
     ) -> networking.Port:
         """Declare a node's port on the network."""
         name = f"{node}-{self._purpose}"
+        # A cloud keeps a subnet while ports are on it. The plugin would give a port an address on
+        # another one in place: an input that cannot change makes it go first.
+        network = pulumi.Output.all(self.network.id, self.subnet.id).apply(lambda ids: ids[0])
         return networking.Port(
             name,
             name=self._cluster.name(name),
-            network_id=self.network.id,
+            network_id=network,
             fixed_ips=[{"subnet_id": self.subnet.id, "ip_address": str(address)}],
             security_group_ids=groups,
             qos_policy_id=qos.id if qos else None,
