@@ -80,7 +80,7 @@ def changes() -> Iterator[str]:
         yield "| change | what becomes of the nodes |\n| --- | --- |"
         unseen = matrix.get("unseen", {})
         for change, nodes in matrix["changes"].items():
-            yet = f"; **untested {unseen[change]}**" if change in unseen else ""
+            yet = f"; **untested** {unseen[change]}" if change in unseen else ""
             yield f"| {change} | {words[nodes]}{yet} |"
         yield ""
 

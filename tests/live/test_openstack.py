@@ -175,7 +175,7 @@ def test_5_a_server_that_was_deleted_behind_our_back_is_replaced(live: Live) -> 
     lost = live.connection.compute.get_server(before["node-1"])
     live.connection.compute.delete_server(lost)
     live.connection.compute.wait_for_delete(lost)
-    assert "node-1 is missing" in live.cluster.call("plan", "--engine", "cli").stdout
+    assert "node-1 is missing" in live.cluster.call("plan", "--engine", "cli").stderr
     audit = live.cluster.json("audit", rc=1)
     assert [found["name"] for found in audit["missing"]] == ["node-1"]
     after = live.up()
@@ -189,7 +189,7 @@ def test_5_a_server_that_was_stopped_is_started(live: Live) -> None:
     stopped = live.connection.compute.get_server(live.nodes["node-1"])
     live.connection.compute.stop_server(stopped)
     live.connection.compute.wait_for_server(stopped, status="SHUTOFF")
-    assert "node-1 is stopped" in live.cluster.call("plan", "--engine", "cli").stdout
+    assert "node-1 is stopped" in live.cluster.call("plan", "--engine", "cli").stderr
     before = dict(live.nodes)
     assert live.up() == before
 

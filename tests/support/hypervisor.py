@@ -8,6 +8,8 @@ removed as the server is; a server in the state ERROR has none.
 
 Nobody stands for security groups, link rates and volumes. Floating addresses lead to their nodes
 by a route on this machine, and from nowhere else.
+Subnets are Docker's, which knows each range once per machine: a second run beside this one may
+pick the same one, and then its servers stay silent and stderr says so.
 
 It is a process of its own that ends with whoever started it, killed ones included, and then
 removes all that it made.
