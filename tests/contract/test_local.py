@@ -6,6 +6,7 @@ import dataclasses
 import os
 import platform
 import threading
+import time
 from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
@@ -200,6 +201,19 @@ find /proc/sys /sys -xdev -path /sys/fs/cgroup -prune -o -type f -writable -prin
 """
     found = head.run("sudo sh -c %s", script, check=False).stdout
     assert found == ""
+
+
+def test_who_comes_while_the_last_session_ends_is_let_in_at_once(cluster: Any) -> None:
+    """systemd ends a user's services ten seconds after the last logout, and has to see it."""
+    with SSH(cluster.allocation, cluster.paths) as ssh:
+        ssh.run("true")
+    for _ in range(3):
+        time.sleep(11)
+        with SSH(cluster.allocation, cluster.paths) as ssh:
+            states = ssh.run("systemctl list-units --all --plain --no-legend", timeout=10).stdout
+        assert "abandoned" not in states
+        assert "deactivating" not in states
+        assert "final-sigkill" not in states
 
 
 def test_control_network_is_not_shaped(cluster: Any, head: SSH) -> None:

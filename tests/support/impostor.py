@@ -41,9 +41,9 @@ class Granted:
             self.seen[name] = self._fingerprint(name)
             assert self.seen[name] != self.owns[name]
 
-    def logins(self):
-        """Return how often somebody logged in to each node that is not itself any more."""
-        return {name: int(self.inside(name, _LOGINS)) for name in self.seen}
+    def logins(self, *names):
+        """Return how often somebody logged in to nodes, or to each that is not itself any more."""
+        return {name: int(self.inside(name, _LOGINS)) for name in names or self.seen}
 
     def says_whose(self, text, name="node-1"):
         """The words name the node, both keys and both ways to go on."""

@@ -42,17 +42,31 @@ def test_with_cgroup_v2_a_node_writes_to_its_own_folder_of_the_tree(place: Any) 
     assert place(CgroupVersion="2", CgroupDriver="cgroupfs").parent == f"/{NAME}"
 
 
-def test_with_cgroup_v1_it_sees_the_hierarchy_that_systemd_needs(
+def test_with_cgroup_v1_it_sees_the_hierarchies_that_systemd_needs(
     place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(confinement, "_SYSTEMD", tmp_path)
+    monkeypatch.setattr(confinement, "_CGROUPS", tmp_path)
+    for hierarchy in ("systemd", "unified"):
+        assert place(CgroupVersion="1") is None, f"no {hierarchy}"
+        (tmp_path / hierarchy).mkdir()
     found = place(CgroupVersion="1", CgroupDriver="cgroupfs")
     assert {source: there["mode"] for source, there in found.mounts.items()} == {
-        str(tmp_path): "ro",
-        str(tmp_path / NAME): "rw",
+        str(tmp_path / "systemd"): "ro",
+        str(tmp_path / "systemd" / NAME): "rw",
+        str(tmp_path / "unified"): "ro",
+        str(tmp_path / "unified" / NAME): "rw",
     }
-    monkeypatch.setattr(confinement, "_SYSTEMD", tmp_path / "missing")
-    assert place(CgroupVersion="1") is None
+
+
+def test_what_docker_leaves_of_a_node_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(confinement, "_CGROUPS", tmp_path)
+    others = tmp_path / "cpu" / "gpubed_6f0c0000_big_node_1"
+    for folder in (tmp_path / NAME, tmp_path / "cpu" / NAME, others):
+        folder.mkdir(parents=True)
+    confinement.tidy(NODE.uuid, NODE.name)
+    assert sorted(tmp_path.rglob("gpubed_*")) == [others]
 
 
 def test_nothing_is_confined_where_docker_maps_users(place: Any) -> None:

@@ -12,7 +12,7 @@ from docker.models.containers import Container
 
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Existing
-from gpubed.backends.local import daemon, ownership
+from gpubed.backends.local import confinement, daemon, ownership
 
 # In the order in which they can be removed.
 _KINDS = ("container", "network", "volume")
@@ -92,9 +92,12 @@ def remove(thing: Existing) -> None:
     options = {"container": {"force": True, "v": True}, "volume": {"force": True}}
     with daemon.errors(f"remove {thing}"):
         try:
-            collection.get(thing.id).remove(**options.get(thing.kind, {}))
+            found = collection.get(thing.id)
+            found.remove(**options.get(thing.kind, {}))
         except NotFound:
             return
+    if thing.kind == "container":
+        confinement.tidy(thing.uuid, ownership.labels(found).get(ownership.NODE, ""))
 
 
 def _state(node: Node, container: Container | None) -> str:

@@ -28,7 +28,9 @@ _CAPABILITIES = (
     *("KILL", "SYS_CHROOT", "AUDIT_WRITE", "NET_BIND_SERVICE", "NET_RAW", "NET_ADMIN"),
 )
 _CGROUPS = Path("/sys/fs/cgroup")
-_SYSTEMD = _CGROUPS / "systemd"
+# The hierarchies of cgroup v1 that systemd works with: its own one, and that of v2 beside it,
+# which alone tells it that a cgroup is empty. Without, units that end and logins wait for minutes.
+_HIERARCHIES = ("systemd", "unified")
 
 
 @dataclass(frozen=True)
@@ -97,20 +99,25 @@ def place(node: NodeInputs) -> Place | None:
     if obstacle(info):
         return None
     suffix = ".slice" if info.get("CgroupDriver") == "systemd" else ""
-    name = f"{_name(node)}{suffix}"
+    name = f"{_name(node.uuid, node.name)}{suffix}"
     parent = name if suffix else f"/{name}"
     if _is_unified(info):
         return Place(parent, {str(_CGROUPS / name): _bind(_CGROUPS / name, "rw")})
-    own = _SYSTEMD / name
-    return Place(parent, {str(_SYSTEMD): _bind(_SYSTEMD, "ro"), str(own): _bind(own, "rw")})
+    mounts: dict[str, dict[str, str]] = {}
+    for hierarchy in (_CGROUPS / each for each in _HIERARCHIES):
+        own = hierarchy / name
+        mounts |= {str(hierarchy): _bind(hierarchy, "ro"), str(own): _bind(own, "rw")}
+    return Place(parent, mounts)
 
 
 def obstacle(info: Mapping[str, Any]) -> str | None:
     """Return why this machine's Docker can confine no node, in words; None where it can."""
     if any("userns" in option for option in info.get("SecurityOptions") or []):
         return "its Docker maps users, who may not write to the cgroup tree"
-    if not _is_unified(info) and not _SYSTEMD.is_dir():
-        return f"its cgroup tree has no {_SYSTEMD}"
+    if not _is_unified(info):
+        for hierarchy in (_CGROUPS / each for each in _HIERARCHIES):
+            if not hierarchy.is_dir():
+                return f"its cgroup tree has no {hierarchy}"
     return None
 
 
@@ -138,11 +145,12 @@ def files() -> list[File]:
     ]
 
 
-def tidy(node: NodeInputs) -> None:
-    """Remove the cgroups that Docker leaves, as far as this user may: they are empty."""
-    for folder in (_CGROUPS / _name(node), *_CGROUPS.glob(f"*/{_name(node)}")):
+def tidy(uuid: str, node: str) -> None:
+    """Remove the cgroups that Docker leaves of a cluster's node, as far as this user may."""
+    name = _name(uuid, node)
+    for folder in (_CGROUPS / name, *_CGROUPS.glob(f"*/{name}")):
         with suppress(OSError):
-            folder.rmdir()
+            folder.rmdir()  # only what is empty
 
 
 def _is_unified(info: Mapping[str, Any]) -> bool:
@@ -157,6 +165,6 @@ def _bind(path: Path, mode: str) -> dict[str, str]:
     return {"bind": str(path), "mode": mode}
 
 
-def _name(node: NodeInputs) -> str:
+def _name(uuid: str, node: str) -> str:
     # A dash in a slice's name would make it part of another slice.
-    return f"gpubed_{node.uuid[:8]}_{node.name.replace('-', '_')}"
+    return f"gpubed_{uuid[:8]}_{node.replace('-', '_')}"

@@ -58,10 +58,6 @@ class SystemContainer(Runtime):
         """Return whether it is confined; nothing where it is not, as of an earlier gpubed."""
         return {CONFINED: True} if confinement.holds(container.attrs["HostConfig"]) else {}
 
-    def tidy(self, node: NodeInputs) -> None:
-        """Remove the cgroup that held the container's."""
-        confinement.tidy(node)
-
     def limit(self, container: Container, node: NodeInputs) -> None:
         """Set the limits; the container keeps running."""
         container.update(**cpu_quota(node), **_memory_limit(_memory(node)))

@@ -12,7 +12,7 @@ from docker.models.containers import Container
 
 from gpubed import host_keys
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties
-from gpubed.backends.local import condition, daemon, image, ownership, runtime
+from gpubed.backends.local import condition, confinement, daemon, image, ownership, runtime
 from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, NodeInputs
 from gpubed.errors import GpubedError
 
@@ -105,7 +105,7 @@ class NodeDriver(Driver):
         with daemon.errors(f"remove node {node.name}"):
             ownership.remove_until_gone(ours, lambda found: found.remove(force=True, v=True))
             _remove_own_volumes(node)
-            runtime.of(node).tidy(node)
+            confinement.tidy(node.uuid, node.name)
 
 
 def _serves(container: Container, node: NodeInputs) -> bool:

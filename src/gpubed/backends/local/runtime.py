@@ -58,10 +58,6 @@ class Runtime(ABC):
         """Return what only Docker knows of a container and a later comparison needs."""
         return {}
 
-    def tidy(self, node: NodeInputs) -> None:
-        """Remove what Docker leaves of a container that is gone."""
-        return
-
     @abstractmethod
     def limit(self, container: Container, node: NodeInputs) -> None:
         """Set the limits of a container that exists; stops it where that must be."""
