@@ -11,6 +11,10 @@ from support.faults.play import Fault, Play
 from support.impostor import SWAP
 
 _IN_NODE = ("exec", "node-1", "sh", "-c")
+_MAY_MOUNT = (
+    *("--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE"),
+    *("--security-opt", "apparmor=unconfined", "--security-opt", "seccomp=unconfined"),
+)
 Damage = Callable[[Play], Iterator[None]]
 
 
@@ -92,6 +96,7 @@ def _busy(play: Play) -> Iterator[None]:
 
 # Docker's storage cannot limit a node's root here, so a file system of its own stands for it.
 _QUOTA = """
+set -e
 mount -t tmpfs -o size=$(($(du --summarize -m /var/log | cut -f 1) + 32))m disk /mnt
 cp --archive /var/log/. /mnt
 mount --move /mnt /var/log
@@ -101,9 +106,17 @@ dd if=/dev/zero of=/var/log/endless bs=1M || true
 
 def _disk_full(play: Play) -> Iterator[None]:
     """What fills it is removed by a person, who is told where."""
-    play.docker(*_IN_NODE, _QUOTA)
+    _mounting(play, _QUOTA)
     yield
-    play.docker(*_IN_NODE, "rm /var/log/endless && umount --lazy /var/log")
+    _mounting(play, "rm /var/log/endless && umount --lazy /var/log")
+
+
+def _mounting(play: Play, script: str) -> None:
+    """Do what a node's own root may not, from a container beside it."""
+    of = ("inspect", "--format", "{{.Id}} {{.Image}}", "node-1")
+    node, image = play.docker(*of).split()
+    enter = ("nsenter", "--target", "1", "--mount", "sh", "-c", script)
+    play.docker("run", "--rm", "--pid", f"container:{node}", *_MAY_MOUNT, image, *enter)
 
 
 FAULTS = (
