@@ -148,8 +148,7 @@ def up(
         stack.mend()
         if not stack.outputs():
             _require(backend, wanted)
-        if not stack.has_resources() and identities.kept(cluster) is None:
-            _mind_another(cluster, backend, approve)
+        _identify(stack, backend, approve)
         killed = cluster.state / "killed"
         if stack.interrupted():
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
@@ -187,6 +186,17 @@ def _require_whole(
     if started and backend.boots_later:
         handover.await_nodes(cluster, granted)
     condition.require(cluster, wanted, granted, backend)
+
+
+def _identify(stack: Stack, backend: Backend, approve: Approve) -> None:
+    """See to it that the cluster's UUID is kept, or that none is made in another's place."""
+    if identities.kept(stack.cluster):
+        return
+    if not stack.has_resources():
+        _mind_another(stack.cluster, backend, approve)
+    elif uuid := audits.owner(stack)[0]:
+        # Former versions kept it in the state alone, which may have it made anew.
+        identities.keep(stack.cluster, uuid)
 
 
 def _mind_another(cluster: ClusterPaths, backend: Backend, approve: Approve) -> None:

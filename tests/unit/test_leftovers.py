@@ -90,6 +90,22 @@ def test_what_other_accounts_run_is_seen_and_ended(granted, rank, said):
     assert owner.startswith("find /"), "not as root, whom a shared folder may not let in"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others")
+def test_it_is_seen_also_where_root_may_not_look_at_others(granted, tmp_path, monkeypatch):
+    """In a confined container, which has none of these rights."""
+    without = "setpriv --bounding-set=-sys_ptrace,-sys_admin,-perfmon"
+    monkeypatch.setattr(leftovers, "_AS_ROOT", f"{without} sh -c %s")
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sleep", "60"]
+    beat = str(tmp_path / "x")
+    with subprocess.Popen(nobody, env={**os.environ, MARK: beat}) as process:
+        try:
+            time.sleep(0.5)
+            found = leftovers._find(SimpleNamespace(), granted.nodes[0])
+            assert found == {beat: [str(process.pid)]}
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("forged", ["-delete", "/x\n1 /y", "/run \x1b[2J/.heartbeat", "relative"])
 def test_what_a_process_says_of_itself_is_no_command(granted, forged):
     """An account that may start nothing but its own must not have root end or delete others'."""

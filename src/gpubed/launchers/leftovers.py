@@ -21,12 +21,21 @@ from gpubed.ssh import SSH
 
 _AT_ONCE = 16
 # A line for each process of a job: its number and the file of its run's heartbeat. What only
-# looks whether its rank is still there ends by itself.
+# looks whether its rank is still there ends by itself. In a confined container root may not look
+# at other accounts' processes; each account may look at its own.
 _FIND = f"""
-for found in $(grep -lsz ^{HEARTBEAT}= /proc/[0-9]*/environ); do
-  pid=${{found#/proc/}}; pid=${{pid%/environ}}
-  [ "$(cat /proc/$pid/comm)" != gpubed-rank ] || continue
-  echo "$pid $(sed -zn s/^{HEARTBEAT}=//p $found | tr '\\0' '\\n' | head -n 1)"
+found() {{
+  pid=${{2#/proc/}}; pid=${{pid%/environ}}
+  [ "$(cat /proc/$pid/comm)" != gpubed-rank ] || return
+  beat=$($1 sed -zn s/^{HEARTBEAT}=//p $2 </dev/null | tr '\\0' '\\n' | head -n 1)
+  [ ! "$beat" ] || echo "$pid $beat"
+}}
+for file in $(grep -lsz ^{HEARTBEAT}= /proc/[0-9]*/environ); do
+  found '' $file
+done 2>/dev/null
+for file in /proc/[0-9]*/environ; do
+  [ -O $file ] || true < $file ||
+    found "setpriv --clear-groups $(stat -c '--reuid %u --regid %g' $file)" $file
 done 2>/dev/null
 """
 _OWNED = f"find %s -newermt '-{SILENCE_S} seconds' ! -exec grep -q end {{}} \\; -print"
