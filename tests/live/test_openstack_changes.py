@@ -214,7 +214,8 @@ def _resize(running: Live, flavor: str) -> None:
     try:
         _make(running, options(flavor=flavor), MEANS["flavor"])
     except AssertionError as error:
-        if "No valid host" not in str(error):
+        # Nova says so at once, or takes the order and goes back to what it was.
+        if not re.search("No valid host|unexpected state 'ACTIVE'", str(error)):
             raise
         running.cluster.write(right)
         running.up()
