@@ -34,6 +34,20 @@ def cache() -> Path:
     return Path(os.environ.get("GPUBED_CACHE") or Path(base) / "gpubed")
 
 
+def private_cache() -> Path:
+    """Make the cache where it is not, and let nobody but its user into it.
+
+    Nodes write to it, as root: what is set-uid there would make root of who runs it here. A
+    folder of the user's choice that exists stays as it is.
+    """
+    folder = cache()
+    ours = not (os.environ.get("GPUBED_CACHE") and folder.exists())
+    folder.mkdir(parents=True, exist_ok=True)
+    if ours:
+        folder.chmod(0o700)
+    return folder
+
+
 @dataclass(frozen=True)
 class Project:
     """A user's project folder."""

@@ -34,7 +34,9 @@ def granted(monkeypatch, said):
             return CommandResult(done.stdout, done.stderr, done.returncode, 0.0)
 
     monkeypatch.setattr(leftovers, "SSH", Here)
-    monkeypatch.setattr(leftovers, "_FIND", leftovers._FIND.replace(leftovers.HEARTBEAT, MARK))
+    for script in ("_FIND", "_END"):
+        own = getattr(leftovers, script).replace(leftovers.HEARTBEAT, MARK)
+        monkeypatch.setattr(leftovers, script, own)
     return sample_allocation(sample_plan(nodes=[{"name": "node", "count": 1}]))
 
 
@@ -85,16 +87,17 @@ def test_what_other_accounts_run_is_seen_and_ended(granted, rank, said):
     beat.write_text("end\n")
     list(leftovers.end(SimpleNamespace(), granted))
     looks, owner, ends = said
-    assert looks.startswith("sudo -n sh -c")
-    assert ends.startswith("sudo -n sh -c")
-    assert owner.startswith("find /"), "not as root, whom a shared folder may not let in"
+    assert looks.startswith("sudo -n ")
+    assert ends.startswith("sudo -n ")
+    assert "find /" in owner
+    assert "sudo" not in owner, "not as root, whom a shared folder may not let in"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others")
 def test_it_is_seen_also_where_root_may_not_look_at_others(granted, tmp_path, monkeypatch):
     """In a confined container, which has none of these rights."""
     without = "setpriv --bounding-set=-sys_ptrace,-sys_admin,-perfmon"
-    monkeypatch.setattr(leftovers, "_AS_ROOT", f"{without} sh -c %s")
+    monkeypatch.setattr(leftovers, "_AS_ROOT", f"{without} sh -c %s sh")
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sleep", "60"]
     beat = str(tmp_path / "x")
     with subprocess.Popen(nobody, env={**os.environ, MARK: beat}) as process:
@@ -106,7 +109,10 @@ def test_it_is_seen_also_where_root_may_not_look_at_others(granted, tmp_path, mo
             process.kill()
 
 
-@pytest.mark.parametrize("forged", ["-delete", "/x\n1 /y", "/run \x1b[2J/.heartbeat", "relative"])
+FORGED = ["-delete", "/x\n1 /y", r"/x\n1 /y", r"/x\c", "/run \x1b[2J/.heartbeat", "relative"]
+
+
+@pytest.mark.parametrize("forged", FORGED)
 def test_what_a_process_says_of_itself_is_no_command(granted, forged):
     """An account that may start nothing but its own must not have root end or delete others'."""
     name, value = MARK, forged
@@ -129,3 +135,32 @@ def test_a_variable_that_holds_lines_names_no_other_process(granted):
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_number_that_is_another_process_by_now_is_left_alone(granted, rank, said):
+    process, beat = rank
+    beat.write_text("end\n")
+    list(leftovers.end(SimpleNamespace(), granted))
+    assert process.wait(5) == -15
+    with subprocess.Popen(["sleep", "60"]) as other:
+        again = said[-1].removeprefix("sudo -n ").replace(str(process.pid), str(other.pid))
+        subprocess.run(["sh", "-c", again], check=False)
+        assert other.poll() is None
+        other.kill()
+
+
+def test_a_heartbeat_that_is_a_pipe_holds_up_nobody(granted, rank):
+    process, beat = rank
+    beat.unlink()
+    os.mkfifo(beat)
+    [said] = leftovers.end(SimpleNamespace(), granted)
+    assert "no owner" in said
+    assert process.wait(5) == -15
+
+
+def test_a_look_that_is_held_up_is_said_and_is_not_the_end_of_a_run(granted, monkeypatch):
+    held_up = leftovers._AS_ROOT.replace("KILL 30", "KILL 1")
+    monkeypatch.setattr(leftovers, "_AS_ROOT", held_up)
+    monkeypatch.setattr(leftovers, "_FIND", "sleep 60")
+    [said] = leftovers.end(SimpleNamespace(), granted)
+    assert said.startswith("what is at work on node-0 could not be looked at")

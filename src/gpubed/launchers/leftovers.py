@@ -12,42 +12,66 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 from gpubed.allocation import Allocation, Node
 from gpubed.launchers.ssh import HEARTBEAT, SILENCE_S
 from gpubed.paths import ClusterPaths
-from gpubed.ssh import SSH
+from gpubed.ssh import SSH, CommandTimedOut
 
 _AT_ONCE = 16
-# A line for each process of a job: its number and the file of its run's heartbeat. What only
-# looks whether its rank is still there ends by itself. In a confined container root may not look
-# at other accounts' processes; each account may look at its own.
-_FIND = f"""
-found() {{
-  pid=${{2#/proc/}}; pid=${{pid%/environ}}
-  [ "$(cat /proc/$pid/comm)" != gpubed-rank ] || return
-  beat=$($1 sed -zn s/^{HEARTBEAT}=//p $2 </dev/null | tr '\\0' '\\n' | head -n 1)
-  [ ! "$beat" ] || echo "$pid $beat"
+# The heartbeat's file that a process names. In a confined container root may not look at other
+# accounts' processes; each account may look at its own, and may stop what looks in its name.
+_BEAT_OF = f"""
+exec 2>/dev/null
+beat_of() {{
+  file=/proc/$1/environ; as=
+  true < $file || as="setpriv --clear-groups $(stat -c '--reuid %u --regid %g' $file)"
+  timeout -s KILL 5 $as sed -zn s/^{HEARTBEAT}=//p $file < /dev/null |
+    tr '\\0' '\\n' | head -n 1
 }}
-for file in $(grep -lsz ^{HEARTBEAT}= /proc/[0-9]*/environ); do
-  found '' $file
-done 2>/dev/null
-for file in /proc/[0-9]*/environ; do
-  [ -O $file ] || true < $file ||
-    found "setpriv --clear-groups $(stat -c '--reuid %u --regid %g' $file)" $file
-done 2>/dev/null
 """
-_OWNED = f"find %s -newermt '-{SILENCE_S} seconds' ! -exec grep -q end {{}} \\; -print"
-_AS_ROOT = "sudo -n sh -c %s"
+# A line for each process of a job: its number and that file. What only looks whether its rank
+# is still there ends by itself.
+_FIND = f"""{_BEAT_OF}
+files=$(grep -lsz ^{HEARTBEAT}= /proc/[0-9]*/environ)
+for file in /proc/[0-9]*/environ; do
+  [ -O $file ] || true < $file || files="$files $file"
+done
+for file in $files; do
+  pid=${{file#/proc/}}; pid=${{pid%/environ}}
+  [ "$(cat /proc/$pid/comm)" != gpubed-rank ] || continue
+  beat=$(beat_of $pid)
+  [ ! "$beat" ] || printf '%s %s\\n' "$pid" "$beat"
+done
+"""
+# A number may be another process's by now: each is looked at again.
+_END = f"""{_BEAT_OF}
+beat=$1; shift
+for signal in TERM KILL; do
+  for pid; do [ "$(beat_of $pid)" != "$beat" ] || kill -$signal $pid; done
+  [ $signal = KILL ] || sleep 3
+done
+"""
+# What a process names may be a pipe, which nobody ever writes to, or any folder.
+_OWNED = (
+    f"timeout -s KILL 10 find %s -maxdepth 0 -type f -size -2 -newermt '-{SILENCE_S} seconds' "
+    "! -exec grep -q end {} \\; -print"
+)
+_AS_ROOT = "sudo -n timeout -s KILL 30 sh -c %s sh"
+_CUT_OFF = 137
 _PATH = re.compile(r"/[\w./+-]+")
-_END = "kill -TERM {pids}; sleep 3; kill -KILL {pids}; true"
 
 
 def end(cluster: ClusterPaths, allocation: Allocation) -> Iterator[str]:
     """End the processes of runs that have no owner any more; yields what was found, in words."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda node: _find(cluster, node), allocation.nodes))
+        looked = list(pool.map(lambda node: _find(cluster, node), allocation.nodes))
+    found = [beats or {} for beats in looked]
+    for node, beats in zip(allocation.nodes, looked, strict=True):
+        if beats is None:
+            yield f"what is at work on {node.name} could not be looked at: something held it up"
     for beat in sorted({beat for beats in found for beat in beats}):
         run = PurePosixPath(beat).parent.name
         busy = {
@@ -63,16 +87,24 @@ def end(cluster: ClusterPaths, allocation: Allocation) -> Iterator[str]:
             continue
         yield f"run {run} has no owner any more; ended what it left: {where}"
         for node, pids in busy.items():
-            with SSH(node, cluster) as ssh:
-                ssh.run(_AS_ROOT, _END.format(pids=" ".join(pids)), check=False)
+            with SSH(node, cluster) as ssh, suppress(CommandTimedOut):
+                ssh.run(f"{_AS_ROOT} %s {' '.join(pids)}", _END, beat, check=False)
 
 
-def _find(cluster: ClusterPaths, node: Node) -> dict[str, list[str]]:
-    """Return the processes of jobs on a node, by their heartbeats."""
-    with SSH(node, cluster) as ssh:
-        lines = ssh.run(_AS_ROOT, _FIND, check=False).stdout.splitlines()
+def _find(cluster: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
+    """Return the processes of jobs on a node, by their heartbeats; None where that took too long.
+
+    An account may hold up what looks at its processes, but no run for that.
+    """
+    try:
+        with SSH(node, cluster) as ssh:
+            looked = ssh.run(_AS_ROOT, _FIND, check=False)
+    except CommandTimedOut:
+        return None
+    if looked.exit_code == _CUT_OFF:
+        return None
     beats: dict[str, list[str]] = {}
-    for pid, _, beat in (line.partition(" ") for line in lines):
+    for pid, _, beat in (line.partition(" ") for line in looked.stdout.splitlines()):
         if pid.isdecimal() and _PATH.fullmatch(beat):
             beats.setdefault(beat, []).append(pid)
     return beats

@@ -212,8 +212,8 @@ def get(container: Container, path: str) -> bytes:
 def mounts(node: NodeInputs) -> dict[str, dict[str, str]]:
     """Return what of this machine a node sees, in Docker's form, and what it may write to."""
     # A folder of their own: in the one above, the controller makes images and locks.
-    cache = paths.cache() / "nodes"
-    cache.mkdir(parents=True, exist_ok=True)
+    cache = paths.private_cache() / "nodes"
+    cache.mkdir(exist_ok=True)
     writable = {str(cache.resolve()): NODE_CACHE}
     if node.shared:
         writable[node.shared.volume] = node.shared.path

@@ -45,7 +45,8 @@ def command(
     found = audits.audit(driven)
     if adopt and (uuid or not found.clean):
         if uuid:
-            _take_over(ui, paths, driven, found, uuid, yes)
+            with runlock.hold(paths.state, "audit"):
+                _take_over(ui, paths, driven, uuid, yes)
         _adopt(ui, paths, driven, yes)
         found = audits.audit(driven)
     removed: list[str] = []
@@ -57,13 +58,13 @@ def command(
     return 0 if found.clean else 1
 
 
-def _take_over(
-    ui: UI, paths: ClusterPaths, driven: stack.Stack, found: audits.Audit, uuid: str, yes: bool
-) -> None:
+def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes: bool) -> None:
     """Let the next `up` make the cluster with a UUID that exists on the testbed.
 
     Nodes that nobody can get into any more are given back, and asked for again.
     """
+    # Looked at again, since another run may just have ended.
+    found = audits.audit(driven)
     if found.uuid not in (None, uuid):
         raise UsageError(
             f"{paths.name} has a state, and in it the uuid {found.uuid}",
@@ -83,9 +84,8 @@ def _take_over(
             f"put back what was lost, or ask for new nodes: gpubed audit {paths.name} --adopt "
             f"--uuid {uuid} -y",
         )
-    with runlock.hold(paths.state, "audit"):
-        identities.keep(paths, uuid)  # data that is elsewhere is found again by it
-        audits.remove(backend, lost)
+    identities.keep(paths, uuid)  # data that is elsewhere is found again by it
+    audits.remove(backend, lost)
 
 
 def _lost_for_good(paths: ClusterPaths, backend: Backend) -> str:
