@@ -14,8 +14,10 @@ from typing import Any
 
 import docker
 import pytest
+from docker.errors import NotFound
 
 from gpubed.allocation import Node
+from gpubed.backends.local.runtime import CONFIGURED, NODE_CACHE
 from gpubed.errors import GpubedError
 from gpubed.ssh import SSH
 from support.escapes import ESCAPES, Escape
@@ -264,6 +266,45 @@ def test_leftover_of_other_inputs_is_replaced(cluster: Any) -> None:
     assert other.id != made.id
     cluster.create(made)
     assert made.id != other.id
+
+
+@pytest.mark.parametrize("change", ["inputs", "networks"])
+def test_leftover_that_was_in_use_is_kept(
+    cluster: Any, daemon: docker.DockerClient, change: str
+) -> None:
+    """The state was lost: nobody has been asked for what is on the node's own disk."""
+    made = cluster.node("node-1")
+    container = daemon.containers.get(made.id)
+    container.exec_run(["touch", CONFIGURED])
+    container.stop(timeout=1)
+    wanted = {**made.inputs, "shared": None} if change == "inputs" else made.inputs
+    if change == "networks":
+        network = daemon.networks.get(made.inputs["experiment"]["network"])
+        network.disconnect(made.id, force=True)
+    with pytest.raises(GpubedError, match="node-1 exists, in use") as caught:
+        cluster.backend.driver("node").create(wanted)
+    assert caught.value.hint.endswith("gpubed audit contract --remove")
+    container.start()
+    container.exec_run(["rm", CONFIGURED])
+    cluster.create(dataclasses.replace(made, inputs=wanted))
+    with pytest.raises(NotFound):
+        daemon.containers.get(container.id)
+    cluster.create(made)
+
+
+def test_accounts_of_a_node_get_to_nothing_that_clusters_share(cluster: Any, head: SSH) -> None:
+    """Root of another cluster's node may have left a set-uid program there."""
+    script = f"""
+trap 'rm -f {NODE_CACHE}/escape-test; userdel jupyter' EXIT
+useradd --no-create-home jupyter
+cp /usr/bin/id {NODE_CACHE}/escape-test
+chmod 4755 {NODE_CACHE}/escape-test
+runuser -u gpubed -- sh -c "{NODE_CACHE}/escape-test -u"
+runuser -u jupyter -- sh -c "{NODE_CACHE}/escape-test -u"
+"""
+    tried = head.run("sudo sh -c %s", script, check=False)
+    assert tried.stdout == "0\n", "such a program works for the user, who may become root anyway"
+    assert "Permission denied" in tried.stderr
 
 
 @pytest.mark.parametrize("kind", ["node", "network", "volume"])

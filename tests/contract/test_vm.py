@@ -11,6 +11,7 @@ from typing import Any
 import docker
 import pytest
 
+from gpubed.backends.local.runtime import NODE_CACHE
 from gpubed.ssh import SSH
 from support.escapes import ESCAPES, Escape
 
@@ -90,8 +91,8 @@ def test_its_container_is_an_ordinary_one_with_less(cluster: Any) -> None:
 
 def test_a_link_in_the_cache_leads_nowhere(head: SSH) -> None:
     """Another cluster's root may leave one there; its own storage may have some."""
-    made = "sudo sh -c 'cd /var/cache/gpubed && ln -sfn /root escape-test && ls escape-test/'"
-    refused = head.run(f"{made}; sudo rm -f /var/cache/gpubed/escape-test", check=False)
+    made = f"sudo sh -c 'cd {NODE_CACHE} && ln -sfn /root escape-test && ls escape-test/'"
+    refused = head.run(f"{made}; sudo rm -f {NODE_CACHE}/escape-test", check=False)
     assert "Too many levels of symbolic links" in refused.stderr
 
 

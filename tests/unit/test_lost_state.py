@@ -3,12 +3,13 @@
 Nothing exists here: what the testbed has is a STAND-IN.
 """
 
+import contextlib
 import json
 
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import audit, cli, identities, registry
+from gpubed import audit, cli, identities, registry, runlock
 from gpubed.backends.base import Existing
 from gpubed.cli.commands import audit as audit_verb
 from gpubed.errors import GpubedError
@@ -100,6 +101,23 @@ def test_what_a_plugin_made_is_given_back_when_told_to(call, tmp_path, monkeypat
     call(*adopt, "-y")
     assert [thing.name for thing in removed] == ["node-0", "control"]
     assert identities.kept(paths) == UUID
+
+
+def test_what_has_gone_by_the_time_the_lock_is_had_is_not_taken_over(call, tmp_path, monkeypatch):
+    """Another run, which held the lock until then, has taken the cluster down."""
+    paths, hold = Project(tmp_path).cluster("lab"), runlock.hold
+
+    @contextlib.contextmanager
+    def after_another(*words):
+        monkeypatch.setattr(type(registry.backend("local")), "existing", lambda *_: [])
+        with hold(*words) as ended:
+            yield ended
+
+    monkeypatch.setattr(runlock, "hold", after_another)
+    monkeypatch.setattr(audit_verb, "_adopt", lambda *_: pytest.fail("a cluster is made"))
+    refused = call("audit", "lab", "--adopt", "--uuid", UUID, "--engine", "embedded").exception
+    assert refused.message == f"nothing carries the uuid {UUID}"
+    assert identities.kept(paths) is None
 
 
 @pytest.mark.parametrize("name", ["static", "local"])

@@ -43,15 +43,16 @@ class NodeDriver(Driver):
         """Make the node and wait until it answers SSH with the keys that it made itself."""
         node = NodeInputs.model_validate(inputs)
         with daemon.errors(f"make node {node.name}"):
+            found = _find(node)
             container = ownership.adopt(
-                _find(node), node.owner, node.digest, lambda: self.delete("", inputs)
+                found, node.owner, node.digest, lambda: self._discard(found, node, inputs)
             )
             if container is not None and _serves(container, node):
                 result = _up(container, node)
                 # Its maker may have had another key, lost since with the state.
                 _exchange_key(container, node)
                 return str(container.id), result
-            self.delete("", inputs)
+            self._discard(container, node, inputs)
             _vacate(node)
             container = _make(node)
             try:
@@ -106,6 +107,21 @@ class NodeDriver(Driver):
             ownership.remove_until_gone(ours, lambda found: found.remove(force=True, v=True))
             _remove_own_volumes(node)
             confinement.tidy(node.uuid, node.name)
+
+    def _discard(self, found: Container | None, node: NodeInputs, inputs: Properties) -> None:
+        """Remove a leftover of other inputs, unless somebody may have put something on it.
+
+        What a killed run has begun is empty. Where roles have been applied the cluster was in
+        use, and its state has been lost since: nobody has been asked for what is on its disk.
+        """
+        if found is not None and runtime.of(node).is_configured(found):
+            raise GpubedError(
+                f"node {node.name} exists, in use, and was made from another specification or by "
+                f"another gpubed than now: it would be replaced, with what is on its own disk",
+                f"make inventories/{node.cluster}/cluster.yml what it was; or give the nodes up, "
+                f"not the shared data: gpubed audit {node.cluster} --remove",
+            )
+        self.delete("", inputs)
 
 
 def _serves(container: Container, node: NodeInputs) -> bool:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from docker.errors import NotFound
 from docker.models.containers import Container
 
 from gpubed import paths
@@ -22,10 +23,13 @@ from gpubed.backends.local import daemon, environment, ownership
 from gpubed.backends.local.node_inputs import NodeInputs, Simulation
 from gpubed.reading import Unreadable
 
-NODE_CACHE = "/var/cache/gpubed"
+# Below a folder of the node's own, which templates/node makes, that accounts may not enter: root
+# of another cluster's node may have left a set-uid program there.
+NODE_CACHE = "/var/cache/gpubed/shared"
 _HOST_KEY = "etc/ssh/ssh_host_ed25519_key.pub"
 _KEYS = "home/gpubed/.ssh/authorized_keys"
 _USER_ID = 1000
+CONFIGURED = "/etc/security/limits.d/90-gpubed.conf"  # of the role that comes first: base
 _CPU_PERIOD_US = 100_000
 _LARGEST = 2**20  # bytes
 _RESTART = {"Name": "unless-stopped"}
@@ -122,6 +126,14 @@ class Runtime(ABC):
         """
         key = get(container, f"/{self.files}{_HOST_KEY}").decode("ascii", errors="replace")
         return " ".join(key.split()[:2])
+
+    def is_configured(self, container: Container) -> bool:
+        """Return whether roles have been applied to the node."""
+        try:
+            container.get_archive(CONFIGURED)
+        except NotFound:
+            return False
+        return True
 
     def run(self, container: Container, command: Sequence[str]) -> tuple[int, str]:
         """Run a command in the node; returns its exit code and all that it printed."""

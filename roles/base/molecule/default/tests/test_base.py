@@ -37,11 +37,11 @@ def test_settings_folder_is_readable(host):
 
 
 def test_user_may_look_into_the_package_caches(host):
-    assert host.run("runuser -u gpubed -- test -x /var/cache/gpubed").rc == 0
+    assert host.run("runuser -u gpubed -- test -x /var/cache/gpubed/shared").rc == 0
 
 
 def test_downloaded_packages_are_shared(host):
-    assert host.run("ls /var/cache/gpubed/apt/*.deb").rc == 0
+    assert host.run("ls /var/cache/gpubed/shared/apt/*.deb").rc == 0
 
 
 def test_container_leaves_its_clock_to_the_host(host):

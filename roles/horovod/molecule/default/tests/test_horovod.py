@@ -31,7 +31,7 @@ def test_the_wheel_and_its_log_are_kept(host, is_head):
         pytest.skip("wheels are on shared storage and in the head's cache")
     key = host.check_output(f"cat {BIN}/../.horovod")
     assert host.run(f"ls /shared/wheels/{key}/*.whl").rc == 0
-    assert host.run(f"ls /var/cache/gpubed/wheels/{key}/*.whl").rc == 0
+    assert host.run(f"ls /var/cache/gpubed/shared/wheels/{key}/*.whl").rc == 0
 
 
 def test_ranks_use_the_interface_of_the_experiment_address(host, settings):
@@ -109,7 +109,7 @@ def test_the_wheel_is_not_the_one_that_others_can_write_to(host, is_head):
         pytest.skip("the head installs it")
     key = host.check_output(f"cat {BIN}/../.horovod")
     sums = host.check_output(
-        f"sha256sum /var/lib/gpubed/wheels/{key}/*.whl /var/cache/gpubed/wheels/{key}/*.whl"
+        f"sha256sum /var/lib/gpubed/wheels/{key}/*.whl /var/cache/gpubed/shared/wheels/{key}/*.whl"
     )
     wanted = host.check_output(f"cat /var/lib/gpubed/wheels/{key}/requirements.txt")
     assert f"--hash=sha256:{sums.split()[0]}" in wanted
