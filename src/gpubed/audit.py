@@ -103,10 +103,10 @@ def owner(stack: Stack) -> tuple[str | None, Backend | None]:
     """
     uuid, backend = None, None
     for resource in stack.export().get("deployment", {}).get("resources", ()):
-        outputs = resource.get("outputs", {})
+        outputs = _mapping(resource.get("outputs"))
         if resource["type"].endswith(":Identity"):
-            result = outputs.get("result")
-            uuid = result.get("uuid") if isinstance(result, dict) else None
+            said = _mapping(outputs.get("result")).get("uuid")
+            uuid = said if isinstance(said, str) else None
         elif outputs.get("backend") in registry.backend_names():
             backend = registry.backend(outputs["backend"])
     if backend is None:
@@ -115,10 +115,8 @@ def owner(stack: Stack) -> tuple[str | None, Backend | None]:
     return uuid or identities.kept(stack.cluster), backend
 
 
-def remove_unrecorded(stack: Stack, *, transient: bool = False) -> list[str]:
-    """Remove what exists under the cluster's id and is not in its state; return the names.
-
-    Data stays: only who asks for that removes it.
+def unrecorded(stack: Stack, *, transient: bool = False) -> list[Existing]:
+    """Return what exists under the cluster's id and is not in its state, but for its data.
 
     Args:
         transient: Whether that includes what would end by itself: running jobs.
@@ -129,7 +127,14 @@ def remove_unrecorded(stack: Stack, *, transient: bool = False) -> list[str]:
     known = {r.id for r in _recorded(stack.export().get("deployment", {}).get("resources", []))}
     found = backend.existing(stack.cluster.name)
     left = [e for e in found if e.uuid == uuid and e.id not in known]
-    return remove(backend, [e for e in left if not e.data and (transient or not e.transient)])
+    return [e for e in left if not e.data and (transient or not e.transient)]
+
+
+def remove_unrecorded(stack: Stack, *, transient: bool = False) -> list[str]:
+    """Remove what `unrecorded` returns; return the names."""
+    left = unrecorded(stack, transient=transient)
+    backend = owner(stack)[1] if left else None
+    return remove(backend, left) if backend else []
 
 
 def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:
@@ -141,8 +146,8 @@ def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:
 
 def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
     for resource in resources:
-        outputs, type_ = resource.get("outputs", {}), resource["type"]
-        if "failed" in (outputs.get("result") or {}):
+        outputs, type_ = _mapping(resource.get("outputs")), resource["type"]
+        if "failed" in _mapping(outputs.get("result")):
             continue  # a node that the cluster does without: nobody says that it is there
         name, package = resource["urn"].rsplit("::", 1)[-1], type_.split(":", 1)[0]
         id_, kind = resource.get("id", ""), str(outputs.get("kind", ""))
@@ -150,6 +155,11 @@ def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
             yield Recorded(outputs["backend"], kind, name, id_, outputs)
         elif package in registry.backend_names() and type_ in registry.backend(package).native:
             yield Recorded(package, type_, name, id_, outputs)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    """Return what a state has in a place where others have a mapping."""
+    return value if isinstance(value, dict) else {}
 
 
 def _is_there(found: Sequence[Existing], recorded: Recorded) -> bool:

@@ -93,7 +93,7 @@ def look(
 ) -> Condition:
     """Look at everything at once."""
     states = backend.describe(granted)
-    there = [node for node in granted.nodes if states[node.name] == "ready"]
+    there = [node for node in granted.nodes if states.get(node.name) == "ready"]
     units = roles.units(wanted) if wanted.spec.configure and there else []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         see = partial(_node, cluster, wanted, granted, units, backend.shapes_on_nodes)

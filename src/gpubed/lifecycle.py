@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from gpubed import (
     health,
     identities,
     left_out,
+    lost_state,
     progress,
     registry,
     runlock,
@@ -38,6 +39,7 @@ from gpubed.engine import LogEvent, ResourceEvent, Result
 from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
+from gpubed.lost_state import Approve
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan, from_file
 from gpubed.reading import Unreadable
@@ -47,9 +49,6 @@ from gpubed.verification import Verification
 # The role of each service.
 _ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
 _NOT_A_CHANGE = {"same", "read", "refresh"}
-
-Approve = Callable[[Sequence[str]], None]
-"""Asks whether a run may go on, given what it costs, a line each; raises when it may not."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ def up(
         stack.mend()
         if not stack.outputs():
             _require(backend, wanted)
-        _identify(stack, backend, approve)
+        lost_state.mind(stack, backend, wanted, approve)
         killed = cluster.state / "killed"
         if stack.interrupted():
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
@@ -156,11 +155,11 @@ def up(
         damaged = _look_first(stack, wanted, backend, refresh=refresh, killed=killed.exists())
         if killed.exists() and backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
-            _remove_leftovers(stack)
+            _remove_leftovers(stack, approve)
         result = _up(stack, backend, wanted, approve)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
-            _remove_leftovers(stack)
+            _remove_leftovers(stack, approve)
             killed.unlink()
         granted = allocations.load(cluster.allocation)
         identities.keep(cluster, granted.uuid)
@@ -186,34 +185,6 @@ def _require_whole(
     if started and backend.boots_later:
         handover.await_nodes(cluster, granted)
     condition.require(cluster, wanted, granted, backend)
-
-
-def _identify(stack: Stack, backend: Backend, approve: Approve) -> None:
-    """See to it that the cluster's UUID is kept, or that none is made in another's place."""
-    if identities.kept(stack.cluster):
-        return
-    if not stack.has_resources():
-        _mind_another(stack.cluster, backend, approve)
-    elif uuid := audits.owner(stack)[0]:
-        # Former versions kept it in the state alone, which may have it made anew.
-        identities.keep(stack.cluster, uuid)
-
-
-def _mind_another(cluster: ClusterPaths, backend: Backend, approve: Approve) -> None:
-    """Ask before a second cluster of the name is made: the first may have lost its state."""
-    there: list[Existing] = []
-    with suppress(GpubedError):  # of what we may not see, nothing can be lost by us
-        there = [thing for thing in backend.existing(cluster.name) if not thing.transient]
-    if there:
-        uuids = sorted({thing.uuid for thing in there})
-        approve(
-            [
-                f"there is another {cluster.name} (uuid {', '.join(uuids)}), which this project "
-                f"knows nothing of: {', '.join(map(str, there))}",
-                f"gpubed audit {cluster.name} tells how to take it over; "
-                "to go on makes a second one",
-            ]
-        )
 
 
 def _up(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) -> Result:
@@ -252,7 +223,12 @@ def _remove_faulty(stack: Stack, backend: Backend) -> list[Fault]:
     return faults
 
 
-def _remove_leftovers(stack: Stack) -> None:
+def _remove_leftovers(stack: Stack, approve: Approve) -> None:
+    """Remove what a killed run left; nodes only when told to: they may be of a state put back."""
+    if nodes := [str(thing) for thing in audits.unrecorded(stack) if thing.node]:
+        approve(
+            [f"{node}: it is in no state, as one that a killed run was making" for node in nodes]
+        )
     if gone := audits.remove_unrecorded(stack):
         progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
 

@@ -114,7 +114,10 @@ def _acquire(path: Path, wait: float) -> int:
     deadline = time.monotonic() + max(wait, _A_LOOK)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except IsADirectoryError:
+            raise GpubedError(f"{path} is a folder and not a lock", f"rmdir {path}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # `down` may have removed the file since: such a lock would hold nobody back.

@@ -14,10 +14,9 @@ from typing import Any
 
 import docker
 import pytest
-from docker.errors import NotFound
 
 from gpubed.allocation import Node
-from gpubed.backends.local.runtime import CONFIGURED, NODE_CACHE
+from gpubed.backends.local.runtime import MADE, NODE_CACHE
 from gpubed.errors import GpubedError
 from gpubed.ssh import SSH
 from support.escapes import ESCAPES, Escape
@@ -259,37 +258,65 @@ def test_stopped_node_is_started_and_shaped_again(
         assert "192.0.2.2" in ssh.run("getent hosts written").stdout
 
 
-def test_leftover_of_other_inputs_is_replaced(cluster: Any) -> None:
+def test_leftover_of_other_inputs_is_replaced(cluster: Any, daemon: docker.DockerClient) -> None:
     made = cluster.node("node-1")
     other = dataclasses.replace(made, inputs={**made.inputs, "shared": None})
+    unmade(daemon.containers.get(made.id))
     cluster.create(other)
     assert other.id != made.id
+    unmade(daemon.containers.get(other.id))
     cluster.create(made)
     assert made.id != other.id
 
 
-@pytest.mark.parametrize("change", ["inputs", "networks"])
-def test_leftover_that_was_in_use_is_kept(
-    cluster: Any, daemon: docker.DockerClient, change: str
-) -> None:
+def unmade(container: Any) -> None:
+    """Let a node be what a killed run leaves: it was never handed over."""
+    assert container.exec_run(["rm", MADE]).exit_code == 0
+
+
+def test_leftover_that_was_in_use_is_kept(cluster: Any, daemon: docker.DockerClient) -> None:
     """The state was lost: nobody has been asked for what is on the node's own disk."""
     made = cluster.node("node-1")
-    container = daemon.containers.get(made.id)
-    container.exec_run(["touch", CONFIGURED])
-    container.stop(timeout=1)
-    wanted = {**made.inputs, "shared": None} if change == "inputs" else made.inputs
-    if change == "networks":
-        network = daemon.networks.get(made.inputs["experiment"]["network"])
-        network.disconnect(made.id, force=True)
+    daemon.containers.get(made.id).stop(timeout=1)
+    driver = cluster.backend.driver("node")
     with pytest.raises(GpubedError, match="node-1 exists, in use") as caught:
-        cluster.backend.driver("node").create(wanted)
+        driver.create({**made.inputs, "shared": None})
     assert caught.value.hint.endswith("gpubed audit contract --remove")
-    container.start()
-    container.exec_run(["rm", CONFIGURED])
-    cluster.create(dataclasses.replace(made, inputs=wanted))
-    with pytest.raises(NotFound):
-        daemon.containers.get(container.id)
+    network = next(m for m in cluster.made if (m.kind, m.name) == ("network", "control"))
+    other = {**network.inputs, "subnet": "10.127.204.0/24"}
+    with pytest.raises(GpubedError, match="its nodes are in use"):
+        cluster.backend.driver("network").create(other)
+    before = made.id
     cluster.create(made)
+    assert made.id == before
+
+
+def test_a_node_in_use_gets_back_networks_that_were_made_anew(
+    cluster: Any, daemon: docker.DockerClient
+) -> None:
+    """Its state is lost, and `docker network prune` took those that no node was running on."""
+    nodes = [cluster.node("node-0"), cluster.node("node-1")]
+    networks = [made for made in cluster.made if made.kind == "network"]
+    before = {made.name: made.id for made in nodes}
+    for made in nodes:
+        daemon.containers.get(made.id).stop(timeout=1)
+    for made in networks:
+        daemon.networks.get(made.id).remove()
+    for made in [*networks, *nodes]:
+        cluster.create(made)
+    assert {made.name: made.id for made in nodes} == before
+    assert [cluster.read(made) for made in nodes] == [made.result for made in nodes]
+
+
+def test_a_node_of_another_versions_image_stays(cluster: Any, daemon: docker.DockerClient) -> None:
+    made = cluster.node("node-1")
+    driver, its_own = cluster.backend.driver("node"), made.inputs["image"]
+    later = f"{its_own.rpartition('-')[0]}-0123456789ab"
+    change = driver.diff(made.result, made.inputs, {**made.inputs, "image": later})
+    assert (list(change.replace), list(change.update)) == ([], [])
+    assert driver.create({**made.inputs, "image": later})[0] == made.id, "it is adopted as it is"
+    other = {**made.inputs, "image": its_own.replace("debian-12", "debian-13")}
+    assert list(driver.diff(made.result, made.inputs, other).replace) == ["image"]
 
 
 def test_accounts_of_a_node_get_to_nothing_that_clusters_share(cluster: Any, head: SSH) -> None:
@@ -347,6 +374,7 @@ def test_node_that_cannot_start_says_why_and_is_removed(cluster: Any) -> None:
 def test_node_that_was_killed_before_it_had_all_its_networks_is_made_anew(cluster: Any) -> None:
     made = cluster.node("node-1")
     experiment = next(m for m in cluster.made if (m.kind, m.name) == ("network", "experiment"))
+    unmade(docker.from_env().containers.get(made.id))
     docker.from_env().networks.get(experiment.id).disconnect(made.id, force=True)
     before = made.id
     cluster.create(made)
@@ -362,6 +390,7 @@ def test_a_node_of_an_earlier_version_stays_as_it_is(cluster: Any) -> None:
     former = {key: value for key, value in made.inputs.items() if key != "confined"}
     assert list(driver.diff(made.result, made.inputs, former).replace) == ["confined"]
     wide = dataclasses.replace(made, inputs=former)
+    unmade(docker.from_env().containers.get(made.id))
     cluster.create(wide)
     assert wide.id != made.id, "a confined container does not serve a node that needs more"
     try:
@@ -385,6 +414,7 @@ def wide(cluster: Any) -> Iterator[Node]:
     made = cluster.node("node-1")
     former = {key: value for key, value in made.inputs.items() if key != "confined"}
     other = dataclasses.replace(made, inputs=former)
+    cluster.delete(made)
     cluster.create(other)
     keys = tuple(other.result["host_keys"])
     yield cluster.allocation.nodes[1].model_copy(update={"host_keys": keys})

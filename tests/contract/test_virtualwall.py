@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from gpubed import progress, registry
-from gpubed.backends.virtualwall import leases, login, transport, verdict
+from gpubed.backends.virtualwall import acquaintance, leases, login, transport, verdict
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.faults import Unanswered
 from gpubed.backends.virtualwall.slice import SliceDriver
@@ -35,6 +35,16 @@ from support.wall import NAME, Wall
 pytestmark = pytest.mark.testbeds
 
 NODES = ("node-0", "node-1", "node-2")
+# What is kept of a node that was reached once.
+KNOWN = {
+    "id": "urn:publicid:IDN+wall2.ilabt.example+sliver+1",
+    "control_address": "192.0.2.1",
+    "experiment_address": None,
+    "port": 22,
+    "user": "alice",
+    "host_keys": ["ssh-ed25519 AAAA"],
+    "via": [],
+}
 CALLS = (
     "GetVersion",
     "geni-ma/get_credentials",
@@ -211,6 +221,31 @@ def test_another_request_than_an_interrupted_run_had_is_asked_for_anew(server, w
     wall.changes["nodes"] = [{"name": "node", "count": 2}]
     _, result = driver.create(wall.inputs)
     assert sorted(result["nodes"]) == ["node-0", "node-1"]
+
+
+def test_nodes_in_use_are_not_given_back_for_another_request(server, wall, driver):
+    """Pulumi's state was lost, the cluster's own folder was not."""
+    up(wall, driver)
+    before = set(map(str, server.slivers()))
+    acquaintance.save(wall.paths, "node-0", KNOWN)
+    wall.changes["nodes"] = [{"name": "node", "count": 2}]
+    with pytest.raises(Refused, match="node-0, in use") as caught:
+        driver.create(wall.inputs)
+    assert "gpubed down" in caught.value.hint
+    assert set(map(str, server.slivers())) == before
+
+
+def test_nodes_that_nobody_could_look_at_are_not_given_back(server, wall, driver):
+    up(wall, driver)
+    before = set(map(str, server.slivers()))
+    wall.block["patience"] = 3
+    server.faults.on("Describe", faults.http(503), nth=1, times=100_000)
+    later = threading.Timer(5, server.faults.clear)
+    later.start()
+    with pytest.raises(GpubedError):
+        driver.create(wall.inputs)
+    later.join()
+    assert set(map(str, server.slivers())) == before
 
 
 @pytest.mark.parametrize("reap", [0, 3])

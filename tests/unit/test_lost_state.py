@@ -9,11 +9,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import audit, cli, identities, registry, runlock
+from gpubed import audit, cli, identities, lifecycle, lost_state, registry, runlock
 from gpubed.backends.base import Existing
 from gpubed.cli.commands import audit as audit_verb
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, UsageError
 from gpubed.paths import Project
+from support.samples import sample_plan
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
 
@@ -128,3 +129,88 @@ def test_nodes_that_stay_are_taken_over_as_they_are(call, tmp_path, monkeypatch,
     monkeypatch.setattr(audit_verb, "_adopt", lambda *_: None)
     call("audit", "lab", "--adopt", "--uuid", UUID, "--engine", "embedded")
     assert identities.kept(Project(tmp_path).cluster("lab")) == UUID
+
+
+class LostStack:
+    """A STAND-IN for a cluster's stack: it has nothing, and perhaps a run was killed in it."""
+
+    def __init__(self, cluster, *, interrupted=False):
+        self.cluster, self._interrupted = cluster, interrupted
+
+    def has_resources(self):
+        return False
+
+    def interrupted(self):
+        return self._interrupted
+
+
+NODES = [Existing("container", f"gpubed-lab-{n}", f"c{n}", UUID, node=f"node-{n}") for n in "01"]
+
+
+@pytest.fixture
+def lost(tmp_path, monkeypatch):
+    """A function that minds the state of a cluster of one node, of which two are there."""
+    paths, local = Project(tmp_path).cluster("lab"), type(registry.backend("local"))
+    monkeypatch.setattr(local, "existing", lambda *_: NODES)
+    identities.keep(paths, UUID)
+    asked = []
+
+    def mind(**how):
+        wanted = sample_plan(nodes=[{"count": 1}])
+        lost_state.mind(LostStack(paths, **how), registry.backend("local"), wanted, asked.extend)
+        return asked
+
+    return mind
+
+
+def test_up_asks_before_it_gives_up_a_node_that_the_specification_has_no_more(lost):
+    [line] = lost()
+    assert line.startswith("container gpubed-lab-1: what is on its own disk is lost")
+
+
+def test_up_makes_nothing_a_second_time_of_what_a_plugin_made(lost, monkeypatch):
+    local = type(registry.backend("local"))
+    monkeypatch.setattr(local, "native", frozenset({"openstack:compute/instance:Instance"}))
+    with pytest.raises(UsageError, match="the state of lab is lost") as caught:
+        lost()
+    assert "container gpubed-lab-0" in caught.value.message
+    assert caught.value.hint.endswith("gpubed audit lab --remove")
+
+
+def test_what_a_killed_first_run_left_is_not_called_lost(lost):
+    assert lost(interrupted=True) == []
+
+
+DATA = Existing("volume", "gpubed-lab-shared", "v0", UUID, data=True, size=3 << 30)
+
+
+def test_removing_what_carries_a_uuid_leaves_its_data_unless_told(call, monkeypatch):
+    local, removed = type(registry.backend("local")), []
+    monkeypatch.setattr(local, "existing", lambda *_: [*NODES, DATA])
+    monkeypatch.setattr(audit, "remove", lambda _, things: removed.extend(things) or [])
+    words = ("audit", "lab", "--remove", "--uuid", UUID, "-y", "--engine", "embedded")
+    said = call(*words).stderr
+    assert removed == NODES
+    assert "kept: volume gpubed-lab-shared, 3.0 GiB" in said
+    assert f"gpubed audit lab --remove --uuid {UUID} --data" in said
+    removed.clear()
+    call(*words, "--data")
+    assert removed == [*NODES, DATA]
+    refused = call("audit", "lab", "--remove", "--data", "--engine", "embedded").exception
+    assert refused.hint == "gpubed down lab"
+
+
+def test_a_node_that_is_in_no_state_goes_only_when_that_is_approved(monkeypatch):
+    """It may be of a state that was put back, and not of the run that was killed."""
+    removed = []
+    monkeypatch.setattr(audit, "unrecorded", lambda *_, **__: NODES)
+    monkeypatch.setattr(audit, "remove_unrecorded", lambda *_: removed.extend(NODES) or ["x"])
+
+    def refuse(_):
+        raise UsageError("not confirmed", "-y")
+
+    with pytest.raises(UsageError):
+        lifecycle._remove_leftovers(LostStack(None), refuse)
+    assert removed == []
+    lifecycle._remove_leftovers(LostStack(None), lambda _: None)
+    assert removed == NODES

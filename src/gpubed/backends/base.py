@@ -92,6 +92,7 @@ class Existing:
         data: It holds what a researcher wrote: removed only when that was asked for.
         size: Bytes that are on it, or that it has room for; None where nobody knows.
         made: When it was made; None where nobody knows.
+        node: The node that it is, if it is one with disks of its own that go with it.
     """
 
     kind: str
@@ -102,6 +103,7 @@ class Existing:
     data: bool = False
     size: int | None = None
     made: datetime | None = None
+    node: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubed import lifecycle
+from gpubed import lost_state
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
 
 
-def asking(ui: UI, display: Display, again: str, *, yes: bool) -> lifecycle.Approve:
+def asking(ui: UI, display: Display, again: str, *, yes: bool) -> lost_state.Approve:
     """Return what asks before a run deletes or replaces.
 
     Args:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from gpubed import condition, lease, unfinished
+from gpubed.backends.base import Existing
 from gpubed.cli.ui import UI
 
 _SHORT_S = 7200
+
+
+def described(thing: Existing) -> str:
+    """Name something that exists with its size and age, as far as they are known."""
+    known = [
+        f"{thing.size / 2**30:.1f} GiB" if thing.size is not None else "",
+        f"made {ago((datetime.now(UTC) - thing.made).total_seconds())}" if thing.made else "",
+    ]
+    return ", ".join(filter(None, [str(thing), *known]))
 
 
 def due(documents: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -185,7 +185,8 @@ class Provider:
         return self._stub
 
     def _connect(self) -> Any:
-        assert self._child is not None  # noqa: S101
+        if self._child is None:
+            raise ProviderFailed("no provider was started: the state names none for the resource")
         said = self._child.first_line()  # a port's number, which means nothing for a socket
         self._child.pump_output()
         if not self._socket.is_socket():

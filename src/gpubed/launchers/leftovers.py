@@ -47,10 +47,15 @@ for file in $files; do
 done
 """
 # A number may be another process's by now: each is looked at again.
+# So is when it began, by root itself: its account may hold up the look until it is another's.
 _END = f"""{_BEAT_OF}
 beat=$1; shift
+began() {{ sed 's/.*) //' /proc/$1/stat | cut -d ' ' -f 20; }}
 for signal in TERM KILL; do
-  for pid; do [ "$(beat_of $pid)" != "$beat" ] || kill -$signal $pid; done
+  for pid; do
+    at=$(began $pid)
+    [ "$(beat_of $pid)" = "$beat" ] && [ "$(began $pid)" = "$at" ] && kill -$signal $pid
+  done
   [ $signal = KILL ] || sleep 3
 done
 """

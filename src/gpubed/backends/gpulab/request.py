@@ -21,7 +21,7 @@ from gpubed.backends.gpulab.definition import (
     Resources,
     Scheduling,
 )
-from gpubed.errors import UsageError
+from gpubed.errors import PrerequisiteMissing, UsageError
 from gpubed.plan import ClusterPlan, NodePlan
 from gpubed.sections import Machine
 from gpubed.spec import ClusterSpec
@@ -33,9 +33,16 @@ _LABEL = "gpubed.cluster={uuid} gpubed.name={name}"
 
 
 def config(spec: ClusterSpec) -> Config:
-    """Return the options of the specification's backend."""
+    """Return the options of the specification's backend.
+
+    Raises:
+        PrerequisiteMissing: It names another one by now.
+    """
     if not isinstance(spec.backend, Config):
-        raise TypeError(f"{spec.name} does not run on GPULab")
+        raise PrerequisiteMissing(
+            f"the specification of {spec.name} no longer says where on GPULab it is",
+            "put its former `backend:` back until the cluster is down",
+        )
     return spec.backend
 
 

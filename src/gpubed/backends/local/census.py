@@ -49,6 +49,7 @@ def existing(cluster: str) -> list[Existing]:
             data=kind == "volume" and _is_data(thing),
             size=sizes.get(str(name)) if kind == "volume" else None,
             made=_made(thing) if kind == "volume" else None,
+            node=ownership.labels(thing).get(ownership.NODE, "") if kind == "container" else "",
         )
         for kind, name, thing in found
     ]

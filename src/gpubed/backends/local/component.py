@@ -34,8 +34,11 @@ class Cluster(Testbed):
         nodes = [self._node(node, public_key) for node in plan.nodes]
         self.grant(plan, uuid, [node.result for node in nodes], one_host=True)
 
+    def _recipe(self, name: str, simulate: bool) -> Recipe:
+        return Recipe(name, self._runtime, simulate)
+
     def _image(self, name: str, simulate: bool) -> Image:
-        recipe = Recipe(name, self._runtime, simulate)
+        recipe = self._recipe(name, simulate)
         inputs = {"image": name, "runtime": self._runtime, "digest": recipe.digest}
         if simulate:
             return Image(f"{name}-simulated", _BACKEND, {**inputs, "simulate": True}, self.children)
@@ -57,7 +60,8 @@ class Cluster(Testbed):
             **self._owner,
             "name": node.name,
             "runtime": self._runtime,
-            "image": self._images[node.image, node.simulate is not None].result["tag"],
+            # Known before it is built, so that a plan can tell that a newer one replaces no node.
+            "image": self._recipe(node.image, node.simulate is not None).tag,
             "public_key": public_key,
             "control": _attachment(self._control, node.control_address),
             "cpus": node.machine.cpus,
@@ -74,7 +78,10 @@ class Cluster(Testbed):
         if self._shared:
             path = self._plan.spec.storage.shared.path
             inputs["shared"] = {"volume": self._shared.result["name"], "path": path}
-        return Node(node.name, _BACKEND, inputs, self.children)
+        image = self._images[node.image, node.simulate is not None]
+        after = pulumi.ResourceOptions(depends_on=[image])
+        options = pulumi.ResourceOptions.merge(self.children, after)
+        return Node(node.name, _BACKEND, inputs, options)
 
     def _link(self, node: NodePlan) -> dict[str, Any]:
         if self._plan.experiment is None or self._experiment is None:

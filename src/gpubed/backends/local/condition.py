@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from docker.errors import NotFound
 from docker.models.containers import Container
 
@@ -53,13 +55,21 @@ def mend(container: Container, node: NodeInputs) -> None:
 def _missing(container: Container, node: NodeInputs) -> list[Attachment]:
     wanted = [node.control, *([node.experiment] if node.experiment else [])]
     attached = _networks(container)
-    # A container that does not run has no address, only the one that it asks for.
+    # A container that does not run has no address, only the one that it asks for; it may hold on
+    # to a network that is gone and was made anew under its name.
     return [
         attachment
         for attachment in wanted
         if attachment.network not in attached
         or attached[attachment.network]["IPAddress"] not in ("", attachment.address)
+        or attached[attachment.network]["NetworkID"] not in ("", _id_of(attachment.network))
     ]
+
+
+def _id_of(network: str) -> str:
+    with suppress(NotFound):
+        return str(daemon.client().networks.get(network).id)
+    return ""
 
 
 def _networks(container: Container) -> dict[str, dict[str, str]]:

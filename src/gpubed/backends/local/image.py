@@ -162,6 +162,11 @@ def exists(tag: str) -> bool:
     return True
 
 
+def is_same_system(one: str, other: str) -> bool:
+    """Return whether two tags differ at most in the version of the recipe that made them."""
+    return one.rpartition("-")[0] == other.rpartition("-")[0]
+
+
 def ensure(recipe: Recipe) -> str:
     """Build an image unless this machine has it; returns its tag."""
     from gpubed.backends.local import build

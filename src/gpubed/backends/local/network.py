@@ -10,7 +10,7 @@ from docker.models.networks import Network
 from docker.types import IPAMConfig, IPAMPool
 
 from gpubed.backends.base import Driver, Properties
-from gpubed.backends.local import daemon, ownership
+from gpubed.backends.local import daemon, ownership, runtime
 from gpubed.backends.local.ownership import Owner
 from gpubed.errors import GpubedError
 
@@ -26,9 +26,12 @@ class NetworkDriver(Driver):
         """Make the network."""
         owner, digest = Owner.of(inputs), _digest(inputs)
         with daemon.errors(f"make the {inputs['purpose']} network"):
-            found = ownership.adopt(
-                _find(inputs), owner, digest, lambda: self.delete("", inputs)
-            ) or _make(inputs, owner.labels(digest))
+            found = ownership.own(_find(inputs), owner)
+            if found is not None and ownership.labels(found).get(ownership.DIGEST) != digest:
+                _require_unused(inputs)
+                self.delete("", inputs)
+                found = None
+            found = found or _make(inputs, owner.labels(digest))
         return str(found.id), _result(found)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
@@ -49,6 +52,20 @@ def _digest(inputs: Properties) -> str:
 
 def _result(network: Network) -> dict[str, Any]:
     return {"name": network.name}
+
+
+def _require_unused(inputs: Properties) -> None:
+    """Refuse to remove a network of other addresses from under nodes whose state was lost."""
+    cluster = inputs["cluster"]
+    label = f"{ownership.CLUSTER}={inputs['uuid']}"
+    for container in daemon.client().containers.list(all=True, filters={"label": label}):
+        if runtime.is_in_use(container):
+            raise GpubedError(
+                f"the {inputs['purpose']} network of {cluster} exists with another subnet, and its "
+                f"nodes are in use: they would be replaced, with what is on their own disks",
+                f"make inventories/{cluster}/cluster.yml what it was; or give the nodes up, not "
+                f"the shared data: gpubed audit {cluster} --remove",
+            )
 
 
 def _find(inputs: Properties) -> Network | None:

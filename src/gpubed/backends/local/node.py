@@ -27,12 +27,15 @@ class NodeDriver(Driver):
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare inputs; what was found broken about a node is an update: it is put right.
 
-        A container that may do more than it must now stays, and with it what is on its disk.
-        One that may do less than it must is replaced: Docker changes that of no container.
+        A container stays, and with it what is on its disk, where it may do more than it must now,
+        and where another version of gpubed would make another image of the same system. One that
+        may do less than it must is replaced: Docker changes that of no container.
         """
         changed = sorted(
             key for key in {*olds, *news} - {CONFINED} if olds.get(key) != news.get(key)
         )
+        if image.is_same_system(str(olds.get("image")), str(news.get("image"))):
+            changed = [key for key in changed if key != "image"]
         if result.get(CONFINED) and not news.get(CONFINED):
             changed.append(CONFINED)
         update = [key for key in changed if key in UPDATABLE]
@@ -43,20 +46,22 @@ class NodeDriver(Driver):
         """Make the node and wait until it answers SSH with the keys that it made itself."""
         node = NodeInputs.model_validate(inputs)
         with daemon.errors(f"make node {node.name}"):
-            found = _find(node)
-            container = ownership.adopt(
-                found, node.owner, node.digest, lambda: self._discard(found, node, inputs)
-            )
+            container = ownership.own(_find(node), node.owner)
             if container is not None and _serves(container, node):
+                if runtime.is_in_use(container):
+                    condition.mend(container, node)
                 result = _up(container, node)
                 # Its maker may have had another key, lost since with the state.
                 _exchange_key(container, node)
+                runtime.mark_made(container)
                 return str(container.id), result
             self._discard(container, node, inputs)
             _vacate(node)
             container = _make(node)
             try:
-                return str(container.id), _up(container, node)
+                result = _up(container, node)
+                runtime.mark_made(container)
+                return str(container.id), result
             except Exception as error:
                 # Nobody knows its id yet. If this fails too, the first error says more.
                 with suppress(GpubedError):
@@ -111,13 +116,13 @@ class NodeDriver(Driver):
     def _discard(self, found: Container | None, node: NodeInputs, inputs: Properties) -> None:
         """Remove a leftover of other inputs, unless somebody may have put something on it.
 
-        What a killed run has begun is empty. Where roles have been applied the cluster was in
-        use, and its state has been lost since: nobody has been asked for what is on its disk.
+        What a killed run was making is empty. A whole node that this run does not know is one
+        whose state was lost: nobody has been asked for what is on its disk.
         """
-        if found is not None and runtime.of(node).is_configured(found):
+        if found is not None and runtime.is_in_use(found):
             raise GpubedError(
-                f"node {node.name} exists, in use, and was made from another specification or by "
-                f"another gpubed than now: it would be replaced, with what is on its own disk",
+                f"node {node.name} exists, in use, and was made from another specification than "
+                "now: it would be replaced, with what is on its own disk",
                 f"make inventories/{node.cluster}/cluster.yml what it was; or give the nodes up, "
                 f"not the shared data: gpubed audit {node.cluster} --remove",
             )
@@ -125,8 +130,18 @@ class NodeDriver(Driver):
 
 
 def _serves(container: Container, node: NodeInputs) -> bool:
-    may_enough = node.confined or not runtime.of(node).told(container).get(CONFINED)
-    return may_enough and runtime.is_connected(container, node)
+    """Return whether a container that the cluster has can be the node."""
+    # Made from the same inputs, by whatever version of the image.
+    its_image = container.attrs["Config"]["Image"]
+    same = node.model_copy(update={"image": its_image}).digest == ownership.labels(container).get(
+        ownership.DIGEST
+    )
+    if not (same and image.is_same_system(its_image, node.image)):
+        return False
+    if not node.confined and runtime.of(node).told(container).get(CONFINED):
+        return False
+    # A killed run may have made it without all its networks; one in use has lost them since.
+    return runtime.is_connected(container, node) or runtime.is_in_use(container)
 
 
 def _find(node: NodeInputs) -> Container | None:

@@ -68,24 +68,6 @@ def labels(thing: _Thing) -> dict[str, str]:
     return dict(found)
 
 
-def adopt(found: T | None, owner: Owner, digest: str, remove: Callable[[], None]) -> T | None:
-    """Decide about something that has the name we need.
-
-    Returns:
-        It, when an interrupted run made it from the same inputs; None when there is
-        none, or when it was made from other inputs and has been removed.
-
-    Raises:
-        GpubedError: It belongs to somebody else.
-    """
-    if own(found, owner) is None:
-        return None
-    if found is not None and labels(found).get(DIGEST) == digest:
-        return found
-    remove()
-    return None
-
-
 def own(found: T | None, owner: Owner) -> T | None:
     """Return something that has the name we need, if it is the cluster's.
 

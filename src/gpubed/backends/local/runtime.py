@@ -29,7 +29,10 @@ NODE_CACHE = "/var/cache/gpubed/shared"
 _HOST_KEY = "etc/ssh/ssh_host_ed25519_key.pub"
 _KEYS = "home/gpubed/.ssh/authorized_keys"
 _USER_ID = 1000
-CONFIGURED = "/etc/security/limits.d/90-gpubed.conf"  # of the role that comes first: base
+# Put into a container once its node has been handed over to who asked for it. Containers without
+# the label are of a former version, which left no such mark.
+MADE = "/var/lib/gpubed/made"
+MARKED = "gpubed.marked"
 _CPU_PERIOD_US = 100_000
 _LARGEST = 2**20  # bytes
 _RESTART = {"Name": "unless-stopped"}
@@ -79,7 +82,7 @@ class Runtime(ABC):
             node.image,
             name=node.owner.name(node.name),
             hostname=node.name,
-            labels=labels(node),
+            labels={**labels(node), MARKED: "yes"},
             network=node.control.network,
             networking_config={node.control.network: address},
             **{"restart_policy": _RESTART, "volumes": mounts(node), **self.flags(node)},
@@ -126,14 +129,6 @@ class Runtime(ABC):
         """
         key = get(container, f"/{self.files}{_HOST_KEY}").decode("ascii", errors="replace")
         return " ".join(key.split()[:2])
-
-    def is_configured(self, container: Container) -> bool:
-        """Return whether roles have been applied to the node."""
-        try:
-            container.get_archive(CONFIGURED)
-        except NotFound:
-            return False
-        return True
 
     def run(self, container: Container, command: Sequence[str]) -> tuple[int, str]:
         """Run a command in the node; returns its exit code and all that it printed."""
@@ -197,6 +192,27 @@ def put(container: Container, file: File) -> None:
         tar.addfile(folder)
         tar.addfile(entry, io.BytesIO(file.content))
     container.put_archive("/", archive.getvalue())
+
+
+def mark_made(container: Container) -> None:
+    """Note that the node is whole, and may be in use from now on."""
+    put(container, File(MADE.lstrip("/"), b""))
+
+
+def is_in_use(container: Container) -> bool:
+    """Return whether somebody may have put something on the node's own disk.
+
+    What a killed run was making is not; of one that a former version made nobody can tell.
+    """
+    if container.status == "created":
+        return False
+    if MARKED not in ownership.labels(container):
+        return True
+    try:
+        container.get_archive(MADE)
+    except NotFound:
+        return False
+    return True
 
 
 def get(container: Container, path: str) -> bytes:

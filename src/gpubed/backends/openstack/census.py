@@ -64,7 +64,8 @@ def existing(cluster: str) -> list[Existing]:
 
 def _found(kind: str, cluster: str, name: str, id_: str, uuid: str, thing: Any) -> Found:
     if kind != "volume":
-        return Found(kind, name, id_, uuid, cluster=cluster)
+        node = name.removeprefix(labels.name(cluster, uuid, "")) if kind == "server" else ""
+        return Found(kind, name, id_, uuid, node=node, cluster=cluster)
     made = datetime.fromisoformat(thing.created_at) if thing.created_at else None
     return Found(
         kind,

@@ -223,8 +223,14 @@ class StaticBackend(Backend):
 
 
 def _config(spec: ClusterSpec) -> Config:
-    config: Any = spec.backend
-    return config  # type: ignore[no-any-return]
+    from gpubed.backends.static.config import Config
+
+    if not isinstance(spec.backend, Config):
+        raise PrerequisiteMissing(
+            f"the specification of {spec.name} no longer says on which hosts it is",
+            "put its former `backend:` back until the cluster is down",
+        )
+    return spec.backend
 
 
 def _known(paths: ClusterPaths) -> ClusterSpec | None:

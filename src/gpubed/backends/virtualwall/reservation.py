@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpubed import progress
 from gpubed.backends.virtualwall import (
+    acquaintance,
     journal,
     manifest,
     ownership,
@@ -54,7 +55,7 @@ class Reservation:
         urn: The slice's, where it is known; else it is looked for.
 
     Attributes:
-        was_ready: Whether all nodes were found ready at the first look.
+        was_ready: Whether all nodes that it holds were found ready, or failed, at the first look.
         is_ours: Whether this run got into the slice: only then may it give it back.
     """
 
@@ -116,6 +117,14 @@ class Reservation:
             return None
         self._renew_credentials(patience)
         return patience.insist(self._look)
+
+    @property
+    def is_a_failed_start(self) -> bool:
+        """Whether what the slice holds never was ready, as far as this run has seen.
+
+        Of a slice that nobody could look at, nothing is known.
+        """
+        return self.is_ours and self._looked and not self.was_ready
 
     def release(self, total: float | None = None) -> None:
         """Give everything back, and wait until it is gone.
@@ -229,7 +238,7 @@ class Reservation:
             self._save(slivers=journal.recorded(found.slivers), granted_until=found.expires)
         if not self._looked:
             self._looked = True
-            self.was_ready = found is not None and self._is_done(found) and self._is_ours(found)
+            self.was_ready = found is not None and all(s.is_final for s in found.slivers)
         return found
 
     def _is_done(self, found: Description | None) -> bool:
@@ -251,6 +260,7 @@ class Reservation:
         if found is None:
             self._allocate()
         elif not self._is_ours(found):
+            self._require_unused()
             self._delete_until_gone(self._quick())
             self._save(request="", left_out={}, slivers=())
         elif found.has_ticket:
@@ -263,11 +273,25 @@ class Reservation:
             return False
         return True
 
+    def _require_unused(self) -> None:
+        """Refuse to give back, for another request, nodes that a cluster has worked with.
+
+        Where they are replaced in order, each is forgotten before; here the state was lost.
+        """
+        if names := [name for name, _ in acquaintance.everyone(self._cluster)]:
+            cluster = self.wanted.cluster
+            raise Refused(
+                f"slice {self.wanted.name} holds {', '.join(names)}, in use, and was asked for "
+                "with another specification than now: they would be given back, with their disks",
+                f"make inventories/{cluster}/cluster.yml what it was; or give them up: "
+                f"gpubed down {cluster}",
+            )
+
     def _allocate(self) -> None:
         if self._tickets == _TICKETS:
             raise Refused("the testbed loses what it has allocated", "try again later")
         self._tickets += 1
-        self._started = self._extended = False
+        self._started = self._extended = self.was_ready = False
         self._save(request=self.wanted.digest)
         text = self._request(self.journal.left_out)
         try:

@@ -46,7 +46,7 @@ class SliceDriver(Driver):
             results = reservation.judge(reservation.hold())
             verdict.require_enough(reservation.wanted, results)
         except GpubedError as error:
-            if reservation.is_ours and not reservation.was_ready:
+            if reservation.is_a_failed_start:
                 self._give_back(reservation, error)
             raise
         return reservation.urn, {"slice": reservation.urn, "nodes": results}

@@ -7,7 +7,7 @@ import typer
 from gpubed import audit as audits
 from gpubed import identities, lifecycle, runlock, secret, stack
 from gpubed.backends.base import Backend, Existing
-from gpubed.cli import approval
+from gpubed.cli import approval, report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
@@ -25,6 +25,10 @@ Uuid = Annotated[
         "--uuid", help="Of a cluster whose state was lost: what --adopt or --remove is about."
     ),
 ]
+Data = Annotated[
+    bool,
+    typer.Option("--data", help="With --remove --uuid: also its volumes, for good."),
+]
 
 
 def command(
@@ -32,11 +36,17 @@ def command(
     adopt: Adopt = False,
     remove: Remove = False,
     uuid: Uuid = None,
+    data: Data = False,
     as_json: Json = False,
     yes: Yes = False,
     engine: EngineOption = None,
 ) -> int:
     """Compare the state with what exists on the testbed; adopt or remove what differs."""
+    if data and not (remove and uuid):
+        raise UsageError(
+            "--data is for what --remove --uuid finds; a cluster's own data goes with `down`",
+            f"gpubed down {cluster}",
+        )
     if adopt and remove:
         raise UsageError("--adopt and --remove exclude each other", f"gpubed audit {cluster}")
     ui, paths = UI(as_json), find(cluster)
@@ -51,7 +61,7 @@ def command(
         found = audits.audit(driven)
     removed: list[str] = []
     if remove:
-        removed = _remove(ui, paths, driven, uuid, yes)
+        removed = _remove(ui, paths, driven, uuid, data, yes)
         found = audits.audit(driven)
     ui.document("audit", {**_document(found), "removed": removed})
     _show(ui, cluster, found, removed)
@@ -106,16 +116,22 @@ def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool) -> None:
 
 
 def _remove(
-    ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str | None, yes: bool
+    ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str | None, data: bool, yes: bool
 ) -> list[str]:
     with runlock.hold(paths.state, "audit"):
         # Looked at again, since another run may just have ended.
         found = audits.audit(driven)
         doomed = [e for e in found.others if e.uuid == uuid] if uuid else found.extra
+        if not data and (kept := [thing for thing in doomed if thing.data]):
+            doomed = [thing for thing in doomed if not thing.data]
+            ui.note(f"kept: {', '.join(map(report.described, kept))}", whole=True)
+            ui.note(
+                f"if nobody needs that: gpubed audit {paths.name} --remove --uuid {uuid} --data"
+            )
         _, backend = audits.owner(driven)
         if not doomed or backend is None:
             return []
-        listed = ", ".join(map(str, doomed))
+        listed = ", ".join(report.described(thing) for thing in doomed)
         if not ui.confirm(f"Remove {listed}?", yes=yes, default=False):
             raise UsageError(
                 f"not confirmed, so nothing was removed: {listed}",

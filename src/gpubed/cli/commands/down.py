@@ -1,12 +1,10 @@
 """gpubed down."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from gpubed import lifecycle, stack
-from gpubed.backends.base import Existing
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
@@ -44,7 +42,7 @@ def command(
     questions = [f"Remove cluster {cluster} and all its nodes{lost}?"]
     if not (keep_data or yes):
         found = lifecycle.data_of(paths, chosen)
-        questions += [f"Remove its data, too: {_described(volume)}?" for volume in found]
+        questions += [f"Remove its data, too: {report.described(volume)}?" for volume in found]
     for question in questions:
         if not ui.confirm(question, yes=yes, default=False):
             raise UsageError(
@@ -82,14 +80,3 @@ def _others(ui: UI, cluster: str, removal: lifecycle.Removal) -> int:
         ui.note(f"if its state was lost: gpubed audit {cluster} --adopt --uuid {uuid}", whole=True)
         ui.note(f"if nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}", whole=True)
     return 1 if removal.others and not removal.removed else 0
-
-
-def _described(volume: Existing) -> str:
-    """Name a volume with its size and age, as far as they are known."""
-    known = [
-        f"{volume.size / 2**30:.1f} GiB" if volume.size is not None else "",
-        f"made {report.ago((datetime.now(UTC) - volume.made).total_seconds())}"
-        if volume.made
-        else "",
-    ]
-    return ", ".join(filter(None, [str(volume), *known]))

@@ -15,15 +15,7 @@ from docker.models.containers import Container
 from gpubed import reading
 from gpubed.backends.local import environment
 from gpubed.backends.local.node_inputs import NodeInputs
-from gpubed.backends.local.runtime import (
-    CONFIGURED,
-    NODE_CACHE,
-    File,
-    Runtime,
-    cpu_quota,
-    get,
-    put,
-)
+from gpubed.backends.local.runtime import NODE_CACHE, File, Runtime, cpu_quota, get, put
 from gpubed.backends.local.vm import accelerator, turns
 
 _SETTINGS = "machine/machine.json"
@@ -62,15 +54,6 @@ class VirtualMachine(Runtime):
         if node.link and container.status == "running":
             write = 'printf %s "$1" > /etc/gpubed/link'
             self.run(container, ["sh", "-c", write, "sh", node.link.text])
-
-    def is_configured(self, container: Container) -> bool:
-        """Return whether roles have been applied.
-
-        Nobody but the machine reads its disk: one that has run and is off counts as configured.
-        """
-        if container.status != "running":
-            return container.status != "created"
-        return self.run(container, ["test", "!", "-e", CONFIGURED])[0] != 0
 
     def limit(self, container: Container, node: NodeInputs) -> None:
         """Set the limits; a machine gets other CPUs or other memory by a new start."""
