@@ -102,6 +102,7 @@ def test_what_a_plugin_made_is_given_back_when_told_to(call, tmp_path, monkeypat
     call(*adopt, "-y")
     assert [thing.name for thing in removed] == ["node-0", "control"]
     assert identities.kept(paths) == UUID
+    assert call(*adopt).exception is None, "said twice, it goes on"
 
 
 def test_what_has_gone_by_the_time_the_lock_is_had_is_not_taken_over(call, tmp_path, monkeypatch):

@@ -75,7 +75,9 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
     """
     # Looked at again, since another run may just have ended.
     found = audits.audit(driven)
-    if found.uuid not in (None, uuid):
+    if found.uuid == uuid:
+        return  # as it says: a run before this one came that far
+    if found.uuid is not None:
         raise UsageError(
             f"{paths.name} has a state, and in it the uuid {found.uuid}",
             f"gpubed down {paths.name} first, or --remove what carries {uuid}",
