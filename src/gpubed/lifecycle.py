@@ -145,9 +145,9 @@ def up(
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")
         stack = Stack(cluster, engine)
         stack.mend()
+        lost_state.mind(stack, backend, wanted, approve)
         if not stack.outputs():
             _require(backend, wanted)
-        lost_state.mind(stack, backend, wanted, approve)
         killed = cluster.state / "killed"
         if stack.interrupted():
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.

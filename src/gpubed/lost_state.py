@@ -72,11 +72,12 @@ def _mind_another(cluster: ClusterPaths, backend: Backend, approve: Approve) -> 
         there = [thing for thing in backend.existing(cluster.name) if not thing.transient]
     if there:
         uuids = sorted({thing.uuid for thing in there})
-        approve(
-            [
-                f"there is another {cluster.name} (uuid {', '.join(uuids)}), which this project "
-                f"knows nothing of: {', '.join(map(str, there))}",
-                f"gpubed audit {cluster.name} tells how to take it over; "
-                "to go on makes a second one",
-            ]
-        )
+        costs = [
+            f"there is another {cluster.name} (uuid {', '.join(uuids)}), which this project "
+            f"knows nothing of: {', '.join(map(str, there))}",
+            f"gpubed audit {cluster.name} tells how to take it over; to go on makes a second one",
+        ]
+        try:
+            approve(costs)
+        except UsageError as error:
+            raise UsageError(error.message, f"gpubed audit {cluster.name}") from None

@@ -33,6 +33,11 @@ _VERBS = {
     "read": ("reading", "read"),
     "refresh": ("refreshing", "refreshed"),
 }
+# The engine forgets volumes, which are retained; what becomes of them is said by `down`.
+_OF_VOLUMES = {
+    "delete-replaced": ("leaving the old", "left the old"),
+    "delete": ("leaving", "left"),
+}
 _SIGN: dict[str, str] = {"create-replacement": "replace", "delete-replaced": "delete"}
 # What comes of events that another program, or another version, wrote.
 _OTHER_FIELDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -131,7 +136,8 @@ class Display:
         kind = event["type"].rsplit(":", 1)[-1]
         if op in _QUIET or event["type"] == "pulumi:pulumi:Stack" or "providers" in event["type"]:
             return
-        doing, done = _VERBS.get(op, (op, op))
+        verbs = {**_VERBS, **_OF_VOLUMES} if kind == "Volume" else _VERBS
+        doing, done = verbs.get(op, (op, op))
         label = f"{kind} {event['name']}"
         if status == "started":
             self._start(event["urn"] + op, f"{doing} {label}")

@@ -215,7 +215,7 @@ class Operation:
             self.reporter.log(
                 "warning",
                 f"an earlier run was interrupted while {pending.type} {pending.state.name};"
-                " check that nothing of it is left behind",
+                " what of it is there is found again, and counts as made",
                 pending.state.urn,
             )
 

@@ -286,12 +286,20 @@ def test_every_recording_says_where_it_is_from(name):
 
 
 @pytest.mark.parametrize(
-    ("limit", "kib"), [("6442450944", 6291456), ("max", 25165824), (None, 25165824)]
+    ("limit", "kib"),
+    [
+        ("6442450944", 6291456),
+        ("max", 25165824),
+        ("9223372036854771712", 25165824),  # no limit, in v1's words
+        (None, 25165824),
+    ],
 )
-def test_a_container_has_the_memory_that_it_may_use(tmp_path, limit, kib):
+@pytest.mark.parametrize("file", ["memory.max", "memory/memory.limit_in_bytes"])
+def test_a_container_has_the_memory_that_it_may_use(tmp_path, file, limit, kib):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal:       25165824 kB\n")
     if limit:
-        (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-        (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{limit}\n")
+        place = tmp_path / "sys/fs/cgroup" / file
+        place.parent.mkdir(parents=True)
+        place.write_text(f"{limit}\n")
     assert machines.collect(tmp_path)["memory_kib"] == kib

@@ -75,7 +75,7 @@ def _sizes() -> dict[str, int]:
 
 def _made(volume: Any) -> datetime | None:
     with suppress(KeyError, TypeError, ValueError):
-        return datetime.fromisoformat(volume.attrs["CreatedAt"])
+        return datetime.fromisoformat(ownership.labels(volume)[ownership.MADE])
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import requests
 from docker.errors import DockerException
 
-from gpubed import reading
+from gpubed import identities, paths, reading
 from gpubed.backends.base import Finding
 from gpubed.backends.local import build, daemon, environment, image, limits, ownership
 from gpubed.backends.local.config import Runtime
@@ -200,7 +200,8 @@ def _environment() -> Finding:
 
 def subnets(planned: ClusterPlan) -> Iterator[Finding]:
     """Look whether others have the cluster's addresses."""
-    taken = _taken(planned.cluster)
+    kept = identities.kept(paths.Project.find().cluster(planned.cluster))
+    taken = _taken(planned.cluster, kept)
     for purpose, network in (("control", planned.control), ("experiment", planned.experiment)):
         if network is None:
             continue
@@ -213,18 +214,27 @@ def subnets(planned: ClusterPlan) -> Iterator[Finding]:
         )
 
 
-def _taken(cluster: str) -> list[tuple[IPv4Network, str]]:
-    """Return the subnets that are in use, but for those of the cluster's own networks."""
+def _taken(cluster: str, uuid: str | None) -> list[tuple[IPv4Network, str]]:
+    """Return the subnets that are in use, but for those of the cluster's own networks.
+
+    Args:
+        cluster: Its name.
+        uuid: Its id; None where nothing of it is known here.
+    """
     with daemon.errors("list Docker's networks"):
         networks = daemon.client().networks.list()
     own, taken = set(), []
     for network in networks:
         pools = network.attrs["IPAM"]["Config"] or []
         subnets = [IPv4Network(p["Subnet"]) for p in pools if ":" not in p.get("Subnet", ":")]
-        if ownership.labels(network).get(ownership.NAME) == cluster:
+        its = ownership.labels(network)
+        if uuid is not None and its.get(ownership.CLUSTER) == uuid:
             own.update(subnets)
-        else:
-            taken += [(subnet, f"Docker network {network.name}") for subnet in subnets]
+            continue
+        another = ""
+        if its.get(ownership.NAME) == cluster:
+            another = f" of another {cluster} (gpubed audit {cluster} tells more)"
+        taken += [(subnet, f"Docker network {network.name}{another}") for subnet in subnets]
     known = own | {subnet for subnet, _ in taken}
     return taken + [(net, text) for net, text in _routes() if net not in known]
 

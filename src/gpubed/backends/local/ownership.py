@@ -22,6 +22,7 @@ CLUSTER = "gpubed.cluster"
 NAME = "gpubed.name"
 DIGEST = "gpubed.digest"
 NODE = "gpubed.node"
+MADE = "gpubed.made"
 
 _GONE_WITHIN_S = 30.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from docker.errors import NotFound
@@ -21,7 +22,9 @@ class VolumeDriver(Driver):
         name = owner.name(inputs["purpose"])
         with daemon.errors("make the shared volume"):
             if ownership.own(_find(inputs), owner) is None:
-                daemon.client().volumes.create(name, labels=owner.labels(digest))
+                # Docker's own CreatedAt is when something was last put into the folder.
+                made = {ownership.MADE: datetime.now(UTC).isoformat(timespec="seconds")}
+                daemon.client().volumes.create(name, labels={**owner.labels(digest), **made})
         return name, {"name": name}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002

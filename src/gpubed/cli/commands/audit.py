@@ -191,4 +191,4 @@ def _lead_on(ui: UI, cluster: str, found: audits.Audit) -> None:
 
 
 def _offer(cluster: str, uuid: str) -> str:
-    return f"take it over: gpubed audit {cluster} --adopt --uuid {uuid}"
+    return f"if it is yours, take it over: gpubed audit {cluster} --adopt --uuid {uuid}"
