@@ -147,7 +147,7 @@ def test_subnet_of_the_clusters_own_network_is_free(
     monkeypatch.setattr(doctor, "_routes", lambda: iter([route]))
     docker.network("gpubed-lab-1-control", subnet, {"gpubed.name": "lab", "gpubed.cluster": "u1"})
     found = find("local.subnet.control", wanted)
-    assert "Docker network gpubed-lab-1-control of another lab (gpubed audit" in found.message, "not ours"
+    assert "gpubed-lab-1-control of another lab (gpubed audit lab" in found.message, "not ours"
     monkeypatch.setattr(doctor.identities, "kept", lambda _: "u1")
     assert find("local.subnet.control", wanted).ok
     docker.found.clear()
