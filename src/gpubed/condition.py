@@ -36,7 +36,9 @@ interface=$(ip -oneline -4 address show to %s | awk '{print $2; exit}')
 [ "$interface" ] || { echo cut; exit; }
 [ ! %s ] || tc qdisc show dev "$interface" | grep -q htb ||
   { echo unshaped; exit; }
-ping -q -c 3 -i 0.2 -W 2 %s >/dev/null 2>&1
+peer=%s
+[ "$peer" ] || exit 0
+ping -q -c 3 -i 0.2 -W 2 "$peer" >/dev/null 2>&1
 [ $? != 1 ] || echo cut
 """
 _AT_ONCE = 16
@@ -95,8 +97,10 @@ def look(
     states = backend.describe(granted)
     there = [node for node in granted.nodes if states.get(node.name) == "ready"]
     units = roles.units(wanted) if wanted.spec.configure and there else []
+    # Nobody is cut off from a head that is not there.
+    peer = granted.head.experiment_address if granted.head in there else ""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        see = partial(_node, cluster, wanted, granted, units, backend.shapes_on_nodes)
+        see = partial(_node, cluster, wanted, peer, units, backend.shapes_on_nodes)
         looked = list(pool.map(see, there))
     states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
     full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
@@ -167,14 +171,14 @@ class _Looked:
 def _node(
     cluster: ClusterPaths,
     wanted: ClusterPlan,
-    granted: Allocation,
+    peer: str | None,
     units: Sequence[Unit],
     shaped: bool,
     node: Node,
 ) -> _Looked:
     try:
         with SSH(node, cluster) as ssh:
-            state = _network(ssh, node, granted, shaped) or "ready"
+            state = _network(ssh, node, peer, shaped) or "ready"
             full = disks.full(disks.look(ssh, wanted.spec.storage.shared.path))
             return _Looked(state, "; ".join(full), systemd.stopped(ssh, node, units))
     except HostKeyMismatch:
@@ -197,9 +201,8 @@ def _set_up(
     ]
 
 
-def _network(ssh: SSH, node: Node, granted: Allocation, shaped: bool) -> str:
-    """Ask a node for its part of the experiment network; workers look for the head."""
-    peer = granted.head.experiment_address
+def _network(ssh: SSH, node: Node, peer: str | None, shaped: bool) -> str:
+    """Ask a node for its part of the experiment network; workers look for the head, if any."""
     if node.experiment_address is None or peer is None:
         ssh.run("true")
         return ""

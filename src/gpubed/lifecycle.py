@@ -308,7 +308,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     wanted = from_file(cluster.spec)
     now = condition.look(cluster, wanted, granted, backend)
     unwell = _unwell(cluster, wanted, granted, now)
-    unreadable = _unreadable(cluster, engine)
+    unreadable = _unreadable(cluster, engine, granted)
     verified = _verified(cluster)
     found = hardware.of_cluster(cluster.facts, granted)
     return {
@@ -446,15 +446,23 @@ def _verified(cluster: ClusterPaths) -> Verification | None:
         return None
 
 
-def _unreadable(cluster: ClusterPaths, engine: EngineName) -> list[dict[str, str]]:
+def _unreadable(
+    cluster: ClusterPaths, engine: EngineName, granted: Allocation
+) -> list[dict[str, str]]:
     """Say why no other verb could go on from the state, and what helps; empty where it could."""
+    found = []
+    with suppress(GpubedError):  # one that cannot be read is not lost
+        if granted.nodes and not secret.public_key(cluster.private_key):
+            message = f"the cluster's SSH key is lost ({cluster.private_key}): no node lets us in"
+            hint = f"put it back, or see what a new one costs: gpubed plan {cluster.name}"
+            found.append({"message": message, "hint": hint})
     if not cluster.project.pulumi.exists():
-        return []
+        return found
     try:
         Stack(cluster, engine).export()
     except GpubedError as error:
-        return [{"message": error.message, "hint": error.hint or ""}]
-    return []
+        found.append({"message": error.message, "hint": error.hint or ""})
+    return found
 
 
 def _services(wanted: ClusterPlan, granted: Allocation, now: Condition) -> list[dict[str, str]]:

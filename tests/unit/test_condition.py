@@ -218,12 +218,12 @@ def test_what_a_role_decides_on_the_node_counts_where_it_is_enabled(serving, uni
 def network(tmp_path):
     """A function that runs the look at a network; `ip`, `tc` and `ping` are STAND-INs."""
 
-    def look(shaped, tc="qdisc htb 1:", ping=0, ip="2: eth1 inet 10.0.0.2/24"):
+    def look(shaped, tc="qdisc htb 1:", ping=0, ip="2: eth1 inet 10.0.0.2/24", peer="10.0.0.1"):
         does = {"ip": f"echo '{ip}'", "tc": f"echo '{tc}'", "ping": f"exit {ping}"}
         for name, text in does.items():
             (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
             (tmp_path / name).chmod(0o755)
-        words = map(shlex.quote, ("10.0.0.2", shaped, "10.0.0.1"))
+        words = map(shlex.quote, ("10.0.0.2", shaped, peer))
         environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
         command = ["sh", "-c", condition._NETWORK % tuple(words)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -242,3 +242,4 @@ def test_a_node_that_is_to_shape_its_link_does(network):
 def test_a_network_that_is_not_there_is_cut(network):
     assert network("1", ip="") == "cut"
     assert network("1", ping=1) == "cut"
+    assert network("1", ping=1, peer="") == "", "nobody is cut off from a head that is not there"

@@ -91,8 +91,9 @@ def test_a_volume_has_a_question_of_its_own_with_its_size_and_age(asked):
 def test_a_no_to_the_second_question_removes_nothing(asked):
     _, removed, refused = asked(answers=[True, False])
     assert removed == []
-    assert "not confirmed, so nothing was removed: Remove its data" in refused.message
-    assert refused.hint == "gpubed down lab -y, or gpubed down lab --keep-data -y"
+    assert "not confirmed, so nothing was removed: Remove cluster lab" in refused.message
+    assert "Remove its data, too: volume lab-shared" in refused.message
+    assert refused.hint == "gpubed down lab --keep-data -y, or with its data: gpubed down lab -y"
 
 
 def test_nobody_is_asked_about_data_that_is_kept(asked):

@@ -187,7 +187,7 @@ def test_gpus_that_are_only_pretended_are_told() -> None:
 
 def test_what_confined_nodes_leave_open_is_told() -> None:
     found = find("local.isolation", lab())
-    assert "shares this machine's kernel" in found.message
+    assert "confined containers, which share this machine's kernel" in found.message
     assert "can become root" not in found.message
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, condition, lifecycle, stack
+from gpubed import cli, condition, lifecycle, secret, stack
 from gpubed.cli import report
 from gpubed.cli.ui import UI
 from support.samples import granted_cluster
@@ -122,6 +122,7 @@ def broken_state(tmp_path, monkeypatch):
     paths = granted_cluster(tmp_path)
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     paths.project.prepare()
+    secret.ensure_key(paths.private_key)
     stack.Stack(paths, "embedded").init()
     [file] = paths.project.pulumi.glob(".pulumi/stacks/*/lab.json")
     whole = lambda *_: condition.Condition({f"node-{n}": "ready" for n in range(3)})  # noqa: E731
@@ -148,3 +149,13 @@ def test_a_state_that_is_cut_short_is_said_with_what_helps(broken_state):
     assert "lab.json cannot be read" in said.output
     assert "cp " in said.output
     assert "is ready" not in said.output
+
+
+def test_a_lost_key_is_named(broken_state):
+    """Its nodes look as if they did not answer."""
+    key = next(broken_state.parents[4].glob("lab/secrets/id_ed25519"))
+    key.unlink()
+    done = CliRunner().invoke(cli.build(), ["status", "lab"], standalone_mode=False)
+    assert done.return_value == 1
+    assert f"SSH key is lost ({key})" in done.output.replace("\n", "")
+    assert "gpubed plan lab" in done.output

@@ -47,7 +47,6 @@ class Place:
 
 
 _OPEN = "who is root on {} can become root of this machine"
-_SHARED = "root on a node shares this machine's kernel, and nothing else holds it"
 _BETTER = "`runtime: vm` puts a kernel in between"
 
 
@@ -63,7 +62,7 @@ def warnings(spec: ClusterSpec) -> list[str]:
     if former:
         named = ", ".join(former)
         return [f"{_OPEN.format(named)}, made before nodes were confined; made anew they are"]
-    return [f"nodes are containers: {_SHARED}; {_BETTER}"]
+    return [f"nodes are confined containers, which share this machine's kernel; {_BETTER}"]
 
 
 def _needs(spec: ClusterSpec) -> list[str]:

@@ -187,6 +187,10 @@ def _lead_on(ui: UI, cluster: str, found: audits.Audit) -> None:
     for uuid in sorted(listed):
         if found.uuid is None:
             ui.say(_offer(cluster, uuid), whole=True)
+        elif not any(known.kind == "node" for known in found.recorded):
+            # Somebody went on where a state was lost, and came as far as the first thing in use.
+            ui.say(f"first, what is half made now: gpubed down {cluster} -y", whole=True)
+            ui.say(_offer(cluster, uuid), whole=True)
         ui.say(f"when nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}", whole=True)
 
 

@@ -45,9 +45,11 @@ def command(
         questions += [f"Remove its data, too: {report.described(volume)}?" for volume in found]
     for question in questions:
         if not ui.confirm(question, yes=yes, default=False):
+            keeping = f"gpubed down {cluster} --keep-data -y"
+            all_of_it = f", or with its data: gpubed down {cluster} -y"
             raise UsageError(
-                f"not confirmed, so nothing was removed: {question}",
-                f"gpubed down {cluster} -y, or gpubed down {cluster} --keep-data -y",
+                f"not confirmed, so nothing was removed: {' '.join(questions)}",
+                keeping + ("" if keep_data else all_of_it),
             )
     display = Display(ui)
     # The log must survive the folder that `down` removes.
