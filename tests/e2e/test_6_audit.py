@@ -64,8 +64,11 @@ def test_a_lost_state_leaves_what_can_still_be_named_and_removed(bare):
     found = bare.json("audit")
     assert found["uuid"] is None
     assert {thing["uuid"] for thing in found["others"]} == {uuid}
-    found = bare.json("audit", "--remove", "--uuid", uuid, "-y")
-    assert len(found["removed"]) == 5, "two nodes, two networks, a volume"
+    removal = ("audit", "--remove", "--uuid", uuid, "-y")
+    assert len(bare.json(*removal)["removed"]) == 4, "two nodes, two networks"
+    [volume] = bare.json("audit")["others"]
+    assert volume["kind"] == "volume", "data stays unless that is asked for"
+    assert bare.json(*removal, "--data")["removed"] == [f"volume {volume['name']}"]
     assert labelled(bare.name) == []
 
 

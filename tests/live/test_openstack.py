@@ -277,5 +277,5 @@ def test_9_a_lost_state_leaves_nothing_either(live: Live, tmp_path: Path) -> Non
     uuid_ = json.loads((tmp_path / "lost" / live.cluster.name / "allocation.json").read_text())[
         "uuid"
     ]
-    live.cluster.call("audit", "--remove", "--uuid", uuid_, "-y")
+    live.cluster.call("audit", "--remove", "--uuid", uuid_, "--data", "-y")
     assert not any(live.there().values())

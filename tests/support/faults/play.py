@@ -105,7 +105,7 @@ class Play:
         """Remove the cluster, and whatever else has its name."""
         found = json.loads(self.gpubed("audit", self.cluster.name, "--json").stdout or "{}")
         for uuid in {other["uuid"] for other in found.get("others", ())}:
-            self.gpubed("audit", self.cluster.name, "--remove", "--uuid", uuid, "-y")
+            self.gpubed("audit", self.cluster.name, "--remove", "--uuid", uuid, "--data", "-y")
         self.gpubed("down", self.cluster.name, "-y")
 
     def gpubed(self, *words: str) -> CompletedProcess[str]:
