@@ -98,7 +98,7 @@ def look(
     there = [node for node in granted.nodes if states.get(node.name) == "ready"]
     units = roles.units(wanted) if wanted.spec.configure and there else []
     # Nobody is cut off from a head that is not there.
-    peer = granted.head.experiment_address if granted.head in there else ""
+    peer = granted.head.experiment_address if there and granted.head in there else ""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         see = partial(_node, cluster, wanted, peer, units, backend.shapes_on_nodes)
         looked = list(pool.map(see, there))

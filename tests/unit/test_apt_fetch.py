@@ -68,3 +68,12 @@ def test_links_of_others_lead_nowhere(fetch, tmp_path):
     assert fetch()
     assert victim.read_text() == "root"
     assert (tmp_path / "cache" / FILE).read_bytes() == RIGHT
+
+
+def test_a_link_in_the_caches_own_place_is_refused(fetch, tmp_path):
+    victim = tmp_path / "private"
+    (tmp_path / "cache").rename(victim)
+    (tmp_path / "cache").symlink_to(victim)
+    with pytest.raises(AssertionError, match="cache is a link"):
+        fetch()
+    assert list(victim.iterdir()) == []

@@ -68,6 +68,14 @@ def test_a_whole_cluster_is_ready(found):
     assert (now.state, now.words, now.damaged) == ("ready", [], {})
 
 
+def test_a_testbed_that_lends_no_nodes_is_looked_at_too(found):
+    """GPULab has jobs alone, and no head."""
+    plan = sample_plan(nodes=[{"name": "node", "count": 1}])
+    nobody = sample_allocation(plan).model_copy(update={"nodes": ()})
+    backend = SimpleNamespace(describe=lambda _: {}, shapes_on_nodes=False)
+    assert condition.look(None, plan, nobody, backend).state == "ready"
+
+
 def test_each_damage_is_named_with_what_becomes_of_it(found):
     stranger = HostKeyMismatch("node-2", ["ssh-ed25519 AAAA"], "ssh-ed25519 BBBB")
     now = found({"node-0": "missing"}, {"node-1": "cut\n", "node-2": stranger})

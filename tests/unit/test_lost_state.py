@@ -215,3 +215,17 @@ def test_a_node_that_is_in_no_state_goes_only_when_that_is_approved(monkeypatch)
     assert removed == []
     lifecycle._remove_leftovers(LostStack(None), lambda _: None)
     assert removed == NODES
+
+
+def test_audit_leads_out_of_a_second_cluster_that_is_half_made(call, tmp_path):
+    paths = Project(tmp_path).cluster("lab")
+    identities.keep(paths, UUID.replace("6f0c", "0000"))
+    first = "first remove what is half made: gpubed down lab\n"
+    offer = f"gpubed audit lab --adopt --uuid {UUID}"
+    said = call("audit", "lab", "--engine", "embedded").stdout
+    assert first in said
+    assert offer in said
+    paths.allocation.write_text("{}")
+    said = call("audit", "lab", "--engine", "embedded").stdout
+    assert "gpubed down" not in said, "one that came to its end is not to be removed"
+    assert offer not in said

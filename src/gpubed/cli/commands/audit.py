@@ -64,7 +64,7 @@ def command(
         removed = _remove(ui, paths, driven, uuid, data, yes)
         found = audits.audit(driven)
     ui.document("audit", {**_document(found), "removed": removed})
-    _show(ui, cluster, found, removed)
+    _show(ui, cluster, found, removed, half_made=not paths.allocation.exists())
     return 0 if found.clean else 1
 
 
@@ -158,7 +158,9 @@ def _document(found: audits.Audit) -> dict[str, object]:
     }
 
 
-def _show(ui: UI, cluster: str, found: audits.Audit, removed: list[str]) -> None:
+def _show(
+    ui: UI, cluster: str, found: audits.Audit, removed: list[str], *, half_made: bool
+) -> None:
     for name in removed:
         ui.say(f"removed {name}")
     for gone in found.missing:
@@ -173,10 +175,10 @@ def _show(ui: UI, cluster: str, found: audits.Audit, removed: list[str]) -> None
     for other in found.others:
         ui.say(f"other       {other}: it belongs to another {cluster} (uuid {other.uuid})")
     ui.say(f"{len(found.recorded)} resource(s) are in the state and exist")
-    _lead_on(ui, cluster, found)
+    _lead_on(ui, cluster, found, half_made=half_made)
 
 
-def _lead_on(ui: UI, cluster: str, found: audits.Audit) -> None:
+def _lead_on(ui: UI, cluster: str, found: audits.Audit, *, half_made: bool) -> None:
     if not found.clean:
         ui.say(f"adopt:  gpubed audit {cluster} --adopt    (an `up` that looks first)", whole=True)
     if found.extra:
@@ -187,9 +189,9 @@ def _lead_on(ui: UI, cluster: str, found: audits.Audit) -> None:
     for uuid in sorted(listed):
         if found.uuid is None:
             ui.say(_offer(cluster, uuid), whole=True)
-        elif not any(known.kind == "node" for known in found.recorded):
+        elif half_made:
             # Somebody went on where a state was lost, and came as far as the first thing in use.
-            ui.say(f"first, what is half made now: gpubed down {cluster} -y", whole=True)
+            ui.say(f"first remove what is half made: gpubed down {cluster}", whole=True)
             ui.say(_offer(cluster, uuid), whole=True)
         ui.say(f"when nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}", whole=True)
 
