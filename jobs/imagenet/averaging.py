@@ -1,0 +1,257 @@
+"""Three ways to average gradients over the ranks, behind one interface.
+
+`Horovod`, `DDP` and `FSDP` are torch's and Horovod's own. Each says when a rank's own backward
+pass is through (phase `compute`), and when the averages are there (phase
+`exposed_communication`): what lies between could not be hidden behind the computation.
+Horovod's launchers start the ranks in every case.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import COMMUNICATION, COMPUTE
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+MIB = 1 << 20
+FP16_BYTES, FP32_BYTES = 2, 4
+# Horovod's defaults, set so that no other environment changes how long its autotune looks.
+AUTOTUNE = {
+    "HOROVOD_AUTOTUNE": "1",
+    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "3",
+    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "10",
+    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "20",
+    # Each of these that is left open doubles it.
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
+    "HOROVOD_HIERARCHICAL_ALLGATHER": "0",
+    "HOROVOD_TORUS_ALLREDUCE": "0",
+    "HOROVOD_CACHE_CAPACITY": "1024",
+}
+# Then 3 + 21 tries of 5 times 10 steps and one, and some until all ranks know what was found.
+AUTOTUNE_STEPS = 1250
+Mark = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How gradients are averaged.
+
+    Attributes:
+        overlap: While the backward pass still computes; else by one call after it.
+        compression: Whether gradients travel as fp16.
+        passes: Backward passes whose gradients are summed up before they are averaged.
+        fusion_mb: Size in MiB up to which gradients travel together; None leaves the default.
+        cycle_ms: How often Horovod looks for gradients that are ready; None leaves its default.
+        hierarchical: Whether Horovod sums within each node first.
+        autotune: Whether Horovod looks for the best `fusion_mb` and `cycle_ms` itself.
+        folder: Of the run, on storage that all ranks see.
+    """
+
+    overlap: bool = True
+    compression: bool = False
+    passes: int = 1
+    fusion_mb: float | None = None
+    cycle_ms: float | None = None
+    hierarchical: bool = False
+    autotune: bool = False
+    folder: Path = Path()
+
+
+class Averaging(ABC):
+    """One rank among the others.
+
+    Attributes:
+        network: The model to call; set by `wrap`.
+        optimizer: Its optimizer; set by `wrap`.
+    """
+
+    #: Whether ranks also wait for each other within the forward and the backward pass.
+    waits_throughout = False
+    #: Steps at the start in which settings are tried out: their times say nothing.
+    searching_steps = 0
+    network: nn.Module
+    optimizer: Optimizer
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.rank, self.size, self.local_rank = place()
+
+    def wrap(self, network: nn.Module, make_optimizer: Callable[[Any], Optimizer]) -> None:
+        """Gives all ranks the weights of rank 0; from here on gradients are averaged."""
+        for tensor in network.state_dict().values():
+            self.broadcast_(tensor)
+        self.network, self.optimizer = network, make_optimizer(network.parameters())
+
+    @contextmanager
+    def accumulating(self, last: bool) -> Iterator[None]:
+        """One forward and backward pass; gradients are averaged after the last of a step."""
+        with nullcontext() if last else self._without_averaging():
+            yield
+
+    def _without_averaging(self) -> Any:
+        return nullcontext()
+
+    def backward(self, loss: Tensor, last: bool, mark: Mark) -> None:
+        """Computes this rank's gradients and, after the last pass of a step, averages them."""
+        loss.backward()
+        mark(COMPUTE)
+        if last and self.size > 1:
+            self._average_now()
+            mark(COMMUNICATION)
+
+    def _average_now(self) -> None:
+        """Averages by one call: nothing is hidden, so its time is that of the network."""
+        gradients = [w.grad for w in self.network.parameters() if w.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        sent = flat.half() if self.options.compression else flat
+        # Divided before it is summed, or fp16 could overflow.
+        self.sum_(sent.div_(self.size))
+        parts = sent.to(flat.dtype).split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    def apply(self, scaler: torch.amp.GradScaler) -> None:
+        """Takes the optimizer's step with the averaged gradients."""
+        scaler.step(self.optimizer)
+
+    def state(self) -> dict[str, Any]:
+        """Weights and optimizer state, whole; all ranks must ask for it together."""
+        module = getattr(self.network, "module", self.network)
+        return {"network": module.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def restore(self, optimizer: dict[str, Any]) -> None:
+        """Gives the optimizer a state that `state` returned."""
+        self.optimizer.load_state_dict(optimizer)
+
+    @property
+    def gradient_width(self) -> int:
+        """Bytes of a gradient as it travels."""
+        return FP16_BYTES if self.options.compression else FP32_BYTES
+
+    def sent_bytes_per_step(self, parameters: int) -> float:
+        """Bytes that each rank must send for a step, however the ranks are connected.
+
+        Args:
+            parameters: Weights of the whole model.
+        """
+        # An average is a reduce-scatter and an allgather; each moves the share of all others.
+        return 2 * self._of_others() * parameters * self.gradient_width
+
+    def _of_others(self) -> float:
+        return (self.size - 1) / self.size
+
+    @abstractmethod
+    def broadcast_(self, tensor: Tensor) -> None:
+        """Gives all ranks the tensor of rank 0."""
+
+    @abstractmethod
+    def sum_(self, tensor: Tensor) -> None:
+        """Sums a tensor over all ranks, in place."""
+
+    @abstractmethod
+    def gather(self, value: Any) -> list[Any]:
+        """Returns the values of all ranks, in their order, on every rank."""
+
+    def versions(self) -> dict[str, str]:
+        """The versions of what averages, beyond torch's own."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leaves the others; all ranks must."""
+
+
+def place() -> tuple[int, int, int]:
+    """Rank, number of ranks and local rank, as horovodrun, Slurm or mpirun set them."""
+    prefix = "HOROVOD_" if "HOROVOD_RANK" in os.environ else "OMPI_COMM_WORLD_"
+    alone = {"RANK": 0, "SIZE": 1, "LOCAL_RANK": 0}
+    rank, size, local = (int(os.environ.get(prefix + name, one)) for name, one in alone.items())
+    return rank, size, local
+
+
+class Horovod(Averaging):
+    """Horovod: a thread per rank fuses gradients that are ready, and averages them."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        os.environ |= self._environment()
+        # Only now: a node that runs the others need not have it.
+        import horovod.torch
+
+        self._hvd = horovod.torch
+        self._hvd.init()
+        self.rank, self.size = self._hvd.rank(), self._hvd.size()
+        self.local_rank = self._hvd.local_rank()
+        if options.autotune and self.size > 1:
+            self.searching_steps = AUTOTUNE_STEPS
+
+    def _environment(self) -> dict[str, str]:
+        """What Horovod reads when it starts; what is left out keeps its default."""
+        given = self.options
+        found: dict[str, str] = {}
+        if given.autotune:
+            found |= AUTOTUNE | {"HOROVOD_AUTOTUNE_LOG": str(given.folder / "autotune.csv")}
+        if given.fusion_mb is not None:
+            found["HOROVOD_FUSION_THRESHOLD"] = str(round(given.fusion_mb * MIB))
+        if given.cycle_ms is not None:
+            found["HOROVOD_CYCLE_TIME"] = str(given.cycle_ms)
+        if given.hierarchical:
+            found["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
+        return found
+
+    def wrap(self, network: nn.Module, make_optimizer: Callable[[Any], Optimizer]) -> None:
+        """See `Averaging`."""
+        super().wrap(network, make_optimizer)
+        if not self.options.overlap or self.size == 1:
+            return
+        fp16, none = self._hvd.Compression.fp16, self._hvd.Compression.none
+        self.optimizer = self._hvd.DistributedOptimizer(
+            self.optimizer,
+            named_parameters=network.named_parameters(),
+            compression=fp16 if self.options.compression else none,
+            backward_passes_per_step=self.options.passes,
+        )
+
+    def _average_now(self) -> None:
+        if self.options.overlap:
+            self.optimizer.synchronize()  # type: ignore[attr-defined]  # what wrap has put there
+        else:
+            super()._average_now()
+
+    def apply(self, scaler: torch.amp.GradScaler) -> None:
+        """See `Averaging`."""
+        # `_average_now` has waited already.
+        waited = getattr(self.optimizer, "skip_synchronize", nullcontext)
+        with waited():
+            scaler.step(self.optimizer)
+
+    def broadcast_(self, tensor: Tensor) -> None:
+        """See `Averaging`."""
+        self._hvd.broadcast_(tensor, root_rank=0)
+
+    def sum_(self, tensor: Tensor) -> None:
+        """See `Averaging`."""
+        self._hvd.allreduce_(tensor, op=self._hvd.Sum, name="gradients")
+
+    def gather(self, value: Any) -> list[Any]:
+        """See `Averaging`."""
+        # Horovod would name it after its type, which may differ between the ranks.
+        return self._hvd.allgather_object(value, name="gather")
+
+    def versions(self) -> dict[str, str]:
+        """See `Averaging`."""
+        import horovod
+
+        return {"horovod": horovod.__version__}
+
+    def close(self) -> None:
+        """See `Averaging`."""
+        self._hvd.shutdown()

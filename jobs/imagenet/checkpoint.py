@@ -1,0 +1,153 @@
+"""Checkpoints that are whole or not there, with their SHA-256 beside them.
+
+`images-000000640000.pt` and `images-000000640000.pt.sha256`, which `sha256sum -c` reads, too.
+Named after the images that the model has seen: another number of ranks counts other steps.
+A damaged one is set aside with its SHA-256, `.damaged` at the end of their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_FILES = "images-*.pt"
+
+
+class NotWritten(Exception):
+    """A checkpoint could not be written; says why, and what is there instead."""
+
+
+class Checkpoints:
+    """The checkpoints of one training, newest last.
+
+    Args:
+        folder: Where they are; made when the first is written.
+        kept: How many stay.
+        say: Told what an owner should know.
+    """
+
+    def __init__(self, folder: Path, kept: int, say: Callable[[str], None] = print) -> None:
+        self._folder, self._kept, self._say = folder, kept, say
+
+    def all(self) -> list[Path]:
+        """All there are, oldest first."""
+        return sorted(self._folder.glob(_FILES))
+
+    def newest(self) -> Path | None:
+        """The newest that is whole; says which ones are not, and sets them aside."""
+        for path in reversed(self.all()):
+            if is_whole(path):
+                return path
+            said = f"checkpoint {path} is damaged: it does not have the SHA-256 beside it"
+            self._say(f"{said}; {_set_aside(path)}")
+        return None
+
+    def write(self, images: int, state: dict[str, Any]) -> None:
+        """Writes a checkpoint, then removes the oldest beyond those to keep.
+
+        Args:
+            images: How many images the model has seen.
+            state: What `read` shall return.
+
+        Raises:
+            NotWritten: There is no room for it, or no permission; earlier ones are as before.
+        """
+        path = self._folder / f"images-{images:012d}.pt"
+        draft = path.with_suffix(".part")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with draft.open("wb") as file:
+                torch.save(state, file)
+                _settle(file.fileno())
+            _write_text(_sum_of(path), f"{digest(draft)}  {path.name}\n")
+            draft.replace(path)
+            _settle_folder(self._folder)
+        except (OSError, RuntimeError) as error:
+            draft.unlink(missing_ok=True)
+            if not path.exists():
+                _sum_of(path).unlink(missing_ok=True)
+            raise NotWritten(self._reason(path, error)) from error
+        for old in self.all()[: -self._kept]:
+            # Another may count more images: a damaged one that could not be set aside.
+            if old != path:
+                old.unlink()
+                _sum_of(old).unlink(missing_ok=True)
+
+    def _reason(self, path: Path, error: Exception) -> str:
+        last = next(iter(reversed(self.all())), None)
+        instead = f"the one before stays: {last}" if last else "there is none before it"
+        return f"checkpoint {path} could not be written: {_cause(error)}; {instead}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What the disk said, which torch wraps into what it was doing itself."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__cause__ or found.__context__
+    return found or error
+
+
+def read(path: Path, device: torch.device) -> dict[str, Any]:
+    """Returns a checkpoint's content: tensors, numbers and names, never code."""
+    state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    return state
+
+
+def is_whole(path: Path) -> bool:
+    """Says whether a checkpoint has the checksum beside it."""
+    try:
+        return _sum_of(path).read_text().split()[0] == digest(path)
+    except (OSError, IndexError):
+        return False
+
+
+def digest(path: Path) -> str:
+    """A file's SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sum_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _set_aside(path: Path) -> str:
+    """Renames a checkpoint, so that it counts no more among those to keep; says what became."""
+    places = (path.with_name(f"{path.name}.damaged{number or ''}") for number in itertools.count())
+    aside = next(place for place in places if not place.exists())
+    try:
+        path.rename(aside)
+        with suppress(FileNotFoundError):
+            _sum_of(path).rename(_sum_of(aside))
+    except OSError as error:
+        return f"it could not be set aside: {error}"
+    return f"set aside as {aside.name}"
+
+
+def _write_text(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}")
+    with draft.open("w") as file:
+        file.write(text)
+        file.flush()
+        _settle(file.fileno())
+    draft.replace(path)
+
+
+def _settle(descriptor: int) -> None:
+    """Returns when the disk has what was written."""
+    os.fsync(descriptor)
+
+
+def _settle_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _settle(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,170 @@
+"""Images to train on: the shards of job `prepare`, or a folder of images per class."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import tarfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+# What an image is called, how to read it, and the number of its class.
+Item = tuple[str, Callable[[], bytes], int]
+# Shards per rank from which on one more or less is no matter: a twentieth of a pass.
+MANY_SHARDS = 20
+
+
+class Unusable(Exception):
+    """A dataset, or a file of it, cannot be used; says which and why."""
+
+
+class Source(ABC):
+    """Encoded images with their classes.
+
+    Attributes:
+        folder: Where they are.
+        images: How many there are.
+        classes: Their classes' names.
+    """
+
+    folder: Path
+    images: int
+    classes: list[str]
+
+    @abstractmethod
+    def share(self, order: str | None, rank: int, ranks: int) -> Iterator[Item]:
+        """A rank's images of one pass.
+
+        Args:
+            order: Seed of their order; None takes each image of the dataset exactly once,
+                which the seeds of training need not.
+            rank: Whose share.
+            ranks: Of how many.
+        """
+
+
+class Shards(Source):
+    """Tar files in WebDataset's layout with a `dataset.json`, as job `prepare` writes them."""
+
+    def __init__(self, folder: Path) -> None:
+        description = json.loads((folder / "dataset.json").read_text())
+        self.folder, self.images = folder, description["images"]
+        self.classes, self._names = description["classes"], description["shards"]
+
+    def share(self, order: str | None, rank: int, ranks: int) -> Iterator[Item]:
+        """See `Source`; each shard is read by one rank where all ranks get as many, or nearly."""
+        names = list(self._names)
+        if order is not None:
+            random.Random(order).shuffle(names)  # noqa: S311  # an order, not a secret
+        even = len(names) % ranks == 0 or len(names) >= MANY_SHARDS * ranks
+        whole = order is not None and even
+        mine = names[rank::ranks] if whole else names
+        items = (item for name in mine for item in _in_shard(self.folder / name))
+        for number, item in enumerate(items):
+            if whole or number % ranks == rank:
+                yield item
+
+
+class Folder(Source):
+    """A folder of images per class, as torchvision's ImageFolder takes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        self._files = [
+            (path, label)
+            for label, name in enumerate(self.classes)
+            for path in sorted((folder / name).rglob("*"))
+            if path.suffix.lower() in SUFFIXES
+        ]
+        self.images = len(self._files)
+        if not self.images:
+            raise Unusable(f"{folder} has no dataset.json and no image in a folder per class")
+
+    def share(self, order: str | None, rank: int, ranks: int) -> Iterator[Item]:
+        """See `Source`."""
+        files = list(self._files)
+        if order is not None:
+            random.Random(order).shuffle(files)  # noqa: S311  # an order, not a secret
+        for path, label in files[rank::ranks]:
+            yield str(path), path.read_bytes, label
+
+
+def find(name: str) -> Path:
+    """A dataset's folder: on this node's scratch where job `stage` put it, else the shared one.
+
+    Raises:
+        Unusable: It is in neither.
+    """
+    scratch, shared = os.environ.get("GPUBED_SCRATCH"), os.environ.get("GPUBED_DATASETS", ".")
+    places = [Path(scratch) / "datasets" / name] if scratch else []
+    places.append(Path(shared) / name)
+    for place in places:
+        if place.is_dir():
+            return place
+    raise Unusable(f"there is no dataset {name}: looked for {' and '.join(map(str, places))}")
+
+
+def load(folder: Path) -> Source:
+    """Reads what a dataset's folder holds.
+
+    Raises:
+        Unusable: Neither shards nor images.
+    """
+    try:
+        return Shards(folder) if (folder / "dataset.json").exists() else Folder(folder)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Unusable(f"{folder} cannot be read as a dataset: {error!r}") from error
+
+
+def splits(name: str, validation: str | None) -> tuple[Source, Source | None]:
+    """The images to train on, and those to validate with if there are any.
+
+    Raises:
+        Unusable: One is missing, or they do not have the same classes.
+    """
+    folder = find(name)
+    has_parts = (folder / "train").is_dir() and (folder / "val").is_dir()
+    train = load(folder / "train" if has_parts else folder)
+    if validation is None and not has_parts:
+        return train, None
+    held_out = load(find(validation) if validation else folder / "val")
+    if held_out.classes != train.classes:
+        raise Unusable(f"{held_out.folder} and {train.folder} do not have the same classes")
+    return train, held_out
+
+
+def _in_shard(path: Path) -> Iterator[Item]:
+    """The images of a shard, each read when it is asked for.
+
+    Raises:
+        Unusable: The shard is missing, cut off, or no tar file.
+    """
+    try:
+        with tarfile.open(path, "r:") as shard:
+            images: dict[str, tarfile.TarInfo] = {}
+            for member in shard:
+                key, _, suffix = member.name.rpartition(".")
+                if suffix == "cls":
+                    image, label = images.pop(key), int(_content(shard, member))
+                    yield f"{image.name} in {path}", partial(_content, shard, image), label
+                else:
+                    images[key] = member
+    except (tarfile.TarError, OSError, ValueError, KeyError) as error:
+        raise _broken(path, error) from error
+
+
+def _content(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    try:
+        file = shard.extractfile(member)
+        return file.read() if file else b""
+    except (tarfile.TarError, OSError) as error:
+        raise _broken(str(shard.name), error) from error
+
+
+def _broken(shard: Path | str, error: Exception) -> Unusable:
+    return Unusable(f"shard {shard} is broken: {error!r}; stage it again, or prepare it anew")

@@ -1,0 +1,71 @@
+"""What a rank trains on: one batch of noise, or a dataset."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+
+import data
+import torch
+from averaging import Averaging
+from pipeline import Pipeline
+from torch import Tensor
+
+# Of ImageNet's training set, which noise stands for.
+IMAGENET_IMAGES, IMAGENET_CLASSES = 1_281_167, 1000
+
+
+def noise(
+    batch: int, size: int, classes: int, device: torch.device, seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """One batch, made once and on the device: what it takes to train without reading anything."""
+    # Drawn on the host, since a seed gives other numbers on another device.
+    drawn = torch.Generator().manual_seed(seed)
+    images = torch.randn(batch, 3, size, size, generator=drawn).to(device)
+    labels = torch.randint(classes, (batch,), generator=drawn).to(device)
+    while True:
+        yield images, labels
+
+
+class Feed:
+    """The batches of one rank.
+
+    Args:
+        settings: The job's arguments.
+        averaging: This rank among the others.
+        size: Side of the images in pixels.
+        device: Where the batches go.
+
+    Attributes:
+        images: Images of the training set.
+        classes: Their classes.
+        held_out: The images to validate with, if there are any.
+
+    Raises:
+        data.Unusable: The dataset is not there, or cannot be read.
+    """
+
+    def __init__(
+        self, settings: Namespace, averaging: Averaging, size: int, device: torch.device
+    ) -> None:
+        self._settings, self._size, self._device = settings, size, device
+        self._rank = averaging.rank
+        self.held_out: Pipeline | None = None
+        if settings.dataset is None:
+            self.images, self.classes = IMAGENET_IMAGES, IMAGENET_CLASSES
+            return
+        train, held_out = data.splits(settings.dataset, settings.validation)
+        self.images, self.classes = train.images, len(train.classes)
+        place = averaging.rank, averaging.size
+        rest = settings.batch_size, size, settings.loader_threads, device, place
+        self._pipeline = Pipeline(train, *rest)
+        if held_out:
+            self.held_out = Pipeline(held_out, *rest)
+
+    def batches(self, per_epoch: int, done: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches without an end; see `Pipeline.train`."""
+        given = self._settings
+        if given.dataset is None:
+            seed = given.seed + self._rank
+            return noise(given.batch_size, self._size, self.classes, self._device, seed)
+        return self._pipeline.train(given.seed, per_epoch, done)

@@ -1,0 +1,102 @@
+"""What of a training a checkpoint holds, and how all ranks go on from one."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import checkpoint
+import torch
+from averaging import Averaging
+from torch import Tensor
+
+
+class Failed(Exception):
+    """The training cannot go on; says why."""
+
+
+class Keeper:
+    """Writes checkpoints on rank 0, and tells all ranks which one to go on from.
+
+    They are below the shared storage's `checkpoints`: they outlive the run, and stay there when
+    its folder comes back.
+
+    Attributes:
+        failures: Checkpoints that could not be written.
+    """
+
+    def __init__(self, settings: Namespace, averaging: Averaging, device: torch.device) -> None:
+        self._settings, self._averaging, self._device = settings, averaging, device
+        self.failures = 0
+        self._files: checkpoint.Checkpoints | None = None
+        if settings.checkpoint is not None:
+            folder = Path(os.environ.get("GPUBED_SHARED", ".")) / "checkpoints"
+            folder /= settings.checkpoint
+            self._files = checkpoint.Checkpoints(folder, settings.checkpoints_kept)
+
+    def newest(self, classes: int) -> dict[str, Any] | None:
+        """What the newest whole checkpoint holds; None without one.
+
+        Raises:
+            Failed: It is of another model.
+        """
+        found = None
+        if self._files and self._averaging.rank == 0:
+            found = self._files.newest()
+        path = self._averaging.gather(found)[0]
+        if path is None:
+            return None
+        kept = checkpoint.read(path, self._device)
+        if (kept["model"], kept["classes"]) != (self._settings.model, classes):
+            raise Failed(
+                f"checkpoint {path} is of {kept['model']} with {kept['classes']} classes; "
+                "name another one, or ask for this model"
+            )
+        if self._averaging.rank == 0:
+            print(f"going on from checkpoint {path}", flush=True)
+        return kept
+
+    def is_due(self, done: int, at_end: bool) -> bool:
+        """Whether a checkpoint is to be written after so many steps."""
+        return self._files is not None and (at_end or done % self._settings.checkpoint_steps == 0)
+
+    def write(self, images: int, classes: int, scaler: dict[str, Any]) -> None:
+        """Has rank 0 write a checkpoint; a disk that is full is told, and counted on all ranks.
+
+        Args:
+            images: How many images the model has seen.
+            classes: Classes of the model.
+            scaler: State of the scaler of losses.
+        """
+        state = self._averaging.state()
+        randoms = self._averaging.gather(get_random(self._device))
+        said = ""
+        if self._averaging.rank == 0 and self._files:
+            state |= {"model": self._settings.model, "classes": classes, "images": images}
+            state |= {"scaler": scaler, "random": randoms}
+            try:
+                self._files.write(images, state)
+            except checkpoint.NotWritten as error:
+                said = str(error)
+                print(said, flush=True)
+        self.failures += bool(self._averaging.gather(said)[0])
+
+    def restore_random(self, kept: dict[str, Any]) -> None:
+        """Has each rank draw what it would have drawn, where there are as many as before."""
+        if len(kept["random"]) == self._averaging.size:
+            set_random(kept["random"][self._averaging.rank])
+
+
+def get_random(device: torch.device) -> list[Tensor]:
+    """What this rank draws next: on the host and, if it has one, on its GPU."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device).cpu()] if device.type == "cuda" else states
+
+
+def set_random(states: list[Tensor]) -> None:
+    """Goes on drawing where `get_random` was."""
+    torch.set_rng_state(states[0].cpu())
+    if len(states) > 1 and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states[1].cpu())

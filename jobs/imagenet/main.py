@@ -1,0 +1,189 @@
+"""Trains a torchvision model over all ranks and writes `metrics.json`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import data
+import model
+import report
+import torch
+from averaging import Averaging, Horovod, Options
+from keeping import Failed
+from training import Training
+
+FRAMEWORKS = ("horovod", "ddp", "fsdp")
+# What torch says where the host's memory does not do.
+HOST_MEMORY = "DefaultCPUAllocator"
+# What Horovod, Gloo and NCCL say of a rank that is gone.
+ANOTHER_ENDED = (
+    *("Horovod has been shut down", "Connection closed by peer", "Connection reset by peer"),
+    *("Broken pipe", "remote process exited"),
+)
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def truth(text: str) -> bool:
+    """Reads `true` or `false`, as gpubed writes them."""
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text == "true"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line; job.yml says what each option is, and has the same defaults."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--image-size", type=int)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--warmup-steps", type=int, default=10)
+    parser.add_argument("--dataset")
+    parser.add_argument("--validation")
+    parser.add_argument("--loader-threads", type=int, default=4)
+    parser.add_argument("--precision", choices=tuple(model.PRECISIONS), default="fp32")
+    parser.add_argument("--channels-last", type=truth, default=False)
+    parser.add_argument("--framework", choices=FRAMEWORKS, default="horovod")
+    parser.add_argument("--overlap", type=truth, default=True)
+    parser.add_argument("--compression", choices=("none", "fp16"), default="none")
+    parser.add_argument("--backward-passes-per-step", type=int, default=1)
+    parser.add_argument("--fusion-mb", type=float)
+    parser.add_argument("--cycle-ms", type=float)
+    parser.add_argument("--hierarchical-allreduce", type=truth, default=False)
+    parser.add_argument("--autotune", type=truth, default=False)
+    parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--weight-decay", type=float, default=1e-4)
+    parser.add_argument("--label-smoothing", type=float, default=0.0)
+    parser.add_argument("--checkpoint")
+    parser.add_argument("--checkpoint-steps", type=int, default=500)
+    parser.add_argument("--checkpoints-kept", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("GPUBED_RUN_DIR", ".")))
+    return parser
+
+
+def fault(given: argparse.Namespace) -> str:
+    """Says what is wrong with the arguments, before a rank waits for another; empty if nothing."""
+    if given.framework == "fsdp" and not given.overlap:
+        return "overlap=false is for horovod and ddp: fsdp has no gradients to average at once"
+    return model.fault(given.model, model.image_size(given.model, given.image_size))
+
+
+def averaging_of(given: argparse.Namespace) -> Averaging:
+    """Joins the other ranks in the way that was asked for."""
+    options = Options(
+        overlap=given.overlap,
+        compression=given.compression == "fp16",
+        passes=given.backward_passes_per_step,
+        fusion_mb=given.fusion_mb,
+        cycle_ms=given.cycle_ms,
+        hierarchical=given.hierarchical_allreduce,
+        autotune=given.autotune,
+        folder=given.out,
+    )
+    if given.framework == "horovod":
+        return Horovod(options)
+    # torch's loads slowly, and nothing else needs it.
+    import torch_averaging
+
+    chosen = {"ddp": torch_averaging.DDP, "fsdp": torch_averaging.FSDP}
+    return chosen[given.framework](options)
+
+
+def device_of_this_rank() -> torch.device:
+    """What `gpubed-rank` found for it: a GPU that cannot be used is no reason for the CPU."""
+    device = torch.device(os.environ.get("GPUBED_DEVICE", "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        # Images of one size: the fastest way to convolve them is worth a search.
+        torch.backends.cudnn.benchmark = True
+    return device
+
+
+def share_processors(averaging: Averaging) -> None:
+    """Shares the cores of a machine among the ranks that run on it, in containers as well."""
+    boot_id = BOOT_ID.read_text()
+    neighbours = averaging.gather(boot_id).count(boot_id)
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // neighbours))
+
+
+def too_large(given: argparse.Namespace, device: torch.device, error: Exception) -> str:
+    """The sentence for a rank whose memory does not do."""
+    size = model.image_size(given.model, given.image_size)
+    said = (
+        f"{given.model} with batch_size {given.batch_size}, images of {size} x {size} pixels "
+        f"and {given.precision} does not fit into memory"
+    )
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        taken = torch.cuda.memory_allocated(device)
+        said += (
+            f": {taken / 1e9:.1f} GB taken and {free / 1e9:.1f} GB free "
+            f"of the GPU's {total / 1e9:.1f} GB"
+        )
+    return f"{said}; try --set batch_size={max(1, given.batch_size // 2)} ({first_line(error)})"
+
+
+def first_line(error: Exception) -> str:
+    """What an error says first."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def train(given: argparse.Namespace, device: torch.device) -> None:
+    """Runs one rank."""
+    averaging = averaging_of(given)
+    share_processors(averaging)
+    training = Training(given, averaging, device)
+    training.run()
+    figures = report.metrics(training)
+    if averaging.rank == 0:
+        report.write(figures, given.out)
+        print(
+            f"{averaging.size} ranks: {figures['images_per_s']:.1f} images/s, step "
+            f"{figures['step_s']:.4g} s, of it {figures['exposed_communication_s']:.4g} s "
+            f"waiting for gradients and {figures['data_s']:.4g} s for data"
+        )
+    averaging.close()
+
+
+def words(error: Exception, given: argparse.Namespace, device: torch.device) -> str:
+    """The sentence for what ended this rank; empty where only a traceback can say it."""
+    said = str(error)
+    if isinstance(error, data.Unusable | Failed):
+        return said
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or HOST_MEMORY in said:
+        return too_large(given, device, error)
+    if any(sign in said for sign in ANOTHER_ENDED):
+        return "another rank has ended, so this one does; what it said last tells why"
+    return ""
+
+
+def main() -> int:
+    """Runs one rank; returns its exit code."""
+    given = make_parser().parse_args()
+    if why := fault(given):
+        print(why, file=sys.stderr)
+        return 2
+    device = device_of_this_rank()
+    try:
+        train(given, device)
+    except (data.Unusable, Failed, MemoryError, RuntimeError) as error:
+        said = words(error, given, device)
+        print(said or traceback.format_exc(), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code:
+        # Not by way of Horovod, which would wait for ranks that wait for this one.
+        os._exit(code)

@@ -1,0 +1,101 @@
+"""The networks: torchvision's classification models, by name."""
+
+from __future__ import annotations
+
+import difflib
+
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional
+
+# What models were made for, where it is not the usual 224 pixels.
+IMAGE_SIZES = {"inception_v3": 299}
+IMAGE_SIZE = 224
+# These ask whether to draw their weights the slow way, and warn if nobody says.
+_ASKING = ("googlenet", "inception_v3")
+# Weights of the loss of the heads on the way, as their authors have them.
+_AUXILIARY = {"InceptionOutputs": 0.4, "GoogLeNetOutputs": 0.3}
+_NORMALIZING = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
+PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def names() -> list[str]:
+    """All models that take an image and return a score per class."""
+    return torchvision.models.list_models(module=torchvision.models)
+
+
+def image_size(name: str, asked: int | None) -> int:
+    """Side of the images in pixels: the one asked for, or the one the model was made for."""
+    return asked or IMAGE_SIZES.get(name, IMAGE_SIZE)
+
+
+def fault(name: str, size: int) -> str:
+    """Says what is wrong with a model's name or the images it should take; empty if nothing is.
+
+    Tried without memory or computation, so that a rank ends before it has read a dataset.
+
+    Args:
+        name: The model.
+        size: Side of the images in pixels.
+    """
+    known = names()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
+        return f"torchvision has no model {name!r}; " + (
+            f"near it are {', '.join(near)}" if near else f"it has {', '.join(known)}"
+        )
+    try:
+        with torch.device("meta"):
+            make(name, 10)(torch.empty(2, 3, size, size))
+    except (RuntimeError, AssertionError, ValueError) as error:
+        return f"{name} cannot take images of {size} x {size} pixels: {error}"
+    return ""
+
+
+def make(name: str, classes: int) -> nn.Module:
+    """A model with random weights that tells so many classes apart."""
+    settings = {"init_weights": False} if name in _ASKING else {}
+    return torchvision.models.get_model(name, weights=None, num_classes=classes, **settings)
+
+
+def usual_learning_rate(network: nn.Module) -> float:
+    """The learning rate for 256 images a step: 0.1, or 0.01 where nothing is normalised."""
+    return 0.1 if any(isinstance(part, _NORMALIZING) for part in network.modules()) else 0.01
+
+
+def loss_of(outputs: Tensor | tuple[Tensor, ...], labels: Tensor, smoothing: float) -> Tensor:
+    """Mean cross entropy in nat; models with heads on the way add theirs while they train."""
+    if isinstance(outputs, Tensor):
+        return functional.cross_entropy(outputs, labels, label_smoothing=smoothing)
+    main, *others = (
+        functional.cross_entropy(scores, labels, label_smoothing=smoothing)
+        for scores in outputs
+        if scores is not None
+    )
+    return main + _AUXILIARY[type(outputs).__name__] * sum(others)
+
+
+def parameters_of(network: nn.Module) -> int:
+    """The number of weights that training changes."""
+    return sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
+
+
+def learning_rate(base: float, images: int, step: int, total: int, warm_up: int) -> float:
+    """The learning rate of a step: linear in the images of a step (arXiv:1706.02677).
+
+    It rises from `base` to `base * images / 256` during the warm-up, and falls to a tenth after
+    1/3, 2/3 and 8/9 of the run, which are epochs 30, 60 and 80 of 90.
+
+    Args:
+        base: Of 256 images a step.
+        images: Images of one step, over all ranks.
+        step: The step, counted from 0.
+        total: Steps of the whole run.
+        warm_up: Steps of the warm-up.
+    """
+    full = base * images / 256
+    if step < warm_up:
+        start = min(base, full)
+        return start + (full - start) * (step + 1) / warm_up
+    return full * 0.1 ** sum(step >= total * share for share in (1 / 3, 2 / 3, 8 / 9))

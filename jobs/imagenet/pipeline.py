@@ -1,0 +1,173 @@
+"""From encoded images to batches on the device, decoded by threads while the rank computes."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import queue
+import random
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy
+import torch
+from data import Item, Source, Unusable
+from PIL import Image
+from torch import Tensor
+
+# ImageNet's mean and standard deviation by colour, of values from 0 to 255.
+_MEAN = torch.tensor([0.485, 0.456, 0.406]) * 255
+_DEVIATION = torch.tensor([0.229, 0.224, 0.225]) * 255
+# Shares of an image's area and shapes that a random crop may have.
+_AREA, _SHAPE = (0.08, 1.0), (3 / 4, 4 / 3)
+# Validation resizes the shorter side to this much of the side, and takes the middle.
+_MARGIN = 256 / 224
+# Batches that wait for the rank.
+_AHEAD = 2
+Decoded = tuple[numpy.ndarray, int]
+
+
+class Pipeline:
+    """The batches of one rank.
+
+    Args:
+        source: Where the images come from.
+        batch: Images of a batch.
+        size: Their side in pixels.
+        threads: How many of them are decoded at once.
+        device: Where the batches go.
+        place: This rank, and the number of ranks.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        batch: int,
+        size: int,
+        threads: int,
+        device: torch.device,
+        place: tuple[int, int],
+    ) -> None:
+        self._source, self._batch, self._size, self._place = source, batch, size, place
+        self._device, self._pool = device, ThreadPoolExecutor(threads)
+        self._scale = _MEAN.to(device), _DEVIATION.to(device)
+
+    def train(self, seed: int, per_epoch: int, done: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches without an end, each epoch in an order of its own.
+
+        Args:
+            seed: Of the orders and of the crops.
+            per_epoch: Batches of an epoch.
+            done: Batches that an earlier run had of this sequence.
+        """
+        return self._on_device(self._ahead(self._epochs(seed, per_epoch, done)))
+
+    def validation(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each image once over all ranks; as many batches on each, the last ones maybe empty."""
+        rank, ranks = self._place
+        items = self._source.share(None, rank, ranks)
+        count = -(-self._source.images // (ranks * self._batch))
+        decoded = self._decoded(items, None)
+        for _ in range(count):
+            yield from self._on_device(iter([_together(decoded, self._batch, self._size)]))
+
+    def _epochs(self, seed: int, per_epoch: int, done: int) -> Iterator[tuple[Tensor, Tensor]]:
+        first, skipped = divmod(done, per_epoch)
+        for epoch in itertools.count(first):
+            order = f"{seed} {epoch}"
+            items = self._endless(order)
+            skip = skipped * self._batch if epoch == first else 0
+            decoded = self._decoded(itertools.islice(items, skip, None), order, skip)
+            for _ in range(per_epoch - skip // self._batch):
+                yield _together(decoded, self._batch, self._size)
+
+    def _endless(self, order: str) -> Iterator[Item]:
+        """A rank whose shards hold fewer images than its share begins them again."""
+        while True:
+            item = None
+            for item in self._source.share(order, *self._place):
+                yield item
+            if item is None:
+                raise Unusable(f"{self._source.folder} has no image for rank {self._place[0]}")
+
+    def _decoded(self, items: Iterator[Item], seed: str | None, at: int = 0) -> Iterator[Decoded]:
+        """Decodes in threads, in order; `seed` of the random crops, None takes the middle."""
+        waiting: deque[Future[Decoded]] = deque()
+        for number, (name, read, label) in enumerate(items, at):
+            chance = None if seed is None else random.Random(f"{seed} {self._place[0]} {number}")  # noqa: S311
+            waiting.append(self._pool.submit(_decode, name, read(), label, self._size, chance))
+            if len(waiting) > 2 * self._batch:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _ahead(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Makes the next batches while this one is used."""
+        ready: queue.Queue[tuple[Tensor, Tensor] | Exception] = queue.Queue(_AHEAD)
+
+        def fill() -> None:
+            try:
+                for batch in batches:
+                    ready.put(batch)
+            except Exception as error:  # raised where the batch is wanted
+                ready.put(error)
+
+        threading.Thread(target=fill, daemon=True).start()
+        while True:
+            batch = ready.get()
+            if isinstance(batch, Exception):
+                raise batch
+            yield batch
+
+    def _on_device(
+        self, batches: Iterator[tuple[Tensor, Tensor]]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        mean, deviation = self._scale
+        for images, labels in batches:
+            if self._device.type == "cuda":
+                images, labels = images.pin_memory(), labels.pin_memory()
+            pixels = images.to(self._device, non_blocking=True).float()
+            # From (image, row, column, colour), which is torch's channels_last already.
+            yield (
+                ((pixels - mean) / deviation).permute(0, 3, 1, 2),
+                labels.to(self._device, non_blocking=True),
+            )
+
+
+def _together(decoded: Iterator[Decoded], batch: int, size: int) -> tuple[Tensor, Tensor]:
+    """The next images as one tensor; fewer, or none, where there are no more."""
+    images, labels = numpy.zeros((batch, size, size, 3), numpy.uint8), []
+    for number, (pixels, label) in enumerate(itertools.islice(decoded, batch)):
+        images[number] = pixels
+        labels.append(label)
+    return torch.from_numpy(images[: len(labels)]), torch.tensor(labels, dtype=torch.int64)
+
+
+def _decode(
+    name: str, content: bytes, label: int, size: int, chance: random.Random | None
+) -> Decoded:
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            picture = image.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise Unusable(f"{name} cannot be read as an image: {error}") from error
+    box = _random_box(*picture.size, chance) if chance else _middle(*picture.size, size)
+    pixels = numpy.asarray(picture.resize((size, size), Image.Resampling.BILINEAR, box))
+    return (pixels[:, ::-1] if chance and chance.random() < 0.5 else pixels), label
+
+
+def _random_box(width: int, height: int, chance: random.Random) -> tuple[float, ...]:
+    """A part of the image of random size, shape and place (arXiv:1409.4842)."""
+    area = width * height * chance.uniform(*_AREA)
+    shape = chance.uniform(*_SHAPE)
+    across, down = min(width, (area * shape) ** 0.5), min(height, (area / shape) ** 0.5)
+    left, top = chance.uniform(0, width - across), chance.uniform(0, height - down)
+    return left, top, left + across, top + down
+
+
+def _middle(width: int, height: int, size: int) -> tuple[float, ...]:
+    side = min(width, height) * size / round(size * _MARGIN)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side

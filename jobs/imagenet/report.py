@@ -1,0 +1,124 @@
+"""The figures of a run: what `metrics.json` holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+import timing
+import torch
+import torchvision
+from averaging import Averaging
+from timing import PHASES
+from training import Training
+
+# Steps from which on a training that begins must have learned something.
+LEARNING = 100
+_MEANS = ("step_s", "step_sd_s", *(f"{p}{sd}_s" for p in PHASES for sd in ("", "_sd")))
+
+
+def metrics(training: Training) -> dict[str, Any]:
+    """The metrics of the whole run, the same on every rank; seconds, bytes, bit/s."""
+    averaging, given = training.averaging, training.settings
+    figures = timing.summary(training.clock)
+    if training.alone_s is not None:
+        figures = timing.without_sharding(figures, training.alone_s)
+    mine = {
+        "rank": averaging.rank,
+        "host": os.environ.get("GPUBED_NODE") or os.uname().nodename,
+        "device": os.environ.get("GPUBED_DEVICE_NAME", str(training.device)),
+        **figures,
+        **training.use,
+    }
+    ranks = averaging.gather(mine)
+    means = {name: statistics.fmean(rank[name] for rank in ranks) for name in _MEANS}
+    # A step is over when it is over on all ranks.
+    images_per_s = training.images_per_step / max(rank["step_s"] for rank in ranks)
+    first, last = training.losses()
+    return {
+        "images_per_s": images_per_s,
+        "images_per_s_per_rank": images_per_s / averaging.size,
+        **means,
+        "epoch_s": training.feed.images / images_per_s,
+        "steps": training.total - training.start,
+        "timed_steps": training.clock.steps,
+        "epochs": training.total / training.steps_per_epoch,
+        "resumed_at": training.start,
+        **_stragglers(ranks),
+        **_traffic(training, means["exposed_communication_s"]),
+        "loss_first": first,
+        "loss": last,
+        "loss_fall": first - last if _is_learning(training) else None,
+        "val_accuracy": training.accuracy,
+        "parameters": training.parameters,
+        "checkpoint_failures": training.keeper.failures if given.checkpoint else None,
+        **_use(ranks),
+        "world_size": averaging.size,
+        "framework": given.framework,
+        "model": given.model,
+        "precision": given.precision,
+        "device": ranks[0]["device"],
+        "simulated": bool(os.environ.get("GPUBED_SIMULATED")),
+        "versions": _versions(averaging),
+        "interface": os.environ.get("HOROVOD_GLOO_IFACE", ""),
+        "ranks": ranks,
+    }
+
+
+def _is_learning(training: Training) -> bool:
+    """Whether the loss must fall: noise is not learned, and a few steps or the last may not."""
+    return bool(training.settings.dataset) and not training.start and training.total >= LEARNING
+
+
+def _stragglers(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Which rank computes longest, and how much longer than the others do."""
+    *others, slowest = sorted(ranks, key=lambda rank: rank["compute_s"])
+    # Without its own time: of two ranks, half of it would be in the middle.
+    median = statistics.median(rank["compute_s"] for rank in others) if others else None
+    return {
+        # In words: as a number, repetitions would be averaged.
+        "slowest_rank": f"rank {slowest['rank']} on {slowest['host']}",
+        "straggler_ratio": slowest["compute_s"] / median if median else None,
+    }
+
+
+def _traffic(training: Training, exposed_s: float) -> dict[str, Any]:
+    """What each rank must send for a step; its rate where nothing hides it."""
+    averaging, weights = training.averaging, training.parameters
+    least = averaging.sent_bytes_per_step(weights)
+    is_exposed = averaging.size > 1 and not training.settings.overlap
+    return {
+        "gradient_bytes": weights * averaging.gradient_width,
+        "sent_bytes_per_step": least,
+        "busbw_bps": 8 * least / exposed_s if is_exposed else None,
+    }
+
+
+def _use(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over the ranks of how busy they were, and the most memory that one took."""
+
+    def known(name: str) -> list[float]:
+        return [rank[name] for rank in ranks if rank[name] is not None]
+
+    means = ("cpu_percent", "gpu_percent", "sent_bps", "received_bps")
+    most = ("memory_bytes", "gpu_memory_bytes")
+    return {
+        **{name: statistics.fmean(known(name)) if known(name) else None for name in means},
+        **{name: max(known(name), default=None) for name in most},
+    }
+
+
+def _versions(averaging: Averaging) -> dict[str, str | None]:
+    found = {"torch": torch.__version__, "torchvision": torchvision.__version__}
+    found["cuda"] = torch.version.cuda if torch.cuda.is_available() else None
+    return {**found, **averaging.versions()}
+
+
+def write(figures: dict[str, Any], folder: Path) -> None:
+    """Writes `metrics.json`, whole or not at all."""
+    draft = folder / ".metrics.json"
+    draft.write_text(json.dumps(figures, indent=2) + "\n")
+    draft.replace(folder / "metrics.json")

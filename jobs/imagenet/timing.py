@@ -1,0 +1,136 @@
+"""Where the time of a step goes: waiting for data, computing, waiting for the other ranks.
+
+On a CPU, marks are the clock's time. On a GPU they are events in the stream that computes: the
+host runs ahead of it, and its clock would count what the GPU does in whichever call waits for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+DATA, COMPUTE, COMMUNICATION = "data", "compute", "exposed_communication"
+PHASES = (DATA, COMPUTE, COMMUNICATION)
+# Steps whose events are kept before they are read: the GPU is past them by then.
+_LAG = 64
+_Stamp = float | torch.cuda.Event
+
+
+class Clock:
+    """Times the phases of steps; what happens before `start` and while paused is not counted.
+
+    Attributes:
+        phases: Seconds of each step, by phase.
+        wall_s: Seconds from start to stop by the host's clock, pauses left out.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._running = False
+        self._marks: list[tuple[str, _Stamp]] = []
+        self._unread: deque[list[tuple[str, _Stamp]]] = deque()
+        self._since = 0.0
+        self.phases: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        self.wall_s = 0.0
+
+    def start(self) -> None:
+        """Starts with the next step, once the device has done all it was given."""
+        self._settle()
+        self._running, self._since = True, time.perf_counter()
+        self._marks = [("", self._stamp())]
+
+    def mark(self, phase: str) -> None:
+        """Says that the time since the last mark was of a phase."""
+        if self._running:
+            self._marks.append((phase, self._stamp()))
+
+    def step(self) -> None:
+        """Ends a step; the next one starts at its last mark."""
+        if self._running:
+            self._unread.append(self._marks)
+            self._marks = self._marks[-1:]
+            if len(self._unread) > _LAG:
+                self._read()
+
+    def stop(self) -> None:
+        """Reads what there is, once the device has done it."""
+        if self._running:
+            self._settle()
+            self.wall_s += time.perf_counter() - self._since
+            self._running = False
+            while self._unread:
+                self._read()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Does not count what happens inside: checkpoints, validation."""
+        was_running = self._running
+        self.stop()
+        yield
+        if was_running:
+            self.start()
+
+    @property
+    def steps(self) -> int:
+        """How many steps were timed."""
+        return len(self.phases[COMPUTE])
+
+    def _settle(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _stamp(self) -> _Stamp:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _read(self) -> None:
+        marks = self._unread.popleft()
+        sums = dict.fromkeys(PHASES, 0.0)
+        for (_, before), (phase, after) in itertools.pairwise(marks):
+            sums[phase] += _seconds(before, after)
+        for phase, seconds in sums.items():
+            self.phases[phase].append(seconds)
+
+
+def _seconds(before: _Stamp, after: _Stamp) -> float:
+    if isinstance(before, float) or isinstance(after, float):
+        return after - before
+    after.synchronize()
+    return before.elapsed_time(after) / 1000
+
+
+def summary(clock: Clock) -> dict[str, float]:
+    """Mean and standard deviation of a step and its phases, in seconds.
+
+    `step_s` comes from the host's clock over all timed steps, not from the phases: that their
+    sum is equal shows that nothing was left out.
+    """
+    steps = [sum(parts) for parts in zip(*clock.phases.values(), strict=True)]
+    figures = {"step_s": clock.wall_s / clock.steps, "step_sd_s": statistics.pstdev(steps)}
+    for phase, seconds in clock.phases.items():
+        figures |= {
+            f"{phase}_s": statistics.fmean(seconds),
+            f"{phase}_sd_s": statistics.pstdev(seconds),
+        }
+    return figures
+
+
+def without_sharding(figures: dict[str, float], alone_s: float) -> dict[str, float]:
+    """The same, where ranks wait for each other throughout a step: what exceeds one alone.
+
+    Args:
+        figures: What `summary` gives.
+        alone_s: Seconds that this rank computes for a step with nobody to wait for.
+    """
+    work = figures["step_s"] - figures["data_s"]
+    compute = min(alone_s, work)
+    return {**figures, "compute_s": compute, "exposed_communication_s": work - compute}

@@ -1,0 +1,263 @@
+"""One training loop, whatever averages the gradients."""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+import time
+from argparse import Namespace
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import model
+import torch
+from averaging import Averaging
+from feed import Feed, noise
+from keeping import Failed, Keeper
+from pipeline import Pipeline
+from timing import COMPUTE, DATA, Clock
+from torch import Tensor, nn
+from usage import Usage
+
+# Goyal et al. warm up for 5 epochs of 90; a shorter run does so for a tenth of it.
+WARM_UP_EPOCHS, WARM_UP_SHARE = 5, 10
+# Steps at the start and at the end whose mean loss is reported.
+LOSS_STEPS = 10
+# Steps of a rank alone, of which the median counts.
+ALONE_STEPS, ALONE_WARM_UP = 5, 2
+TELL_S = 1.0
+# Steps to time that are proposed where too few are left.
+TIMED_STEPS = 100
+# Steps between looks at whether the loss still is a number, for which ranks must meet.
+LOOK_STEPS = 500
+
+
+class Training:
+    """One rank's training.
+
+    Args:
+        settings: The job's arguments.
+        averaging: This rank among the others.
+        device: What it computes on.
+
+    Attributes:
+        images_per_step: Images of a step, over all ranks.
+        start: The step that it begins with: 0, or where a checkpoint ended.
+        total: Steps of the whole training.
+        accuracy: The share of the held-out images that are recognised, if there are any.
+        alone_s: Seconds of a step that waits for nobody, where ranks wait throughout.
+
+    Raises:
+        data.Unusable: The dataset is not there, or broken.
+        Failed: A checkpoint has all steps already, or is of another model; or settings would be
+            tried out in steps that are timed.
+    """
+
+    def __init__(self, settings: Namespace, averaging: Averaging, device: torch.device) -> None:
+        self.settings, self.averaging, self.device = settings, averaging, device
+        self.clock, self.usage = Clock(device), Usage(device)
+        self.size = model.image_size(settings.model, settings.image_size)
+        self.feed = Feed(settings, averaging, self.size, device)
+        self.keeper = Keeper(settings, averaging, device)
+        passes = settings.backward_passes_per_step
+        self.images_per_step = settings.batch_size * passes * averaging.size
+        self.steps_per_epoch = max(1, self.feed.images // self.images_per_step)
+        by_epochs = (settings.epochs or 0) * self.steps_per_epoch
+        self.total = by_epochs or settings.steps
+        self._precision = model.PRECISIONS[settings.precision]
+        self._scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
+        self._first_losses: list[Tensor] = []
+        self._last_losses: deque[Tensor] = deque(maxlen=LOSS_STEPS)
+        self.accuracy: float | None = None
+        self.alone_s: float | None = None
+        self._make(self.keeper.newest(self.feed.classes))
+
+    def _make(self, kept: dict[str, Any] | None) -> None:
+        """Makes model and optimizer, alike on all ranks, or as a checkpoint has them."""
+        given = self.settings
+        torch.manual_seed(given.seed)
+        network = model.make(given.model, self.feed.classes).to(self.device)
+        self.parameters = model.parameters_of(network)
+        self._base_rate = given.learning_rate
+        if self._base_rate is None:
+            self._base_rate = model.usual_learning_rate(network)
+        self.start = kept["images"] // self.images_per_step if kept else 0
+        if self.start >= self.total:
+            raise Failed(
+                f"the checkpoint has {self.start} steps already and {self.total} are asked for: "
+                "raise epochs or steps, or name another checkpoint"
+            )
+        self._untimed = self._untimed_steps()
+        if kept:
+            network.load_state_dict(kept["network"])
+        if self.averaging.waits_throughout:
+            self.alone_s = self._time_alone(copy.deepcopy(network))
+        self.averaging.wrap(network, self._optimizer)
+        # Crops, and what a model drops at random, differ between the ranks.
+        torch.manual_seed(given.seed + self.averaging.rank)
+        if kept:
+            self._restore(kept)
+
+    def _untimed_steps(self) -> int:
+        """Steps at the start that are not timed; at least one step is."""
+        ahead, searching = self.total - self.start, self.averaging.searching_steps
+        untimed = min(self.settings.warmup_steps, ahead - 1)
+        if untimed < searching:
+            raise Failed(
+                f"autotune tries out settings for {searching} steps, which must not be timed, and "
+                f"this run has {ahead} steps with {untimed} untimed: --set "
+                f"warmup_steps={searching} --set steps={self.start + searching + TIMED_STEPS}, or "
+                "epochs for as many steps"
+            )
+        return untimed
+
+    def _restore(self, kept: dict[str, Any]) -> None:
+        """Goes on with what the optimizer has learned, and with the settings of this run."""
+        given = self.settings
+        self.averaging.restore(kept["optimizer"])
+        # The run before may have had others, which have come back with its state.
+        for group in self.averaging.optimizer.param_groups:
+            group |= {"momentum": given.momentum, "weight_decay": given.weight_decay}
+        # Of a run in another precision it is empty, and a new one finds its scale within steps.
+        if self._scaler.is_enabled() and kept["scaler"]:
+            self._scaler.load_state_dict(kept["scaler"])
+        self.keeper.restore_random(kept)
+
+    def _optimizer(self, weights: Any) -> torch.optim.Optimizer:
+        given = self.settings
+        return torch.optim.SGD(
+            weights, self._base_rate, momentum=given.momentum, weight_decay=given.weight_decay
+        )
+
+    def _time_alone(self, network: nn.Module) -> float:
+        """Seconds of a step on this rank's own copy of the model, with nobody to wait for."""
+        given, clock = self.settings, Clock(self.device)
+        optimizer = self._optimizer(network.parameters())
+        batches = noise(given.batch_size, self.size, self.feed.classes, self.device, given.seed)
+        for number in range(ALONE_WARM_UP + ALONE_STEPS):
+            if number == ALONE_WARM_UP:
+                clock.start()
+            for _ in range(given.backward_passes_per_step):
+                self._loss(network, *next(batches)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            clock.mark(COMPUTE)
+            clock.step()
+        clock.stop()
+        return statistics.median(clock.phases[COMPUTE])
+
+    def run(self) -> None:
+        """Trains from the step it starts with to the last one.
+
+        Raises:
+            data.Unusable: A file of the dataset is broken.
+            Failed: The loss is no number any more.
+        """
+        passes = self.settings.backward_passes_per_step
+        batches = self.feed.batches(self.steps_per_epoch * passes, self.start * passes)
+        self._told_at, self._told_step = time.monotonic(), self.start
+        self.averaging.network.train()
+        for step in range(self.start, self.total):
+            if step == self.start + self._untimed:
+                self.usage.start()
+                self.clock.start()
+            self._step(step, batches)
+            self._tell(step + 1)
+            self._between(step + 1)
+        self.clock.stop()
+        self.use = self.usage.read()
+        self._check_loss()
+
+    def _step(self, step: int, batches: Iterator[tuple[Tensor, Tensor]]) -> None:
+        averaging, passes = self.averaging, self.settings.backward_passes_per_step
+        losses = []
+        for number in range(passes):
+            images, labels = next(batches)
+            self.clock.mark(DATA)
+            last = number == passes - 1
+            with averaging.accumulating(last):
+                loss = self._loss(averaging.network, images, labels) / passes
+                averaging.backward(self._scaler.scale(loss), last, self.clock.mark)
+            losses.append(loss.detach())
+        for group in averaging.optimizer.param_groups:
+            group["lr"] = self._rate(step)
+        averaging.apply(self._scaler)
+        self._scaler.update()
+        averaging.optimizer.zero_grad()
+        self._note(sum(losses[1:], losses[0]))
+        self.clock.mark(COMPUTE)
+        self.clock.step()
+
+    def _rate(self, step: int) -> float:
+        warm_up = min(WARM_UP_EPOCHS * self.steps_per_epoch, self.total // WARM_UP_SHARE)
+        return model.learning_rate(self._base_rate, self.images_per_step, step, self.total, warm_up)
+
+    def _autocast(self) -> torch.autocast:
+        is_wanted = self._precision != torch.float32
+        return torch.autocast(self.device.type, self._precision, enabled=is_wanted)
+
+    def _loss(self, network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        # Of the images alone, which the layers follow: Horovod takes no weights in this layout.
+        layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
+        with self._autocast():
+            outputs = network(images.contiguous(memory_format=layout))
+            return model.loss_of(outputs, labels, self.settings.label_smoothing)
+
+    def _note(self, loss: Tensor) -> None:
+        if len(self._first_losses) < LOSS_STEPS:
+            self._first_losses.append(loss)
+        self._last_losses.append(loss)
+
+    def _between(self, done: int) -> None:
+        """What is due after a step, and is not part of one."""
+        at_end, feed = done == self.total, self.feed
+        if feed.held_out and (at_end or done % self.steps_per_epoch == 0):
+            with self.clock.paused():
+                self.accuracy = self._validate(feed.held_out)
+        if done % LOOK_STEPS == 0:
+            with self.clock.paused():
+                self._check_loss()
+        if self.keeper.is_due(done, at_end):
+            with self.clock.paused():
+                self._check_loss()
+                seen = done * self.images_per_step
+                self.keeper.write(seen, feed.classes, self._scaler.state_dict())
+
+    @torch.no_grad()
+    def _validate(self, held_out: Pipeline) -> float:
+        """The share of the held-out images that are recognised, each counted once."""
+        network = self.averaging.network.eval()
+        right = seen = 0
+        for images, labels in held_out.validation():
+            with self._autocast():
+                right += int((network(images).argmax(1) == labels).sum())
+            seen += len(labels)
+        network.train()
+        everyone = self.averaging.gather((right, seen))
+        return sum(mine for mine, _ in everyone) / sum(mine for _, mine in everyone)
+
+    def losses(self) -> tuple[float, float]:
+        """Mean training loss of the first and of the last steps, over all ranks, in nat."""
+        shown = max(1, min(LOSS_STEPS, (self.total - self.start) // 4))
+        mine = self._first_losses[:shown], list(self._last_losses)[-shown:]
+        everyone = self.averaging.gather([torch.stack(part).mean().item() for part in mine])
+        first, last = (statistics.fmean(values) for values in zip(*everyone, strict=True))
+        return first, last
+
+    def _check_loss(self) -> None:
+        _, loss = self.losses()
+        if not math.isfinite(loss):
+            raise Failed(
+                f"the loss is {loss}: lower learning_rate, which is {self._base_rate:g} for 256 "
+                "images a step, or choose another precision"
+            )
+
+    def _tell(self, done: int) -> None:
+        """Says how far the training is, in the form that gpubed shows as progress."""
+        now = time.monotonic()
+        if self.averaging.rank == 0 and (now - self._told_at > TELL_S or done == self.total):
+            rate = (done - self._told_step) * self.images_per_step / (now - self._told_at)
+            print(f"progress: {done}/{self.total} steps, {rate:.0f} images/s", flush=True)
+            self._told_at, self._told_step = now, done

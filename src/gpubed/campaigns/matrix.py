@@ -1,0 +1,232 @@
+"""From a campaign file to its points: every combination of the factors, less what is excluded."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpubed import nearest, rates, registry
+from gpubed.allocation import Allocation
+from gpubed.backends.base import JobTestbed
+from gpubed.campaigns.file import ENVIRONMENT, NODES, OWN, RANKS, RATE, Source, text
+from gpubed.errors import UsageError
+from gpubed.jobfile import Job, Value
+
+_MOST = 10_000  # points; who asks for more has made a mistake
+_LONGEST = 180  # characters of an id, which is a file's name with more behind it
+_OTHER = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of the factors.
+
+    Attributes:
+        id: Its settings in the order of the factors, fit for a file's name.
+        settings: The value of each factor.
+        arguments: What the job is given, as text: factors and fixed settings.
+    """
+
+    id: str
+    settings: Mapping[str, Value]
+    arguments: Mapping[str, str]
+
+    @property
+    def nodes(self) -> int | None:
+        """On how many nodes it runs, if it says so."""
+        return self._count(NODES)
+
+    @property
+    def ranks(self) -> int | None:
+        """In how many ranks it runs, if it says so."""
+        return self._count(RANKS)
+
+    @property
+    def rate_bps(self) -> int | None:
+        """The links' rate in bit/s; None stands for the declared one."""
+        return rates.parse(self.settings[RATE]) if RATE in self.settings else None
+
+    @property
+    def environment(self) -> str:
+        """The label of its environment; may be empty."""
+        return text(self.settings.get(ENVIRONMENT, ""))
+
+    def _count(self, factor: str) -> int | None:
+        value = self.settings.get(factor)
+        return None if value is None else int(value)
+
+
+def expand(source: Source, job: Job) -> list[Point]:
+    """Return the points of a campaign, in the order of its factors' values.
+
+    Raises:
+        UsageError: A factor or a value is not the job's, or an exclusion excludes nothing, or
+            everything; it names the line.
+    """
+    factors, settings = source.campaign.factors, source.campaign.settings
+    _check_values(source, job)
+    _check_exclusions(source)
+    if math.prod(map(len, factors.values())) > _MOST:
+        raise source.refusal(("factors",), f"they make more than {_MOST} points")
+    for name, environment in source.campaign.environments.items():
+        if (chosen := environment.launcher) and chosen not in registry.launcher_names():
+            there = nearest.suggestion(chosen, registry.launcher_names())
+            where = ("environments", name, "launcher")
+            raise source.refusal(where, f"there is no launcher {chosen!r}", there)
+    combinations = (
+        dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values())
+    )
+    fixed = {name: text(value) for name, value in settings.items()}
+    points = [
+        _point(one, fixed) for one in combinations if not _is_excluded(one, source.campaign.exclude)
+    ]
+    if not points:
+        raise source.refusal(("exclude",), "no point is left")
+    _check_required(source, job, points[0])
+    return points
+
+
+def require_room(source: Source, allocation: Allocation, usable: Allocation) -> None:
+    """Refuse points for which the cluster has too few nodes, or links that cannot be changed.
+
+    Args:
+        source: The campaign.
+        allocation: All nodes of the cluster.
+        usable: The nodes that are well.
+
+    Raises:
+        UsageError: A value cannot be had here; it names the line.
+    """
+    factors = source.campaign.factors
+    backend = registry.backend(allocation.backend)
+    if isinstance(backend, JobTestbed):
+        for name in {NODES, RANKS, RATE} & set(factors):
+            raise source.refusal(("factors", name), f"{backend.name} lends no nodes to choose from")
+    slots = sum(node.slots for node in usable.nodes)
+    _require_at_most(source, NODES, len(usable.with_ranks), "nodes that ranks could start on")
+    _require_at_most(source, RANKS, slots, "slots")
+    declared = allocation.experiment.rate_bps if allocation.experiment else None
+    for place, rate in enumerate(factors.get(RATE, ())):
+        if declared is None:
+            why, hint = "the cluster has no experiment network with a rate", ""
+        elif rates.parse(rate) != declared and not backend.shapes_on_nodes:
+            why = f"{backend.name} holds its links to the declared {rates.compact(declared)}"
+            hint = "leave the factor rate out, or declare another rate: gpubed up CLUSTER"
+        else:
+            continue
+        raise source.refusal(("factors", RATE, place), why, hint)
+
+
+def rounds(points: Sequence[Point], repeat: int, seed: int) -> Iterator[tuple[int, Point]]:
+    """Give every point once per repetition, in another random order each time.
+
+    So what drifts with time, such as temperature, falls on all points alike. The same seed gives
+    the same orders, also to whoever goes on.
+    """
+    for repetition in range(repeat):
+        order = list(points)
+        random.Random(f"{seed}/{repetition}").shuffle(order)  # noqa: S311  # no secret
+        yield from ((repetition, point) for point in order)
+
+
+def _check_values(source: Source, job: Job) -> None:
+    campaign = source.campaign
+    for name, values in campaign.factors.items():
+        for place, value in enumerate(values):
+            _check(source, job, ("factors", name, place), name, value)
+        if len({_read(job, name, value) for value in values}) < len(values):
+            raise source.refusal(("factors", name), "a value is there twice")
+    for name, value in campaign.settings.items():
+        _check(source, job, ("settings", name), name, value)
+    if campaign.stop and campaign.stop.metric not in job.metrics:
+        raise source.refusal(
+            ("stop", "metric"),
+            f"job {campaign.job} reports no {campaign.stop.metric!r}",
+            nearest.suggestion(campaign.stop.metric, job.metrics),
+        )
+    if campaign.stop and not job.metrics[campaign.stop.metric].unit:
+        raise source.refusal(("stop", "metric"), f"{campaign.stop.metric!r} is no number")
+
+
+def _check(source: Source, job: Job, where: tuple[str | int, ...], name: str, value: Value) -> None:
+    if name in (NODES, RANKS):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise source.refusal(where, f"{value!r} is not a number of {name}")
+    elif name not in OWN:
+        if name not in job.arguments:
+            raise source.refusal(
+                where[:2],
+                f"job {source.campaign.job} has no argument {name!r}",
+                nearest.suggestion(name, (*job.arguments, *OWN)),
+            )
+        if why := job.arguments[name].fault(text(value)):
+            raise source.refusal(where, why, f"{name}: {job.arguments[name].help}")
+        if job.arguments[name].resumes:
+            why = f"with {name} a run goes on from what another left, so points are not their own"
+            raise source.refusal(where, why, "leave it out")
+
+
+def _read(job: Job, name: str, value: Value) -> Value:
+    """Return a value as the job gets it: 32, 32.0 and "032" are one whole number."""
+    if name in OWN:
+        return text(value)
+    return job.arguments[name].read(text(value))
+
+
+def _check_exclusions(source: Source) -> None:
+    factors = source.campaign.factors
+    for place, excluded in enumerate(source.campaign.exclude):
+        for name, value in excluded.items():
+            where = ("exclude", place, name)
+            if name not in factors:
+                raise source.refusal(
+                    where, "it is no factor", nearest.suggestion(name, list(factors))
+                )
+            values = [text(one) for one in factors[name]]
+            if text(value) not in values:
+                raise source.refusal(
+                    where, f"{text(value)} is none of its values", f"values: {', '.join(values)}"
+                )
+
+
+def _check_required(source: Source, job: Job, point: Point) -> None:
+    try:
+        job.values(source.campaign.job, point.arguments)
+    except UsageError as error:
+        hint = "name it under settings or factors"
+        raise source.refusal(("settings",), error.message, hint) from None
+
+
+def _require_at_most(source: Source, name: str, most: int, what: str) -> None:
+    for place, value in enumerate(source.campaign.factors.get(name, ())):
+        if int(value) > most:
+            raise source.refusal(
+                ("factors", name, place),
+                f"{value} are more than the {most} {what}",
+                "leave it out, or raise `count` in cluster.yml and: gpubed up CLUSTER",
+            )
+
+
+def _is_excluded(one: Mapping[str, Value], exclude: Sequence[Mapping[str, Value]]) -> bool:
+    return any(
+        all(text(one[name]) == text(value) for name, value in each.items()) for each in exclude
+    )
+
+
+def _point(one: Mapping[str, Value], fixed: Mapping[str, str]) -> Point:
+    arguments = {name: text(value) for name, value in one.items() if name not in OWN}
+    return Point(_id(one), one, {**fixed, **arguments})
+
+
+def _id(one: Mapping[str, Value]) -> str:
+    whole = ".".join(f"{name}-{text(value)}" for name, value in one.items())
+    plain = _OTHER.sub("_", whole)
+    if plain == whole and len(whole) <= _LONGEST:
+        return whole
+    # Two values may differ in nothing but what a file's name cannot hold.
+    return f"{plain[:_LONGEST]}.{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

@@ -1,0 +1,340 @@
+"""gpubed bench."""
+
+import shlex
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpubed import (
+    figures,
+    health,
+    images,
+    intervals,
+    jobfile,
+    lease,
+    main_metric,
+    runlock,
+    unfinished,
+)
+from gpubed.allocation import Allocation
+from gpubed.allocation import load as load_allocation
+from gpubed.campaigns import file, matrix, provenance, records, repeat
+from gpubed.campaigns.drive import Bench, Series
+from gpubed.campaigns.file import Source
+from gpubed.campaigns.matrix import Point
+from gpubed.campaigns.records import Folder, Record
+from gpubed.campaigns.repeat import Comparison
+from gpubed.cli import completion
+from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.ui import UI
+from gpubed.errors import UsageError
+from gpubed.job_progress import Estimate
+from gpubed.jobfile import Job
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan, from_file
+
+EXAMPLE = "gpubed bench lab smoke"
+
+
+def command(
+    cluster: Cluster,
+    campaign: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CAMPAIGN",
+            help="A campaign file, or the name of one of campaigns/.",
+            autocompletion=completion.campaigns,
+        ),
+    ] = None,
+    repeats: Annotated[
+        Path | None,
+        typer.Option(
+            "--repeat",
+            metavar="REPORT.json",
+            help="Run the campaign of a report again, here, and compare.",
+        ),
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only say what would be run, and how long it takes.")
+    ] = False,
+    again_failed: Annotated[
+        bool, typer.Option("--again-failed", help="Also repeat the points that failed.")
+    ] = False,
+    new: Annotated[
+        bool,
+        typer.Option("--new", help="Begin again; what is there is kept under a dated name."),
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Run a matrix of experiments; repeat it to go on after an interruption."""
+    ui, paths = UI(as_json), find(cluster)
+    if (campaign is None) == (repeats is None):
+        raise UsageError("bench needs a campaign, or a report to repeat", EXAMPLE)
+    before = repeat.load(repeats) if repeats else None
+    source = before.source if before else file.load(str(campaign), paths.project)
+    job = jobfile.load(source.campaign.job)
+    wanted, granted = from_file(paths.spec), load_allocation(paths.allocation)
+    points = matrix.expand(source, job)
+    unfinished.require_none(paths)
+    lease.check_not_expired(paths)
+    typed = ["--repeat", str(repeats)] if repeats else [str(campaign)]
+    made = _Campaign(ui, paths, wanted, granted, source, job, points, typed, before)
+    if plan:
+        series = made.look(new=new)
+        made.announce(series)
+        made.tell(series)
+        return 0
+    with runlock.hold(paths.state, "bench"):
+        return made.run(new=new, again_failed=again_failed)
+
+
+@dataclass(frozen=True)
+class _Campaign:
+    """A campaign and the cluster that it is for.
+
+    Attributes:
+        typed: The campaign as it was named on the command line.
+        before: The report that it repeats, if it does.
+    """
+
+    ui: UI
+    paths: ClusterPaths
+    wanted: ClusterPlan
+    granted: Allocation
+    source: Source
+    job: Job
+    points: list[Point]
+    typed: list[str]
+    before: repeat.Before | None = None
+
+    @property
+    def command(self) -> str:
+        """What goes on with it."""
+        return shlex.join(["gpubed", "bench", self.paths.name, *self.typed])
+
+    @property
+    def metric(self) -> str:
+        """The metric that stands for a point; empty where the job has no numbers."""
+        stop = self.source.campaign.stop
+        return main_metric.chosen(stop.metric if stop else None, self.job.numbers)
+
+    @property
+    def folder(self) -> Folder:
+        """Where it is kept."""
+        return Folder(self.paths.campaigns / self.source.name)
+
+    def look(self, *, new: bool) -> Series:
+        """Return what is known of it, without changing anything.
+
+        Raises:
+            UsageError: It cannot be run here, or is not the one that was begun.
+        """
+        begun = None if new else self.folder.begun()
+        if begun is None:
+            usable, _ = health.usable(self.paths, self.wanted, self.granted)
+            matrix.require_room(self.source, self.granted, usable)
+            self._require_images(usable)
+            return Series(self.source.campaign, self.points)
+        made_with = provenance.made_with(self.wanted, self.granted, self.source.campaign.job)
+        records.require_same(begun, self.source, self.points, self.granted.uuid, made_with)
+        return Series(self.source.campaign, self.points, self.folder.ended())
+
+    def _require_images(self, usable: Allocation) -> None:
+        """Refuse containers that nodes could not start."""
+        given = [one.container for one in self.source.campaign.environments.values()]
+        for image in filter(None, [self.job.container, *given] if usable.nodes else []):
+            images.require(self.paths, self.wanted, usable, image)
+
+    def run(self, *, new: bool, again_failed: bool) -> int:
+        """Run what is due of it; return the exit code."""
+        series, ui = self.look(new=new), self.ui
+        if new and (aside := self.folder.put_aside(datetime.now(UTC))):
+            ui.note(f"what was there is kept in {aside}")
+        begun = self.folder.begun()
+        if begun is None:
+            begun = self._begin()
+        if again_failed:
+            self.folder.repeat(series.failed())
+            series.ended = self.folder.ended()
+        self.announce(series)
+        telling = _Telling(ui, self, series)
+        bench = Bench(
+            cluster=self.paths,
+            plan=self.wanted,
+            allocation=self.granted,
+            series=series,
+            folder=self.folder,
+            nodes=begun.with_ranks,
+            kin=f"{self.source.name}.{begun.started}",
+            begins=telling.begins,
+            ends=telling.ends,
+            warns=telling.warns,
+        )
+        with ui.working(f"campaign {self.source.name}") as show:
+            telling.show = show if ui.err.is_terminal else _discard
+            bench.run()
+        self.tell(series)
+        return 1 if series.failed() else 0
+
+    def _begin(self) -> records.Begun:
+        usable, left_out = health.usable(self.paths, self.wanted, self.granted)
+        for node in left_out:
+            self.ui.mark("skip", f"{node.node} is left out: {node.reason}")
+        known = (self.paths, self.wanted, usable, self.source, self.points, self.command)
+        self.folder.begin(provenance.header(*known))
+        begun = self.folder.begun()
+        assert begun  # noqa: S101  # it has just been written
+        return begun
+
+    def announce(self, series: Series) -> None:
+        """Say how much is to be run, how long that takes, and what it costs."""
+        progress, count = series.progress(), len(self.points)
+        several = f" x {series.campaign.repeat}" if series.campaign.repeat > 1 else ""
+        left = f"{progress.left} are left, {_time(progress.seconds)}"
+        self.ui.note(
+            f"campaign {self.source.name}: {count} points{several}, {progress.ended} runs have "
+            f"ended, {left if progress.left else 'none is left'}"
+        )
+        self.ui.note(f"kept in {self.folder.path}")
+        if not progress.left or self.wanted.node_hours is None:
+            return
+        nodes = len(self.granted.nodes)
+        if progress.seconds is None:
+            self.ui.note(f"node-hours: {nodes} each hour")
+            return
+        hours = figures.written(nodes * progress.seconds / 3600, "")
+        self.ui.note(f"node-hours: about {hours}")
+        lent = lease.last(self.paths).remaining_s
+        if lent is not None and lent < progress.seconds:
+            self.ui.note(f"the lease ends before: gpubed renew {self.paths.name} --auto")
+
+    def tell(self, series: Series) -> None:
+        """Say what every point gave."""
+        metric = self.metric
+        unit = self.job.metrics[metric].unit if metric else ""
+        compared = repeat.compare(self.before, series, metric) if self.before else []
+        self.ui.document("bench", self._document(series, compared))
+        self.ui.table(
+            [*series.campaign.factors, *([f"{metric} (± 95 %)", "n"] if metric else []), "status"],
+            [_row(series, point, metric, unit) for point in self.points],
+        )
+        for record in sorted(series.failed(), key=lambda record: record.key):
+            self.ui.error(f"{record.id}, repetition {record.repetition}: {record.reason}")
+        if series.failed():
+            self.ui.note(f"to repeat what failed: {self.command} --again-failed", whole=True)
+        if self.before and metric:
+            self.ui.say(f"compared with {self.before.cluster}, by {metric}:")
+            self.ui.table(
+                ["point", "before", "now", "ratio", "95 % interval", "verdict"],
+                [_compared(one, unit) for one in compared],
+            )
+        self.ui.say(f"results: {self.folder.path}")
+
+    def _document(self, series: Series, compared: list[Comparison]) -> dict[str, Any]:
+        return {
+            "comparisons": [one.document() for one in compared],
+            "campaign": self.source.name,
+            "folder": str(self.folder.path),
+            "left": series.progress().left,
+            "points": [
+                *(_ended(record) for point in self.points for record in series.of(point)),
+                *(_due(point, repetition) for repetition, point in series.due()),
+            ],
+        }
+
+
+@dataclass
+class _Telling:
+    """Shows what a campaign is doing."""
+
+    ui: UI
+    campaign: _Campaign
+    series: Series
+    show: Callable[[str], None] = lambda _: None
+
+    def begins(self, point: Point, repetition: int) -> Callable[[str], None]:
+        """Show which point begins; returns what shows how far it is."""
+        estimate, name = Estimate(), f"{point.id}, repetition {repetition}"
+        self.show(f"{name} starts")
+
+        def tell(line: str) -> None:
+            progress = estimate.read(line)
+            if progress is not None:
+                self.show(f"{name}: {progress}")
+
+        return tell
+
+    def ends(self, record: Record) -> None:
+        """Say what a point gave, and how much is left."""
+        progress, job = self.series.progress(), self.campaign.job
+        metric = self.campaign.metric
+        value = record.metrics.get(metric)
+        said = record.reason
+        if record.status == "ok" and isinstance(value, int | float):
+            said = f"{metric} {figures.written(value, job.metrics[metric].unit)}"
+        self.ui.mark(
+            "pass" if record.status == "ok" else "fail",
+            f"{progress.ended} of {progress.ended + progress.left}: {record.id}, repetition "
+            f"{record.repetition}: {said or record.status} ({_time(progress.seconds)})",
+        )
+
+    def warns(self, fault: str) -> None:
+        """Say that a link is not as it is declared, and what repairs it."""
+        message = f"a link has not got its declared rate back: {fault}"
+        self.ui.error(message, f"gpubed up {self.campaign.paths.name}")
+
+
+def _discard(_line: str) -> None:
+    pass
+
+
+def _ended(record: Record) -> dict[str, Any]:
+    kept = ("id", "status", "reason", "repetition", "settings", "run_id", "run_dir", "seconds")
+    return {**{key: getattr(record, key) for key in kept}, "metrics": record.metrics}
+
+
+def _due(point: Point, repetition: int) -> dict[str, Any]:
+    return {
+        "id": point.id,
+        "status": "pending",
+        "repetition": repetition,
+        "settings": dict(point.settings),
+        "run_id": "",
+        "metrics": {},
+    }
+
+
+def _row(series: Series, point: Point, metric: str, unit: str) -> list[object]:
+    values, found = series.values(point, metric), series.of(point)
+    failed = sum(record.status == "failed" for record in found)
+    status = f"{failed} failed" if failed else "ok" if found else "pending"
+    measured = [_mean(values, unit), len(values)] if metric else []
+    return [*point.settings.values(), *measured, status]
+
+
+def _compared(one: Comparison, unit: str) -> list[object]:
+    means = ["" if mean is None else figures.written(mean, unit) for mean in (one.before, one.now)]
+    ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
+    bounds = "" if one.low is None else f"{one.low:.3f} … {one.high:.3f}"
+    return [one.id, *means, ratio, bounds, one.verdict]
+
+
+def _mean(values: list[float], unit: str) -> str:
+    if not values:
+        return ""
+    half = intervals.half_width(values)
+    spread = "" if half is None else f" ± {figures.written(float(f'{half:.2g}'), unit)}"
+    return figures.written(statistics.fmean(values), unit) + spread
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "time left unknown"
+    if seconds < 120:
+        return f"{seconds:.0f} s left"
+    return f"{seconds / 60:.0f} min left" if seconds < 7200 else f"{seconds / 3600:.1f} h left"

@@ -1,0 +1,220 @@
+"""gpubed runs."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from gpubed import figures, jobfile, runlock
+from gpubed.cli import completion
+from gpubed.cli.options import Cluster, Json, Yes, find
+from gpubed.cli.ui import UI
+from gpubed.errors import GpubedError, UsageError
+from gpubed.jobfile import Metric
+from gpubed.paths import ClusterPaths
+from gpubed.runs import compare, record
+from gpubed.runs.record import Record
+
+EXAMPLE = "gpubed runs lab compare 20261123-1 last"
+_ACTIONS = ("list", "show", "compare", "prune")
+_SHOWN = 20
+
+
+def command(
+    cluster: Cluster,
+    action: Annotated[str, typer.Argument(metavar="list|show|compare|prune")] = "list",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]…",
+            help="Runs: a name, the beginning of one, or `last`.",
+            autocompletion=completion.runs,
+        ),
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="List the runs of this job only.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="List those only: ok, failed, interrupted, running.")
+    ] = None,
+    last: Annotated[int, typer.Option(min=1, help="List so many, or keep so many.")] = _SHOWN,
+    as_json: Json = False,
+    yes: Yes = False,
+) -> int:
+    """List the runs of a cluster, show one, compare several, or remove old ones."""
+    ui, paths = UI(as_json), find(cluster)
+    actions: dict[str, Callable[[], int]] = {
+        "list": lambda: _list(ui, paths, job, status, last),
+        "show": lambda: _show(ui, _meant(paths, names, 1, "show"), paths),
+        "compare": lambda: _compare(ui, _meant(paths, names, 2, "compare"), paths),
+        "prune": lambda: _prune(ui, paths, job, last, yes=yes),
+    }
+    if action not in actions:
+        raise UsageError(f"runs cannot {action!r}", f"one of: {', '.join(_ACTIONS)}")
+    if names and action in ("list", "prune"):
+        raise UsageError(f"{action} takes no run", f"gpubed runs {paths.name} show {names[0]}")
+    return actions[action]()
+
+
+def _meant(
+    paths: ClusterPaths, names: Sequence[str] | None, least: int, action: str
+) -> list[Record]:
+    if not names or len(names) < least or (least == 1 and len(names) > 1):
+        wanted = "one run" if least == 1 else f"at least {least} runs"
+        example = " ".join(["RUN"] * least)
+        raise UsageError(f"{action} needs {wanted}", f"gpubed runs {paths.name} {action} {example}")
+    return [record.find(paths, name) for name in names]
+
+
+def _every(ui: UI, paths: ClusterPaths) -> list[Record]:
+    records, faults = record.every(paths)
+    for fault in faults:
+        ui.note(f"{fault.message}: it is left out")
+    return records
+
+
+def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last: int) -> int:
+    found = [
+        one
+        for one in _every(ui, paths)
+        if job in (None, one.request.job) and status in (None, one.state)
+    ]
+    shown = found[-last:]
+    ui.document("runs", {"runs": [one.document() for one in shown]})
+    if not shown:
+        ui.say(f"no such run; gpubed run {paths.name} digits starts one")
+        return 0
+    ui.table(
+        ["run", "status", "ranks", "took", "arguments", "figures"],
+        [
+            [
+                one.run_id,
+                one.state,
+                one.world_size,
+                "" if one.seconds is None else timedelta(seconds=round(one.seconds)),
+                " ".join(f"{name}={value}" for name, value in one.request.settings.items()),
+                _first_figure(one),
+            ]
+            for one in shown
+        ],
+    )
+    if len(found) > len(shown):
+        ui.note(f"{len(found) - len(shown)} older: gpubed runs {paths.name} --last {len(found)}")
+    return 0
+
+
+def _described(job: str) -> dict[str, Metric]:
+    try:
+        return jobfile.load(job).metrics
+    except GpubedError:
+        return {}  # the job is gone, its runs are not
+
+
+def _first_figure(one: Record) -> str:
+    units = _described(one.request.job)
+    for name in ("images_per_s", "busbw_bps", *one.metrics):
+        value = one.metrics.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return f"{name} {figures.written(value, units.get(name, Metric(unit='')).unit)}"
+    return ""
+
+
+def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
+    one = records[0]
+    folder = paths.runs / one.run_id
+    # One that did not come to its end has no checksums.
+    changed = record.unsealed(folder) if one.state in ("ok", "failed") else []
+    ui.document("runs", {**one.document(), "run_dir": str(folder), "changed_files": changed})
+    ui.say(f"{one.run_id}: {one.state}, world size {one.world_size}")
+    ui.say(f"  started {one.started:%Y-%m-%d %H:%M:%S} UTC")
+    for host in one.origin.hosts:
+        ui.say(f"  {host.name}: {host.slots} rank(s), {host.hardware or host.id}")
+    ui.say(f"  recipe {one.origin.recipe} ({one.origin.recipe_sha256[:8]})")
+    if commit := one.origin.git:
+        ui.say(f"  git {commit}")
+    ui.say(f"  command: {' '.join(one.command)}", whole=True)
+    units = _described(one.request.job)
+    for name, value in one.metrics.items():
+        if isinstance(value, int | float | str):
+            ui.say(f"  {name} = {figures.written(value, units.get(name, Metric(unit='')).unit)}")
+    for reason in one.failures:
+        ui.say(f"  failed: {reason}")
+    if changed:
+        ui.note(f"not as at its end: {', '.join(changed)}")
+    ui.say(f"folder: {folder}", whole=True)
+    ui.say(f"again:  gpubed run {paths.name} --again {one.run_id}", whole=True)
+    return 0
+
+
+def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
+    known = _every(ui, paths)
+    first, *others = records
+    pairs = []
+    for other in others:
+        before = compare.repetitions(first, other, known)
+        now = compare.repetitions(other, first, known)
+        differences = compare.differences(first, other)
+        ratios = compare.ratios(before, now)
+        pairs.append(
+            {
+                "runs": [first.run_id, other.run_id],
+                "differences": [vars(one) for one in differences],
+                "metrics": [one.document() for one in ratios],
+            }
+        )
+        ui.say(f"{first.run_id} → {other.run_id}")
+        for difference in differences:
+            ui.say(f"  {difference}")
+        if not differences:
+            ui.say("  made alike")
+        _tell_ratios(ui, first, ratios)
+    ui.document("runs", {"comparisons": pairs})
+    return 0
+
+
+def _tell_ratios(ui: UI, first: Record, ratios: Sequence[compare.Ratio]) -> None:
+    units = _described(first.request.job)
+    ui.table(
+        ["metric", "before", "now", "ratio", "95 % interval", "runs", "verdict"],
+        [
+            [
+                one.metric,
+                *(
+                    figures.written(value, units.get(one.metric, Metric(unit="")).unit)
+                    for value in (one.before, one.now)
+                ),
+                "" if one.ratio is None else f"{one.ratio:.3f}",
+                "" if one.low is None else f"{one.low:.3f} … {one.high:.3f}",
+                f"{one.runs[0]}, {one.runs[1]}",
+                one.verdict,
+            ]
+            for one in ratios
+        ],
+    )
+
+
+def _prune(ui: UI, paths: ClusterPaths, job: str | None, last: int, *, yes: bool) -> int:
+    """Remove the controller's folders of old runs; those on the cluster's shared storage stay."""
+    ended = [
+        one
+        for one in _every(ui, paths)
+        if job in (None, one.request.job) and one.state != "running"
+    ]
+    doomed = ended[:-last]
+    gone: list[str] = []
+    if doomed:
+        first, end = doomed[0].run_id, doomed[-1].run_id
+        asked = f"Remove {len(doomed)} run(s), {first} to {end}, with their results?"
+        if not ui.confirm(asked, yes=yes, default=False):
+            raise UsageError(
+                f"not confirmed, so nothing was removed: {len(doomed)} run(s)",
+                f"gpubed runs {paths.name} prune --last {last} -y",
+            )
+    for one in doomed:
+        folder = paths.runs / one.run_id
+        if runlock.holder(folder) is None:
+            shutil.rmtree(folder)
+            gone.append(one.run_id)
+    ui.document("runs", {"removed": gone, "kept": len(ended) - len(gone)})
+    ui.say(f"removed {len(gone)} run(s), kept {len(ended) - len(gone)}")
+    return 0

@@ -1,0 +1,1 @@
+"""The life of a cluster: what the verbs plan, up, status and down do."""

@@ -1,0 +1,62 @@
+"""What is damaged of a cluster, and which roles must be applied again for it."""
+
+from __future__ import annotations
+
+from gpubed import allocation as allocations
+from gpubed import (
+    applied,
+    condition,
+    progress,
+    secret,
+    services,
+)
+from gpubed.allocation import Allocation
+from gpubed.backends.base import Backend
+from gpubed.condition import Condition
+from gpubed.due import Due
+from gpubed.errors import GpubedError
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan
+
+# The role of each service.
+_ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
+
+
+def look(
+    cluster: ClusterPaths, wanted: ClusterPlan, backend: Backend
+) -> tuple[Allocation, Condition] | None:
+    """Look at what was granted; None where nothing was, or all is well."""
+    try:
+        if not secret.public_key(cluster.private_key):
+            return None  # nobody can look; the key is exchanged like one that has changed
+        granted = allocations.load(cluster.allocation)
+    except GpubedError:
+        return None  # what cannot be read is written again
+    found = condition.look(cluster, wanted, granted, backend)
+    return None if found.state == "ready" else (granted, found)
+
+
+def prepare_repair(cluster: ClusterPaths, granted: Allocation, found: Condition) -> None:
+    """Let what is damaged count as not configured, and nothing as verified."""
+    for line in found.words:
+        progress.emit("note", message=line)
+    applied.forget(cluster, granted, unconfigured(found), unserved(found))
+    cluster.verification.unlink(missing_ok=True)
+
+
+def unconfigured(found: Condition) -> list[str]:
+    """Return the nodes on which nothing counts as configured any more."""
+    return in_state(found, "cut", "unshaped")
+
+
+def in_state(found: Condition, *states: str) -> list[str]:
+    """Return the nodes that are in one of these states."""
+    return [name for name, state in found.nodes.items() if state in states]
+
+
+def unserved(found: Condition) -> Due:
+    """Return the nodes on which roles' services do not work, by role."""
+    unserved = {_ROLES[name]: list(found.nodes) for name in found.broken}
+    for one in found.stopped:
+        unserved.setdefault(one.role, []).append(one.node)
+    return unserved

@@ -1,0 +1,126 @@
+"""`gpubed plan`: what `up` would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpubed import allocation as allocations
+from gpubed import audit as audits
+from gpubed import (
+    condition,
+    costs,
+    due,
+    identities,
+    lost_state,
+    registry,
+    runlock,
+    served_folder,
+)
+from gpubed.backends.base import Backend, Existing, JobTestbed
+from gpubed.cluster import damage
+from gpubed.cluster.events import emit
+from gpubed.condition import Condition
+from gpubed.due import Due
+from gpubed.engine import Result
+from gpubed.errors import GpubedError
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan, from_file
+from gpubed.stack import EngineName, Stack
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What `up` would do.
+
+    Attributes:
+        plan: What is wanted.
+        steps: What becomes of the resources.
+        damage: What is wrong now and will be put right, a line each.
+        roles: The nodes on which roles will be applied, by role.
+        lost: What `up` would ask about, a line each.
+        refused: For what the testbed would say no, asked where something would be lost.
+        notes: What else there is to know before.
+    """
+
+    plan: ClusterPlan
+    steps: Result
+    damage: Sequence[str]
+    roles: Due
+    lost: Sequence[str]
+    refused: Sequence[str]
+    notes: Sequence[str]
+
+
+def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
+    """Compute what `up` would do; nothing is changed.
+
+    Raises:
+        UsageError: The specification has errors.
+        Locked: Another run is changing the cluster.
+        GpubedError: State or testbed cannot be read.
+    """
+    wanted = from_file(cluster.spec)
+    backend = registry.backend(wanted.backend)
+    backend.require_engine(engine)
+    runlock.require_free(cluster.state)
+    cluster.project.prepare()
+    stack, seen = Stack(cluster, engine), damage.look(cluster, wanted, backend)
+    gone = costs.gone(audits.missing_data(stack)) if seen else []
+    planned = stack.preview(emit, refresh=seen is not None)
+    there, given_up, notes = _known_again(stack, backend, wanted)
+    steps = planned.steps if stack.has_resources() else ()  # without a state, all is made "anew"
+    left = served_folder.left_behind(cluster, wanted, steps, there)
+    lost = costs.lost(planned, left)
+    refused = backend.refusals(wanted) if lost else []
+    found = seen[1] if seen else None
+    runlock.require_free(cluster.state)  # one may have begun meanwhile
+    configures = wanted.spec.configure and not isinstance(backend, JobTestbed)
+    return Preview(
+        wanted,
+        planned,
+        found.words if found else [],
+        _foreseen(cluster, wanted, planned, found) if configures else {},
+        [*given_up, *gone, *lost],
+        [finding.message for finding in refused],
+        notes,
+    )
+
+
+def _known_again(
+    stack: Stack, backend: Backend, wanted: ClusterPlan
+) -> tuple[list[Existing] | None, list[str], list[str]]:
+    """Say what a lost state knew of and is there, and what `up` does with it.
+
+    Returns:
+        What is found again, or None where nobody was asked; what `up` would give up; and what it
+        would take over, or why it would stop.
+    """
+    uuid = identities.kept(stack.cluster)
+    if uuid is None or stack.has_resources() or stack.interrupted():
+        return None, [], []
+    try:
+        found = lost_state.known_again(stack.cluster.name, uuid, backend)
+        lost = lost_state.given_up(stack.cluster, found, backend, wanted)
+    except GpubedError as error:
+        return None, [], [f"`up` would stop: {error.message}"]
+    said = lost_state.taken_over(found, wanted)
+    return found, lost, [said] if said else []
+
+
+def _foreseen(
+    cluster: ClusterPaths, wanted: ClusterPlan, planned: Result, found: Condition | None
+) -> Due:
+    granted = None
+    with suppress(GpubedError):
+        granted = allocations.load(cluster.allocation)
+    return due.foreseen(
+        cluster,
+        wanted,
+        granted,
+        anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
+        strange=damage.in_state(found, condition.UNRECOGNIZED) if found else (),
+        cut=damage.unconfigured(found) if found else (),
+        broken=damage.unserved(found) if found else None,
+    )

@@ -1,0 +1,144 @@
+"""`gpubed status`: how a cluster is."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from gpubed import allocation as allocations
+from gpubed import (
+    condition,
+    health,
+    progress,
+    registry,
+    secret,
+    services,
+    unfinished,
+)
+from gpubed import lease as leases
+from gpubed.allocation import Allocation, Node
+from gpubed.backends.base import Backend, JobTestbed
+from gpubed.condition import Condition
+from gpubed.errors import GpubedError
+from gpubed.hardware import facts as hardware
+from gpubed.hardware.facts import Facts
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan, from_file
+from gpubed.reading import Unreadable
+from gpubed.stack import EngineName, Stack
+from gpubed.verification import Verification
+
+
+def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
+    """Return the document of `status`: nodes and their hardware, lease, services, verification.
+
+    Raises:
+        GpubedError: The cluster is not up.
+    """
+    granted = allocations.load(cluster.allocation)
+    backend = registry.backend(granted.backend)
+    wanted = from_file(cluster.spec)
+    now = condition.look(cluster, wanted, granted, backend)
+    unwell = _unwell(cluster, wanted, granted, now)
+    unreadable = _unreadable(cluster, engine, granted)
+    verified = _verified(cluster)
+    found = hardware.of_cluster(cluster.facts, granted)
+    return {
+        "engine": engine,
+        "state": unfinished.state(cluster) or ("degraded" if unwell or unreadable else now.state),
+        "unreadable": unreadable,
+        "nodes": [
+            {
+                **_node_row(node, now.nodes[node.name], found.get(node.name)),
+                **unwell.get(node.name, {}),
+            }
+            for node in granted.nodes
+        ],
+        "failed": [failure.model_dump() for failure in granted.failed],
+        "lease": current_lease(cluster, wanted, granted, now).document(),
+        "services": _services(wanted, granted, now),
+        "stopped": [asdict(one) for one in now.stopped],
+        **_jobs(backend, wanted, granted),
+        "verification": verified.summary() if verified else None,
+    }
+
+
+def _jobs(backend: Backend, wanted: ClusterPlan, granted: Allocation) -> dict[str, Any]:
+    if not isinstance(backend, JobTestbed):
+        return {}
+    return {"jobs": [asdict(job) for job in backend.jobs(wanted.spec, granted.uuid)]}
+
+
+def _verified(cluster: ClusterPaths) -> Verification | None:
+    try:
+        return Verification.last(cluster.verification)
+    except Unreadable as error:
+        progress.emit("note", message=f"{error.message}: it counts as none, {error.hint}")
+        return None
+
+
+def _unreadable(
+    cluster: ClusterPaths, engine: EngineName, granted: Allocation
+) -> list[dict[str, str]]:
+    """Say why no other verb could go on from the state, and what helps; empty where it could."""
+    found = []
+    with suppress(GpubedError):  # one that cannot be read is not lost
+        if granted.nodes and not secret.public_key(cluster.private_key):
+            message = f"the cluster's SSH key is lost ({cluster.private_key}): no node lets us in"
+            hint = f"put it back, or see what a new one costs: gpubed plan {cluster.name}"
+            found.append({"message": message, "hint": hint})
+    if not cluster.project.pulumi.exists():
+        return found
+    try:
+        Stack(cluster, engine).export()
+    except GpubedError as error:
+        found.append({"message": error.message, "hint": error.hint or ""})
+    return found
+
+
+def _services(wanted: ClusterPlan, granted: Allocation, now: Condition) -> list[dict[str, str]]:
+    if not wanted.spec.configure:
+        return []
+    known = services.urls(wanted, granted)
+    return [{**service, "reason": now.services.get(service["name"], "")} for service in known]
+
+
+def _unwell(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, now: Condition
+) -> dict[str, dict[str, str]]:
+    """Return what nodes that answer say against themselves, as parts of their rows, by name."""
+    there = [node for node in granted.nodes if now.nodes[node.name] == "ready"]
+    looked = health.unwell(cluster, wanted, there) if wanted.spec.configure else []
+    said = {name: {"state": condition.FULL, "reason": why} for name, why in now.full.items()}
+    for found in looked:
+        reasons = [found.reason, *([now.full[found.node]] if found.node in now.full else [])]
+        said[found.node] = {"state": found.state, "reason": "; ".join(reasons)}
+    return said
+
+
+def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "id": node.id,
+        "state": state,
+        "reason": "",
+        "role": node.role,
+        "control_address": node.control_address,
+        "experiment_address": node.experiment_address,
+        "gpus": node.gpus,
+        "hardware": found and found.summary(),
+    }
+
+
+def current_lease(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, now: Condition | None
+) -> leases.Record:
+    """Return until when the nodes are lent; of nodes that went before their time, nothing is."""
+    try:
+        known = leases.read(cluster, wanted, granted)
+    except GpubedError as error:
+        progress.emit("note", message=f"the lease is what was known before: {error.message}")
+        known = leases.last(cluster)
+    gone = now is not None and set(now.nodes.values()) == {"missing"}
+    return leases.Record() if gone and known.state(0) != "expired" else known

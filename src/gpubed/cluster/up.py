@@ -1,0 +1,238 @@
+"""`gpubed up`: makes a cluster what its specification says."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from gpubed import allocation as allocations
+from gpubed import audit as audits
+from gpubed import (
+    condition,
+    costs,
+    handover,
+    identities,
+    left_out,
+    lost_state,
+    progress,
+    rates,
+    registry,
+    runlock,
+    served_folder,
+)
+from gpubed import lease as leases
+from gpubed.allocation import Allocation
+from gpubed.backends.base import Backend, Fault
+from gpubed.cluster import damage
+from gpubed.cluster.events import discard_steps, emit
+from gpubed.cluster.status import current_lease
+from gpubed.engine import Result
+from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
+from gpubed.lost_state import Approve
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan, from_file
+from gpubed.stack import EngineName, Stack
+
+_NOT_A_CHANGE = {"same", "read", "refresh"}
+
+
+def up(
+    cluster: ClusterPaths,
+    engine: EngineName,
+    *,
+    approve: Approve,
+    verify: bool = False,
+    refresh: bool = False,
+) -> Result:
+    """Make the cluster what its specification says, ready and verified.
+
+    Raises:
+        UsageError: The specification has errors, or what it costs was not approved.
+        PrerequisiteMissing: The testbed cannot be used from here.
+        Locked: Another run holds the cluster.
+        GpubedError: A resource, a role or a check failed.
+    """
+    wanted = from_file(cluster.spec)
+    backend = registry.backend(wanted.backend)
+    backend.require_engine(engine)
+    cluster.project.prepare()
+    with runlock.hold(cluster.state, "up") as ended:
+        if ended:
+            progress.emit("note", message=f"ended what a killed run left behind: {ended}")
+        stack = Stack(cluster, engine)
+        stack.mend()
+        _restore_rates(cluster, last=False)  # before links are measured
+        _mind_what_is_there(stack, backend, wanted, approve)
+        if not stack.outputs():
+            _require(backend, wanted)
+        killed = cluster.state / "killed"
+        if stack.interrupted():
+            # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
+            killed.touch()
+        damaged = _look_first(
+            stack, wanted, backend, approve, refresh=refresh, killed=killed.exists()
+        )
+        if killed.exists() and backend.native:
+            # Pulumi's plugins adopt nothing, and would find names and addresses in use.
+            _remove_leftovers(stack, approve)
+        result = _up(stack, backend, wanted, approve)
+        if killed.exists():
+            # What was still wanted has been adopted; nobody will ask for the rest.
+            _remove_leftovers(stack, approve)
+            killed.unlink()
+        granted = allocations.load(cluster.allocation)
+        identities.keep(cluster, granted.uuid)
+        current_lease(cluster, wanted, granted, None)
+        _restore_rates(cluster, last=True)
+        if damaged or not changed(result):
+            _require_whole(cluster, wanted, granted, backend, started=changed(result))
+        if changed(result):
+            return result
+        if wanted.spec.configure and granted.nodes:
+            served_folder.remember(cluster, wanted, granted)  # a former version did not
+        if verify and wanted.spec.configure and granted.nodes:
+            handover.verify_cluster(cluster, wanted, granted)
+    return result
+
+
+def _mind_what_is_there(
+    stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve
+) -> None:
+    """Mind what a lost state knew of; where the testbed cannot be asked, say what is missing."""
+    try:
+        lost_state.mind(stack, backend, wanted, approve)
+    except (PrerequisiteMissing, Refused):
+        _require(backend, wanted)
+        raise
+
+
+def _restore_rates(cluster: ClusterPaths, *, last: bool) -> None:
+    """Put back what a killed `bench` changed; before nodes are repaired, one may not answer."""
+    if not cluster.reshaped.exists() or not cluster.allocation.exists():
+        return
+    for fault in rates.restore(cluster, allocations.load(cluster.allocation)):
+        message = f"a link has not got its declared rate back: {fault}"
+        if last:
+            raise GpubedError(message, f"gpubed up {cluster.name} --refresh")
+        progress.emit("note", message=message)
+
+
+def _require_whole(
+    cluster: ClusterPaths,
+    wanted: ClusterPlan,
+    granted: Allocation,
+    backend: Backend,
+    *,
+    started: bool,
+) -> None:
+    """Refuse a cluster that is not whole, once nodes that were started have booted."""
+    if started and backend.boots_later:
+        handover.await_nodes(cluster, granted)
+    condition.require(cluster, wanted, granted, backend)
+
+
+def _up(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) -> Result:
+    with left_out.of_run(stack.cluster, wanted) as run:
+        _remove_faulty(stack, backend, approve)
+        planned = _look_ahead(stack, backend, wanted, approve)
+        if planned and not changed(planned):
+            return planned
+        while True:
+            try:
+                return stack.up(emit)
+            except Locked:
+                raise
+            except GpubedError:
+                # A plugin says that a server is not what it should be, the testbed says why.
+                if not (faults := _remove_faulty(stack, backend, approve)):
+                    raise
+                run.add(faults)
+
+
+def _look_ahead(
+    stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve
+) -> Result | None:
+    """Refuse, or ask about, what a run costs before anything goes; None where no state tells."""
+    planned = stack.preview(discard_steps) if stack.has_resources() else None
+    if planned and backend.vacates and costs.makes_nodes(planned):
+        lost_state.spare(stack, backend, wanted)
+    steps = planned.steps if planned else ()
+    there = None if planned else lost_state.of_lost(stack, backend)
+    left = served_folder.left_behind(stack.cluster, wanted, steps, there)
+    if lost := costs.lost(planned, left) if planned else left:
+        if found := backend.refusals(wanted):
+            said = "\n  ".join(finding.message for finding in found)
+            raise Refused(f"nothing was changed, since {said}", found[0].fix)
+        approve(lost)
+    return planned
+
+
+def _remove_faulty(stack: Stack, backend: Backend, approve: Approve) -> list[Fault]:
+    """Remove nodes that never started: a plugin keeps them in the state as if they had."""
+    faults: list[Fault] = []
+    with suppress(GpubedError):
+        faults = backend.faults(stack.cluster.name)
+    if faults:
+        audits.remove(backend, [fault.thing for fault in faults])
+        _refresh(stack, approve)
+    return faults
+
+
+def _refresh(stack: Stack, approve: Approve) -> None:
+    """Bring the state up to what is there.
+
+    Volumes that have vanished are asked about first: once the state has forgotten them, nobody
+    could tell that the empty ones made in their place are not the first.
+    """
+    if gone := costs.gone(audits.missing_data(stack)):
+        approve(gone)
+    stack.refresh(emit)
+
+
+def _remove_leftovers(stack: Stack, approve: Approve) -> None:
+    """Remove what a killed run left; nodes only when told to: they may be of a state put back."""
+    if nodes := [str(thing) for thing in audits.unrecorded(stack) if thing.node]:
+        approve(
+            [f"{node}: it is in no state, as one that a killed run was making" for node in nodes]
+        )
+    if gone := audits.remove_unrecorded(stack):
+        progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
+
+
+def changed(result: Result) -> bool:
+    """Say whether a run changed anything, or a preview would."""
+    return any(count for op, count in result.changes.items() if op not in _NOT_A_CHANGE)
+
+
+def _look_first(
+    stack: Stack,
+    wanted: ClusterPlan,
+    backend: Backend,
+    approve: Approve,
+    *,
+    refresh: bool,
+    killed: bool,
+) -> bool:
+    """Look at what became of the cluster, and bring the state up to it where they differ.
+
+    Returns:
+        Whether something of it is damaged: nodes, networks or services.
+    """
+    cluster = stack.cluster
+    if not (refresh or killed):
+        leases.check_not_expired(cluster)
+    seen = damage.look(cluster, wanted, backend)
+    if seen:
+        if not refresh:
+            condition.recognize(cluster, *seen)
+        damage.prepare_repair(cluster, *seen)
+    if refresh or killed or seen:
+        _refresh(stack, approve)
+    return seen is not None
+
+
+def _require(backend: Backend, wanted: ClusterPlan) -> None:
+    missing = [finding for finding in backend.doctor(wanted.spec) if not finding.ok]
+    if missing:
+        first = missing[0]
+        rest = "".join(f"\n  {finding.message}" for finding in missing[1:])
+        raise PrerequisiteMissing(first.message + rest, first.fix)

@@ -1,0 +1,145 @@
+"""What a campaign's points say, all together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice, product
+from typing import Any
+
+from gpubed import main_metric
+from gpubed.report import groups, scaling, steps, wording
+from gpubed.report.groups import Group
+from gpubed.report.read import Campaign, Measured, Point
+from gpubed.report.scaling import Comparison, Series
+from gpubed.report.steps import Limit, Step, Straggling
+
+_MOST_COMBINATIONS = 100_000
+# They say how much is computed, not how; throughputs of different amounts are no ratio.
+_AMOUNTS = {*wording.SCALES, "batch", "batch_size", "image_size", "model"}
+_AMOUNTS |= {"epochs", "steps", "seed"}
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """All that a report says of a campaign.
+
+    Attributes:
+        metric: What stands for a point, as in the table of `gpubed bench`.
+        throughput: What ratios are of: `metric` where that is a rate, else another that is.
+    """
+
+    measured: Measured
+    metric: str | None
+    throughput: str | None
+    scale: str | None
+    groups: tuple[Group, ...]
+    series: tuple[Series, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    steps: tuple[Step, ...] = ()
+    stragglers: tuple[Straggling, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def single(self) -> tuple[Group, ...]:
+        """Groups that were measured only once."""
+        return tuple(group for group in self.groups if len(group.points) == 1)
+
+    @property
+    def failed(self) -> tuple[Point, ...]:
+        """Repetitions that ended badly."""
+        return tuple(point for point in self.measured.points if point.status == "failed")
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "simulated": self.measured.simulated,
+            "metric": self.metric,
+            "throughput": self.throughput,
+            "groups": [group.document() for group in self.groups],
+            "efficiency": [one for series in self.series for one in series.document()],
+            "comparisons": [one.document() for one in self.comparisons],
+            "steps": [one.document() for one in self.steps],
+            "stragglers": [one.document() for one in self.stragglers],
+            "limits": [one.document() for one in self.limits],
+            "failed": [
+                {"id": p.id, "repetition": p.repetition, "reason": p.reason} for p in self.failed
+            ],
+            "missing": list(self.missing),
+            "broken": [asdict(one) for one in self.measured.broken],
+        }
+
+
+def analyse(measured: Measured) -> Analysis:
+    """Put a campaign's points together."""
+    campaign, found = measured.campaign, groups.made(measured)
+    numbers = list(dict.fromkeys(name for group in found for name in group.summaries))
+    metric = main_metric.chosen(_stop_metric(campaign), numbers) or None
+    throughput = _throughput(metric, numbers)
+    scale = next((name for name in wording.SCALES if name in campaign.factors), None)
+    series = _series(found, throughput, scale)
+    stragglers = tuple(filter(None, map(steps.straggling, found)))
+    limits = (steps.limited(one, stragglers, steps.least(campaign, one.largest)) for one in series)
+    return Analysis(
+        measured,
+        metric,
+        throughput,
+        scale,
+        found,
+        series,
+        tuple(_comparisons(campaign, found, throughput, scale)) if throughput else (),
+        tuple(filter(None, map(steps.split, found))),
+        stragglers,
+        tuple(filter(None, limits)),
+        tuple(_missing(measured)),
+    )
+
+
+def _series(
+    found: Sequence[Group], throughput: str | None, scale: str | None
+) -> tuple[Series, ...]:
+    """Return how throughput grows; what a link brings does not grow with the number of nodes."""
+    if throughput is None or scale is None or not throughput.endswith(main_metric.WORK):
+        return ()
+    return tuple(scaling.series(found, throughput, scale))
+
+
+def _comparisons(
+    campaign: Campaign, found: Sequence[Group], throughput: str, scale: str | None
+) -> Iterator[Comparison]:
+    """Compare the values of each factor that says how, not how much, is computed."""
+    several = [group for group in found if scale is None or groups.size(group, scale) != 1]
+    for factor in campaign.factors:
+        if factor not in _AMOUNTS:
+            # A node by itself uses no link.
+            comparable = several if factor == "rate" else found
+            yield from scaling.comparisons(comparable, factor, throughput)
+
+
+def _stop_metric(campaign: Campaign) -> str | None:
+    """Return what points were repeated for, if they were."""
+    stop = campaign.campaign.get("stop")
+    asked = stop.get("metric") if isinstance(stop, dict) else None
+    return asked if isinstance(asked, str) else None
+
+
+def _throughput(metric: str | None, numbers: Sequence[str]) -> str | None:
+    """Choose what ratios are of: how much is done, or brought, per second."""
+    rates = [name for name in numbers if name.endswith((main_metric.WORK, main_metric.LINK))]
+    return main_metric.chosen(metric, rates) or None
+
+
+def _missing(measured: Measured) -> Iterator[str]:
+    """Name the combinations of which no repetition has ended."""
+    factors, excluded = measured.campaign.factors, measured.campaign.campaign.get("exclude")
+    seen = {
+        groups.key({name: value for name, value in point.settings.items() if name in factors})
+        for point in measured.points
+    }
+    listed = excluded if isinstance(excluded, list) else []
+    left_out = [groups.key(one) for one in listed if isinstance(one, dict)]
+    for values in islice(product(*factors.values()), _MOST_COMBINATIONS):
+        one = dict(zip(factors, values, strict=True))
+        if groups.key(one) not in seen and not any(out <= groups.key(one) for out in left_out):
+            yield wording.settings(one)

@@ -1,0 +1,299 @@
+"""What an analysis found, in sentences with the figures that they stand on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from gpubed import figures
+from gpubed.report import svg, wording
+from gpubed.report.analysis import Analysis
+from gpubed.report.groups import Ratio
+from gpubed.report.scaling import Comparison, Scaled, Series
+from gpubed.report.steps import Limit, Straggling
+
+SIMULATED = (
+    "The GPUs are simulated: no GPU has computed, the CPU did; these are no figures of a GPU."
+)
+NOT_REPEATED = "no repetition, so no interval"
+PARTS = {
+    "compute_s": "compute",
+    "exposed_communication_s": "exposed communication",
+    "data_s": "waiting for data",
+    "other": "other",
+}
+_SUPERLINEAR = 1.05
+_ALIKE = 0.02  # of efficiency: less tells no series from another
+
+
+def told(analysis: Analysis) -> list[str]:
+    """Return all findings, the most important ones first."""
+    found = [*_warnings(analysis), *summary(analysis), *details(analysis), *_gaps(analysis)]
+    return [svg.clean(text) for text in found]  # a terminal obeys what is no text
+
+
+def summary(analysis: Analysis) -> list[str]:
+    """Return what was found, and what limits it."""
+    return [*_extent(analysis), *_throughput(analysis), *_limits(analysis)]
+
+
+def details(analysis: Analysis) -> list[str]:
+    """Return what else makes a difference."""
+    return [*_comparisons(analysis), *_stragglers(analysis.stragglers)]
+
+
+def remarks(analysis: Analysis) -> list[str]:
+    """Return what readers must know of the figures before they believe them."""
+    return [*_warnings(analysis), *_gaps(analysis)]
+
+
+def _warnings(analysis: Analysis) -> list[str]:
+    return [SIMULATED] if analysis.measured.simulated else []
+
+
+def bounds(ratio: Ratio, *, percent: bool = False) -> str:
+    """Write a ratio with its interval, or that it has none."""
+    write = wording.percent if percent else wording.times
+    if ratio.low is None or ratio.high is None:
+        return f"{write(ratio.value)} ({NOT_REPEATED})"
+    if ratio.low == ratio.high:
+        return write(ratio.value)
+    return f"{write(ratio.value)} (95 % interval {write(ratio.low)} to {write(ratio.high)})"
+
+
+def _extent(analysis: Analysis) -> Iterator[str]:
+    campaign = analysis.measured.campaign
+    ended = len(analysis.measured.points)
+    if not ended:
+        yield f"No point of campaign {campaign.name} has ended yet."
+        return
+    nodes = _counted(len(campaign.nodes), "node")
+    where = f"cluster {campaign.cluster} ({campaign.backend}, {nodes})"
+    good = ended - len(analysis.failed)
+    yield (
+        f"Job {campaign.job}{_constant(analysis)} was measured on {where} at "
+        f"{_counted(len(analysis.groups), 'point')}: "
+        f"{_counted(ended, 'run')}, of which {good} ended well."
+    )
+
+
+def _constant(analysis: Analysis) -> str:
+    """Name the settings that all points have, which are named nowhere else."""
+    factors = analysis.measured.campaign.factors.items()
+    same = {name: values[0] for name, values in factors if len(values) == 1}
+    return f" with {wording.settings(same)}" if same else ""
+
+
+def _throughput(analysis: Analysis) -> Iterator[str]:
+    grown = [series for series in analysis.series if _grows(series)]
+    if not grown or analysis.throughput is None:
+        if analysis.throughput and analysis.groups:
+            yield from _best(analysis, analysis.throughput)
+        return
+    ordered = sorted(grown, key=lambda series: series.largest.efficiency.value, reverse=True)
+    best, worst = ordered[0], ordered[-1]
+    alike = best.largest.efficiency.value - worst.largest.efficiency.value < _ALIKE
+    rank = "much as in all" if alike else "the best of"
+    which = "" if len(grown) == 1 else f", {rank} {len(grown)} series"
+    yield _growth(best, analysis.throughput, analysis.scale or "nodes", which)
+    if not alike:
+        yield _growth(worst, analysis.throughput, analysis.scale or "nodes", ", the worst")
+
+
+def _grows(series: Series) -> bool:
+    return series.largest.size > series.baseline_size
+
+
+def _best(analysis: Analysis, metric: str) -> Iterator[str]:
+    measured = [group for group in analysis.groups if group.mean(metric) is not None]
+    if measured:
+        best = max(measured, key=lambda group: group.mean(metric) or 0.0)
+        figure = wording.figure(best.mean(metric), metric)
+        yield f"The highest {wording.metric(metric)} is {figure}{_with(best.named())}."
+
+
+def _growth(series: Series, metric: str, scale: str, which: str) -> str:
+    largest, base = series.largest, series.baseline
+    start, end = (wording.figure(g.mean(metric), metric) for g in (base, largest.group))
+    return (
+        f"Throughput{_with(series.label)} goes from {start} on "
+        f"{wording.setting(scale, series.baseline_size)} to {end} on "
+        f"{wording.setting(scale, largest.size)}: an efficiency of "
+        f"{bounds(largest.efficiency, percent=True)}{which}{_doubt(largest)}."
+    )
+
+
+def _with(label: str) -> str:
+    """Return what follows on a noun: which of them is meant, where there are others."""
+    return "" if label == wording.ALL else f" with {label}"
+
+
+def _doubt(largest: Scaled) -> str:
+    low = largest.efficiency.low
+    return "; more than linear growth is worth a second look" if low and low > _SUPERLINEAR else ""
+
+
+def _limits(analysis: Analysis) -> Iterator[str]:
+    """Say what limits, each kind with the series which it costs the most."""
+    by_kind: dict[str, list[Limit]] = defaultdict(list)
+    for limit in analysis.limits:
+        by_kind[limit.kind].append(limit)
+    for kind, limits in sorted(by_kind.items(), key=lambda item: -len(item[1])):
+        worst = max(limits, key=lambda one: one.share)
+        where = wording.setting(analysis.scale or "nodes", worst.size)
+        yield (
+            f"{_SUBJECTS[kind]} in {len(limits)} of {len(analysis.limits)} series:"
+            f"{_with(worst.series.label)} on {where}, "
+            f"{_cost(worst, analysis)}."
+        )
+
+
+LIMITS = {
+    "link": "link",
+    "compute": "compute",
+    "data": "reading data",
+    "stragglers": "slowest rank",
+    "other": "other",
+    "none": "nothing much",
+}
+_SUBJECTS = {
+    "link": "The link limits it",
+    "compute": "Compute limits it",
+    "data": "Reading data limits it",
+    "stragglers": "A straggler limits it",
+    "other": "What is neither compute, communication nor data limits it",
+    "none": "Nothing limits it much",
+}
+
+
+def _cost(limit: Limit, analysis: Analysis) -> str:
+    step, took = limit.step, figures.written(limit.seconds, "s")
+    share = f"{wording.percent(limit.share)} of a step of {figures.written(step.seconds, 's')}"
+    if limit.kind == "link":
+        return f"communication that nothing hides takes {took}, {share}{_floor(limit)}"
+    if limit.kind == "compute":
+        return f"computing takes {took} longer than on one node, {share}{_shared(analysis)}"
+    if limit.kind == "data":
+        return f"waiting for data takes {took}, {share}"
+    if limit.kind == "stragglers":
+        return f"the others wait {took} for the slowest rank, {share}"
+    if limit.kind == "other":
+        return f"it takes {took}, {share}"
+    compute = wording.percent(step.shares()["compute_s"])
+    return f"{compute} of a step of {figures.written(step.seconds, 's')} is compute"
+
+
+def _floor(limit: Limit) -> str:
+    if limit.least_s is None:
+        return ""
+    took = figures.written(limit.least_s, "s")
+    return (
+        f" (to bring over the link what a node must send takes {took} at its rate, some of which "
+        "may be hidden behind compute)"
+    )
+
+
+def _shared(analysis: Analysis) -> str:
+    local = analysis.measured.campaign.backend == "local"
+    return ": nodes of the local backend share the CPUs of one machine" if local else ""
+
+
+def _comparisons(analysis: Analysis) -> Iterator[str]:
+    """Compare each pair of values where there are the most nodes, and where it matters most."""
+    pairs: dict[tuple[str, str, str], list[Comparison]] = defaultdict(list)
+    for one in analysis.comparisons:
+        pairs[one.factor, str(one.value), str(one.against)].append(one)
+    what = wording.metric(analysis.throughput or "")
+    for found in pairs.values():
+        # What was not repeated says nothing of chance.
+        known = [one for one in found if one.ratio.low is not None]
+        yield _compared(what, known or found, len(known), left_out=len(found) - len(known))
+
+
+def _compared(what: str, found: Sequence[Comparison], known: int, *, left_out: int) -> str:
+    """Say how two values compare.
+
+    Args:
+        known: How many of them have an interval.
+        left_out: How many have none.
+    """
+    most = max(found, key=lambda one: abs(one.ratio.value - 1))
+    value, against = (wording.setting(most.factor, v) for v in (most.value, most.against))
+    sure = sum(one.ratio.tells() for one in found)
+    rest = _with(most.group.named(most.factor))
+    if known and not sure:
+        return (
+            f"Between {value} and {against} no difference shows in "
+            f"{_counted(known, 'comparison')}; the largest is a ratio of {bounds(most.ratio)}"
+            f"{rest}."
+        )
+    largest = f"{value} gives {bounds(most.ratio)} times the {what} of {against}{rest}"
+    if not known:
+        return f"{largest}, where they differ the most."
+    return (
+        f"{largest}, where they differ the most; {sure} of {_counted(known, 'such comparison')}"
+        f"{f' that {_was(known)} repeated' if left_out else ''} "
+        f"{'differs' if sure == 1 else 'differ'} by more than chance."
+    )
+
+
+def _stragglers(found: Sequence[Straggling]) -> Iterator[str]:
+    by_host: dict[str, list[Straggling]] = defaultdict(list)
+    for one in found:
+        if one.slow:
+            by_host[one.host].append(one)
+    for host, slow in sorted(by_host.items(), key=lambda item: -len(item[1])):
+        worst = max(slow, key=lambda one: one.ratio.value)
+        yield (
+            f"{host or 'A rank'} is a straggler at {len(slow)} of "
+            f"{_counted(len(found), 'point')} with several ranks: at worst, with "
+            f"{worst.group.named()}, its compute takes {bounds(worst.ratio)} "
+            "times the median of the others', which wait "
+            f"{figures.written(worst.waiting_s, 's')} per step."
+        )
+    if found and not by_host:
+        yield _no_straggler(found)
+
+
+def _no_straggler(found: Sequence[Straggling]) -> str:
+    known = [one for one in found if one.ratio.low is not None]
+    most = max(one.ratio.value for one in known or found)
+    longer = f"{wording.percent(max(most - 1, 0.0))} longer than the median of the others'"
+    if not known:
+        return (
+            "Whether a rank is a straggler is not known without repetitions: the slowest one's "
+            f"compute took at most {longer}."
+        )
+    return f"No rank is shown to be a straggler: the slowest one's compute takes at most {longer}."
+
+
+def _gaps(analysis: Analysis) -> Iterator[str]:
+    if once := len(analysis.single):
+        yield (
+            f"{once} of {_counted(len(analysis.groups), 'point')} {_was(once)} measured only once: "
+            "there is no repetition, so these figures have no interval."
+        )
+    if isinstance(stop := analysis.measured.campaign.campaign.get("stop"), dict):
+        yield (
+            f"Points were repeated until the interval of {stop.get('metric')} was narrow enough: "
+            "to look at intervals for that makes them a little too narrow."
+        )
+    if analysis.failed:
+        failed = _counted(len(analysis.failed), "run")
+        yield f"{failed} failed and {_is(len(analysis.failed))} in no figure."
+    if analysis.missing:
+        yield f"{_counted(len(analysis.missing), 'point')} of the campaign had not ended yet."
+    if broken := analysis.measured.broken:
+        yield f"{_counted(len(broken), 'file')} could not be read and {_is(len(broken))} left out."
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,162 @@
+"""Repetitions of a point, put together.
+
+Every interval is of 95 %, and there is none where a point was measured only once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gpubed import intervals
+from gpubed.report import wording
+from gpubed.report.read import Measured, Point, Value
+from gpubed.trials import Summary, summarize
+
+_MOST_NODES = 1_000_000
+Key = frozenset[tuple[str, str]]
+LEAST = 1e-30  # a throughput below is none
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio and its 95 % interval; no bounds where something was measured once."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def scaled(self, factor: float) -> Ratio:
+        """Return it times a factor."""
+        low, high = (None if b is None else b * factor for b in (self.low, self.high))
+        return Ratio(self.value * factor, low, high)
+
+    def tells(self) -> bool:
+        """Say whether it differs from 1 by more than chance."""
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
+
+@dataclass(frozen=True)
+class Group:
+    """The repetitions of a point.
+
+    Attributes:
+        varied: The settings that are not the same at all points of the campaign.
+        points: Those that ended well.
+        failed: Those that did not.
+    """
+
+    id: str
+    settings: Mapping[str, Value]
+    varied: tuple[str, ...]
+    points: tuple[Point, ...]
+    failed: tuple[Point, ...]
+
+    @cached_property
+    def summaries(self) -> dict[str, Summary]:
+        """Each metric over the repetitions."""
+        return summarize([point.figures for point in self.points])
+
+    def values(self, metric: str) -> list[float]:
+        """Return what each repetition measured."""
+        return [p.figures[metric] for p in self.points if metric in p.figures]
+
+    def mean(self, metric: str) -> float | None:
+        """Return the mean of a metric; None where it was not measured."""
+        found = self.summaries.get(metric)
+        return found.mean if found else None
+
+    def half_width(self, metric: str) -> float | None:
+        """Return half of the width of its 95 % interval."""
+        return intervals.half_width(self.values(metric))
+
+    def others(self, *names: str) -> dict[str, Value]:
+        """Return the settings without those."""
+        return {name: value for name, value in self.settings.items() if name not in names}
+
+    def named(self, *without: str) -> str:
+        """Name it by what tells it from other points, without some settings."""
+        rest = self.others(*without)
+        telling = {name: value for name, value in rest.items() if name in self.varied}
+        return wording.settings(telling or rest)
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        metrics = {
+            name: {**found.document(), "half_width": self.half_width(name)}
+            for name, found in self.summaries.items()
+        }
+        return {
+            "id": self.id,
+            "settings": dict(self.settings),
+            "n": len(self.points),
+            "failed": len(self.failed),
+            "metrics": metrics,
+        }
+
+
+def made(measured: Measured) -> tuple[Group, ...]:
+    """Return the groups of a campaign, those of a series beside each other."""
+    by_id: dict[str, list[Point]] = defaultdict(list)
+    for point in measured.points:
+        by_id[point.id].append(point)
+    # Repetitions of a point have the same settings; an edited one is a point of its own.
+    apart = {
+        (name, key(point.settings)): [p for p in points if p.settings == point.settings]
+        for name, points in by_id.items()
+        for point in points
+    }
+    factors = list(measured.campaign.factors)
+    varied = [name for name, values in measured.campaign.factors.items() if len(values) > 1]
+    found = [
+        Group(
+            name,
+            _ordered(points[0].settings, factors),
+            tuple(varied),
+            tuple(p for p in points if p.status == "ok"),
+            tuple(p for p in points if p.status == "failed"),
+        )
+        for (name, _), points in apart.items()
+    ]
+    return tuple(sorted(found, key=_order))
+
+
+def _ordered(settings: Mapping[str, Value], factors: Sequence[str]) -> dict[str, Value]:
+    named = [name for name in factors if name in settings]
+    return {name: settings[name] for name in [*named, *(s for s in settings if s not in named)]}
+
+
+def _order(group: Group) -> list[tuple[str, tuple[int, float, str]]]:
+    # Series stay together, small ones before large ones.
+    rest = group.others(*wording.SCALES)
+    scale = {name: group.settings[name] for name in wording.SCALES if name in group.settings}
+    return [(name, wording.order(value)) for name, value in {**rest, **scale}.items()]
+
+
+def key(settings: Mapping[str, Any]) -> Key:
+    """Return what is the same for settings that are the same."""
+    return frozenset((name, str(value)) for name, value in settings.items())
+
+
+def size(group: Group, scale: str) -> int:
+    """Return how many nodes, or ranks, it ran on; 0 where that is no number."""
+    value = group.settings.get(scale)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return 0
+    return value if 0 < value <= _MOST_NODES else 0
+
+
+def ratio(one: Group, other: Group, metric: str) -> Ratio:
+    """Return the ratio of two means; of one to itself, there is no doubt."""
+    value = (one.mean(metric) or 0.0) / (other.mean(metric) or 1.0)
+    if one.points == other.points:
+        return Ratio(1.0, 1.0, 1.0) if len(one.values(metric)) > 1 else Ratio(1.0)
+    try:
+        found = intervals.ratio(one.values(metric), other.values(metric))
+    except OverflowError:  # figures that nobody has measured
+        return Ratio(value)
+    return Ratio(value, *found[1:]) if found and math.isfinite(found[2]) else Ratio(value)

@@ -1,0 +1,222 @@
+"""A campaign's folder: what was asked for, and each repetition of a point that has ended."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeGuard
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+
+from gpubed import nearest, reading
+from gpubed.errors import UsageError
+from gpubed.paths import ClusterPaths
+from gpubed.reading import Unreadable
+from gpubed.units import Moment
+
+Value = bool | int | float | str | None
+_LARGEST = 1e30  # beyond, or below 1 / it, sums and ratios are no numbers any more
+_Finite = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+
+
+class _Model(BaseModel):
+    # What a newer gpubed adds is of no concern.
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class Git(_Model):
+    """The commit of the project that measured."""
+
+    commit: str
+    clean: bool
+
+
+class Node(_Model):
+    """A node of the cluster, as it was."""
+
+    name: str
+    hardware: str | None = None
+    slots: int | None = None
+    gpus: int | None = None
+
+
+class Link(_Model):
+    """A direction of a link, in bit/s."""
+
+    src: str
+    dst: str
+    declared_bps: _Finite | None = None
+    measured_bps: _Finite | None = None
+
+
+class Campaign(_Model):
+    """`campaign.json`."""
+
+    contract: Literal["gpubed/campaign/1"] = Field(alias="schema")
+    name: str
+    job: str
+    digest: str = ""
+    seed: int | None = None
+    repeat: int = 1
+    factors: dict[str, list[Value]] = {}
+    campaign: dict[str, JsonValue] = {}
+    cluster: str = ""
+    uuid: str | None = None
+    backend: str = ""
+    recipe: str | None = None
+    gpubed: str = ""
+    git: Git | None = None
+    nodes: tuple[Node, ...] = ()
+    links: tuple[Link, ...] = ()
+    simulated: bool = False
+    command: str = ""
+    started: Moment
+
+
+class Point(_Model):
+    """One repetition of a point that has ended."""
+
+    contract: Literal["gpubed/point/1"] = Field(alias="schema")
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+    repetition: Annotated[int, Field(ge=0)]
+    status: Literal["ok", "failed"]
+    reason: str = ""
+    settings: dict[str, Value]
+    run_id: str | None = None
+    run_dir: str | None = None
+    started: str | None = None
+    seconds: _Finite | None = None
+    metrics: dict[str, JsonValue] = {}
+
+    @cached_property
+    def figures(self) -> dict[str, float]:
+        """The metrics that are finite numbers."""
+        return {k: v for k, v in self.metrics.items() if is_number(v)}
+
+
+class Rank(_Model):
+    """What one rank did, on average per step."""
+
+    rank: int | None = None
+    host: str = ""
+    compute_s: Annotated[float, Field(ge=1 / _LARGEST, le=_LARGEST)]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A file that could not be used."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that a campaign has left behind.
+
+    Attributes:
+        document: `campaign.json` as it is, with what this version does not know.
+        points: By id and repetition.
+    """
+
+    folder: Path
+    campaign: Campaign
+    document: dict[str, Any]
+    points: tuple[Point, ...]
+    broken: tuple[Broken, ...]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether GPUs were simulated in any of it."""
+        return self.campaign.simulated or any(p.metrics.get("simulated") for p in self.points)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Say whether a value can be computed with: finite, and so that a sum is."""
+    finite = isinstance(value, int | float) and abs(value) < _LARGEST
+    return finite and not isinstance(value, bool)
+
+
+def names(cluster: ClusterPaths) -> list[str]:
+    """Return the campaigns that were started on a cluster."""
+    return sorted(path.parent.name for path in cluster.campaigns.glob("*/campaign.json"))
+
+
+def chosen(cluster: ClusterPaths, name: str | None) -> str:
+    """Return the campaign that is meant: by its name, or its file; else the newest.
+
+    Raises:
+        UsageError: There is no such one.
+        Unreadable: Which one is the newest cannot be told.
+    """
+    known = names(cluster)
+    if not known:
+        raise UsageError(
+            f"nothing was measured on {cluster.name} yet", f"gpubed bench {cluster.name} smoke"
+        )
+    if name is None:
+        return max(known, key=lambda one: _campaign(cluster.campaigns / one)[0].started)
+    wanted = Path(name).stem if name.endswith((".yml", ".yaml")) else Path(name).name
+    if wanted not in known:
+        raise UsageError(
+            f"there is no campaign {name!r} in {cluster.campaigns}",
+            nearest.suggestion(wanted, known),
+        )
+    return wanted
+
+
+def load(cluster: ClusterPaths, name: str) -> Measured:
+    """Read a campaign; points that cannot be used are left out, and named.
+
+    Raises:
+        Unreadable: What was asked for is not known.
+    """
+    folder = cluster.campaigns / name
+    campaign, document = _campaign(folder)
+    points: list[Point] = []
+    broken: list[Broken] = []
+    for path in sorted((folder / "points").glob("*.json")):
+        try:
+            points.append(_point(path))
+        except Unreadable as error:
+            broken.append(Broken(_shown(path.name), error.message.removeprefix(f"{path} ")))
+    points.sort(key=lambda point: (point.id, point.repetition))
+    return Measured(folder, campaign, document, tuple(points), tuple(broken))
+
+
+def ranks(point: Point) -> list[Rank]:
+    """Return what each rank did; empty where the job does not tell, or not so that it fits."""
+    try:
+        return TypeAdapter(list[Rank]).validate_python(point.metrics.get("ranks", []))
+    except ValueError:
+        return []
+
+
+def _campaign(folder: Path) -> tuple[Campaign, dict[str, Any]]:
+    path = folder / "campaign.json"
+    read = reading.file(path, f"put back {path} from a copy, or name another campaign")
+    return read.json(Campaign), _plain(read.json(dict[str, JsonValue]))
+
+
+def _plain(value: Any) -> Any:
+    """Return data as JSON can hold it, which has no NaN and no infinity."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _shown(name: str) -> str:
+    """Return a file's name as it can be printed, whatever bytes it has."""
+    return "".join(c if c.isprintable() else "?" for c in name)
+
+
+def _point(path: Path) -> Point:
+    read = reading.file(path)
+    point = read.json(Point)
+    if path.name != f"{point.id}.{point.repetition}.json":
+        raise read.refusal(f"it is about {point.id}.{point.repetition}, which its name is not")
+    return point

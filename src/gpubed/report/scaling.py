@@ -1,0 +1,163 @@
+"""How throughput grows with the number of nodes, and what else changes it.
+
+Groups that differ in nothing but the number of nodes are a *series*.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from gpubed.report import wording
+from gpubed.report.groups import LEAST, Group, Key, Ratio, key, ratio, size
+from gpubed.report.read import Value
+
+_PLAIN = ("ddp", "fp32", "none", "host")  # values that others are compared with
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A group of a series, against the smallest of it.
+
+    Attributes:
+        size: Nodes, or ranks.
+        ideal: The throughput if it grew with the size from the baseline on.
+        efficiency: T(N) / (N · T(1)).
+    """
+
+    group: Group
+    size: int
+    ideal: float
+    efficiency: Ratio
+
+
+@dataclass(frozen=True)
+class Series:
+    """Groups that differ in their size only.
+
+    Attributes:
+        label: What tells it from the others.
+        baseline: Their smallest; one node of another link rate where there is none of theirs,
+            as a node by itself uses no link.
+        borrowed: Whether it has another link rate.
+    """
+
+    settings: Mapping[str, Value]
+    label: str
+    baseline: Group
+    baseline_size: int
+    borrowed: bool
+    points: tuple[Scaled, ...]
+
+    def document(self) -> list[dict[str, Any]]:
+        """Return its points for JSON."""
+        baseline = {
+            "id": self.baseline.id,
+            "size": self.baseline_size,
+            "other_rate": self.borrowed,
+        }
+        return [
+            {
+                "id": one.group.id,
+                "series": dict(self.settings),
+                "size": one.size,
+                **asdict(one.efficiency),
+                "ideal": one.ideal,
+                "baseline": baseline,
+            }
+            for one in self.points
+        ]
+
+    @property
+    def largest(self) -> Scaled:
+        """The point with the most nodes."""
+        return self.points[-1]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One value of a factor against another, all else equal.
+
+    Attributes:
+        ratio: The throughput with `value` over that with `against`.
+    """
+
+    factor: str
+    value: Value
+    against: Value
+    group: Group
+    ratio: Ratio
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "factor": self.factor,
+            "value": self.value,
+            "against": self.against,
+            "settings": self.group.others(self.factor),
+            "ratio": asdict(self.ratio),
+        }
+
+
+def series(groups: Iterable[Group], metric: str, scale: str) -> Iterator[Series]:
+    """Return the series of a campaign.
+
+    Args:
+        metric: The throughput.
+        scale: The setting that is the size: `nodes` or `ranks`.
+    """
+    usable = [g for g in groups if (g.mean(metric) or 0) > LEAST and size(g, scale)]
+    for members in _alike(usable, scale):
+        members.sort(key=lambda group: size(group, scale))
+        own = members[0]
+        lent = None if size(own, scale) == 1 else _alone(usable, own, scale)
+        yield _against(lent or own, members, metric, scale, borrowed=lent is not None)
+
+
+def _alike(groups: Iterable[Group], *but: str) -> list[list[Group]]:
+    """Put groups together that differ in those settings only."""
+    found: dict[Key, list[Group]] = defaultdict(list)
+    for group in groups:
+        found[key(group.others(*but))].append(group)
+    return list(found.values())
+
+
+def _alone(groups: Iterable[Group], like: Group, scale: str) -> Group | None:
+    """Return what one node alone does, whatever the rate of the link that it does not use."""
+    wanted = key(like.others(scale, "rate"))
+    found = [g for g in groups if size(g, scale) == 1 and key(g.others(scale, "rate")) == wanted]
+    if not found or "rate" not in like.settings:
+        return None
+    return replace(found[0], points=tuple(point for group in found for point in group.points))
+
+
+def _against(
+    baseline: Group, members: Sequence[Group], metric: str, scale: str, *, borrowed: bool
+) -> Series:
+    start, base = baseline.mean(metric) or 0.0, size(baseline, scale)
+    sizes = [(group, size(group, scale)) for group in members]
+    points = [
+        Scaled(group, n, start * n / base, ratio(group, baseline, metric).scaled(base / n))
+        for group, n in sizes
+    ]
+    label = members[0].named(scale)
+    return Series(members[0].others(scale), label, baseline, base, borrowed, tuple(points))
+
+
+def comparisons(groups: Iterable[Group], factor: str, metric: str) -> Iterator[Comparison]:
+    """Compare the throughput of the values of a factor, all else equal."""
+    usable = [g for g in groups if factor in g.settings and (g.mean(metric) or 0) > LEAST]
+    for members in _alike(usable, factor):
+        yield from _compared(factor, members, metric)
+
+
+def _compared(factor: str, members: Sequence[Group], metric: str) -> Iterator[Comparison]:
+    ordered = sorted(members, key=lambda group: wording.order(group.settings[factor]))
+    # What is on or faster is against what is off or slower, and words against the plain one.
+    base = next((g for g in ordered if g.settings[factor] in _PLAIN), ordered[0])
+    for group in ordered:
+        if group is not base:
+            value, against = group.settings[factor], base.settings[factor]
+            yield Comparison(factor, value, against, group, ratio(group, base, metric))

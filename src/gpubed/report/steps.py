@@ -1,0 +1,217 @@
+"""Where the time of a step goes, who is slow, and what that costs."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpubed import intervals
+from gpubed.report import read, wording
+from gpubed.report.groups import Group, Ratio
+from gpubed.report.read import Campaign, Rank
+from gpubed.report.scaling import Scaled, Series
+
+_GOODPUT = 0.94  # of an Ethernet link's rate, what TCP brings across
+_SLOW = 1.1  # times the others' median: what is called a straggler
+_FEW = 0.05  # of a step: a loss that is not worth a sentence
+_SPLIT = ("compute_s", "exposed_communication_s", "data_s")
+_Place = tuple[str, int]  # a host, and which of its ranks
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where the time of a step goes, in seconds; `other` is what the parts leave of it."""
+
+    group: Group
+    seconds: float
+    parts: dict[str, float]
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {"id": self.group.id, "seconds": self.seconds, "parts": self.parts}
+
+    def shares(self) -> dict[str, float]:
+        """Return the parts of a step, of 1."""
+        whole = sum(self.parts.values())
+        return {name: part / whole for name, part in self.parts.items()}
+
+
+@dataclass(frozen=True)
+class Straggling:
+    """How much longer than the others the slowest rank of a point computes.
+
+    It is one rank through all repetitions: the slowest of each would be slow by definition.
+
+    Attributes:
+        ratio: Its compute time over the median of the other ranks', mean of the repetitions.
+        waiting_s: By how much it is more, in seconds per step.
+        host: Where it was.
+    """
+
+    group: Group
+    ratio: Ratio
+    waiting_s: float
+    host: str
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        found = asdict(self.ratio)
+        return {"id": self.group.id, **found, "waiting_s": self.waiting_s, "host": self.host}
+
+    @property
+    def slow(self) -> bool:
+        """Whether it is more than noise, which nobody knows of a single run."""
+        return self.ratio.value > _SLOW and self.ratio.low is not None and self.ratio.low > 1
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What costs the most where a series is largest.
+
+    Attributes:
+        kind: link, compute, data, stragglers, other; none where nothing does.
+        seconds: What it costs per step, beyond what one node needs.
+        share: The same, of a step.
+        least_s: What the link's rate alone costs, by the gradients' size; None if unknown.
+    """
+
+    series: Series
+    kind: str
+    seconds: float
+    share: float
+    step: Step
+    least_s: float | None
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "series": dict(self.series.settings),
+            "size": self.size,
+            "limit": self.kind,
+            "seconds": self.seconds,
+            "share": self.share,
+            "least_s": self.least_s,
+        }
+
+    @property
+    def size(self) -> int:
+        """Of the series' largest point."""
+        return self.series.largest.size
+
+
+def split(group: Group) -> Step | None:
+    """Return where the time of its steps goes; None where the job does not tell."""
+    parts = {name: mean for name in _SPLIT if (mean := group.mean(name)) is not None and mean >= 0}
+    known = sum(parts.values())
+    if "compute_s" not in parts or not known > 0:
+        return None
+    whole = max(group.mean("step_s") or 0.0, known)
+    return Step(group, whole, {**parts, "other": whole - known})
+
+
+def straggling(group: Group) -> Straggling | None:
+    """Return how slow the slowest rank is; None where there are not several that tell."""
+    times: dict[_Place, list[tuple[float, float]]] = defaultdict(list)
+    for point in group.points:
+        for place, compared in _compared(read.ranks(point)):
+            times[place].append(compared)
+    found = [_slowness(group, host, compared) for (host, _), compared in times.items()]
+    # One that is known to be slow goes before what looked so once.
+    return max(found, key=lambda one: (one.slow, one.ratio.value), default=None)
+
+
+def _compared(ranks: Sequence[Rank]) -> Iterator[tuple[_Place, tuple[float, float]]]:
+    """Yield where each of several ranks was, its compute time and the median of the others'."""
+    on_host = Counter[str]()
+    ordered = sorted(rank.compute_s for rank in ranks)
+    for rank in ranks if len(ranks) > 1 else ():
+        others = _median_without(ordered, rank.compute_s)
+        # By its place on the host: the same host may have other ranks in another repetition.
+        yield (rank.host, on_host[rank.host]), (rank.compute_s, others)
+        on_host[rank.host] += 1
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """Return the median of sorted values but one, without sorting the others again."""
+    out, rest = bisect_left(ordered, value), len(ordered) - 1
+    low, high = (ordered[at + (at >= out)] for at in ((rest - 1) // 2, rest // 2))
+    return (low + high) / 2
+
+
+def _slowness(group: Group, host: str, compared: Sequence[tuple[float, float]]) -> Straggling:
+    ratios = [own / others for own, others in compared]
+    mean, width = statistics.fmean(ratios), intervals.half_width(ratios)
+    ratio = Ratio(mean) if width is None else Ratio(mean, mean - width, mean + width)
+    waiting_s = statistics.fmean(own - others for own, others in compared)
+    return Straggling(group, ratio, waiting_s, host)
+
+
+def limited(
+    series: Series, stragglers: Iterable[Straggling], least_s: float | None
+) -> Limit | None:
+    """Say which part of a step grew the most from one node to the largest number of them.
+
+    Returns:
+        None where there is one node only, or where the job does not tell.
+    """
+    largest = series.largest
+    step = split(largest.group)
+    if step is None or largest.size == 1:
+        return None
+    waits = [one.waiting_s for one in stragglers if one.group is largest.group and one.slow]
+    costs = _costs(series, step, waits[0] if waits else 0.0)
+    kind = max(costs, key=lambda name: costs[name])
+    seconds = costs[kind]
+    if seconds < _FEW * step.seconds:
+        kind = "none"
+    return Limit(series, kind, seconds, seconds / step.seconds, step, least_s)
+
+
+def _costs(series: Series, step: Step, waiting_s: float) -> dict[str, float]:
+    """Return what each cause adds to a step of one node; without that, all but compute is added."""
+    alone = split(series.baseline) if series.baseline_size == 1 else None
+    before = alone.parts if alone else {"compute_s": step.parts["compute_s"]}
+    added = {name: part - before.get(name, 0.0) for name, part in step.parts.items()}
+    communication = added.get("exposed_communication_s", 0.0)
+    waited = max(0.0, min(waiting_s, communication))  # the others wait within the allreduce
+    return {
+        "link": communication - waited,
+        "stragglers": waited,
+        "data": added.get("data_s", 0.0),
+        "compute": added["compute_s"],
+        "other": added["other"],
+    }
+
+
+def least(campaign: Campaign, largest: Scaled) -> float | None:
+    """Return what the link needs for a step, by its rate; None if that is not known.
+
+    Returns:
+        Seconds per step.
+    """
+    sent = _sent_bytes(largest)
+    declared = [one.declared_bps for one in campaign.links if one.declared_bps]
+    rate = wording.rate(largest.group.settings.get("rate")) or min(declared, default=None)
+    if not sent or not rate or "nodes" not in largest.group.settings:
+        return None
+    return sent * 8 / (rate * _GOODPUT)
+
+
+def _sent_bytes(largest: Scaled) -> float | None:
+    """Return what each node must send for a step, at least; None if that is not known.
+
+    An allreduce of S bytes moves 2(N-1)/N · S in and out of each of N nodes, however it is done
+    (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). A job that averages
+    in another way says what a rank sends, which has the same (N-1)/N, of ranks.
+    """
+    nodes, group = largest.size, largest.group
+    sent, world = group.mean("sent_bytes_per_step"), group.mean("world_size") or nodes
+    if sent is None or world <= 1:
+        gradients = group.mean("gradient_bytes")
+        return None if gradients is None else 2 * (nodes - 1) / nodes * gradients
+    # Ranks of a node can add up what they have before one of them sends it.
+    return sent * world / (world - 1) * (nodes - 1) / nodes

@@ -1,0 +1,283 @@
+"""The tables of a report, and `points.csv`."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from gpubed import figures
+from gpubed.report import findings, wording
+from gpubed.report.analysis import Analysis
+from gpubed.report.groups import Group
+from gpubed.report.read import Measured, Value
+
+_USUAL = (
+    "step_s",
+    "compute_s",
+    "exposed_communication_s",
+    "data_s",
+    "val_accuracy",
+    "test_accuracy",
+    "loss",
+)
+_METRICS = 9  # columns that a page can show; report.json has all
+_SIMULATED = "simulated"
+_LARGE, _VAST = 1e4, 1e15  # between them digits are grouped, beyond they are a power
+_MEASURED = 4  # tables, of which the first ones have figures of GPUs
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def made(analysis: Analysis) -> list[Table]:
+    """Return the tables that have rows."""
+    found = [
+        _results(analysis),
+        _scaling(analysis),
+        _limits(analysis),
+        _ratios(analysis),
+        _failed(analysis),
+        _missing(analysis),
+        _broken(analysis.measured),
+        _nodes(analysis.measured),
+        _links(analysis.measured),
+    ]
+    mark = " (simulated GPUs)" if analysis.measured.simulated else ""
+    return [
+        replace(table, title=table.title + mark) if number < _MEASURED else table
+        for number, table in enumerate(found)
+        if table.rows
+    ]
+
+
+def points_csv(measured: Measured) -> str:
+    """Return every repetition with its settings and metrics that are one value, in SI units."""
+    settings = list(dict.fromkeys(name for point in measured.points for name in point.settings))
+    metrics = list(
+        dict.fromkeys(
+            name
+            for point in measured.points
+            for name, value in point.metrics.items()
+            if not isinstance(value, list | dict)
+        )
+    )
+    metrics = [name for name in metrics if name != _SIMULATED]
+    fixed = ["id", "repetition", "status", "reason", "run_id", "started", "seconds"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_cell, [*fixed, _SIMULATED, *settings, *metrics]))
+    for point in measured.points:
+        row: list[object] = [getattr(point, name) for name in fixed]
+        row += [measured.simulated, *(point.settings.get(name) for name in settings)]
+        row += [point.metrics.get(name) for name in metrics]
+        writer.writerow(map(_cell, row))
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    """Return what a spreadsheet shows as it is: text that it would compute gets a quote."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value if not isinstance(value, list | dict) else ""
+
+
+def _results(analysis: Analysis) -> Table:
+    names = dict.fromkeys(name for group in analysis.groups for name in group.summaries)
+    same = {name: mean for name in names if (mean := _constant(analysis.groups, name)) is not None}
+    first = [analysis.metric] if analysis.metric else []
+    usual = [name for name in _USUAL if name in names]
+    telling = [n for n in dict.fromkeys([*usual, *names]) if n not in {*first, *same}]
+    metrics = [*first, *telling][:_METRICS]
+    factors = _factors(analysis.groups)
+    rows = [
+        [
+            *(_setting(name, group.settings.get(name)) for name in factors),
+            _counts(group),
+            *(_mean(group, name) for name in metrics),
+        ]
+        for group in analysis.groups
+    ]
+    note = "Means and half of their 95 % intervals (Student's t); n is the number of repetitions."
+    if analysis.single:
+        note += f" n = 1: {findings.NOT_REPEATED}."
+    if same:
+        listed = ", ".join(f"{_metric(name)}: {_plain(mean)}" for name, mean in same.items())
+        note += f" The same at all points: {listed}."
+    if len(first) + len(telling) > len(metrics):
+        note += f" {len(first) + len(telling) - len(metrics)} more metrics are in report.json."
+    headings = [*map(_heading, factors), "n", *map(_metric, metrics)]
+    return Table("Results", headings, rows, note)
+
+
+def _scaling(analysis: Analysis) -> Table:
+    throughput = analysis.throughput or ""
+    rows = [
+        [
+            series.label,
+            str(one.size),
+            wording.figure(one.group.mean(throughput), throughput),
+            wording.figure(one.ideal, throughput),
+            findings.bounds(one.efficiency, percent=True),
+            f"{series.baseline_size}{', at another link rate' if series.borrowed else ''}",
+        ]
+        for series in analysis.series
+        for one in series.points
+        if one.size > series.baseline_size
+    ]
+    columns = ("series", analysis.scale or "", "throughput", "if linear", "efficiency", "against")
+    note = (
+        "E(N) = T(N) / (N · T(1)), its interval by Welch's t on logarithms. "
+        "One node uses no link, so its figure serves every link rate."
+    )
+    return Table("Scaling", columns, rows, note)
+
+
+def _limits(analysis: Analysis) -> Table:
+    rows = [
+        [
+            one.series.label,
+            str(one.size),
+            findings.LIMITS[one.kind],
+            figures.written(one.seconds, "s"),
+            wording.percent(one.share),
+            "" if one.least_s is None else figures.written(one.least_s, "s"),
+        ]
+        for one in analysis.limits
+    ]
+    columns = ("series", analysis.scale or "", "limit", "costs per step", "of it", "link alone")
+    note = (
+        "What grew the most from one node on. The link alone: what a node must send for a step, "
+        "such as 2(N-1)/N of the gradients, at 94 % of its rate."
+    )
+    return Table("What limits", columns, rows, note)
+
+
+def _ratios(analysis: Analysis) -> Table:
+    rows = [
+        [
+            wording.setting(one.factor, one.value),
+            wording.setting(one.factor, one.against),
+            one.group.named(one.factor),
+            findings.bounds(one.ratio),
+            _told(one.ratio.tells(), one.ratio.low is None),
+        ]
+        for one in analysis.comparisons
+    ]
+    note = "Each interval is of its own comparison: of twenty without a difference, one tells one."
+    title = f"Ratios of {wording.metric(analysis.throughput or '')}"
+    return Table(title, ("", "over", "with", "ratio", "differs"), rows, note)
+
+
+def _told(tells: bool, alone: bool) -> str:
+    if alone:
+        return "not known"
+    return "yes" if tells else "not shown"
+
+
+def _failed(analysis: Analysis) -> Table:
+    command = analysis.measured.campaign.command
+    rows = [
+        [
+            wording.settings(p.settings),
+            str(p.repetition),
+            p.reason or "no reason given",
+            p.run_dir or "",
+        ]
+        for p in analysis.failed
+    ]
+    again = f"To repeat them: {command} --again-failed" if command else ""
+    return Table("What failed", ("point", "repetition", "reason", "run"), rows, again)
+
+
+def _missing(analysis: Analysis) -> Table:
+    rows = [[one] for one in analysis.missing]
+    return Table("What had not ended yet", ("point",), rows, "The same command goes on with them.")
+
+
+def _broken(measured: Measured) -> Table:
+    rows = [[one.file, one.reason] for one in measured.broken]
+    return Table("Files that are in no figure", ("file", "why"), rows)
+
+
+def _nodes(measured: Measured) -> Table:
+    rows = [
+        [node.name, node.hardware or "not known", _number(node.slots), _gpus(node.gpus, measured)]
+        for node in measured.campaign.nodes
+    ]
+    return Table("Nodes", ("node", "hardware", "ranks", "GPUs"), rows)
+
+
+def _gpus(count: int | None, measured: Measured) -> str:
+    return f"{_number(count)} (simulated)" if count and measured.simulated else _number(count)
+
+
+def _links(measured: Measured) -> Table:
+    rows = [
+        [one.src, one.dst, _rate(one.declared_bps), _rate(one.measured_bps)]
+        for one in measured.campaign.links
+    ]
+    note = "As the last verification before the campaign measured them."
+    return Table(
+        "Links of the experiment network", ("from", "to", "declared", "measured"), rows, note
+    )
+
+
+def _rate(bps: float | None) -> str:
+    return "" if bps is None else figures.written(bps, "bit/s")
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _factors(groups: Iterable[Group]) -> list[str]:
+    return list(dict.fromkeys(name for group in groups for name in group.settings))
+
+
+def _heading(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _setting(name: str, value: Value) -> str:
+    return wording.setting(name, value) if name == "rate" else str(value)
+
+
+def _counts(group: Group) -> str:
+    failed = f", {len(group.failed)} failed" if group.failed else ""
+    return f"{len(group.points)}{failed}"
+
+
+def _mean(group: Group, metric: str) -> str:
+    """Write a mean and half of its interval in the unit of the heading."""
+    mean, width = group.mean(metric), group.half_width(metric)
+    if mean is None:
+        return ""
+    return f"{_plain(mean)} ± {width:.2g}" if width else _plain(mean)
+
+
+def _constant(groups: Sequence[Group], metric: str) -> float | None:
+    """Return what a metric is at all points; None where it is not the same."""
+    found = {value for group in groups for value in group.values(metric)}
+    everywhere = all(group.values(metric) for group in groups if group.points)
+    return found.pop() if len(found) == 1 and len(groups) > 1 and everywhere else None
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if _LARGE <= abs(value) < _VAST else f"{value:.4g}"
+
+
+def _metric(name: str) -> str:
+    unit = wording.unit(name)
+    return f"{wording.metric(name)}, {unit}" if unit else wording.metric(name)

@@ -1,0 +1,92 @@
+"""How settings, figures and intervals are written in a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gpubed import figures, units
+from gpubed.report.read import Value
+
+ALL = "all points"
+SCALES = ("nodes", "ranks")
+_NAMES = {"batch_size": "batch"}
+_ENDINGS = (("_per_s", "/s"), ("_bps", "bit/s"), ("_bytes", "B"), ("_percent", "%"), ("_s", "s"))
+_SPREAD, _EACH = "_sd", "_per_rank"
+_LARGEST_RATE = 1e15
+
+
+def unit(metric: str) -> str:
+    """Return a metric's unit by its name, as job files name them."""
+    name = metric.replace("_sd_", "_").removesuffix(_SPREAD).removesuffix(_EACH)
+    for ending, found in _ENDINGS:
+        if name.endswith(ending):
+            return name.removesuffix(ending) + found if found == "/s" else found
+    return ""
+
+
+def rate(value: Value) -> float | None:
+    """Return a rate in bit/s: `100M`, `1 Gbit/s`; None for what is none."""
+    for text in (value, f"{value}bit/s"):
+        try:
+            found = units.parse_rate(text)
+        except ValueError:
+            continue
+        return float(found) if 0 < found < _LARGEST_RATE else None
+    return None
+
+
+def setting(name: str, value: Value) -> str:
+    """Write a setting as it is said: `batch 32`, `1 Gbit/s`, `resnet18`."""
+    if name == "rate" and (bps := rate(value)):
+        return units.format_rate(bps)
+    if name in SCALES:
+        return f"{value} {name if value != 1 else name.removesuffix('s')}"
+    if isinstance(value, str):
+        return value
+    return f"{_NAMES.get(name, name.replace('_', ' '))} {_plain(value)}"
+
+
+def settings(values: Mapping[str, Value], without: Iterable[str] = ()) -> str:
+    """Write settings in their order; `ALL` where there are none."""
+    left = [setting(k, v) for k, v in values.items() if k not in set(without)]
+    return ", ".join(left) or ALL
+
+
+def metric(name: str) -> str:
+    """Write a metric's name as a heading, without its unit."""
+    if name.endswith("_per_s"):
+        return "throughput"
+    for ending, _ in _ENDINGS:
+        name = name.removesuffix(ending)
+    return name.replace("_", " ")
+
+
+def figure(value: float | None, metric: str) -> str:
+    """Write a metric's value with its unit."""
+    return "" if value is None else figures.written(value, unit(metric))
+
+
+def percent(share: float) -> str:
+    """Write a share: `83 %`."""
+    return f"{share * 100:.3g} %"
+
+
+def times(factor: float) -> str:
+    """Write a ratio: `2.93`."""
+    return f"{factor:.3g}"
+
+
+def order(value: Value) -> tuple[int, float, str]:
+    """Return a key which sorts rates and numbers by size, texts by letters."""
+    number = value if isinstance(value, int | float) else rate(value)
+    return (1, 0.0, str(value)) if number is None else (0, _bounded(number), str(value))
+
+
+def _bounded(number: float) -> float:
+    return float(max(min(number, 1e300), -1e300))
+
+
+def _plain(value: Value) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)

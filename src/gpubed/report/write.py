@@ -1,0 +1,100 @@
+"""The files of a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpubed import files, reading
+from gpubed.errors import UsageError, unwritable
+from gpubed.report import findings, page, pictures, tables
+from gpubed.report.analysis import Analysis
+from gpubed.report.read import Measured
+
+SCHEMA = "gpubed/report/1"
+PAGE, DATA, POINTS, FIGURES = "report.html", "report.json", "points.csv", "figures"
+
+
+class _Identity(BaseModel):
+    """Which campaign a report is about."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str
+    uuid: str | None = None
+    started: str
+
+
+class _Written(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    contract: Literal["gpubed/report/1"] = Field(alias="schema")
+    campaign: _Identity
+
+
+def document(analysis: Analysis) -> dict[str, Any]:
+    """Return all that a report says, for programs; `report.json` adds its schema."""
+    measured = analysis.measured
+    return {
+        "campaign": measured.document,
+        "findings": findings.told(analysis),
+        **analysis.document(),
+    }
+
+
+def write(analysis: Analysis, folder: Path) -> list[Path]:
+    """Write a report; one of the same campaign is replaced.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        UsageError: The folder holds other things by these names.
+        PrerequisiteMissing: It cannot be written.
+    """
+    _require_ours(folder, analysis.measured)
+    figures = pictures.drawn(analysis)
+    contents = {
+        PAGE: page.html(analysis, figures),
+        DATA: json.dumps({"schema": SCHEMA, **document(analysis)}, indent=2) + "\n",
+        POINTS: tables.points_csv(analysis.measured),
+        **{f"{FIGURES}/{figure.name}.svg": f"{figure.drawing()}\n" for figure in figures},
+    }
+    try:
+        return _put(folder, contents)
+    except OSError as error:
+        raise unwritable(error, folder) from None
+
+
+def _put(folder: Path, contents: Mapping[str, str]) -> list[Path]:
+    # The page comes last: where it is new, all else is.
+    for name in reversed(list(contents)):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, contents[name].encode("utf-8", errors="replace"))
+    return [folder / name for name in contents]
+
+
+def _require_ours(folder: Path, measured: Measured) -> None:
+    """Refuse to write over what is no report of this campaign.
+
+    Raises:
+        UsageError: It is none.
+    """
+    there = [name for name in (PAGE, DATA, POINTS, FIGURES) if (folder / name).exists()]
+    if not there:
+        return
+    try:
+        found = reading.file(folder / DATA).json(_Written).campaign
+    except reading.Unreadable:
+        found = None
+    if found != _Identity.model_validate(measured.document):
+        raise UsageError(
+            f"{folder} has {', '.join(there)}, which is no report of campaign "
+            f"{measured.campaign.name}",
+            "gpubed report CLUSTER --out FOLDER with a folder that is new",
+        )

@@ -1,0 +1,264 @@
+"""`run.json`: what a run was asked for, where it ran, with what, and what came of it.
+
+It is written before a run starts and again at its end; one that says `running` and is held by
+nobody was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpubed import files, reading, runlock
+from gpubed.errors import UsageError
+from gpubed.paths import ClusterPaths
+from gpubed.reading import Unreadable
+
+FILE, SUMS = "run.json", "SHA256SUMS"
+State = Literal["running", "ok", "failed", "interrupted"]
+_LARGEST = 4 * 2**20  # bytes
+_PART = 2**20
+
+
+class _Model(BaseModel):
+    # A later version may keep more.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Choice(_Model):
+    """Which part of the cluster was asked for; all of it where nothing is said."""
+
+    nodes: int | None = None
+    ranks: int | None = None
+    on: tuple[str, ...] = ()
+
+
+class Request(_Model):
+    """What a run was asked for: all that is needed to ask for the same again.
+
+    Attributes:
+        settings: Arguments that differ from the job's defaults, as they were written.
+        container: The image that ranks ran in, where another than the job's was asked for.
+        launcher: Where another than the job's was asked for.
+    """
+
+    job: str
+    settings: dict[str, str] = {}
+    choice: Choice = Choice()
+    container: str | None = None
+    launcher: str | None = None
+
+
+class Host(_Model):
+    """A node with ranks, and what the node said about its hardware."""
+
+    name: str
+    id: str
+    slots: int
+    gpus: int = 0
+    hardware: str | None = None
+
+
+class Commit(_Model):
+    """Where the project's git stood.
+
+    Attributes:
+        clean: Whether the tree was as committed.
+        changes: Checksum of what was changed on top; not of what is in files that git does not
+            know.
+    """
+
+    commit: str
+    clean: bool
+    changes: str = ""
+
+    def __str__(self) -> str:
+        top = "" if self.clean else f", with changes on top ({self.changes[:8]})"
+        return f"{self.commit[:12]}{top}"
+
+
+class Origin(_Model):
+    """What a run was made with: two runs of one origin are repetitions.
+
+    Attributes:
+        recipe_sha256: Of the recipe's lock: each package's version and hash.
+        spec_sha256: Of `cluster.yml`.
+        job_sha256: Of the job's folder.
+        rate_bps: What links of the experiment network were held to, in bit/s; None without one.
+        image: Id of the image that ranks ran in; empty without one.
+        rates_bps: Measured rate of each link, from the last verification, in bit/s, by `a>b`.
+    """
+
+    cluster: str
+    uuid: str
+    gpubed: str
+    recipe: str
+    recipe_sha256: str
+    spec_sha256: str
+    job_sha256: str
+    git: Commit | None = None
+    hosts: tuple[Host, ...] = ()
+    rate_bps: int | None = None
+    image: str = ""
+    rates_bps: dict[str, float] = {}
+
+
+class Record(_Model):
+    """One run.
+
+    Attributes:
+        command: What each rank ran.
+        values: Every argument with the value that it had.
+        set: The name that repetitions have in common; empty for a single run.
+        again: The run that it repeated.
+        seconds: How long it took; None while it runs, and where it was killed.
+    """
+
+    contract: Literal["gpubed/run-record/1"] = Field(default="gpubed/run-record/1", alias="schema")
+    run_id: str
+    request: Request
+    origin: Origin
+    command: tuple[str, ...]
+    values: dict[str, Any]
+    world_size: int
+    started: datetime
+    state: State = "running"
+    set: str = ""
+    again: str = ""
+    seconds: float | None = None
+    failures: tuple[str, ...] = ()
+    simulated: tuple[str, ...] = ()
+    metrics: dict[str, Any] = {}
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON, with the keys that `run --json` has."""
+        own = self.model_dump(mode="json", by_alias=True)
+        own.pop("schema")
+        return {**own, "job": self.request.job, "status": own.pop("state")}
+
+
+@contextmanager
+def kept(folder: Path, record: Record) -> Iterator[None]:
+    """Keep a record while its run lasts; one that is interrupted says so from then on."""
+    with runlock.locked(folder / "lock", "run"):
+        write(folder, record)
+        try:
+            yield
+        except BaseException as error:
+            state: State = "failed" if isinstance(error, Exception) else "interrupted"
+            reason = getattr(error, "message", str(error)) or type(error).__name__
+            write(folder, record.model_copy(update={"state": state, "failures": (reason,)}))
+            if state == "failed":
+                seal(folder)
+            raise
+
+
+def write(folder: Path, record: Record) -> None:
+    """Write a run's record into its folder on the controller."""
+    text = record.model_dump_json(by_alias=True, indent=2)
+    files.write(folder / FILE, text.encode())
+
+
+def read(folder: Path) -> Record:
+    """Read a run's record.
+
+    Raises:
+        Unreadable: There is none, as of a run of a former version, or it is damaged.
+    """
+    record = reading.file(folder / FILE, limit=_LARGEST).json(Record)
+    if record.state == "running" and runlock.holder(folder) is None:
+        return record.model_copy(update={"state": "interrupted"})
+    return record
+
+
+def every(cluster: ClusterPaths) -> tuple[list[Record], list[Unreadable]]:
+    """Return all runs of a cluster, oldest first, and why others cannot be told of."""
+    records, faults = [], list[Unreadable]()
+    for folder in sorted(cluster.runs.glob("*")):
+        if folder.is_dir() and not folder.is_symlink():
+            try:
+                records.append(read(folder))
+            except reading.Missing:
+                continue  # a former version's
+            except Unreadable as error:
+                faults.append(error)
+    return records, faults
+
+
+def find(cluster: ClusterPaths, name: str) -> Record:
+    """Return a run by its name, the beginning of one, or `last`.
+
+    Raises:
+        UsageError: No run is meant by it, or several are.
+        Unreadable: Its record is damaged.
+    """
+    names = sorted(path.name for path in cluster.runs.glob("*") if (path / FILE).is_file())
+    meant = names[-1:] if name == "last" else [one for one in names if one.startswith(name)]
+    meant = [name] if name in meant else meant
+    if len(meant) == 1:
+        return read(cluster.runs / meant[0])
+    several = f"{len(meant)} runs of {cluster.name} begin with {name!r}"
+    raise UsageError(
+        several if meant else f"cluster {cluster.name} has no run {name!r}",
+        f"gpubed runs {cluster.name}",
+    )
+
+
+def now() -> datetime:
+    """Return the time, in UTC."""
+    return datetime.now(UTC)
+
+
+def seal(folder: Path) -> None:
+    """Write the checksum of each file of a run, in the form of `sha256sum`."""
+    lines = (f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in _files(folder))
+    files.write(folder / SUMS, "".join(lines).encode())
+
+
+def unsealed(folder: Path) -> list[str]:
+    """Return the files of a run that are not as they were at its end, or are gone."""
+    try:
+        text = reading.file(folder / SUMS).text()
+    except Unreadable:
+        return [SUMS]
+    lines = (line.partition("  ") for line in text.splitlines())
+    sums = {name: digest for digest, _, name in lines}
+    there = {str(path.relative_to(folder)): path for path in _files(folder)}
+    changed = [name for name in sums if name not in there or _sha256(there[name]) != sums[name]]
+    return sorted([*changed, *(name for name in there if name not in sums)])
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    own = {folder / SUMS, folder / "lock"}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and path not in own:
+            yield path
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(_PART):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def sha256_of_folder(folder: Path) -> str:
+    """Return one checksum of all files of a folder, their names among it."""
+    lines = (
+        f"{_sha256(path)}  {path.relative_to(folder)}\n"
+        for path in _files(folder)
+        if "__pycache__" not in path.parts
+    )
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Return a file's checksum; empty where there is none."""
+    return _sha256(path) if path.is_file() else ""

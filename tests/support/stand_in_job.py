@@ -1,0 +1,72 @@
+"""STAND-IN for a job on a cluster: nothing is started; it writes figures and says what it got."""
+
+import json
+import os
+import sys
+import time
+
+from gpubed import cli, health, images, jobfile, jobs
+from gpubed.errors import GpubedError
+
+
+def run(cluster, plan, allocation, request, on_output=print, set_="", again=""):
+    """As `gpubed.jobs.run`; a file `behaviour.json` of the project says what goes wrong."""
+    path = cluster.project.root / "behaviour.json"
+    behaviour = json.loads(path.read_text()) if path.exists() else {}
+    name, settings = request.job, request.settings
+    nodes, batch = len(allocation.with_ranks), settings.get("batch", "32")
+    called = {
+        "settings": dict(settings),
+        "nodes": [node.name for node in allocation.with_ranks],
+        "ranks": sum(node.slots for node in allocation.nodes),
+        "rate_bps": allocation.experiment and allocation.experiment.rate_bps,
+        "container": request.container,
+        "kin": set_,
+    }
+    with (cluster.project.root / "calls").open("a") as calls:
+        calls.write(json.dumps(called) + "\n")
+    if behaviour.get("unreachable") == batch:
+        raise GpubedError("node-2 does not answer")
+    here = cluster.runs / jobs.name_run(name)
+    here.mkdir(parents=True)
+    time.sleep(behaviour.get("seconds", 0.002))
+    if behaviour.get("interrupted") == batch:
+        raise KeyboardInterrupt
+    on_output("progress: 1/2 epochs, 3 images/s")
+    speed = nodes * int(batch) * (1 + behaviour.get("spread", 0) * time.time_ns() % 97 / 1000)
+    metrics = {"images_per_s": speed, "loss": 0.5, "ranks": [{"rank": 0}]}
+    metrics = behaviour.get("metrics", metrics)
+    (here / "metrics.json").write_text(json.dumps(metrics))
+    result = jobs.JobResult(name, str(here), nodes, metrics, described=jobfile.load(name).metrics)
+    if behaviour.get("fails") == batch:
+        result.failures = ["the job ended with exit code 7"]
+    return result
+
+
+def install(replace):
+    """Put it in place of what needs a cluster; `replace(module, name, value)` does it."""
+    replace(jobs, "run", run)
+    replace(health, "usable", usable)
+    replace(images, "require", lambda *_: "an id")
+
+
+def usable(cluster, _plan, allocation):
+    """As `gpubed.health.usable`: a file `lost` of the project names a node that is not well."""
+    path = cluster.project.root / "lost"
+    lost = path.read_text().split() if path.exists() else []
+    kept = tuple(node for node in allocation.nodes if node.name not in lost)
+    left_out = [health.NodeHealth(node=name, problems=("lost",)) for name in lost]
+    return allocation.model_copy(update={"nodes": kept}), left_out
+
+
+def calls(root):
+    """Return what it was given, call by call."""
+    path = root / "calls"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+if __name__ == "__main__":
+    install(setattr)
+    os.environ.setdefault("COLUMNS", "200")
+    cli.main()
+    sys.exit()

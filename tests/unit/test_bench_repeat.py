@@ -1,0 +1,101 @@
+"""A report's campaign is run again, elsewhere (docs/how-to/report.md). Jobs are a STAND-IN."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.campaigns import repeat
+from gpubed.campaigns.repeat import Comparison
+from gpubed.errors import UsageError
+from support import stand_in_job
+from support.samples import granted_cluster
+
+PLAIN = """schema: gpubed/campaign-file/1
+job: digits
+factors: {nodes: [1, 2], batch: [16, 32]}
+settings: {epochs: 2}
+repeat: 3
+"""
+
+
+def call(*words):
+    return CliRunner().invoke(cli.build(), [*words], standalone_mode=False, catch_exceptions=False)
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """Two clusters, of which one has been measured and reported."""
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    stand_in_job.install(monkeypatch.setattr)
+    granted_cluster(tmp_path)
+    granted_cluster(tmp_path, "other")
+    (tmp_path / "behaviour.json").write_text(json.dumps({"spread": 0.1}))
+    (tmp_path / "mine.yml").write_text(PLAIN)
+    assert call("bench", "lab", str(tmp_path / "mine.yml")).return_value == 0
+    assert call("report", "lab").return_value == 0
+    return tmp_path
+
+
+@pytest.fixture
+def report(root):
+    return root / ".gpubed/lab/campaigns/mine/report/report.json"
+
+
+def test_a_report_is_all_that_is_needed_to_repeat_it(root, report):
+    (root / "mine.yml").unlink()
+    done = call("bench", "other", "--repeat", str(report), "--json")
+    told = json.loads(done.stdout)
+    assert len(told["points"]) == 12
+    assert {point["status"] for point in told["points"]} == {"ok"}
+    rows = {row["id"]: row for row in told["comparisons"]}
+    assert set(rows) == {f"nodes-{n}.batch-{b}" for n in (1, 2) for b in (16, 32)}
+    for row in rows.values():
+        assert row["low"] <= row["ratio"] <= row["high"]
+        assert row["ratio"] == pytest.approx(1, abs=0.2)
+    assert (root / ".gpubed/other/campaigns/mine-repeat/campaign.json").exists()
+
+
+def test_it_is_said_in_words_and_goes_on(root, report):
+    first = call("bench", "other", "--repeat", str(report))
+    assert "compared with lab, by images_per_s:" in first.stdout
+    before = len(stand_in_job.calls(root))
+    again = call("bench", "other", "--repeat", str(report))
+    assert "none is left" in again.stderr
+    assert len(stand_in_job.calls(root)) == before
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"schema": "gpubed/report/2"}'])
+def test_what_is_no_report_is_refused(root, report, text):
+    report.write_text(text)
+    with pytest.raises(UsageError.__mro__[1], match="cannot be read") as refused:
+        call("bench", "other", "--repeat", str(report))
+    assert refused.value.exit_code == 2
+
+
+def test_a_campaign_in_it_that_is_none_is_refused(root, report):
+    told = json.loads(report.read_text())
+    told["campaign"]["campaign"]["repeat"] = 0
+    report.write_text(json.dumps(told))
+    with pytest.raises(repeat.Unusable, match="its campaign: repeat"):
+        call("bench", "other", "--repeat", str(report))
+
+
+@pytest.mark.parametrize("words", [[], ["smoke", "--repeat", "report.json"]])
+def test_one_of_both_is_needed(root, words):
+    with pytest.raises(UsageError, match="needs a campaign, or a report"):
+        call("bench", "lab", *words)
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (Comparison("a", 1.0, 2.0, 2.0, 1.9, 2.1), "differs"),
+        (Comparison("a", 1.0, 1.0, 1.0, 0.9, 1.1), "within the noise"),
+        (Comparison("a", 1.0, 1.0, 1.0), "unknown: no repetition"),
+        (Comparison("a", None, 1.0), "not measured on both"),
+    ],
+)
+def test_verdicts(row, verdict):
+    assert row.verdict == verdict

@@ -1,0 +1,216 @@
+"""Campaign files and the points that they make."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from gpubed import jobfile
+from gpubed.campaigns import file, matrix, records
+from gpubed.errors import GpubedError, UsageError
+from gpubed.paths import Project
+from support.samples import sample_allocation, sample_plan
+
+HEAD = "schema: gpubed/campaign-file/1\njob: digits\n"
+PLAIN = HEAD + "factors:\n  nodes: [1, 2, 3]\n  batch: [16, 32]\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    """A function from the text of a campaign to it."""
+
+    def load(text, name="mine"):
+        path = tmp_path / f"{name}.yml"
+        path.write_text(text)
+        return file.load(str(path), Project(tmp_path))
+
+    return load
+
+
+@pytest.fixture
+def points(read):
+    """A function from the text of a campaign to its points."""
+
+    def expand(text):
+        source = read(text)
+        return matrix.expand(source, jobfile.load(source.campaign.job))
+
+    return expand
+
+
+def test_every_combination_is_a_point_with_a_name_of_its_settings(points):
+    found = points(PLAIN)
+    assert [point.id for point in found] == [
+        f"nodes-{nodes}.batch-{batch}" for nodes in (1, 2, 3) for batch in (16, 32)
+    ]
+    assert (found[0].nodes, found[0].arguments) == (1, {"batch": "16"})
+
+
+def test_fixed_settings_reach_every_point_and_no_name(points):
+    found = points(PLAIN + "settings: {epochs: 2}\n")
+    assert {point.arguments["epochs"] for point in found} == {"2"}
+    assert "epochs" not in found[0].id
+
+
+def test_what_is_excluded_is_no_point(points):
+    text = PLAIN.replace("batch: [16, 32]", "rate: [100M, 200 Mbit/s]")
+    found = points(text + "exclude:\n  - {nodes: 1, rate: 200M}\n  - {nodes: 3}\n")
+    assert [point.id for point in found] == [
+        "nodes-1.rate-100M",
+        "nodes-2.rate-100M",
+        "nodes-2.rate-200M",
+    ]
+    assert found[2].rate_bps == 200_000_000
+
+
+def test_values_that_no_file_can_have_in_its_name_stay_apart(points):
+    found = points(HEAD + "factors: {environment: ['a/b', a b, 'a:b']}\n")
+    names = {point.id for point in found}
+    assert len(names) == 3
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names)
+    assert [point.environment for point in found] == ["a/b", "a b", "a:b"]
+
+
+def test_a_name_is_never_too_long_for_a_file(points):
+    found = points(HEAD + f"factors: {{environment: [{'x' * 250}]}}\n")
+    assert len(found[0].id) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (PLAIN + "  bach: [1]\n", r"mine.yml:6: factors.bach: job digits has no argument 'bach'"),
+        (PLAIN + "  epochs: [2, many]\n", r"mine.yml:6: factors.epochs.1: 'many' is not a whole"),
+        (PLAIN + "  epochs: [0]\n", "is less than 1"),
+        (PLAIN.replace("[1, 2, 3]", "[1, 0]"), r"mine.yml:4: factors.nodes.1: 0 is not a number"),
+        (PLAIN.replace("[1, 2, 3]", "[true]"), "True is not a number of nodes"),
+        (PLAIN.replace("[1, 2, 3]", "[1, 1]"), "a value is there twice"),
+        (PLAIN + "settings: {epoch: 1}\n", r"mine.yml:6: settings.epoch: .*no argument"),
+        (PLAIN + "settings: {epochs: x}\n", "'x' is not a whole number"),
+        (PLAIN + "exclude: [{node: 1}]\n", r"mine.yml:6: exclude.0.node: it is no factor"),
+        (PLAIN + "exclude: [{nodes: 9}]\n", "9 is none of its values"),
+        (PLAIN + "exclude: [{batch: 16}, {batch: 32}]\n", "no point is left"),
+        (
+            HEAD + "factors: {environment: [a]}\nenvironments: {a: {launcher: slum}}\n",
+            r"mine.yml:4: environments.a.launcher: there is no launcher 'slum'",
+        ),
+        (PLAIN + "repeat: 3\nstop: {metric: speed, relative_width: 0.1}\n", "reports no 'speed'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(points, text, said):
+    with pytest.raises(UsageError, match=said):
+        points(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (HEAD, "factors: is missing"),
+        (HEAD + "factors: {}\n", "at least 1"),
+        (HEAD + "factors: {nodes: []}\n", "at least 1"),
+        (HEAD + "factors: {nodes: 3}\n", "must be a list"),
+        (HEAD + "factors: {rate: [fast]}\n", "must look like 200 Mbit/s"),
+        (HEAD + "factors: {nodes: [1], ranks: [1]}\n", "exclude each other"),
+        (PLAIN + "settings: {batch: 8}\n", "batch is a factor already"),
+        (PLAIN + "settings: {rate: 8M}\n", "give it a list of one value"),
+        (PLAIN + "stop: {metric: loss, relative_width: 0.1}\n", r"more than repeat \(1\)"),
+        (PLAIN + "environments: {docker: {container: x}}\n", "no value of the factor environment"),
+        (PLAIN + "settings: {learning_rate: .inf}\n", "line 6: settings.learning_rate: must be a"),
+        (PLAIN + "settings: {learning_rate: [1]}\n", "must be a number, a word"),
+        (PLAIN + f"  epochs: [0x{'f' * 5000}]\n", r"factors.epochs.0: must be a number"),
+        (PLAIN + "repeat: 0\n", "at least 1"),
+        (PLAIN + "again: 3\n", "unknown key"),
+        ("schema: gpubed/campaign-file/2\n", "another version"),
+        ("schema: [\n", "line"),
+    ],
+)
+def test_a_file_of_another_shape_is_refused_as_usage(read, text, said):
+    with pytest.raises(GpubedError, match=said) as refused:
+        read(text)
+    assert refused.value.exit_code == 2
+
+
+def test_a_matrix_without_end_is_refused_before_it_is_made(points):
+    many = ", ".join(map(str, range(1, 500)))
+    with pytest.raises(UsageError, match="more than 10000 points"):
+        points(HEAD + f"factors: {{nodes: [{many}], batch: [{many}], epochs: [{many}]}}\n")
+
+
+def test_a_campaign_is_found_by_path_by_name_and_among_those_that_ship(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "campaigns" / "own.yml"
+    own.parent.mkdir()
+    own.write_text(PLAIN)
+    project = Project(tmp_path)
+    assert {file.load(given, project).name for given in ("own", str(own), "own.yml")} == {"own"}
+    assert file.load("campaigns/smoke.yml", project).campaign.job == "imagenet"
+    with pytest.raises(UsageError, match="there is no campaign 'smok'") as refused:
+        file.load("smok", project)
+    assert refused.value.hint == "did you mean 'smoke'?"
+    with pytest.raises(UsageError, match="there is no campaign"):
+        file.load("elsewhere/smoke.yml", project)
+
+
+def test_the_campaigns_that_ship_can_be_read(tmp_path):
+    folder = Path(__file__).parents[2] / "campaigns"
+    found = {path.stem: file.load(str(path), Project(tmp_path)) for path in folder.glob("*.yml")}
+    assert {"smoke", "imagenet-scaling"} <= set(found)
+    listed = (folder / "README.md").read_text()
+    assert all(f"| `{name}` |" in listed for name in found)
+    smoke = found["smoke"].campaign
+    assert (smoke.repeat, smoke.factors["nodes"], smoke.factors["batch_size"]) == (
+        1,
+        (1, 2),
+        (32, 64),
+    )
+    scaling = found["imagenet-scaling"].campaign
+    assert (scaling.repeat, scaling.factors["nodes"]) == (3, tuple(range(1, 11)))
+    assert scaling.factors["batch_size"] == (32, 64, 96)
+
+
+def test_more_nodes_than_there_are_are_refused_with_the_line(read):
+    granted = sample_allocation(sample_plan())
+    source = read(PLAIN.replace("[1, 2, 3]", "[1, 4]"))
+    with pytest.raises(UsageError, match=r"mine.yml:4: factors.nodes.1: 4 are more than the 3"):
+        matrix.require_room(source, granted, granted)
+    two = granted.model_copy(update={"nodes": granted.nodes[:2]})
+    with pytest.raises(UsageError, match="3 are more than the 2 nodes"):
+        matrix.require_room(read(PLAIN), granted, two)
+    with pytest.raises(UsageError, match="4 are more than the 3 slots"):
+        matrix.require_room(read(HEAD + "factors: {ranks: [4]}\n"), granted, granted)
+
+
+def test_a_rate_needs_nodes_that_shape_their_links(read):
+    granted = sample_allocation(sample_plan())
+    source = read(HEAD + "factors: {rate: [100M, 200M]}\n")
+    matrix.require_room(source, granted, granted)
+    hosts = granted.model_copy(update={"backend": "static"})
+    with pytest.raises(UsageError, match="static holds its links to the declared 200M"):
+        matrix.require_room(source, hosts, hosts)
+    matrix.require_room(read(HEAD + "factors: {rate: [200M]}\n"), hosts, hosts)
+    bare = granted.model_copy(update={"experiment": None})
+    with pytest.raises(UsageError, match="no experiment network"):
+        matrix.require_room(source, bare, bare)
+
+
+def test_each_round_has_every_point_in_another_order_that_repeats_itself(points):
+    found = points(PLAIN)
+    orders = list(matrix.rounds(found, 20, seed=1))
+    rounds = [[point.id for r, point in orders if r == number] for number in range(20)]
+    assert all(sorted(one) == sorted(point.id for point in found) for one in rounds)
+    assert len({tuple(one) for one in rounds}) > 10
+    assert list(matrix.rounds(found, 20, seed=1)) == orders
+    assert list(matrix.rounds(found, 20, seed=2)) != orders
+    # More repetitions change nothing of those before.
+    assert list(matrix.rounds(found, 25, seed=1))[: len(orders)] == orders
+
+
+def test_the_digest_is_of_what_is_run_and_not_of_the_words(read, points):
+    def digest(text):
+        return records.digest(read(text), points(text))
+
+    assert digest(PLAIN) == digest(PLAIN + "description: other words\n# and a remark\n")
+    assert digest(PLAIN) == digest(PLAIN + "repeat: 1\n")
+    assert digest(PLAIN) != digest(PLAIN + "repeat: 2\n")
+    assert len(digest(PLAIN)) == len(hashlib.sha256().hexdigest())

@@ -1,0 +1,107 @@
+"""What is kept of a campaign: whole files, written once, and never lost."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from gpubed.campaigns.records import Folder, Record
+from gpubed.reading import Unreadable
+
+
+def record(**changes):
+    content = {
+        "id": "nodes-1",
+        "repetition": 0,
+        "status": "ok",
+        "settings": {"nodes": 1},
+        "run_id": "x-digits",
+        "run_dir": "/x-digits",
+        "started": "2026-01-01T00:00:00+00:00",
+        "seconds": 1.5,
+        "metrics": {"images_per_s": 3.0},
+    }
+    return Record.model_validate({"schema": "gpubed/point/1", **content, **changes})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    found = Folder(tmp_path / "mine")
+    found.begin(
+        {"schema": "gpubed/campaign/1", "digest": "d", "campaign": {}, "uuid": "u", "nodes": []}
+    )
+    return found
+
+
+def test_what_was_kept_is_found_again_under_the_pinned_name(folder):
+    folder.keep(record())
+    path = folder.path / "points" / "nodes-1.0.json"
+    assert json.loads(path.read_text()) == {
+        "schema": "gpubed/point/1",
+        "id": "nodes-1",
+        "repetition": 0,
+        "status": "ok",
+        "reason": "",
+        "settings": {"nodes": 1},
+        "run_id": "x-digits",
+        "run_dir": "/x-digits",
+        "started": "2026-01-01T00:00:00+00:00",
+        "seconds": 1.5,
+        "metrics": {"images_per_s": 3.0},
+    }
+    assert folder.ended() == {("nodes-1", 0): record()}
+
+
+def test_what_is_no_number_stays_json_that_everybody_reads(folder):
+    folder.keep(record(metrics={"loss": float("nan")}))
+    text = (folder.path / "points" / "nodes-1.0.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["metrics"] == {"loss": None}
+
+
+def test_a_draft_of_a_killed_run_is_no_point(folder):
+    (folder.path / "points" / ".nodes-1.0.json.77.88").write_text("{")
+    assert folder.ended() == {}
+
+
+def test_a_broken_point_is_named_with_what_repairs_it(folder):
+    path = folder.path / "points" / "nodes-1.0.json"
+    path.write_text("{")
+    with pytest.raises(Unreadable, match=r"nodes-1\.0\.json") as refused:
+        folder.ended()
+    assert "move" in refused.value.hint
+
+
+@pytest.mark.parametrize("changes", [{"id": "../../nodes-1"}, {"id": "nodes-2"}, {"repetition": 1}])
+def test_a_point_that_is_not_what_its_name_says_is_refused(folder, changes):
+    content = {**json.loads(record().model_dump_json(by_alias=True)), **changes}
+    (folder.path / "points" / "nodes-1.0.json").write_text(json.dumps(content))
+    with pytest.raises(Unreadable):
+        folder.ended()
+
+
+def test_what_is_repeated_stays_beside_the_points(folder):
+    failed = record(status="failed", reason="no word")
+    folder.keep(failed)
+    folder.repeat([failed])
+    assert folder.ended() == {}
+    folder.keep(failed)
+    folder.repeat([failed])
+    former = list((folder.path / "points" / "former").iterdir())
+    assert json.loads(former[0].read_text())["reason"] == "no word"
+
+
+def test_points_without_their_campaign_are_not_taken_for_a_new_one(folder):
+    folder.keep(record())
+    (folder.path / "campaign.json").unlink()
+    with pytest.raises(Unreadable) as refused:
+        folder.begun()
+    assert "--new" in refused.value.hint
+
+
+def test_a_folder_that_is_put_aside_keeps_all_that_it_has(folder):
+    folder.keep(record())
+    aside = folder.put_aside(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    assert aside.name == "mine.20260102-030405"
+    assert Folder(aside).ended()
+    assert folder.begun() is None
+    assert folder.put_aside(datetime.now(UTC)) is None

@@ -1,0 +1,406 @@
+"""`gpubed report`, as docs/how-to/report.md has it: files of a campaign, whatever is in them."""
+
+import csv
+import json
+import os
+import re
+import zlib
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.errors import PrerequisiteMissing, UsageError
+from gpubed.report import read
+from support import measurements
+from support.samples import granted_cluster
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+EVIL = "<script>alert(1)</script>\"'&]]>\x00\x1b"
+LOADS = {"src", "href", "srcset", "data", "action", "xlink:href", "poster", "background"}
+
+
+class Page(HTMLParser):
+    """A page's elements; fails for one that is not closed, or closed by another."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.text, self._open = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *one) for one in attrs]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *one) for one in attrs]
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag, f"</{tag}> at {self.getpos()}"
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def require_safe(text):
+    """Fail for a page that runs or loads anything, or that has an id twice; return its parts."""
+    page = Page(text)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", text)
+    assert "script" not in page.tags
+    assert not {"iframe", "object", "embed", "link", "img", "base"} & set(page.tags)
+    for _, name, value in page.attributes:
+        assert not name.startswith("on")
+        assert name not in LOADS, (name, value)
+    assert "@import" not in text
+    assert set(re.findall(r"url\(([^)]*)\)", text)) <= set(re.findall(r"url\((#[^)]*)\)", text))
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert {value for _, name, value in page.attributes if name == "fill" and "url" in value} <= {
+        f"url(#{one})" for one in ids
+    }
+    return page
+
+
+@pytest.fixture
+def paths(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    return granted_cluster(tmp_path)
+
+
+def call(*words):
+    return CliRunner().invoke(
+        cli.build(), ["report", "lab", *words], standalone_mode=False, catch_exceptions=False
+    )
+
+
+def test_a_report_is_a_page_figures_csv_and_json(paths):
+    folder = measurements.write(paths) / "report"
+    done = call()
+    assert done.return_value == 0
+    assert "The link limits it" in done.stdout
+    assert f"report: {folder / 'report.html'}" in done.stdout
+    figures = {path.stem for path in (folder / "figures").iterdir()}
+    assert figures == {
+        "throughput",
+        "efficiency",
+        "steps",
+        "ratio-rate",
+        "stragglers",
+        "topology",
+    }
+    page = require_safe((folder / "report.html").read_text())
+    assert page.tags.count("svg") == len(figures)
+    text = " ".join(page.text)
+    for said in (
+        "the best of 4 series",
+        "gpubed bench lab campaigns/smoke.yml",
+        "git checkout 4aab6e7",
+        "2 CPUs, 8 GiB",
+        "94.6 Mbit/s",
+        "random, seed 1",
+    ):
+        assert said in text
+    assert "simulated" not in text
+
+
+def test_the_documents_have_all_means_with_what_they_stand_on(paths):
+    folder = measurements.write(paths) / "report"
+    printed = json.loads(call("--json").stdout)
+    found = json.loads((folder / "report.json").read_text())
+    assert found["schema"] == printed["schema"] == "gpubed/report/1"
+    assert printed.pop("files")[0] == str(folder / "report.html")
+    assert printed == found
+    # What it takes to measure all of it again, and to compare.
+    assert found["campaign"] == json.loads((folder.parent / "campaign.json").read_text())
+    assert len(found["groups"]) == 12
+    for group in found["groups"]:
+        metric = group["metrics"]["images_per_s"]
+        assert metric["n"] == group["n"] == 3
+        assert metric["sd"] > 0
+        assert metric["min"] <= metric["mean"] <= metric["max"]
+    assert len(found["efficiency"]) == 12
+    assert found["findings"]
+
+
+def test_each_figure_is_a_picture_on_its_own_that_says_what_it_shows(paths):
+    folder = measurements.write(paths) / "report"
+    call()
+    for path in (folder / "figures").iterdir():
+        root = ET.parse(path).getroot()
+        name = "{http://www.w3.org/2000/svg}"
+        assert root.tag == f"{name}svg"
+        assert root.get("role") == "img"
+        named = [root.find(f".//*[@id='{one}']") for one in root.get("aria-labelledby").split()]
+        assert all(one.text for one in named)
+        assert [one.tag for one in named] == [f"{name}title", f"{name}desc"]
+        assert not list(root.iter(f"{name}script"))
+
+
+def test_figures_need_nothing_that_only_browsers_know(paths):
+    """Programs that draw SVG for papers know no variables, and paint black instead."""
+    folder = measurements.write(paths) / "report"
+    call()
+    for path in (folder / "figures").iterdir():
+        text = path.read_text()
+        assert "var(" not in text
+        assert "foreignObject" not in text
+
+
+def test_colours_never_carry_a_meaning_alone(paths):
+    folder = measurements.write(paths) / "report"
+    call()
+    root = ET.parse(folder / "figures" / "throughput.svg").getroot()
+    svg = "{http://www.w3.org/2000/svg}"
+    lines = [line for line in root.iter(f"{svg}polyline") if line.get("class") == "line"]
+    looks = {(line.get("stroke"), line.get("stroke-dasharray")) for line in lines}
+    assert len({dashes for _, dashes in looks}) == len({colour for colour, _ in looks}) == 4
+    bars = ET.parse(folder / "figures" / "steps.svg").getroot()
+    fills = {bar.get("fill") for bar in bars.iter(f"{svg}rect") if bar.get("class") == "bar"}
+    assert all(fill.startswith("url(#") for fill in fills)
+
+
+def test_the_newest_campaign_is_meant_where_none_is_named(paths):
+    measurements.write(paths, measurements.document("new", started="2026-11-23T12:00:00Z"), [])
+    measurements.write(paths, measurements.document("old", started="2026-11-22T12:00:00+02:00"), [])
+    assert "campaign new" in call().stdout
+    assert "campaign old" in call("old").stdout
+    assert "campaign old" in call("campaigns/old.yml").stdout
+
+
+def test_a_campaign_that_is_not_there_is_refused(paths):
+    with pytest.raises(UsageError, match="nothing was measured on lab yet") as refused:
+        call()
+    assert refused.value.hint == "gpubed bench lab smoke"
+    measurements.write(paths)
+    with pytest.raises(UsageError, match="there is no campaign 'smok'") as refused:
+        call("smok")
+    assert "did you mean 'smoke'?" in refused.value.hint
+    with pytest.raises(UsageError):
+        call("../../../etc")
+
+
+BROKEN = {
+    "half": b'{"schema": "gpubed/point/1", "id": "nod',
+    "empty": b"",
+    "binary": b"\xff\xfe\x00",
+    "list": b"[]",
+    "newer": json.dumps(measurements.point({"nodes": 1}, schema="gpubed/point/2")).encode(),
+    "status": json.dumps(measurements.point({"nodes": 1}, status="perhaps")).encode(),
+    "settings": json.dumps(measurements.point({"nodes": {}}, id="x")).encode(),
+    "another": json.dumps(measurements.point({"nodes": 2})).encode(),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_point_that_cannot_be_read_is_named_and_the_others_count(paths, kind):
+    folder = measurements.write(paths)
+    (folder / "points" / "broken.0.json").write_bytes(BROKEN[kind])
+    done = call()
+    assert done.return_value == 0
+    assert "broken.0.json is left out: " in done.stderr
+    found = json.loads((folder / "report" / "report.json").read_text())
+    assert [one["file"] for one in found["broken"]] == ["broken.0.json"]
+    assert len(found["groups"]) == 12
+    page = (folder / "report" / "report.html").read_text()
+    assert "broken.0.json" in page
+    assert "1 file could not be read and is left out" in page
+
+
+def test_a_folder_or_a_pipe_among_the_points_is_named(paths):
+    folder = measurements.write(paths)
+    (folder / "points" / "folder.json").mkdir()
+    (folder / "points" / os.fsdecode(b"red\x1b[31m\xff.json")).touch()
+    (folder / "points" / ".nodes-1.0.json.12.34").write_text("{")  # a draft of a killed bench
+    done = call()
+    assert "folder.json is left out: cannot be read" in done.stderr
+    assert "red?[31m?.json is left out" in done.stderr
+    assert "12.34" not in done.stderr
+
+
+def test_a_campaign_that_cannot_be_read_is_an_error_in_words(paths):
+    folder = measurements.write(paths)
+    (folder / "campaign.json").write_text('{"schema": "gpubed/campaign/9"}')
+    with pytest.raises(read.Unreadable, match=r"campaign\.json cannot be read"):
+        call("smoke")
+
+
+def evil_campaign():
+    campaign = measurements.document(
+        factors={"nodes": [1, 2], "rate": ["100M", EVIL], EVIL: [EVIL, "=1+1"]},
+        job=EVIL,
+        cluster=EVIL,
+        backend=EVIL,
+        command=EVIL,
+        recipe=EVIL,
+        gpubed=EVIL,
+        digest=EVIL,
+        git={"commit": EVIL, "clean": False},
+    )
+    campaign["nodes"] = [{"name": EVIL, "hardware": EVIL, "slots": 1, "gpus": 2}]
+    campaign["links"] = [{"src": EVIL, "dst": EVIL, "declared_bps": 1e8, "measured_bps": 9e7}]
+    campaign["campaign"] |= {"description": EVIL, EVIL: EVIL}
+    return campaign
+
+
+def evil_points(campaign):
+    for number, one in enumerate(measurements.measured(campaign)):
+        metrics = one["metrics"] | {EVIL: 1.5, "device": "=cmd|' /C calc'!A0"}
+        metrics["ranks"] = [rank | {"host": EVIL} for rank in metrics["ranks"]]
+        settings = zlib.crc32(json.dumps(one["settings"]).encode())
+        failed = {"status": "failed", "reason": EVIL} if number % 3 == 2 else {}
+        yield one | {"id": f"x{settings}", "metrics": metrics, "run_id": "@SUM(1)"} | failed
+
+
+def test_what_is_in_files_is_text_in_the_page_and_in_the_figures(paths):
+    campaign = evil_campaign()
+    folder = measurements.write(paths, campaign, evil_points(campaign)) / "report"
+    done = call()
+    assert "left out" not in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    page = require_safe((folder / "report.html").read_text())
+    assert "<script>alert(1)</script>" in " ".join(page.text)
+    for path in (folder / "figures").iterdir():
+        assert not [one for one in ET.parse(path).getroot().iter() if "script" in one.tag]
+        assert re.fullmatch(r"[a-z0-9-]+", path.stem)
+
+
+def test_a_spreadsheet_computes_nothing_of_what_is_in_the_csv(paths):
+    campaign = evil_campaign()
+    folder = measurements.write(paths, campaign, evil_points(campaign)) / "report"
+    call()
+    with (folder / "points.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert len(rows) == 24
+    assert "device" in header
+    for row in rows:
+        assert len(row) == len(header)
+        for cell in row:
+            assert not re.match(r"[=+@\t\r\n]|-(?!\d)", cell), cell
+    assert "'=cmd|' /C calc'!A0" in rows[0]
+
+
+def test_the_csv_has_each_repetition_with_its_figures(paths):
+    folder = measurements.write(paths) / "report"
+    call()
+    with (folder / "points.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 36
+    points = {p.name: json.loads(p.read_text()) for p in (folder.parent / "points").iterdir()}
+    for row in rows:
+        point = points[f"{row['id']}.{row['repetition']}.json"]
+        assert float(row["images_per_s"]) == point["metrics"]["images_per_s"]
+        assert row["nodes"] == str(point["settings"]["nodes"])
+        assert row["simulated"] == "false"
+
+
+def test_simulated_gpus_are_said_to_be_everywhere(paths):
+    folder = measurements.write(paths, measurements.document(simulated=True)) / "report"
+    assert call().stdout.startswith("The GPUs are simulated")
+    page = (folder / "report.html").read_text()
+    titles = re.findall(r"<figcaption>(.*?)</figcaption>", page)
+    assert len(titles) == 6
+    assert all("simulated" in title for title in titles)
+    assert re.search(r"<h1>.*simulated.*</h1>", page)
+    for path in (folder / "figures").iterdir():
+        assert "simulated" in ET.parse(path).getroot()[0].text
+    assert json.loads((folder / "report.json").read_text())["simulated"] is True
+    with (folder / "points.csv").open(newline="") as file:
+        assert {row["simulated"] for row in csv.DictReader(file)} == {"true"}
+
+
+def test_what_was_measured_once_is_marked(paths):
+    folder = measurements.write(paths, measurements.document(repeat=1)) / "report"
+    call()
+    page = (folder / "report.html").read_text()
+    assert "12 of 12 points were measured only once" in page
+    assert "n = 1: no repetition, so no interval" in page
+    figure = ET.parse(folder / "figures" / "throughput.svg").getroot()
+    hollow = [one for one in figure.iter() if one.get("class") == "mark hollow"]
+    assert len(hollow) == 12  # the rest are the legend's
+    assert not [one for one in figure.iter() if one.get("class") == "error"]
+    assert figure[0].text == "Throughput over nodes (no repetition)"
+
+
+def test_figures_are_only_those_with_data(paths):
+    campaign = measurements.document(factors={"nodes": [1, 2]}, job="digits", nodes=[], links=[])
+    points = [
+        measurements.point(
+            {"nodes": nodes}, 0, {"images_per_s": 10.0 * nodes, "test_accuracy": 0.98}
+        )
+        for nodes in (1, 2)
+    ]
+    folder = measurements.write(paths, campaign, points) / "report"
+    call()
+    assert {p.stem for p in (folder / "figures").iterdir()} == {"throughput", "efficiency"}
+
+
+def test_many_series_become_several_figures(paths):
+    factors = {"nodes": [1, 2], "model": ["a", "b"], "batch_size": [1, 2, 3, 4, 5]}
+    campaign = measurements.document(factors=factors, repeat=1)
+    points = [
+        measurements.point(
+            {"nodes": n, "model": m, "batch_size": b}, 0, {"images_per_s": 1.0 * n * b}
+        )
+        for n in (1, 2)
+        for m in factors["model"]
+        for b in factors["batch_size"]
+    ]
+    folder = measurements.write(paths, campaign, points) / "report"
+    call()
+    names = {p.stem for p in (folder / "figures").iterdir()}
+    assert {"throughput-1", "throughput-2"} <= names
+    require_safe((folder / "report.html").read_text())
+
+
+def test_a_report_goes_where_it_is_wanted_and_again(paths, tmp_path):
+    measurements.write(paths)
+    out = tmp_path / "deep" / "er"
+    call("--out", str(out))
+    first = (out / "report.html").read_bytes()
+    call("--out", str(out))
+    assert (out / "report.html").read_bytes() == first
+
+
+def test_files_of_others_are_never_written_over(paths, tmp_path):
+    measurements.write(paths)
+    measurements.write(paths, measurements.document("other", uuid="another"), [])
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "report.html").write_text("my thesis")
+    with pytest.raises(UsageError, match="no report of campaign smoke"):
+        call("smoke", "--out", str(out))
+    assert (out / "report.html").read_text() == "my thesis"
+    (out / "report.html").unlink()
+    call("smoke", "--out", str(out))
+    with pytest.raises(UsageError, match="no report of campaign other"):
+        call("other", "--out", str(out))
+
+
+def test_a_folder_that_cannot_be_made_is_said(paths, tmp_path):
+    measurements.write(paths)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PrerequisiteMissing, match="cannot be written"):
+        call("--out", str(tmp_path / "file" / "report"))
+
+
+def test_open_shows_the_page(paths, monkeypatch):
+    shown = []
+    monkeypatch.setattr("webbrowser.open", lambda url: shown.append(url) or True)
+    folder = measurements.write(paths) / "report"
+    call("--open")
+    assert shown == [(folder / "report.html").as_uri()]
+
+
+def test_open_without_a_browser_says_where_the_page_is(paths, monkeypatch):
+    monkeypatch.setattr("webbrowser.open", lambda _: False)
+    folder = measurements.write(paths) / "report"
+    with pytest.raises(PrerequisiteMissing) as refused:
+        call("--open")
+    assert str(folder / "report.html") in refused.value.hint

@@ -1,0 +1,402 @@
+"""What a run leaves behind: a record that it can be repeated by, and compared with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli, health, jobs, registry, runlock
+from gpubed.errors import GpubedError, Locked, UsageError
+from gpubed.launchers import leftovers
+from gpubed.runs import compare, record
+from gpubed.runs import origin as origins
+from gpubed.runs.record import Choice, Record, Request
+from gpubed.verification import Check, Verification
+from support.samples import granted_cluster
+
+
+class Head:
+    """A STAND-IN for the head: takes files, and gives back what a job would have written."""
+
+    metrics: ClassVar = {}
+
+    def __init__(self, *_):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def put(self, *_):
+        pass
+
+    def write(self, *_):
+        pass
+
+    def get(self, _, here):
+        (here / "metrics.json").write_text(json.dumps(self.metrics))
+
+
+GOOD = {"world_size": 3, "test_accuracy": 0.98, "loss": 0.1, "images_per_s": 3000.0}
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    return granted_cluster(tmp_path)
+
+
+@pytest.fixture
+def call(cluster, monkeypatch):
+    """A function that calls the command line; jobs start on a STAND-IN, which says how fast."""
+    told = iter(range(1000))
+
+    def start(_cluster, _allocation, launch, say):
+        Head.metrics = {**GOOD, "world_size": launch.ranks}
+        Head.metrics["images_per_s"] = 1000.0 * launch.ranks + next(told) % 3
+        say("progress: 1/1 epochs")
+        return 0
+
+    monkeypatch.setattr(jobs, "SSH", Head)
+    monkeypatch.setattr(leftovers, "end", lambda *_: [])
+    monkeypatch.setattr(registry, "launcher", lambda _: SimpleNamespace(run=start))
+    monkeypatch.setattr(health, "usable", lambda _c, _p, allocation: (allocation, []))
+
+    def run(*words):
+        return CliRunner().invoke(
+            cli.build(), [*words], standalone_mode=False, catch_exceptions=False
+        )
+
+    return run
+
+
+def document(done):
+    return json.loads(done.stdout)
+
+
+def test_a_run_says_what_it_is_called_and_keeps_what_it_was_made_with(call, cluster):
+    told = document(call("run", "lab", "digits", "--set", "epochs=3", "--json"))
+    folder = cluster.runs / told["run_id"]
+    kept = record.read(folder)
+    assert (kept.state, kept.world_size, kept.values["epochs"]) == ("ok", 3, 3)
+    assert kept.request.settings == {"epochs": "3"}
+    assert kept.metrics == told["metrics"]
+    assert [host.name for host in kept.origin.hosts] == ["node-0", "node-1", "node-2"]
+    assert (folder / "origin" / "cluster.yml").read_bytes() == cluster.spec.read_bytes()
+    assert (folder / "origin" / "allocation.json").exists()
+    assert record.unsealed(folder) == []
+    check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=folder, check=False).returncode == 0
+
+
+def test_what_nodes_and_links_are_is_kept(call, cluster):
+    facts = {"schema": "gpubed/facts/2", "host": "h", "kernel": "6", "cpus": 8}
+    cluster.facts.mkdir()
+    (cluster.facts / "id-node-0.json").write_text(json.dumps({**facts, "memory_kib": 16 << 20}))
+    link = Check(id="link.rate", node="node-0>node-1", result="pass", value=191.5, unit="Mbit/s")
+    Verification(
+        cluster="lab", at="2026-01-01T00:00:00+00:00", node_ids=("id-node-0",), checks=(link,)
+    ).save(cluster.verification)
+    call("run", "lab", "digits")
+    origin = record.find(cluster, "last").origin
+    assert [host.hardware for host in origin.hosts] == ["8 CPUs, 16 GiB", None, None]
+    assert origin.rates_bps == {"node-0>node-1": 191.5e6}
+    assert "node-0: 1 rank(s), 8 CPUs, 16 GiB" in call("runs", "lab", "show", "last").stdout
+
+
+def test_what_was_changed_since_is_named(call, cluster):
+    call("run", "lab", "digits")
+    folder = next(cluster.runs.iterdir())
+    (folder / "metrics.json").write_text("{}")
+    (folder / "output.log").unlink()
+    (folder / "new").touch()
+    assert record.unsealed(folder) == ["metrics.json", "new", "output.log"]
+    assert (
+        "not as at its end: metrics.json, new, output.log"
+        in call("runs", "lab", "show", "last").stderr
+    )
+
+
+def test_nothing_secret_is_kept(call, cluster):
+    cluster.secrets.mkdir()
+    (cluster.secrets / "token").write_text("hush-hush")
+    call("run", "lab", "digits")
+    everything = subprocess.run(
+        ["grep", "-r", "hush-hush", str(cluster.runs)], capture_output=True, check=False
+    )
+    assert everything.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts"),
+    [
+        (["--nodes", "1"], ["node-0"]),
+        (["--ranks", "2"], ["node-0", "node-1"]),
+        (["--on", "node-2,head"], ["node-0", "node-2"]),
+    ],
+)
+def test_a_part_of_the_cluster_is_used(call, words, hosts):
+    told = document(call("run", "lab", "digits", *words, "--json"))
+    assert told["world_size"] == len(hosts)
+    shown = document(call("runs", "lab", "show", told["run_id"], "--json"))
+    assert [host["name"] for host in shown["origin"]["hosts"]] == hosts
+
+
+def test_arguments_come_as_the_job_has_them(call):
+    told = document(
+        call("run", "lab", "digits", "--json", "--", "--epochs", "3", "--learning-rate=0.01")
+    )
+    shown = document(call("runs", "lab", "show", told["run_id"], "--json"))
+    assert (shown["values"]["epochs"], shown["values"]["learning_rate"]) == (3, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["digits", "--nodes", "4"], "cluster lab has 1 to 3"),
+        (["digits", "--nodes", "1", "--ranks", "1"], "exclude each other"),
+        (["digits", "--", "20"], "'20' belongs to no argument"),
+        (["digits", "--", "--epoch", "20"], "no argument 'epoch'"),
+        (["--again", "last", "--nodes", "1"], "takes nothing beside it"),
+        (["--again", "2026"], "has no run '2026'"),
+        ([], "which job"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_before_anything_starts(call, cluster, words, why):
+    with pytest.raises(UsageError, match=why):
+        call("run", "lab", *words)
+    assert not cluster.runs.exists()
+
+
+def test_a_look_starts_nothing(call, cluster):
+    told = document(
+        call("run", "lab", "digits", "--dry-run", "--ranks", "2", "--repeat", "3", "--json")
+    )
+    assert (told["dry_run"], told["world_size"], told["repeat"]) == (True, 2, 3)
+    assert told["command"][:2] == ["python", "main.py"]
+    assert not cluster.runs.exists()
+    assert "would start 3 rank(s)" in call("run", "lab", "digits", "--dry-run").stdout
+
+
+def test_repetitions_are_put_together(call):
+    told = document(call("run", "lab", "digits", "--repeat", "3", "--json"))
+    assert [trial["status"] for trial in told["trials"]] == ["ok"] * 3
+    assert told["statistics"]["images_per_s"]["n"] == 3
+    assert told["images_per_s"] == pytest.approx(3001)
+    listed = document(call("runs", "lab", "--json"))["runs"]
+    assert len({run["set"] for run in listed}) == 1
+
+
+def test_a_repetition_that_fails_fails_the_whole(call, monkeypatch):
+    done = iter([0, 1, 0])
+
+    def start(_cluster, _allocation, launch, _say):
+        Head.metrics = {**GOOD, "world_size": launch.ranks}
+        return next(done)
+
+    monkeypatch.setattr(registry, "launcher", lambda _: SimpleNamespace(run=start))
+    whole = call("run", "lab", "digits", "--repeat", "3", "--json")
+    assert whole.return_value == 1
+    assert [trial["status"] for trial in document(whole)["trials"]] == ["ok", "failed", "ok"]
+    states = [run["status"] for run in document(call("runs", "lab", "--json"))["runs"]]
+    assert states == ["ok", "failed", "ok"]
+
+
+def test_a_run_is_repeated_and_it_is_said_what_is_not_as_it_was(call, cluster):
+    first = document(call("run", "lab", "digits", "--set", "epochs=3", "--nodes", "2", "--json"))
+    cluster.spec.write_text(cluster.spec.read_text() + "# changed\n")
+    again = call("run", "lab", "--again", "last", "--json")
+    assert f"not as in {first['run_id']}: cluster.yml" in again.stderr
+    shown = document(call("runs", "lab", "show", "last", "--json"))
+    assert shown["again"] == first["run_id"]
+    assert (shown["world_size"], shown["values"]["epochs"]) == (2, 3)
+
+
+def test_runs_are_listed_and_chosen(call):
+    assert "no such run" in call("runs", "lab").stdout
+    call("run", "lab", "digits")
+    call("run", "lab", "digits", "--nodes", "1")
+    assert len(document(call("runs", "lab", "--json"))["runs"]) == 2
+    assert len(document(call("runs", "lab", "--last", "1", "--json"))["runs"]) == 1
+    assert document(call("runs", "lab", "--status", "failed", "--json"))["runs"] == []
+    assert document(call("runs", "lab", "--job", "allreduce", "--json"))["runs"] == []
+    assert "digits" in call("runs", "lab").stdout
+
+
+def test_two_sets_are_compared(call):
+    one = document(call("run", "lab", "digits", "--nodes", "1", "--repeat", "3", "--json"))
+    two = document(call("run", "lab", "digits", "--nodes", "2", "--repeat", "3", "--json"))
+    names = [told["trials"][0]["run_id"] for told in (one, two)]
+    [pair] = document(call("runs", "lab", "compare", *names, "--json"))["comparisons"]
+    rates = {row["metric"]: row for row in pair["metrics"]}
+    assert rates["images_per_s"]["verdict"] == "differs"
+    assert rates["images_per_s"]["ratio"] == pytest.approx(2, rel=0.01)
+    assert rates["loss"]["verdict"] == "within the noise"
+    assert {row["what"] for row in pair["differences"]} == {"world size", "nodes", "machines"}
+    assert "differs" in call("runs", "lab", "compare", *names).stdout
+
+
+def test_runs_of_one_set_are_compared_as_they_are(call):
+    """Else both sides were the whole set, and nothing ever differed."""
+    told = document(call("run", "lab", "digits", "--repeat", "2", "--json"))
+    names = [trial["run_id"] for trial in told["trials"]]
+    [pair] = document(call("runs", "lab", "compare", *names, "--json"))["comparisons"]
+    assert {tuple(row["runs"]) for row in pair["metrics"]} == {(1, 1)}
+
+
+def test_a_figure_that_one_repetition_lacks_is_of_the_others(call, cluster):
+    told = document(call("run", "lab", "digits", "--repeat", "3", "--json"))
+    first = cluster.runs / told["trials"][0]["run_id"]
+    known = json.loads((first / "run.json").read_text())
+    known["metrics"]["loss"] = None
+    (first / "run.json").write_text(json.dumps(known))
+    other = document(call("run", "lab", "digits", "--json"))["run_id"]
+    done = call("runs", "lab", "compare", other, first.name, "--json")
+    rows = {row["metric"]: row for row in document(done)["comparisons"][0]["metrics"]}
+    assert rows["loss"]["runs"] == [1, 2]
+
+
+def test_a_run_says_what_its_links_were_held_to(call, cluster, monkeypatch):
+    call("run", "lab", "digits")
+    declared = record.find(cluster, "last")
+    origin = declared.origin.model_copy(update={"rate_bps": 10_000_000})
+    slower = declared.model_copy(update={"origin": origin})
+    assert declared.origin.rate_bps == 200_000_000
+    said = [str(one) for one in compare.differences(slower, declared)]
+    assert said == ["link rate: 10 Mbit/s → 200 Mbit/s"]
+
+
+def test_a_campaign_is_in_nobodys_way(call, cluster):
+    with runlock.hold(cluster.state, "bench"), pytest.raises(Locked, match="gpubed bench"):
+        call("run", "lab", "digits")
+    with runlock.hold(cluster.state, "bench"):
+        assert call("run", "lab", "digits", "--dry-run").return_value == 0
+
+
+def test_what_goes_on_from_another_is_no_repetition(call):
+    words = ("--set", "checkpoint=mine", "--repeat", "2")
+    with pytest.raises(UsageError, match="no repetition"):
+        call("run", "lab", "imagenet", *words)
+
+
+def test_changes_on_top_of_a_commit_are_told_apart(tmp_path):
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "play.yml").write_text("a")
+    git("add", ".")
+    git("commit", "-m", "first")
+    seen = [origins.commit(tmp_path)]
+    for text in ("b", "c"):
+        (tmp_path / "play.yml").write_text(text)
+        seen.append(origins.commit(tmp_path))
+    assert [one.clean for one in seen] == [True, False, False]
+    assert len({str(one) for one in seen}) == 3
+
+
+def test_single_runs_say_that_nothing_can_be_said(call):
+    names = [document(call("run", "lab", "digits", "--json"))["run_id"] for _ in range(2)]
+    [pair] = document(call("runs", "lab", "compare", *names, "--json"))["comparisons"]
+    assert pair["differences"] == []
+    assert {row["verdict"] for row in pair["metrics"]} == {"unknown: no repetition"}
+
+
+def test_old_ones_go_only_when_told_to(call, cluster):
+    for _ in range(3):
+        call("run", "lab", "digits")
+    with pytest.raises(UsageError, match="not confirmed") as refused:
+        call("runs", "lab", "prune", "--last", "1")
+    assert refused.value.hint == "gpubed runs lab prune --last 1 -y"
+    newest = max(path.name for path in cluster.runs.iterdir())
+    told = document(call("runs", "lab", "prune", "--last", "1", "-y", "--json"))
+    assert len(told["removed"]) == 2
+    assert [path.name for path in cluster.runs.iterdir()] == [newest]
+
+
+def test_an_ambiguous_name_is_refused(call):
+    for _ in range(2):
+        call("run", "lab", "digits")
+    with pytest.raises(UsageError, match="2 runs of lab begin with '20'"):
+        call("runs", "lab", "show", "20")
+    for words in (["show"], ["compare", "last"], ["list", "last"], ["remove"]):
+        with pytest.raises(UsageError):
+            call("runs", "lab", *words)
+
+
+def test_what_a_former_version_left_is_passed_over_and_what_is_damaged_named(call, cluster):
+    (cluster.runs / "20260101-000000000-digits").mkdir(parents=True)
+    damaged = cluster.runs / "20260102-000000000-digits"
+    damaged.mkdir()
+    (damaged / "run.json").write_text("{")
+    done = call("runs", "lab", "--json")
+    assert document(done)["runs"] == []
+    assert str(damaged) in done.stderr
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from gpubed.runs import record
+folder, text = Path(sys.argv[1]), sys.argv[2]
+with record.kept(folder, record.Record.model_validate_json(text)):
+    print("runs", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_was_killed_says_so(call, cluster, number):
+    told = document(call("run", "lab", "digits", "--json"))
+    done = record.read(cluster.runs / told["run_id"])
+    folder = cluster.runs / "20990101-000000000-digits"
+    folder.mkdir()
+    begun = done.model_copy(update={"state": "running", "run_id": folder.name})
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(folder), begun.model_dump_json(by_alias=True)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout.readline() == "runs\n"
+    assert record.read(folder).state == "running"
+    os.kill(process.pid, number)
+    process.communicate()
+    assert record.read(folder).state == "interrupted"
+
+
+def test_a_failure_is_kept_with_its_reason(call, cluster, monkeypatch):
+    def start(*_):
+        raise GpubedError("node-1 went away", "gpubed status lab")
+
+    monkeypatch.setattr(registry, "launcher", lambda _: SimpleNamespace(run=start))
+    with pytest.raises(GpubedError, match="went away"):
+        call("run", "lab", "digits")
+    kept = record.find(cluster, "last")
+    assert (kept.state, kept.failures) == ("failed", ("node-1 went away",))
+    assert document(call("runs", "lab", "show", "last", "--json"))["changed_files"] == []
+
+
+def test_differences_are_told_in_words(call, cluster):
+    call("run", "lab", "digits")
+    before = record.find(cluster, "last")
+    request = Request(job="digits", settings={"batch": "64"}, choice=Choice(nodes=1))
+    origin = before.origin.model_copy(update={"gpubed": "9"})
+    now = Record.model_validate(
+        {**before.model_dump(by_alias=True), "request": request, "origin": origin}
+        | {"values": {**before.values, "batch": 64}}
+    )
+    said = [str(one) for one in compare.differences(before, now)]
+    assert said == ["--set batch: 32 → 64", f"gpubed: {before.origin.gpubed} → 9"]
+    assert compare.differences(before, before) == []
