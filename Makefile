@@ -22,7 +22,12 @@ down: setup ## remove CLUSTER and everything that carries its id
 test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
 	@./setup.sh test
 	@$(MAKE) --no-print-directory lint
-	@$(PYTEST) tests --durations=15 -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk"
+	@code=0; \
+	  $(PYTEST) tests/unit tests/stacks -q --numprocesses auto --dist loadfile --durations=15 || \
+	    { echo "=== what failed beside others, once more and alone"; \
+	      $(PYTEST) tests/unit tests/stacks --last-failed --last-failed-no-failures none; } || code=1; \
+	  $(PYTEST) tests --ignore tests/unit --ignore tests/stacks --durations=15 -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk" || code=1; \
+	  exit $$code
 
 test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
 	@./setup.sh test

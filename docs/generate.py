@@ -15,6 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gpubed import cli, cluster_schema, errors, jobfile, paths, registry, roles
+from gpubed.campaigns import file
 
 REFERENCE = Path(__file__).parent / "reference"
 MARK = "<!-- Written by `make docs` from the code. -->\n\n"
@@ -28,6 +29,7 @@ def pages() -> dict[str, str]:
         "cli.md": MARK + "\n".join(command_line()) + "\n",
         "roles.md": MARK + "\n".join(role_inputs()) + "\n",
         "jobs.md": MARK + "\n".join([*job_pages(), *job_yml()]) + "\n",
+        "campaigns.md": MARK + "\n".join(campaign_yml()) + "\n",
         "role-tests.md": MARK + role_tests() + "\n",
         "gpu.md": MARK + gpus(),
         "changes.md": MARK + "\n".join(changes()) + "\n",
@@ -208,6 +210,16 @@ def job_yml() -> Iterator[str]:
     schema = jobfile.Job.model_json_schema()
     yield "# job.yml\n"
     yield "Unknown keys are errors; `gpubed run` names the line.\n"
+    yield from _keys("The file", schema)
+    for name, definition in schema["$defs"].items():
+        yield from _keys(name, definition)
+
+
+def campaign_yml() -> Iterator[str]:
+    """Describe the keys of a campaign file, from its JSON Schema."""
+    schema = file.Campaign.model_json_schema()
+    yield "# Campaign files\n"
+    yield "Unknown keys are errors; `gpubed bench` names the line.\n"
     yield from _keys("The file", schema)
     for name, definition in schema["$defs"].items():
         yield from _keys(name, definition)

@@ -1,8 +1,12 @@
 """What all tests need."""
 
+import os
 import signal
 
 import pytest
+
+# Before gRPC is loaded: its handlers of forks end a process that serves calls and starts others.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 # A shell starts background jobs deaf to Ctrl-C, and so would be whatever is started
 # here; a handler of our own is not inherited, children get the default.

@@ -68,8 +68,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def rate_of_this_node() -> float | None:
-    """The declared rate of the experiment network, if it has one."""
-    rate = os.environ.get("GPUBED_RATE_BPS", "")
+    """The rate of the experiment network, if it has one: what it is held to, or as declared."""
+    rate = os.environ.get("GPUBED_HELD_BPS") or os.environ.get("GPUBED_RATE_BPS", "")
     return float(rate) if rate else None
 
 

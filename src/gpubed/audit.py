@@ -34,6 +34,17 @@ class Recorded:
     def __str__(self) -> str:
         return f"{self.kind.rsplit(':', 1)[-1]} {self.name}"
 
+    @property
+    def called(self) -> str:
+        """What the testbed calls it, as far as the state says so."""
+        said = _mapping(self.inputs.get("result")).get("name") or self.inputs.get("name")
+        return str(said or self.name)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it holds what a researcher wrote."""
+        return self.kind.rsplit(":", 1)[-1].lower() == "volume"
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -48,6 +59,7 @@ class Audit:
             or of a state that was lost.
         within: Data that only nodes reach, which the testbed itself cannot list.
         interrupted: Operations that a killed run left unfinished, as `creating node-1`.
+        unseen: What could not be looked at and may hold something of the cluster, with why.
     """
 
     uuid: str | None
@@ -57,6 +69,7 @@ class Audit:
     others: list[Existing] = field(default_factory=list)
     within: list[Existing] = field(default_factory=list)
     interrupted: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
 
     @property
     def extra(self) -> list[Existing]:
@@ -93,7 +106,18 @@ def audit(stack: Stack) -> Audit:
             f"{op['type']} {op['resource']['urn'].rsplit('::', 1)[-1]}"
             for op in deployment.get("pending_operations", [])
         ],
+        unseen=backend.unseen(stack.cluster.name, nodes(stack)) if backend else [],
     )
+
+
+def nodes(stack: Stack) -> set[str]:
+    """Return the names of the nodes in a cluster's state, of those it does without, too."""
+    resources = stack.export().get("deployment", {}).get("resources", ())
+    return {
+        resource["urn"].rsplit("::", 1)[-1]
+        for resource in resources
+        if _mapping(resource.get("outputs")).get("kind") == "node"
+    }
 
 
 def owner(stack: Stack) -> tuple[str | None, Backend | None]:
@@ -113,6 +137,20 @@ def owner(stack: Stack) -> tuple[str | None, Backend | None]:
         with suppress(GpubedError):
             backend = registry.backend(spec_backend(load(stack.cluster.spec)))
     return uuid or identities.kept(stack.cluster), backend
+
+
+def missing_data(stack: Stack) -> list[Recorded]:
+    """Return the volumes that are in a cluster's state and not on its testbed.
+
+    Raises:
+        GpubedError: State or testbed cannot be read.
+    """
+    resources = stack.export().get("deployment", {}).get("resources", [])
+    volumes = [found for found in _recorded(resources) if found.is_data]
+    native = [v for v in volumes if v.kind in registry.backend(v.backend).native]
+    # Only what a plugin made has to be looked for in a list of all that there is.
+    found = registry.backend(native[0].backend).existing(stack.cluster.name) if native else []
+    return [volume for volume in volumes if not _is_there(found, volume)]
 
 
 def unrecorded(stack: Stack, *, transient: bool = False) -> list[Existing]:

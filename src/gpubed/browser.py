@@ -39,7 +39,12 @@ def visit(url: str, page: Path) -> bool:
         f'<body><a href="{there}">Go on</a></body></html>\n'
     )
     secret.write(page, text.encode())
-    if webbrowser.open(page.as_uri()):
+    if show(page):
         return True
     page.unlink(missing_ok=True)
     return False
+
+
+def show(page: Path) -> bool:
+    """Open a file in the browser, and say whether there was one that did."""
+    return not of_windows() and webbrowser.open(page.as_uri())

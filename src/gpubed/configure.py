@@ -86,6 +86,8 @@ def configure(
             envvars=environment(),
             cmdline=shlex.join(_options(tags, limit, check) + where(folder, due)),
             event_handler=watcher.handle,
+            # Its own would take Ctrl-C for itself, and end as a failure.
+            cancel_callback=lambda: False,
             rotate_artifacts=_KEEP,
             suppress_env_files=True,
             quiet=True,

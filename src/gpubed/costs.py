@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpubed import registry
+from gpubed.audit import Recorded
 from gpubed.engine import ResourceEvent, Result
 
 # What goes and comes without anybody's loss.
@@ -20,6 +21,7 @@ _LOSES = {
     "Node": "what is on its own disks is lost",
     "Instance": "what is on its own disks is lost",
 }
+_NODES = {"Node", "Instance"}
 _HOST_STAYS = "its host leaves the cluster, and what is on its disks stays"
 
 
@@ -41,6 +43,32 @@ def _going(planned: Result) -> Iterator[ResourceEvent]:
             yield step
         elif step.op == "delete-replaced" and step.urn not in replaced:
             yield replace(step, op="delete")
+
+
+def makes_nodes(planned: Result) -> bool:
+    """Say whether a plan makes a node, which takes an address."""
+    made = (step for step in planned.steps if step.op in ("create", "replace"))
+    return any(kind_of(step) in _NODES for step in made)
+
+
+def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:
+    """Say what a plan costs, a line each: volumes first, then shared folders that a node served.
+
+    Args:
+        planned: The plan.
+        left_behind: What is said of such folders.
+    """
+    steps = doomed(planned)
+    volumes = [cost(step) for step in steps if kind_of(step) == "Volume"]
+    return [*volumes, *left_behind, *(cost(step) for step in steps if kind_of(step) != "Volume")]
+
+
+def gone(volumes: Sequence[Recorded]) -> list[str]:
+    """Say of volumes that have vanished from the testbed what takes their place, a line each."""
+    return [
+        f"the volume {volume.called} is gone; an empty one is made in its place"
+        for volume in volumes
+    ]
 
 
 def cost(step: ResourceEvent) -> str:

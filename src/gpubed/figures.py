@@ -22,11 +22,17 @@ def written(value: float | str, unit: str) -> str:
     if unit in _OF_ONE:
         return f"{value:.{_DIGITS}g}"
     for prefix, factor in _PREFIXES.get(unit, ()):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
+        # What three digits would round up to the next prefix has that one.
+        if abs(value) >= factor * (1 - 0.0005) and abs(value) > 0:
+            return f"{_three(value / factor)} {prefix}{unit}"
     if abs(value) >= 1000:  # where the digits need to be grouped
         return f"{value:,.0f} {unit}"
     return f"{value:.{3 if unit == '%' else _DIGITS}g} {unit}"
+
+
+def _three(value: float) -> str:
+    """Write three digits, or the whole number where it has more."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def summarized(summary: Summary, unit: str) -> str:

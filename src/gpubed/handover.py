@@ -11,6 +11,7 @@ from gpubed import (
     registry,
     roles,
     secret,
+    served_folder,
     unfinished,
     verify,
 )
@@ -39,6 +40,7 @@ def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
             await_nodes(cluster, allocation)
         if not bare:
             _configure(cluster, plan, allocation)
+            served_folder.remember(cluster, plan, allocation)
     if not bare:  # such nodes are what the testbed calls ready
         verify_cluster(cluster, plan, allocation)
 
@@ -68,6 +70,7 @@ def render(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
     Returns:
         The files that changed, relative to the project.
     """
+    served_folder.note_former(cluster)
     for name in roles.secrets(plan) if allocation.nodes else ():
         secret.ensure_token(cluster.secrets / name)
     changed = inventory.render(cluster, plan, allocation)

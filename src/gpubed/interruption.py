@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 
 from gpubed.engine import lifeline
@@ -54,8 +54,9 @@ def leave_nobody() -> None:
 
 
 def _end(number: int) -> None:
-    sys.stderr.write(f"error: {WORDS[0]}\n  → {WORDS[1]}\n")
-    sys.stderr.flush()
+    # Past what draws on the terminal: a thread that is stuck may hold its lock for ever.
+    with suppress(OSError):
+        os.write(2, f"error: {WORDS[0]}\n  → {WORDS[1]}\n".encode())
     leave_nobody()
     # Threads that wait for others would keep the interpreter.
     os._exit(EXIT + number)

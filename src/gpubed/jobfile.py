@@ -5,7 +5,7 @@ Arguments are checked here, before anything starts; the program only sees what p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -46,6 +46,10 @@ class Argument(_Model):
     choices: tuple[Value, ...] = Field(default=(), description="the values that it may have")
     at_least: float | None = Field(default=None, description="the least that it may be")
     at_most: float | None = Field(default=None, description="the most that it may be")
+    resumes: bool = Field(
+        default=False,
+        description="whether a run goes on from what another left by it: no repetitions then",
+    )
     help: str = Field(description="what it is")
 
     @model_validator(mode="after")
@@ -68,6 +72,15 @@ class Argument(_Model):
     def is_number(self) -> bool:
         """Whether its values can be compared."""
         return self.kind in ("int", "float")
+
+    def read(self, text: str) -> Value:
+        """Return the value that a text stands for.
+
+        Raises:
+            ValidationError: It stands for none; `fault` says why.
+        """
+        value: Value = _TYPES[self.kind][0].validate_python(text)
+        return value
 
     def fault(self, value: Value) -> str:
         """Say what is wrong with a value; empty where nothing is."""
@@ -182,6 +195,11 @@ class Job(_Model):
                     )
         return self
 
+    @property
+    def numbers(self) -> list[str]:
+        """The metrics that are numbers, neither words nor tables, in the file's order."""
+        return [name for name, one in self.metrics.items() if one.unit and not one.columns]
+
     def values(self, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
         """Return the value of each argument, `settings` among them.
 
@@ -232,6 +250,27 @@ def parse_settings(settings: Iterable[str]) -> dict[str, str]:
         if not (name and equals):
             raise UsageError(f"--set {name!r} is not NAME=VALUE", "--set epochs=20")
     return {name.replace("-", "_"): value for name, _, value in pairs}
+
+
+def parse_words(words: Sequence[str]) -> dict[str, str]:
+    """Read `--name value` and `--name=value`; a name without a value is true.
+
+    Raises:
+        UsageError: A value has no name before it.
+    """
+    given: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word.removeprefix("--").partition("=")
+            name = name.replace("-", "_")
+            given[name] = value if equals else "true"
+            name = "" if equals else name
+        elif name:
+            given[name], name = word, ""
+        else:
+            raise UsageError(f"{word!r} belongs to no argument", "-- --epochs 20")
+    return given
 
 
 def load(name: str) -> Job:

@@ -1,4 +1,4 @@
-"""Runs a job on a cluster: `jobs/<name>/` → ranks on all nodes → results.
+"""Runs a job on a cluster: `jobs/<name>/` → ranks on nodes → results.
 
 A job writes `metrics.json`; nothing is ever parsed out of what it prints. Whether
 it did what was asked (`sanity`) is kept apart from how fast it was (`metrics`).
@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, TypeAdapter
 
-from gpubed import images, jobfile, reading, registry
+from gpubed import images, jobfile, reading, registry, selection
 from gpubed.allocation import Allocation
 from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
@@ -27,6 +27,8 @@ from gpubed.launchers.base import JobService, Launch, Launcher, Task, World
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.reading import Unreadable
+from gpubed.runs import origin, record
+from gpubed.runs.record import Record, Request
 from gpubed.ssh import SSH
 from gpubed.trials import Summary, summarize
 
@@ -43,10 +45,12 @@ class JobResult:
     Attributes:
         world_size: Ranks of the run; of each of its trials if there are several.
         metrics: Of the run; the means over the trials that did not fail if there are several.
-        trials: The single runs where the testbed ran several; else empty.
+        trials: The single runs where there were several: at once, where the testbed runs jobs,
+            or repetitions, one after the other; else empty.
         statistics: Each metric over the trials that did not fail.
         left_out: Why trials beyond the `min` of their group failed, by name.
         simulated: GPU models that nodes of the run only pretend to have.
+        image: Id of the image that ranks ran in; empty without one.
         described: What the job says of its metrics.
         not_judged: Metrics of which nothing was asked, since the run was too small for that.
     """
@@ -59,13 +63,19 @@ class JobResult:
     statistics: dict[str, Summary] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     simulated: tuple[str, ...] = ()
+    image: str = ""
     described: dict[str, Metric] = field(default_factory=dict)
     not_judged: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
-    def status(self) -> str:
+    def run_id(self) -> str:
+        """The run's name, as `gpubed runs` lists it."""
+        return Path(self.run_dir).name
+
+    @property
+    def status(self) -> Literal["ok", "failed"]:
         """`ok`, or `failed`."""
         return "failed" if self.failures else "ok"
 
@@ -74,6 +84,7 @@ class JobResult:
         own = {
             "job": self.job,
             "status": self.status,
+            "run_id": self.run_id,
             "run_dir": self.run_dir,
             "world_size": self.world_size,
             "seconds": round(self.seconds, 2),
@@ -94,38 +105,104 @@ def run(
     cluster: ClusterPaths,
     plan: ClusterPlan,
     allocation: Allocation,
-    name: str,
-    settings: Mapping[str, str],
+    request: Request,
     on_output: Callable[[str], None] = lambda _line: None,
-    container: str | None = None,
-    launcher: str | None = None,
+    *,
+    set_: str = "",
+    again: str = "",
 ) -> JobResult:
-    """Run a job over all nodes that have ranks and bring its folder back.
+    """Run a job over the nodes that were asked for, bring its folder back, and keep a record.
 
     Args:
-        settings: Arguments that differ from the job's defaults.
+        allocation: The nodes that it may use.
         on_output: Called with each line that the job prints.
-        container: The image that ranks run in, instead of the one that the job names.
-        launcher: Another one than the job names.
+        set_: The name that repetitions have in common; empty for a single run.
+        again: The run that it repeats.
 
     Raises:
-        UsageError: There is no such job or launcher, an argument is wrong, the cluster has no
-            Docker, or no node has ranks.
+        UsageError: There is no such job, launcher or node, an argument is wrong, the cluster has
+            no Docker, or no node has ranks.
         GpubedError: A node could not be reached, or lacks the image.
     """
-    job = jobfile.load(name)
-    chosen = _launcher(plan, job, launcher)
-    run_id = name_run(name)
-    values = job.values(name, settings)
-    run = _Run(cluster, plan, allocation, name, job, values, run_id, cluster.runs / run_id)
+    run = _foresee(cluster, plan, allocation, request)
+    begun = run.record.model_copy(update={"set": set_, "again": again})
     started = time.monotonic()
-    if isinstance(chosen, JobService):
-        result = run.by_service(chosen, settings, container, on_output)
-    else:
-        result = run.over_ssh(chosen, job.words(name, settings), container, on_output)
-    result.seconds = time.monotonic() - started
-    result.described = job.metrics
+    with run.kept(begun, on_output) as keep:
+        result = run.by_service(keep) if run.service else run.over_ssh(keep)
+        result.seconds = time.monotonic() - started
+        result.described = run.job.metrics
+        record.write(run.here, _ended(begun, result))
+    record.seal(run.here)
     return result
+
+
+def foresee(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, request: Request
+) -> Record:
+    """Return the record of a run as it would begin now; nothing is started.
+
+    Raises:
+        UsageError: It could not begin; see `run`.
+    """
+    return _foresee(cluster, plan, allocation, request).record
+
+
+def _foresee(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, request: Request
+) -> _Run:
+    job = jobfile.load(request.job)
+    chosen = _launcher(plan, job, request.launcher)
+    values = job.values(request.job, request.settings)
+    used = selection.choose(allocation, **request.choice.model_dump())
+    ranks = sum(node.slots for node in (used.nodes or plan.nodes[:1]))
+    if not ranks:
+        raise UsageError(
+            f"cluster {cluster.name} has no node that ranks could start on",
+            f"gpubed health {cluster.name}; nodes without GPUs have none beside others",
+        )
+    run_id = name_run(request.job)
+    planned = Record(
+        run_id=run_id,
+        request=request,
+        origin=origin.look(cluster, plan, used, request.job),
+        command=tuple(job.words(request.job, request.settings)),
+        values=values,
+        world_size=ranks,
+        started=record.now(),
+    )
+    return _Run(cluster, plan, used, job, chosen, planned, cluster.runs / run_id)
+
+
+def _ended(begun: Record, result: JobResult) -> Record:
+    return begun.model_copy(
+        update={
+            "state": result.status,
+            "seconds": round(result.seconds, 3),
+            "failures": tuple(result.failures),
+            "simulated": result.simulated,
+            "metrics": result.metrics,
+            "origin": begun.origin.model_copy(update={"image": result.image}),
+        }
+    )
+
+
+def repeated(results: list[JobResult]) -> JobResult:
+    """Put repetitions of a run together: metrics are means over those that did not fail."""
+    whole = _together(results)
+    whole.failures = [f"{one.run_id}: {why}" for one in results for why in one.failures]
+    return whole
+
+
+def _together(trials: list[JobResult]) -> JobResult:
+    first = trials[0]
+    whole = JobResult(first.job, first.run_dir, first.world_size, trials=trials)
+    whole.statistics = summarize([trial.metrics for trial in trials if not trial.failures])
+    whole.metrics = {name: summary.mean for name, summary in whole.statistics.items()}
+    whole.not_judged = list(dict.fromkeys(m for trial in trials for m in trial.not_judged))
+    whole.simulated = tuple(sorted({model for trial in trials for model in trial.simulated}))
+    whole.described = first.described
+    whole.seconds = sum(trial.seconds for trial in trials)
+    return whole
 
 
 def name_run(job: str) -> str:
@@ -156,16 +233,29 @@ class _Run:
     cluster: ClusterPaths
     plan: ClusterPlan
     allocation: Allocation
-    name: str
     job: Job
-    values: Mapping[str, Any]
-    run_id: str
+    launcher: Launcher | JobService
+    record: Record
     here: Path
 
+    @property
+    def service(self) -> bool:
+        """Whether the testbed itself runs it."""
+        return isinstance(self.launcher, JobService)
+
+    @property
+    def request(self) -> Request:
+        """What was asked for."""
+        return self.record.request
+
     @contextmanager
-    def _kept(self, on_output: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    def kept(
+        self, begun: Record, on_output: Callable[[str], None]
+    ) -> Iterator[Callable[[str], None]]:
+        """Keep a record, what it is made with, and each line that is said."""
         self.here.mkdir(parents=True)
-        with (self.here / "output.log").open("w") as log:
+        with record.kept(self.here, begun), (self.here / "output.log").open("w") as log:
+            origin.copy(self.cluster, self.plan, self.here)
 
             def keep(line: str) -> None:
                 log.write(line + "\n")
@@ -173,91 +263,83 @@ class _Run:
 
             yield keep
 
-    def over_ssh(
-        self,
-        launcher: Launcher,
-        words: list[str],
-        container: str | None,
-        on_output: Callable[[str], None],
-    ) -> JobResult:
-        """Run it on all nodes, from the head."""
-        image = container or self.job.container
-        if image:
-            images.require(self.cluster, self.plan, self.allocation, image)
+    def over_ssh(self, keep: Callable[[str], None]) -> JobResult:
+        """Run it on all nodes that have ranks, from the head."""
+        launcher = cast("Launcher", self.launcher)
+        words, ranks, id_ = list(self.record.command), self.record.world_size, ""
+        if image := self.request.container or self.job.container:
+            id_ = images.require(self.cluster, self.plan, self.allocation, image)
             words = [_IN_CONTAINER, image, *words]
-        ranks = sum(node.slots for node in self.allocation.nodes)
-        if not ranks:
-            raise UsageError(
-                f"cluster {self.cluster.name} has no node that ranks could start on",
-                f"gpubed health {self.cluster.name}; nodes without GPUs have none beside others",
-            )
-        with self._kept(on_output) as keep, SSH(self.allocation.head, self.cluster) as head:
+        with SSH(self.allocation.head, self.cluster) as head:
             for line in leftovers.end(self.cluster, self.allocation):
                 keep(line)
-            launch = _prepare(head, self.plan, self.name, self.run_id, ranks, words)
+            name, run_id = self.request.job, self.record.run_id
+            launch = _prepare(head, self.plan, name, run_id, ranks, words)
+            if rate := self._other_rate():
+                launch.environment["GPUBED_HELD_BPS"] = str(rate)
             _describe(head, launch.folder, self.allocation)
             code = launcher.run(self.cluster, self.allocation, launch, keep)
             head.get(launch.folder, self.here)
-        result = JobResult(self.name, str(self.here), ranks, simulated=self._simulated())
+        result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
         if code:
             log = self.here / "output.log"
             result.failures.append(f"the job ended with exit code {code}; see {log}")
-        _judge(result, self.job, self.values)
+        _judge(result, self.job, self.record.values)
         return result
+
+    def _other_rate(self) -> int | None:
+        """Return what links are held to for this run, in bit/s, where that is not as declared."""
+        declared, held = self.plan.experiment, self.allocation.experiment
+        if declared is None or held is None or held.rate_bps == declared.rate_bps:
+            return None
+        return held.rate_bps
 
     def _simulated(self) -> tuple[str, ...]:
         """Return the GPU models that nodes pretend to have, by what is known of the nodes."""
         known = facts.of_cluster(self.cluster.facts, self.allocation).values()
         return tuple(sorted({found.simulated for found in known if found.simulated}))
 
-    def by_service(
-        self,
-        service: JobService,
-        settings: Mapping[str, str],
-        container: str | None,
-        on_output: Callable[[str], None],
-    ) -> JobResult:
+    def by_service(self, keep: Callable[[str], None]) -> JobResult:
         """Hand it to the testbed: each node of the plan is a world of its own."""
+        service = cast("JobService", self.launcher)
+        name, settings = self.request.job, self.request.settings
         several = len(self.plan.nodes) > 1
         worlds = [
             World(
                 label=f"trial {number}" if several else "",
                 here=self.here / f"trial-{number}" if several else self.here,
-                command=self.job.words(self.name, _seeded(self.job, settings, number)),
+                command=self.job.words(name, _seeded(self.job, settings, number)),
                 ranks=node.slots,
             )
             for number, node in enumerate(self.plan.nodes)
         ]
-        source, image = registry.job_folder(self.name), container or self.job.container
-        task = Task(self.name, source, self.run_id, self.here, worlds, image)
-        with self._kept(on_output) as keep:
-            for world in worlds:
-                world.here.mkdir(exist_ok=True)
-            reasons = service.run(self.cluster, self.plan, self.allocation, task, keep)
+        source, image = registry.job_folder(name), self.request.container or self.job.container
+        task = Task(name, source, self.record.run_id, self.here, worlds, image)
+        for world in worlds:
+            world.here.mkdir(exist_ok=True)
+        reasons = service.run(self.cluster, self.plan, self.allocation, task, keep)
         trials = [
             self._world_result(world, reason) for world, reason in zip(worlds, reasons, strict=True)
         ]
-        return self._together(trials) if several else trials[0]
+        return self._several(trials) if several else trials[0]
 
     def _world_result(self, world: World, reason: str) -> JobResult:
-        result = JobResult(self.name, str(world.here), world.ranks)
+        result = JobResult(self.request.job, str(world.here), world.ranks)
         if reason:
             result.failures.append(reason)
-        _judge(result, self.job, self.values)
+        _judge(result, self.job, self.record.values)
         return result
 
-    def _together(self, trials: list[JobResult]) -> JobResult:
-        done = [trial for trial in trials if not trial.failures]
-        whole = JobResult(self.name, str(self.here), trials[0].world_size, trials=trials)
-        whole.statistics = summarize([trial.metrics for trial in done])
-        whole.metrics = {name: summary.mean for name, summary in whole.statistics.items()}
-        whole.not_judged = list(dict.fromkeys(m for trial in trials for m in trial.not_judged))
+    def _several(self, trials: list[JobResult]) -> JobResult:
+        whole = _together(trials)
+        whole.run_dir = str(self.here)
         failed = {
             f"trial {number}": "; ".join(trial.failures)
             for number, trial in enumerate(trials)
             if trial.failures
         }
-        if len(done) < sum(group.min or group.count for group in self.plan.spec.nodes):
+        wanted = sum(group.min or group.count for group in self.plan.spec.nodes)
+        if len(trials) - len(failed) < wanted:
             whole.failures = [f"{name}: {reason}" for name, reason in failed.items()]
         else:
             whole.left_out = failed

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from gpubed import audit as audits
-from gpubed import identities
+from gpubed import identities, progress
 from gpubed.backends.base import Backend, Existing
-from gpubed.errors import GpubedError, UsageError
+from gpubed.errors import GpubedError, PrerequisiteMissing, Refused, UsageError
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.stack import Stack
@@ -28,6 +27,8 @@ def mind(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) 
 
     Raises:
         UsageError: It cannot go on without a loss, or that was not approved.
+        PrerequisiteMissing: The testbed cannot be asked from here what is there.
+        Refused: The testbed does not say what is there.
     """
     kept, has_state = identities.kept(stack.cluster), stack.has_resources()
     if kept and not has_state and not stack.interrupted():
@@ -43,10 +44,22 @@ def _mind_lost(
     cluster: ClusterPaths, uuid: str, backend: Backend, wanted: ClusterPlan, approve: Approve
 ) -> None:
     """Keep a state that was lost from costing the nodes that it knew of."""
-    there: list[Existing] = []
-    with suppress(GpubedError):  # a testbed that does not answer says so to whoever goes on
-        there = [t for t in backend.existing(cluster.name) if t.uuid == uuid]
-    there = [thing for thing in there if not (thing.data or thing.transient)]
+    found = known_again(cluster.name, uuid, backend)
+    if lost := given_up(cluster, found, backend, wanted):
+        approve(lost)
+    if said := taken_over(found, wanted):
+        progress.emit("note", message=said)
+
+
+def given_up(
+    cluster: ClusterPaths, found: Sequence[Existing], backend: Backend, wanted: ClusterPlan
+) -> list[str]:
+    """Say what is lost of what a kept UUID finds again, a line each.
+
+    Raises:
+        UsageError: It cannot go on without a loss that nobody may want.
+    """
+    there = [thing for thing in found if not thing.data]
     if there and backend.native:
         raise UsageError(
             f"the state of {cluster.name} is lost, what Pulumi's plugin has made cannot be taken "
@@ -55,22 +68,96 @@ def _mind_lost(
             f"it anew: gpubed audit {cluster.name} --remove",
         )
     names = {node.name for node in wanted.nodes}
-    if gone := [str(thing) for thing in there if thing.node and thing.node not in names]:
-        approve(
-            [
-                f"{name}: what is on its own disk is lost: the state that knew it is, and the "
-                "specification has no such node"
-                for name in gone
-            ]
-        )
+    _refuse_to_vacate(cluster, [thing for thing in there if thing.node in names], wanted)
+    return [
+        f"{thing}: what is on its own disk is lost: the state that knew it is, and the "
+        "specification has no such node"
+        for thing in there
+        if thing.node and thing.node not in names
+    ] + [
+        f"{thing}: the specification makes {thing.heir} of its host, and the state that knew it is "
+        "lost; what is on its own disk stays there"
+        for thing in there
+        if thing.heir
+    ]
+
+
+def known_again(cluster: str, uuid: str, backend: Backend) -> list[Existing]:
+    """Return what a cluster's kept UUID finds again, but for what ends by itself.
+
+    Raises:
+        PrerequisiteMissing: The testbed cannot be asked from here.
+        Refused: The testbed does not say.
+    """
+    found = _listed(cluster, backend)
+    return [thing for thing in found if thing.uuid == uuid and not thing.transient]
+
+
+def of_lost(stack: Stack, backend: Backend) -> list[Existing] | None:
+    """Return what is found again of a cluster whose state is lost; None where no UUID is kept.
+
+    Raises:
+        PrerequisiteMissing: The testbed cannot be asked from here.
+        Refused: The testbed does not say.
+    """
+    uuid = identities.kept(stack.cluster)
+    return known_again(stack.cluster.name, uuid, backend) if uuid else None
+
+
+def taken_over(found: Sequence[Existing], wanted: ClusterPlan) -> str:
+    """Say what `up` takes over of what a kept UUID finds again; empty where that is nothing."""
+    names = {node.name for node in wanted.nodes}
+    there = [thing for thing in found if not thing.heir]
+    stays = [str(thing) for thing in there if not thing.node or thing.node in names]
+    if not stays:
+        return ""
+    were = "was there already and is" if len(stays) == 1 else "were there already and are"
+    return f"{', '.join(stays)} {were} taken over"
+
+
+def _listed(cluster: str, backend: Backend) -> list[Existing]:
+    """Ask the testbed what carries a cluster's name: without an answer, a second one is made."""
+    try:
+        return backend.existing(cluster)
+    except PrerequisiteMissing:
+        raise
+    except GpubedError as error:
+        raise Refused(
+            f"no state says what {cluster} has, and the testbed does not say it either, so that "
+            f"nothing was made: {error.message}",
+            error.hint or f"gpubed doctor {cluster}",
+        ) from error
+
+
+def spare(stack: Stack, backend: Backend, wanted: ClusterPlan) -> None:
+    """Refuse to go on where a node that is in no state stands at an address of the plan.
+
+    Raises:
+        UsageError: The driver would remove it to make room for another one.
+        GpubedError: State or testbed cannot be read.
+    """
+    _refuse_to_vacate(stack.cluster, audits.unrecorded(stack), wanted)
+
+
+def _refuse_to_vacate(
+    cluster: ClusterPaths, there: Sequence[Existing], wanted: ClusterPlan
+) -> None:
+    """Refuse a node the address of one in use that nobody was asked about."""
+    given = {str(node.control_address): node.name for node in wanted.nodes}
+    for thing in there:
+        heir = given.get(thing.address)
+        if heir and heir != thing.node:
+            raise UsageError(
+                f"{thing} has the address {thing.address}, which the specification now gives to "
+                f"{heir}: it would be removed, with what is on its own disk",
+                f"make inventories/{cluster.name}/cluster.yml what it was; or give the nodes up, "
+                f"not the shared data: gpubed audit {cluster.name} --remove",
+            )
 
 
 def _mind_another(cluster: ClusterPaths, backend: Backend, approve: Approve) -> None:
     """Ask before a second cluster of the name is made: the first may have lost its state."""
-    there: list[Existing] = []
-    with suppress(GpubedError):  # of what we may not see, nothing can be lost by us
-        there = [thing for thing in backend.existing(cluster.name) if not thing.transient]
-    if there:
+    if there := [thing for thing in _listed(cluster.name, backend) if not thing.transient]:
         uuids = sorted({thing.uuid for thing in there})
         costs = [
             f"there is another {cluster.name} (uuid {', '.join(uuids)}), which this project "

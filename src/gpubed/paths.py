@@ -1,7 +1,7 @@
 """Where things are. The only module that knows the folders of a project.
 
 A *project* holds the user's files (`inventories/`, `.gpubed/`, `Pulumi.yaml`).
-The *assets* are what gpubed brings (roles, playbooks, jobs, the program). In a
+The *assets* are what gpubed brings (roles, playbooks, jobs, campaigns, the program). In a
 checkout both are the same folder; installed from a wheel they differ.
 """
 
@@ -85,6 +85,11 @@ class Project:
         return self.root / "jobs"
 
     @property
+    def campaigns(self) -> Path:
+        """The user's own campaigns, a file each."""
+        return self.root / "campaigns"
+
+    @property
     def pulumi(self) -> Path:
         """The state of all stacks: the file backend's folder."""
         return self.root / ".gpubed" / "pulumi"
@@ -160,6 +165,11 @@ class ClusterPaths:
         return self.state / "allocation.json"
 
     @property
+    def served(self) -> Path:
+        """Which node serves the shared storage from its own disk; missing where none does."""
+        return self.state / "served.json"
+
+    @property
     def left_out(self) -> Path:
         """Nodes that a Pulumi plugin could not make, and why; may be missing."""
         return self.state / "left_out.json"
@@ -203,6 +213,16 @@ class ClusterPaths:
     def runs(self) -> Path:
         """One folder per job run."""
         return self.state / "runs"
+
+    @property
+    def campaigns(self) -> Path:
+        """One folder per campaign of `bench`."""
+        return self.state / "campaigns"
+
+    @property
+    def reshaped(self) -> Path:
+        """There while links may have another rate than the declared one."""
+        return self.state / "reshaped"
 
     @property
     def logs(self) -> Path:

@@ -41,7 +41,7 @@ _PLAIN = TypeAdapter[Any](Any)
 _PARTS = TypeAdapter(tuple[Part, ...])
 _UNITS = TypeAdapter(dict[str, Where])
 # Who serves the storage, and who publishes the environment.
-_SERVER, _ENVIRONMENT = "nfs", "python_env"
+SERVER, _ENVIRONMENT = "nfs", "python_env"
 _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
 
 
@@ -137,7 +137,7 @@ def units(plan: ClusterPlan) -> list[Unit]:
     found = []
     for role in active(plan):
         for name, where in _UNITS.validate_python(render(meta(role).units)).items():
-            node = {"head": plan.nodes[0].name, "server": _server(plan)}.get(where)
+            node = {"head": plan.nodes[0].name, "server": server(plan)}.get(where)
             found.append(Unit(name, role, node, where == "enabled"))
     return found
 
@@ -231,14 +231,14 @@ def _storage(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> list
     provider = plan.spec.storage.shared.provider
     if provider != "nfs":
         return [provider]
-    name = _server(plan)
+    name = server(plan)
     ids = [node.id for node in allocation.nodes if node.name == name]
     return [provider, name, ids, _host_digest(inventory, name)]
 
 
-def _server(plan: ClusterPlan) -> str:
+def server(plan: ClusterPlan) -> str:
     """Return the name of the node that serves the shared storage, where one does."""
-    return str(inputs(plan, _SERVER)["nfs_server"])
+    return str(inputs(plan, SERVER)["nfs_server"])
 
 
 def _of_role(plan: ClusterPlan, role: str, parts: Mapping[Part, Any]) -> list[Any]:

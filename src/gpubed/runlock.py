@@ -109,6 +109,19 @@ def holder(state: Path) -> Holder | None:
     return None
 
 
+def require_free(state: Path) -> None:
+    """Refuse to look at a cluster that a run is changing.
+
+    Args:
+        state: The cluster's state folder.
+
+    Raises:
+        Locked: A run holds it; the message names who, and since when.
+    """
+    if holder(state):
+        raise _refusal(state / "lock")
+
+
 def _acquire(path: Path, wait: float) -> int:
     # Who only looks whether it is held (`holder`) holds it for a moment.
     deadline = time.monotonic() + max(wait, _A_LOOK)

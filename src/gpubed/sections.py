@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network
+from itertools import combinations
+from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -30,7 +32,34 @@ def _usable(subnet: IPv4Network) -> IPv4Network:
 
 
 Subnet = Annotated[IPv4Network, AfterValidator(_usable)]
-Folder = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$")]
+FOLDER = r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$"
+Folder = Annotated[str, Field(pattern=FOLDER)]
+# Folders of the system, and where a node keeps what it serves: a mount hides what is there.
+_SYSTEM = {
+    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/lost+found"),
+    *("/proc", "/root", "/run", "/sbin", "/srv/gpubed", "/sys", "/usr"),
+}
+# Those in which there is room for more, below them.
+_FULL = {
+    *("/home", "/opt", "/srv", "/tmp", "/var"),  # noqa: S108  # nothing is written there
+    *("/var/cache", "/var/lib", "/var/log", "/var/run", "/var/spool", "/var/tmp"),  # noqa: S108
+}
+
+
+def _mountable(folder: str) -> str:
+    path = PurePosixPath(folder)
+    if str(path) != folder or ".." in path.parts:
+        raise ValueError(f"{folder} is written in a roundabout way: no '//', '/./' or '..'")
+    for one in (path, *path.parents):
+        if str(one) in _SYSTEM or (one == path and str(one) in _FULL):
+            raise ValueError(
+                f"{folder} would hide what is in {one}, which the nodes' system needs; take a "
+                "folder such as /shared or /mnt/shared"
+            )
+    return folder
+
+
+MountPoint = Annotated[Folder, AfterValidator(_mountable)]
 Device = Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_-]+$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -184,7 +213,10 @@ class SharedStorage(Section):
         description="volume: the testbed mounts it; nfs: a node serves it; "
         "auto: volume on the local backend, nfs elsewhere",
     )
-    path: Folder = "/shared"
+    path: MountPoint = Field(
+        default="/shared",
+        description="where all nodes see it: no folder of the system, apart from the others",
+    )
     server: Name | None = Field(default=None, description="node that serves it; else the head")
     transport: Literal["tcp", "rdma"] = Field(default="tcp", description="what carries nfs")
     expect: Throughput | None = Field(
@@ -195,7 +227,10 @@ class SharedStorage(Section):
 class Scratch(Section):
     """Fast storage of each node's own; its content does not outlive the cluster."""
 
-    path: Folder = "/scratch"
+    path: MountPoint = Field(
+        default="/scratch",
+        description="where each node sees it: no folder of the system, apart from the others",
+    )
     devices: Literal["auto"] | tuple[Device, ...] = Field(
         default="auto", description="disks; auto takes the unused NVMe ones, else a folder"
     )
@@ -205,8 +240,27 @@ class Storage(Section):
     """Storage of the cluster."""
 
     shared: SharedStorage = SharedStorage()
-    datasets: Folder = Field(default="/datasets", description="where all nodes read datasets")
+    datasets: MountPoint = Field(
+        default="/datasets", description="where all nodes read datasets: apart from the others, too"
+    )
     scratch: Scratch | None = None
+
+    @model_validator(mode="after")
+    def _are_apart(self) -> Self:
+        places = {"shared.path": self.shared.path, "datasets": self.datasets}
+        if self.scratch:
+            places["scratch.path"] = self.scratch.path
+        for (one, here), (other, there) in combinations(places.items(), 2):
+            if _holds(here, there) or _holds(there, here):
+                raise ValueError(
+                    f"{one} ({here}) and {other} ({there}) must be apart: what is mounted at one "
+                    "would hide the other, or be within it"
+                )
+        return self
+
+
+def _holds(folder: str, other: str) -> bool:
+    return PurePosixPath(other).is_relative_to(folder)
 
 
 class JupyterLab(Section):

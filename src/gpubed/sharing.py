@@ -20,12 +20,19 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _without_uid(schema: dict[str, Any]) -> None:
+    """Require no number of who writes a specification: it is drawn from the name."""
+    schema["required"].remove("uid")
+
+
 class SlurmUser(_Model):
     """A researcher: a Unix user of all nodes, with a share and limits.
 
     Limits count what all running jobs of the user have together. A job that alone
     is beyond a limit is refused, one that is not waits until others have ended.
     """
+
+    model_config = ConfigDict(json_schema_extra=_without_uid)
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$")
     uid: int = Field(

@@ -27,6 +27,7 @@ from gpubed import located, nearest, placeholders, recipe, registry, wording
 from gpubed.backends.base import BackendConfig
 from gpubed.errors import UsageError
 from gpubed.sections import (
+    FOLDER,
     Firewall,
     Lease,
     Name,
@@ -38,6 +39,7 @@ from gpubed.sections import (
 )
 
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
+_FOLDERS = "a folder's whole path, of letters, digits, '.', '_', '-' and '/', such as /shared"
 _NAMES = "lower-case letters, digits and '-', 30 at most, a letter first"
 
 
@@ -298,6 +300,8 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
         allowed = "for example 10.0.0.0/8, with no host bits set"
     elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
         message, allowed = f"is {details['input']!r}", _NAMES
+    elif kind == "string_pattern_mismatch" and context["pattern"] == FOLDER:
+        message, allowed = f"is {details['input']!r}", _FOLDERS
     return SpecError(file, document.line(path), _dotted(path), message, allowed)
 
 

@@ -69,6 +69,9 @@ def environment(cluster: ClusterPaths) -> dict[str, str]:
         # The interpreter that gpubed runs in has what the program imports.
         "PULUMI_PYTHON_CMD": sys.executable,
         "GPUBED_ROOT": str(project.root),
+        # The program and its providers start other programs while gRPC is in calls; its handlers
+        # of forks would end them.
+        "GRPC_ENABLE_FORK_SUPPORT": "false",
     }
 
 

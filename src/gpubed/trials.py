@@ -33,7 +33,7 @@ class Summary:
 def summarize(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Summary]:
     """Summarize every metric that is a finite number, in the order of its first appearance."""
     names = dict.fromkeys(name for one in metrics for name in one)
-    found = {name: [one[name] for one in metrics if _is_number(one.get(name))] for name in names}
+    found = {name: [one[name] for one in metrics if is_number(one.get(name))] for name in names}
     return {name: _summary(values) for name, values in found.items() if values}
 
 
@@ -47,7 +47,8 @@ def _summary(values: Sequence[float]) -> Summary:
     )
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Say whether a metric can be put together with others: a finite number."""
     # Not a number, infinite, or so large that a sum would be.
     finite = isinstance(value, int | float) and abs(value) < _LARGEST
     return finite and not isinstance(value, bool)

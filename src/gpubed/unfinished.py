@@ -16,15 +16,23 @@ from gpubed.paths import ClusterPaths
 
 CONFIGURING, INTERRUPTED = "configuring", "interrupted"
 # The verbs that hold a cluster and apply roles, or will; a full disk leaves a lock without one.
-_CONFIGURES = {"up", "configure", ""}
+_BY_HAND = "configure"
+_CONFIGURES = {"up", _BY_HAND, ""}
 
 
 @contextmanager
-def noted(cluster: ClusterPaths) -> Iterator[None]:
-    """Note that nodes are not all as the specification says, until the end is reached."""
+def noted(cluster: ClusterPaths, *, whole: bool = True) -> Iterator[None]:
+    """Note that nodes are not all as the specification says, until the end is reached.
+
+    Args:
+        cluster: The cluster's paths.
+        whole: Whether all that is due is done by then; a part leaves what was noted before.
+    """
+    stays = not whole and cluster.unfinished.exists()
     cluster.unfinished.touch()
     yield
-    cluster.unfinished.unlink(missing_ok=True)
+    if not stays:
+        cluster.unfinished.unlink(missing_ok=True)
 
 
 def state(cluster: ClusterPaths) -> str:
@@ -33,6 +41,17 @@ def state(cluster: ClusterPaths) -> str:
         return ""
     who = runlock.holder(cluster.state)
     return CONFIGURING if who and who.verb in _CONFIGURES else INTERRUPTED
+
+
+def require_still(cluster: ClusterPaths) -> None:
+    """Refuse to judge nodes while a run applies roles to them.
+
+    Raises:
+        Locked: A run is at work.
+    """
+    who = runlock.holder(cluster.state)
+    if who and (who.verb == _BY_HAND or state(cluster) == CONFIGURING):
+        runlock.require_free(cluster.state)
 
 
 def require_none(cluster: ClusterPaths) -> None:

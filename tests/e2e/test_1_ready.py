@@ -85,6 +85,25 @@ def test_links_carry_their_rate_and_the_allreduce_uses_them(cluster):
     assert largest["busbw_bps"] >= 0.9 * 0.94 * 200e6
 
 
+@pytest.mark.parametrize("framework", ["horovod", "ddp", "fsdp"])
+def test_imagenet_tells_where_the_time_of_a_step_goes(cluster, framework):
+    settings = {"model": "mobilenet_v3_small", "image_size": 32, "batch_size": 8, "steps": 8}
+    given = {**settings, "warmup_steps": 2, "framework": framework}
+    words = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+    result = cluster.json("run", "imagenet", *words)
+    assert (result["status"], result["world_size"]) == ("ok", 3)
+    parts = sum(result[name] for name in ("data_s", "compute_s", "exposed_communication_s"))
+    assert parts == pytest.approx(result["step_s"], rel=0.03)
+    assert result["images_per_s"] > 0
+
+
+def test_gradients_that_nothing_hides_are_as_fast_as_the_link(cluster):
+    settings = ["model=resnet18", "image_size=32", "batch_size=4", "steps=6", "warmup_steps=2"]
+    words = [word for one in (*settings, "overlap=false") for word in ("--set", one)]
+    result = cluster.json("run", "imagenet", *words)
+    assert 0.5 * 200e6 <= result["busbw_bps"] <= 200e6
+
+
 def test_plain_ansible_works_and_changes_nothing_after_up(cluster):
     """The run of `up` was the first one; this one has no strategy of ours, and no runner."""
     recap = cluster.playbook(ANSIBLE_STRATEGY="linear")

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from gpubed import (
     roles,
     runlock,
     secret,
+    served_folder,
 )
 from gpubed.backends.gpulab import login as gpulab_login
 from gpubed.backends.gpulab import offers as gpulab_offers
@@ -63,6 +65,8 @@ from gpubed.backends.virtualwall import (
     transport,
 )
 from gpubed.backends.virtualwall import login as virtualwall_login
+from gpubed.campaigns import drive, matrix, records, repeat
+from gpubed.campaigns import file as campaign_file
 from gpubed.checks import cuda, monitoring, software, throughput
 from gpubed.cli import report
 from gpubed.cli.display import Display
@@ -79,9 +83,13 @@ from gpubed.errors import GpubedError
 from gpubed.hardware import binding, drivers
 from gpubed.hardware import facts as hardware
 from gpubed.paths import Project, assets, recipes
+from gpubed.report import analysis
+from gpubed.report import read as report_read
+from gpubed.report import write as report_write
 from gpubed.ssh import CommandResult
 from gpubed.trials import summarize
 from gpubed.verification import Check, Verification
+from support import measurements
 from support.mutations import json_line, json_text, yaml_text
 from support.samples import sample_allocation, sample_plan
 
@@ -89,6 +97,8 @@ PLAN = sample_plan()
 ALLOCATION = sample_allocation(PLAN)
 NODE = ALLOCATION.nodes[0]
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
+
+SERVED = {"version": 1, "node": "node-0", "id": "c0", "path": "/shared", "backend": "local"}
 
 HASHED = "|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg="
 
@@ -271,6 +281,12 @@ def _left_out(data, folder):
     left_out.read(cluster, sample_plan(nodes=[{"name": "node", "count": 3, "min": 2}]))
 
 
+def _served(data, folder):
+    cluster = _cluster(folder)
+    _file(cluster.served, data)
+    served_folder.left_behind(cluster, PLAN, ())
+
+
 def _facts(data, folder):
     found = hardware.load(_file(_cluster(folder).facts / "id.json", data))
     if found:
@@ -303,6 +319,61 @@ def _metrics(data, folder):
     jobs._judge(result, job, job.values("digits", {}))
     summarize([result.metrics, result.metrics])
     json.dumps(result.document())
+
+
+MEASURED = measurements.document(factors={"nodes": [1, 2], "rate": ["1G"]}, repeat=2)
+MEASURED_POINTS = list(measurements.measured(MEASURED))
+REPEATED = {
+    "schema": "gpubed/report/1",
+    "campaign": {
+        "name": "smoke",
+        "cluster": "lab",
+        "campaign": {
+            "schema": "gpubed/campaign-file/1",
+            "job": "digits",
+            "factors": {"nodes": [1, 2], "batch": [16]},
+            "repeat": 2,
+        },
+    },
+    "groups": [
+        {"id": "nodes-1.batch-16", "metrics": {"images_per_s": {"mean": 9.0, "sd": 1.0, "n": 2}}}
+    ],
+}
+MEASURED_POINT = MEASURED_POINTS[-1]
+
+
+def _report_campaign(data, folder):
+    cluster = _cluster(folder)
+    _file(cluster.campaigns / "smoke" / "campaign.json", data)
+    for one in MEASURED_POINTS:
+        _file(cluster.campaigns / "smoke/points" / f"{one['id']}.{one['repetition']}.json", b"{}")
+    _reported(cluster, folder)
+
+
+def _report_point(data, folder):
+    cluster = _cluster(folder)
+    at = measurements.write(cluster, MEASURED, MEASURED_POINTS)
+    _file(at / "points" / f"{MEASURED_POINT['id']}.{MEASURED_POINT['repetition']}.json", data)
+    _reported(cluster, folder)
+
+
+def _report_before(data, folder):
+    cluster = _cluster(folder)
+    measurements.write(cluster, MEASURED, MEASURED_POINTS[:1])
+    _file(folder / "out" / "report.json", data)
+    _reported(cluster, folder)
+
+
+def _report_repeated(data, folder):
+    before = repeat.load(_file(folder / "report.json", data))
+    points = matrix.expand(before.source, jobfile.load(before.source.campaign.job))
+    repeat.compare(before, drive.Series(before.source.campaign, points), "images_per_s")
+
+
+def _reported(cluster, folder):
+    """Write the whole report, which every figure of the files reaches."""
+    measured = report_read.load(cluster, report_read.chosen(cluster, None))
+    report_write.write(analysis.analyse(measured), folder / "out")
 
 
 def _slice(data, folder):
@@ -349,6 +420,43 @@ def _recipe(data, folder):
 
 def _job(data, folder):
     reading.file(_file(folder / "job.yml", data)).yaml(jobfile.Job)
+
+
+def _campaign(data, folder):
+    source = campaign_file.load(str(_file(folder / "mine.yml", data)), Project(folder))
+    points = matrix.expand(source, jobfile.load(source.campaign.job))
+    matrix.require_room(source, ALLOCATION, ALLOCATION)
+    return source, points
+
+
+def _campaign_sample():
+    with tempfile.TemporaryDirectory() as folder:
+        source, points = _campaign(CAMPAIGN, Path(folder))
+    return {
+        "schema": "gpubed/campaign/1",
+        "digest": records.digest(source, points),
+        "campaign": source.campaign.content(),
+        "uuid": ALLOCATION.uuid,
+        "nodes": [{"name": "node-0", "slots": 1}],
+    }
+
+
+def _campaign_begun(data, folder):
+    source, points = _campaign(CAMPAIGN, folder)
+    _file(folder / "mine" / "campaign.json", data)
+    begun = records.Folder(folder / "mine").begun()
+    assert isinstance(begun.with_ranks, list)
+    records.require_same(begun, source, points, ALLOCATION.uuid, {})
+
+
+def _campaign_point(data, folder):
+    source, points = _campaign(CAMPAIGN, folder)
+    _file(folder / "mine" / "points" / f"{POINT['id']}.0.json", data)
+    ended = records.Folder(folder / "mine").ended()
+    series = drive.Series(source.campaign, points, ended)
+    series.progress()
+    series.failed()
+    records.Folder(folder / "mine").keep(next(iter(ended.values())))
 
 
 def _role(data, folder):
@@ -647,6 +755,27 @@ OPENSTACK = {
     "servers": [{"id": "s", "name": "n", "metadata": {"gpubed.name": "lab"}, "fault": {}}],
     "quota": {"ports": {"limit": 10, "used": 1, "reserved": 0}},
 }
+CAMPAIGN = b"""schema: gpubed/campaign-file/1
+job: digits
+factors: {nodes: [1, 2], batch: [8], rate: [100M]}
+settings: {epochs: 2}
+exclude: [{nodes: 2, rate: 100M}]
+repeat: 3
+stop: {metric: loss, relative_width: 0.5, at_least: 2}
+"""
+POINT = {
+    "schema": "gpubed/point/1",
+    "id": "nodes-1.batch-8.rate-100M",
+    "repetition": 0,
+    "status": "ok",
+    "reason": "",
+    "settings": {"nodes": 1, "batch": 8, "rate": "100M"},
+    "run_id": "1-digits",
+    "run_dir": "/runs/1-digits",
+    "started": "2026-01-01T00:00:00+00:00",
+    "seconds": 3.5,
+    "metrics": {"loss": 0.5, "ranks": [{"rank": 0}]},
+}
 EVENT = {
     "at": 1.5,
     "what": "resource",
@@ -731,11 +860,20 @@ def _readers():
         Reader("verification", _verification, verification.model_dump_json().encode()),
         Reader("lease", _lease, record.model_dump_json().encode()),
         Reader("left-out", _left_out, json_text({"node-2": "broken"})),
+        Reader("served-folder", _served, json_text(SERVED)),
         Reader("facts", _facts, json_text(FACTS)),
         Reader("applied", _applied, json_text({"base": "1"})),
         Reader("run-lock", _run_lock, json_text(holder)),
         Reader("events", _events, json_text(EVENT) + b"\n", json_line),
         Reader("metrics", _metrics, json_text({"accuracy": 0.9, "world_size": 2})),
+        Reader("report-campaign", _report_campaign, json_text(measurements.document(nodes=[]))),
+        Reader("report-point", _report_point, json_text(MEASURED_POINT)),
+        Reader(
+            "report-before",
+            _report_before,
+            json_text({"schema": "gpubed/report/1", "campaign": MEASURED}),
+        ),
+        Reader("report-repeated", _report_repeated, json_text(REPEATED)),
         Reader("slice", _slice, json_text(slice_)),
         Reader("acquaintance", _acquaintance, json_text(known)),
         Reader("private-key", _key, _key_sample(), None),
@@ -747,6 +885,9 @@ def _readers():
         ),
         Reader("recipe", _recipe, (recipes() / "cuda12/recipe.yml").read_bytes(), yaml_text),
         Reader("job", _job, (assets() / "jobs/digits/job.yml").read_bytes(), yaml_text),
+        Reader("campaign", _campaign, CAMPAIGN, yaml_text),
+        Reader("campaign-begun", _campaign_begun, json_text(_campaign_sample())),
+        Reader("campaign-point", _campaign_point, json_text(POINT)),
         Reader("role", _role, (assets() / "roles/base/meta/gpubed.yml").read_bytes(), yaml_text),
         Reader(
             "pins",

@@ -26,6 +26,7 @@ OTHERS = {
         "offered": "{{ base_packages_wanted | join(' ') }}",
         "lists": "",
     },
+    "firewall": {"close": "{{ firewall_name }}"},
     "hardware": {"collect": ""},
 }
 DONE = re.compile(r"^TASK \[(.+?)\] \*+\n(ok|changed|\[ERROR\])", re.MULTILINE)

@@ -63,3 +63,7 @@ def test_a_misspelt_backend_is_told_which_there_are(errors):
 def test_an_unknown_key_of_a_backend_is_named(errors):
     [(_, message)] = errors(SPEC.replace("{type: local}", "{type: local, colour: red}"))
     assert "'colour' was unexpected" in message
+
+
+def test_an_editor_asks_for_no_number_that_is_drawn_from_the_name():
+    assert cluster_schema.json_schema()["$defs"]["SlurmUser"]["required"] == ["name"]

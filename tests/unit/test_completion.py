@@ -46,6 +46,8 @@ def offered(tmp_path, monkeypatch, capsys):
         ("gpubed run lab nothing --set ", []),
         ("gpubed run lab mine --set ", []),
         ("gpubed run lab digits --launcher ", ["gpulab", "slurm", "ssh"]),
+        ("gpubed bench lab sm", ["smoke"]),
+        ("gpubed bench lab im", ["imagenet-scaling"]),
         ("gpubed ssh lab n", ["node-0", "node-1", "node-2"]),
         ("gpubed ssh lab h", ["head"]),
         ("gpubed ssh other n", []),
@@ -58,3 +60,13 @@ def offered(tmp_path, monkeypatch, capsys):
 )
 def test_the_tab_key_offers(offered, line, words):
     assert offered(line) == words
+
+
+def test_a_report_is_of_what_was_measured_on_the_cluster(offered, tmp_path):
+    for name in ("smoke", "scaling"):
+        folder = Project(tmp_path).cluster("lab").campaigns / name
+        folder.mkdir(parents=True)
+        (folder / "campaign.json").touch()
+    assert offered("gpubed report lab ") == ["scaling", "smoke"]
+    assert offered("gpubed report lab sm") == ["smoke"]
+    assert offered("gpubed report other ") == []

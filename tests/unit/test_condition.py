@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import applied, condition, lifecycle, roles
+from gpubed import applied, condition, roles
+from gpubed.cluster import damage
 from gpubed.errors import GpubedError
 from gpubed.paths import Project
 from gpubed.ssh import HostKeyMismatch, Unreachable
@@ -168,7 +169,7 @@ def test_a_unit_that_does_not_run_is_damage(serving, node, unit, role):
     assert now.state == "degraded"
     assert now.damaged == {}, "the node itself is ready"
     assert now.words == [f"{unit} on {node} is inactive: role {role} is applied there again"]
-    assert lifecycle._unserved(now) == {role: [node]}
+    assert damage.unserved(now) == {role: [node]}
     with pytest.raises(GpubedError, match=f"{unit} on {node} is inactive") as caught:
         serving(units={(node, unit): DEAD}, verb=condition.require)
     assert caught.value.hint == f"gpubed ssh lab {node} sudo journalctl -b -u {unit}"

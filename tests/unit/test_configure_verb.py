@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +22,7 @@ def asked(tmp_path, monkeypatch):
     def run(**words):
         asked.update(words)
         folder = Path(words["private_data_dir"]) / "artifacts"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         return SimpleNamespace(rc=0, config=SimpleNamespace(artifact_dir=str(folder)))
 
     monkeypatch.setattr(configure.ansible_runner, "run", run)
@@ -74,3 +75,44 @@ def test_it_runs_as_by_hand(asked, monkeypatch):
 def test_what_it_did_can_be_read(asked):
     done = json.loads(call("--json").stdout)
     assert done["changed"] == {"node-0": 0, "node-1": 0, "node-2": 0}
+
+
+@pytest.mark.parametrize("words", [[], ["--tags", "base"], ["--limit", "node-1"]])
+def test_one_that_is_cut_off_leaves_the_cluster_unfinished(asked, monkeypatch, words):
+    def cut(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(configure.ansible_runner, "run", cut)
+    call(*words)
+    assert asked["cluster"].unfinished.exists()
+
+
+def test_a_look_leaves_no_trace(asked):
+    assert call("--check").exit_code == 0
+    assert not asked["cluster"].unfinished.exists()
+
+
+def test_interruptions_stay_ours(asked):
+    """ansible-runner's handlers would make a failure of Ctrl-C, after its own time."""
+    before = signal.getsignal(signal.SIGINT)
+    assert call().exit_code == 0
+    assert signal.getsignal(signal.SIGINT) is before
+    assert asked["cancel_callback"]() is False
+
+
+@pytest.mark.parametrize("words", [(), ("--tags", "nfs"), ("--check",)])
+def test_no_other_node_serves_the_shared_folder_unasked(asked, words):
+    cluster = asked["cluster"]
+    served = "storage: {shared: {provider: nfs}}"
+    text = cluster.spec.read_text().replace("{type: local}", "{type: local, runtime: vm}")
+    cluster.spec.write_text(f"{text}\n{served}\n")
+    assert call("--tags", "base").exit_code == 0
+    assert not cluster.served.exists(), "its role was not among them"
+    assert call("--tags", "nfs").exit_code == 0
+    assert json.loads(cluster.served.read_text())["node"] == "node-0"
+    del asked["cmdline"]
+    cluster.spec.write_text(f"{text}\n{served.replace('nfs', 'nfs, server: node-1')}\n")
+    with pytest.raises(UsageError, match="/shared, which node-0 serves") as refused:
+        call(*words)
+    assert refused.value.hint == "gpubed up lab asks before it does that"
+    assert "cmdline" not in asked

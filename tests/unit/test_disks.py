@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import disks, health, lifecycle
+from gpubed import disks, health
 from gpubed.checks import storage
 from gpubed.checks.context import Context
+from gpubed.cluster import status
 from gpubed.condition import Condition
 from gpubed.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
@@ -93,5 +94,5 @@ def test_the_row_of_a_node_says_what_is_full_and_what_else_is_wrong(monkeypatch,
     said = [health.NodeHealth(node="node-0", problems=problems)] if problems else []
     monkeypatch.setattr(health, "unwell", lambda *_: said)
     now = Condition({"node-0": "ready"}, full={"node-0": "/var is full"})
-    found = lifecycle._unwell(None, plan, sample_allocation(plan), now)
+    found = status._unwell(None, plan, sample_allocation(plan), now)
     assert found == {"node-0": row}

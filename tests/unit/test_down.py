@@ -6,9 +6,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, lifecycle, registry
+from gpubed import cli, identities, registry
 from gpubed.backends.base import Existing
 from gpubed.cli.ui import UI
+from gpubed.cluster import down
 from gpubed.errors import UsageError
 from gpubed.paths import Project
 from support.samples import sample_allocation, sample_plan
@@ -32,7 +33,7 @@ def question(tmp_path, monkeypatch):
         paths.spec.write_text(yaml.safe_dump({**SPEC, "storage": {"shared": shared}}))
         paths.allocation.write_text(sample_allocation(sample_plan()).model_dump_json())
         monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-        monkeypatch.setattr(lifecycle, "data_of", lambda *_: [])
+        monkeypatch.setattr(down, "data_of", lambda *_: [])
         with pytest.raises(UsageError) as refused:
             CliRunner().invoke(
                 cli.build(), ["down", "lab"], standalone_mode=False, catch_exceptions=False
@@ -58,23 +59,23 @@ def asked(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     made = datetime.now(UTC) - timedelta(days=3)
     volume = Existing("volume", "lab-shared", "v", "u", data=True, size=5 << 30, made=made)
-    monkeypatch.setattr(lifecycle, "data_of", lambda *_: [volume])
+    monkeypatch.setattr(down, "data_of", lambda *_: [volume])
 
-    def run(*words, answers=()):
+    def run(*words, answers=(), gone=(), kept=()):
         questions, removed, said = [], [], iter(answers)
 
         def confirm(_, question, *, yes, default):
             questions.append(question)
             return yes or next(said, default)
 
-        def down(*_, keep_data):
+        def take_down(*_, keep_data):
             removed.append("all but data" if keep_data else "all")
-            return lifecycle.Removal([], [], [], [])
+            return down.Removal(gone, kept, [], [])
 
         monkeypatch.setattr(UI, "confirm", confirm)
-        monkeypatch.setattr(lifecycle, "down", down)
+        monkeypatch.setattr(down, "down", take_down)
         done = CliRunner().invoke(cli.build(), ["down", "lab", *words], standalone_mode=False)
-        return questions, removed, done.exception
+        return questions, removed, done.stdout if gone else done.exception
 
     return run
 
@@ -110,3 +111,84 @@ def test_the_node_whose_disk_has_the_shared_storage_is_named(question, server, n
 def test_an_own_hosts_disk_stays(question, monkeypatch):
     monkeypatch.setattr(type(registry.backend("local")), "removes_disks", False)
     assert question(provider="nfs") == "Remove cluster lab and all its nodes?"
+
+
+def test_what_went_and_what_stayed_is_counted(asked):
+    """Each thing was named as it went; files and what only the state knows are among it."""
+    gone = ["Node node-0", "Node node-1", "container gpubed-lab-6f0c-node-2", "Network control"]
+    gone += ["volume gpubed-lab-6f0c-shared", "Key key", "file .gpubed/lab/secrets"]
+    _, _, said = asked("-y", gone=gone)
+    assert said == "removed 3 nodes, 1 network, 1 volume, 1 file, 1 other resource\n"
+    _, _, said = asked("-y", "--keep-data", gone=gone[:1], kept=["volume gpubed-lab-6f0c-shared"])
+    first, second = said.splitlines()
+    assert first == "removed 1 node; kept 1 volume"
+    assert second == "kept volume gpubed-lab-6f0c-shared"
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder that is not the cluster's, with something in it."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "precious").write_text("42")
+    return folder
+
+
+def take_down(tmp_path, monkeypatch, **options):
+    """Runs `down` of a cluster of which nothing is left but its folder."""
+    paths = Project(tmp_path).cluster("lab")
+    paths.spec.parent.mkdir(parents=True)
+    paths.spec.write_text(yaml.safe_dump(SPEC))
+    local = type(registry.backend("local"))
+    there = options.pop("there", [])
+    monkeypatch.setattr(local, "existing", lambda *_: there)
+    return down.down(paths, "embedded", **options)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["uuid lost", "uuid kept"])
+def test_what_may_be_this_one_keeps_its_key(tmp_path, monkeypatch, known):
+    """`gpubed audit --adopt`, which `down` recommends then, needs it."""
+    paths = Project(tmp_path).cluster("lab")
+    paths.secrets.mkdir(parents=True)
+    paths.private_key.write_text("KEY")
+    if known:
+        identities.keep(paths, "6f0c0000-0000-4000-8000-000000000000")
+    others = [Existing("container", "gpubed-lab-node-0", "c0", "another")]
+    monkeypatch.setattr(type(registry.backend("local")), "unseen", lambda *_: [])
+    done = take_down(tmp_path, monkeypatch, there=others)
+    assert done.others == others
+    assert paths.private_key.exists() is not known
+    assert bool(done.removed) is known, "and so the exit code is 1 where nothing was known"
+
+
+def test_what_a_link_leads_to_is_not_removed(tmp_path, monkeypatch, elsewhere):
+    paths = Project(tmp_path).cluster("lab")
+    paths.state.mkdir(parents=True)
+    for name in ("secrets", "runs", "facts"):
+        (paths.state / name).symlink_to(elsewhere)
+    (paths.state / "logs").mkdir()
+    (paths.state / "logs" / "deep").symlink_to(elsewhere)
+    removed = take_down(tmp_path, monkeypatch).removed
+    assert "file .gpubed/lab/secrets" in removed
+    assert (elsewhere / "precious").read_text() == "42"
+    assert [path.name for path in paths.state.iterdir()] == ["runs"]
+
+
+def test_where_the_clusters_own_folder_is_a_link_only_that_goes(tmp_path, monkeypatch, elsewhere):
+    paths = Project(tmp_path).cluster("lab")
+    paths.state.parent.mkdir(parents=True)
+    paths.state.symlink_to(elsewhere)
+    assert take_down(tmp_path, monkeypatch).removed == ["link .gpubed/lab"]
+    assert not paths.state.is_symlink()
+    assert (elsewhere / "precious").read_text() == "42"
+
+
+def test_results_of_jobs_and_of_campaigns_outlive_the_cluster(tmp_path):
+    """`_forget` is what `down` calls last; all that it is told to keep is left whole."""
+    paths = Project(tmp_path).cluster("lab")
+    for folder in (paths.runs / "1-digits", paths.campaigns / "smoke" / "points", paths.facts):
+        folder.mkdir(parents=True)
+    paths.reshaped.touch()
+    down._forget(paths, set(down.RESULTS))
+    assert sorted(path.name for path in paths.state.iterdir()) == ["campaigns", "runs"]
+    assert (paths.campaigns / "smoke" / "points").is_dir()

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, doctor, exposure, lifecycle, registry, stack
+from gpubed import cli, doctor, exposure, registry, stack
+from gpubed.cluster import preview
 from support.samples import granted_cluster, sample_plan
 
 
@@ -35,8 +36,8 @@ def test_plan_says_it_shortly(tmp_path, monkeypatch, engine, told):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     monkeypatch.setattr(stack, "choose", lambda _: engine)
     steps = SimpleNamespace(steps=[], changes={})
-    seen = lifecycle.Preview(sample_plan(), steps, [], {})
-    monkeypatch.setattr(lifecycle, "preview", lambda *_: seen)
+    seen = preview.Preview(sample_plan(), steps, [], {}, lost=[], refused=[], notes=[])
+    monkeypatch.setattr(preview, "preview", lambda *_: seen)
     done = CliRunner().invoke(cli.build(), ["plan", "lab", "--json"], standalone_mode=False)
     warnings = json.loads(done.stdout)["warnings"]
     assert sum("other users of this machine" in line for line in warnings) == told

@@ -16,6 +16,11 @@ from support.samples import sample_allocation, sample_plan
         (0.9805555555555555, "1", "0.9806"),
         (191234567.8, "bit/s", "191 Mbit/s"),
         (400e9, "bit/s", "400 Gbit/s"),
+        (999.7e6, "bit/s", "1 Gbit/s"),
+        (1.05e9, "B", "1,001 MiB"),
+        (0.9997, "s", "1 s"),
+        (3661, "s", "3,661 s"),
+        (49100.0, "s", "49,100 s"),
         (0, "bit/s", "0 bit/s"),
         (65536, "B", "64 KiB"),
         (2**20 * 1.5, "B", "1.5 MiB"),
@@ -64,9 +69,9 @@ def said(tmp_path, monkeypatch):
     def run(job, metrics, lines=()):
         result = jobs.JobResult(job, "/runs/1", 3, metrics, described=jobfile.load(job).metrics)
 
-        def pretend(*given):
+        def pretend(*given, **_):
             for line in lines:
-                given[5](line)
+                given[4](line)
             return result
 
         monkeypatch.setattr(jobs, "run", pretend)

@@ -8,6 +8,7 @@ from gpubed import jobs, registry
 from gpubed.errors import UsageError
 from gpubed.launchers import leftovers
 from gpubed.paths import ClusterPaths, Project
+from gpubed.runs.record import Request
 from support.samples import sample_allocation, sample_plan
 
 
@@ -15,7 +16,7 @@ class Head:
     """Keeps files by name; its folder comes back empty."""
 
     def __init__(self, *_):
-        self.files = {}
+        self.files, self.started = {}, []
 
     def __enter__(self):
         return self
@@ -37,11 +38,11 @@ class Head:
 def run(monkeypatch, tmp_path):
     """A function that runs job allreduce on nodes with so many ranks."""
 
-    def on(*slots):
+    def on(*slots, rate_bps=None):
         head = Head()
         monkeypatch.setattr(jobs, "SSH", lambda *_: head)
         monkeypatch.setattr(leftovers, "end", lambda *_: [])
-        starter = SimpleNamespace(run=lambda *_: 0)
+        starter = SimpleNamespace(run=lambda *given: head.started.append(given[2]) or 0)
         monkeypatch.setattr(registry, "launcher", lambda _: starter)
         plan = sample_plan(nodes=[{"name": "node", "count": len(slots)}])
         allocation = sample_allocation(plan)
@@ -50,18 +51,29 @@ def run(monkeypatch, tmp_path):
             for node, ranks in zip(allocation.nodes, slots, strict=True)
         )
         allocation = allocation.model_copy(update={"nodes": nodes})
-        result = jobs.run(ClusterPaths(Project(tmp_path), "lab"), plan, allocation, "allreduce", {})
-        return result, head.files
+        if rate_bps:
+            network = allocation.experiment.model_copy(update={"rate_bps": rate_bps})
+            allocation = allocation.model_copy(update={"experiment": network})
+        cluster = ClusterPaths(Project(tmp_path), "lab")
+        result = jobs.run(cluster, plan, allocation, Request(job="allreduce"))
+        return result, head
 
     return on
 
 
 def test_a_node_without_ranks_is_in_no_hostfile(run):
-    result, files = run(0, 4, 2)
-    assert files["hostfile"] == "node-1 slots=4\nnode-2 slots=2\n"
+    result, head = run(0, 4, 2)
+    assert head.files["hostfile"] == "node-1 slots=4\nnode-2 slots=2\n"
     assert result.world_size == 6
 
 
 def test_without_any_rank_nothing_is_started(run):
     with pytest.raises(UsageError, match="no node that ranks could start on"):
         run(0, 0)
+
+
+@pytest.mark.parametrize(("held", "told"), [(None, None), (50_000_000, "50000000")])
+def test_a_job_knows_what_links_are_held_to_for_it(run, held, told):
+    """Else links of a campaign's other rates would be judged by the declared one."""
+    _, head = run(1, 1, rate_bps=held)
+    assert head.started[0].environment.get("GPUBED_HELD_BPS") == told

@@ -11,7 +11,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 # A lower layer may not import a higher one.
 LAYERS = [
     ("cli",),
-    ("lifecycle", "doctor", "handover", "verify", "cluster_drivers"),
+    ("cluster", "doctor", "handover", "verify", "cluster_drivers", "campaigns"),
     ("checks",),
     ("jobs", "services", "metrics", "health", "configure", "stack", "leaving"),
     ("images", "lease", "automation"),

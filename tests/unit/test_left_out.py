@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpubed import left_out, lifecycle, registry
+from gpubed import left_out, registry
 from gpubed.backends.base import Existing, Fault
+from gpubed.cluster import up as ups
 from gpubed.errors import GpubedError, Refused
 from gpubed.paths import ClusterPaths, Project
 from gpubed.plan import ClusterPlan
@@ -39,6 +40,9 @@ class Cloud:
     def has_resources(self) -> bool:
         return False
 
+    def export(self) -> dict[str, Any]:
+        return {}
+
     def refresh(self, _: Any) -> None:
         assert not self.broken, "what is left of a server would pass for a node"
 
@@ -54,16 +58,16 @@ def run(tmp_path, monkeypatch):
     cluster = Project(tmp_path).cluster("lab")
     cluster.state.mkdir(parents=True)
 
-    def up(on_failure: str, failures: Mapping[str, int], least: int = 2) -> tuple[Cloud, Any]:
+    def make(on_failure: str, failures: Mapping[str, int], least: int = 2) -> tuple[Cloud, Any]:
         group = {"count": 3, "min": least, "on_failure": on_failure}
         plan = sample_plan(nodes=[group])
         cloud: Any = Cloud(cluster, plan, failures)
         backend = registry.backend("openstack")
         monkeypatch.setattr(backend, "faults", cloud.faults)
         monkeypatch.setattr(backend, "remove", cloud.remove)
-        return cloud, lambda: lifecycle._up(cloud, backend, plan, pytest.fail)
+        return cloud, lambda: ups._up(cloud, backend, plan, pytest.fail)
 
-    return up
+    return make
 
 
 def test_a_node_that_fails_once_is_asked_for_again_at_once(run):

@@ -4,16 +4,23 @@ Nothing exists here: what the testbed has is a STAND-IN.
 """
 
 import contextlib
+import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import audit, cli, identities, lifecycle, lost_state, registry, runlock
-from gpubed.backends.base import Existing
+from gpubed import audit, cli, identities, lost_state, registry, runlock
+from gpubed import stack as stacks
+from gpubed.backends.base import Existing, Finding
+from gpubed.backends.static import backend as static
 from gpubed.cli.commands import audit as audit_verb
-from gpubed.errors import GpubedError, UsageError
+from gpubed.cluster import up
+from gpubed.engine import ResourceEvent, Result
+from gpubed.errors import GpubedError, PrerequisiteMissing, Refused, UsageError
 from gpubed.paths import Project
+from gpubed.plan import from_file
 from support.samples import sample_plan
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
@@ -58,6 +65,14 @@ def test_audit_gives_whole_commands(call):
     done = call("audit", "lab", "--engine", "embedded")
     assert f"gpubed audit lab --adopt --uuid {UUID}" in done.stdout
     assert f"gpubed audit lab --remove --uuid {UUID}" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--adopt", "--remove"])
+def test_audit_does_not_guess_what_is_meant(call, option):
+    """It did nothing, and said nothing of it."""
+    refused = call("audit", "lab", option, "-y", "--engine", "embedded").exception
+    assert refused.exit_code == 2
+    assert refused.hint == f"gpubed audit lab {option} --uuid {UUID}"
 
 
 @pytest.mark.parametrize("words", [("status", "lab"), ("run", "lab", "digits"), ("ssh", "lab")])
@@ -146,18 +161,28 @@ class LostStack:
 
 
 NODES = [Existing("container", f"gpubed-lab-{n}", f"c{n}", UUID, node=f"node-{n}") for n in "01"]
+# Groups in this order give `first-0` the address that `node-0` has had.
+SWAPPED = [{"name": "first", "count": 1}, {"name": "node", "count": 1}]
 
 
 @pytest.fixture
-def lost(tmp_path, monkeypatch):
+def told(monkeypatch):
+    """What a run notes."""
+    notes = []
+    monkeypatch.setattr(lost_state.progress, "emit", lambda _, message: notes.append(message))
+    return notes
+
+
+@pytest.fixture
+def lost(tmp_path, monkeypatch, told):
     """A function that minds the state of a cluster of one node, of which two are there."""
     paths, local = Project(tmp_path).cluster("lab"), type(registry.backend("local"))
     monkeypatch.setattr(local, "existing", lambda *_: NODES)
     identities.keep(paths, UUID)
     asked = []
 
-    def mind(**how):
-        wanted = sample_plan(nodes=[{"count": 1}])
+    def mind(nodes=({"count": 1},), **how):
+        wanted = sample_plan(nodes=list(nodes))
         lost_state.mind(LostStack(paths, **how), registry.backend("local"), wanted, asked.extend)
         return asked
 
@@ -176,6 +201,203 @@ def test_up_makes_nothing_a_second_time_of_what_a_plugin_made(lost, monkeypatch)
         lost()
     assert "container gpubed-lab-0" in caught.value.message
     assert caught.value.hint.endswith("gpubed audit lab --remove")
+
+
+def at(address):
+    return Existing("container", "gpubed-lab-0", "c0", UUID, node="node-0", address=str(address))
+
+
+def test_what_is_known_again_is_said_once_to_be_taken_over(lost, told, monkeypatch):
+    local = type(registry.backend("local"))
+    network = Existing("network", "gpubed-lab-control", "n0", UUID)
+    job = Existing("job", "j", "j0", UUID, transient=True)
+    stranger = Existing("volume", "not-ours", "v1", "another", data=True)
+    monkeypatch.setattr(local, "existing", lambda *_: [*NODES, network, DATA, job, stranger])
+    lost()
+    assert told == [
+        "container gpubed-lab-0, network gpubed-lab-control, volume gpubed-lab-shared were there "
+        "already and are taken over"
+    ]
+
+
+def test_data_that_was_kept_is_said_to_be_taken_over(lost, told, monkeypatch):
+    monkeypatch.setattr(type(registry.backend("local")), "existing", lambda *_: [DATA])
+    lost()
+    assert told == ["volume gpubed-lab-shared was there already and is taken over"]
+
+
+def test_a_node_in_use_never_gives_its_address_away_unasked(lost, monkeypatch):
+    heir = sample_plan(nodes=SWAPPED).nodes[0]
+    assert heir.name == "first-0"
+    monkeypatch.setattr(
+        type(registry.backend("local")), "existing", lambda *_: [at(heir.control_address)]
+    )
+    with pytest.raises(UsageError, match="which the specification now gives to first-0") as caught:
+        lost(nodes=SWAPPED)
+    assert "make inventories/lab/cluster.yml what it was" in caught.value.hint
+    assert lost() == [], "at its own address it stays"
+
+
+def test_nor_where_a_state_was_put_back_that_does_not_know_it(tmp_path, monkeypatch):
+    wanted = sample_plan(nodes=[{"name": "other", "count": 1}])
+    there = [at(wanted.nodes[0].control_address)]
+    monkeypatch.setattr(audit, "unrecorded", lambda *_: there)
+    stack = LostStack(Project(tmp_path).cluster("lab"))
+    with pytest.raises(UsageError, match="would be removed, with what is on its own disk"):
+        lost_state.spare(stack, registry.backend("local"), wanted)
+    there[:] = [dataclasses.replace(there[0], address="")]
+    lost_state.spare(stack, registry.backend("local"), wanted)
+
+
+@pytest.mark.parametrize("op", ["create", "replace", "same"])
+def test_up_looks_for_such_nodes_before_it_makes_one(tmp_path, monkeypatch, op):
+    type_ = "pulumi-python:dynamic/gpubed:Node"
+    step = ResourceEvent(op, "planned", "urn::other-0", type_, "other-0")
+    wanted = sample_plan(nodes=[{"name": "other", "count": 1}])
+    stack = LostStack(Project(tmp_path).cluster("lab"))
+    monkeypatch.setattr(stack, "has_resources", lambda: True)
+    planned = Result({op: 1}, (step,), {}, 0.0)
+    monkeypatch.setattr(stack, "preview", lambda _: planned, raising=False)
+    monkeypatch.setattr(audit, "unrecorded", lambda *_: [at(wanted.nodes[0].control_address)])
+    local = registry.backend("local")
+    monkeypatch.setattr(type(local), "refusals", lambda *_: [])
+    if op == "same":
+        assert up._look_ahead(stack, local, wanted, pytest.fail) is planned
+        return
+    with pytest.raises(UsageError, match="now gives to other-0"):
+        up._look_ahead(stack, local, wanted, pytest.fail)
+
+
+SILENT = GpubedError("the testbed answers 503 Service Unavailable", "look at its status page")
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept uuid", "nothing kept"])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SILENT, 4),
+        (Refused("your account has ended"), 4),
+        (PrerequisiteMissing("no login", "log in"), 3),
+    ],
+    ids=["silent", "refused", "no way in"],
+)
+def test_a_testbed_that_does_not_say_what_is_there_gets_no_second_cluster(
+    call, tmp_path, monkeypatch, error, code, kept
+):
+    def silent(*_):
+        raise error
+
+    monkeypatch.setattr(type(registry.backend("local")), "existing", silent)
+    monkeypatch.setattr(up, "_up", lambda *_: pytest.fail("a cluster is made"))
+    if kept:
+        identities.keep(Project(tmp_path).cluster("lab"), UUID)
+    refused = call("up", "lab", "-y", "--engine", "embedded").exception
+    assert refused.exit_code == code
+    assert error.message in refused.message
+    assert refused.hint
+
+
+def test_what_is_missing_here_is_said_before_that_the_testbed_is_silent(call, monkeypatch):
+    def silent(*_):
+        raise SILENT
+
+    local = type(registry.backend("local"))
+    monkeypatch.setattr(local, "existing", silent)
+    monkeypatch.setattr(local, "doctor", lambda *_: [Finding("x", False, "no certificate", "get")])
+    refused = call("up", "lab", "-y", "--engine", "embedded").exception
+    assert (refused.exit_code, refused.message, refused.hint) == (3, "no certificate", "get")
+
+
+def test_a_plan_says_what_would_be_taken_over_and_why_up_would_stop(call, tmp_path, monkeypatch):
+    local = type(registry.backend("local"))
+    monkeypatch.setattr(local, "existing", lambda *_: [DATA])
+    monkeypatch.setattr(local, "warnings", lambda *_: [])
+    monkeypatch.setattr(local, "fits", lambda *_: ["10.1.2.0/24 is used by another"])
+    empty = Result({}, (), {}, 0.0)
+    monkeypatch.setattr(stacks.Stack, "preview", lambda *_, **__: empty)
+
+    def planned():
+        done = call("plan", "lab", "--json", "--engine", "embedded")
+        assert done.return_value == 4, "what others have is said by a plan as by an up"
+        return json.loads(done.stdout)["warnings"]
+
+    assert not any("taken over" in line for line in planned()), "nothing is known of it"
+    identities.keep(Project(tmp_path).cluster("lab"), UUID)
+    assert "volume gpubed-lab-shared was there already and is taken over" in planned()
+
+    monkeypatch.setattr(local, "existing", lambda *_: NODES)
+    assert "container gpubed-lab-1: what is on its own disk is lost" in call("plan", "lab").stderr
+
+    def silent(*_):
+        raise SILENT
+
+    monkeypatch.setattr(local, "existing", silent)
+    assert any(line.startswith("`up` would stop: ") and "answers 503" in line for line in planned())
+
+
+MARKS = {f"10.0.0.{n + 1}": f"node-{n}" for n in range(3)}
+HOSTS = "version: 1\nbackend: {{type: static, user: me, hosts: {{node: [{hosts}]}}}}\n"
+REST = "nodes: [{{name: node, count: {count}}}]\nnetworks: {{control: {{subnet: 10.0.0.0/24}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("order", "moved", "served"),
+    [("123", "", True), ("321", "node-2 node-0", False), ("23", "node-1 node-2", False)],
+    ids=["as they were", "reordered", "the first is gone"],
+)
+def test_own_hosts_in_another_order_are_asked_about(tmp_path, monkeypatch, order, moved, served):
+    """With the folder that the first one served: the hosts become one another."""
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    paths = Project(tmp_path).cluster("own")
+    paths.spec.parent.mkdir(parents=True)
+    hosts = ", ".join(f"{{address: 10.0.0.{n}}}" for n in order)
+    paths.spec.write_text((HOSTS + REST).format(hosts=hosts, count=len(order)))
+
+    def look(spec, host, name, do):
+        node = MARKS[str(host.address)]
+        return SimpleNamespace(
+            owner={"uuid": UUID, "cluster": "own", "node": node, "id": f"{node}-0a"}
+        )
+
+    monkeypatch.setattr(static, "_on", look)
+    identities.keep(paths, UUID)
+    paths.served.write_text(
+        '{"node": "node-0", "id": "node-0-0a", "path": "/shared", "backend": "static"}'
+    )
+    wanted, asked = from_file(paths.spec), []
+    stack, own = LostStack(paths), registry.backend("static")
+    monkeypatch.setattr(type(own), "refusals", lambda *_: [])
+    up._look_ahead(stack, own, wanted, asked.extend)
+    line = "/shared, which node-0 serves from its own disk: what is on it stays on its host, and is"
+    assert [said.startswith(line) for said in asked] == ([] if served else [True])
+    asked.clear()
+    lost_state.mind(stack, own, wanted, asked.extend)
+    assert [said.partition(":")[0] for said in asked] == [f"node {name}" for name in moved.split()]
+
+
+def test_a_plan_loses_no_folder_whose_node_is_taken_over(call, tmp_path, monkeypatch):
+    """Without a state, a preview makes everything anew."""
+    local, paths = type(registry.backend("local")), Project(tmp_path).cluster("lab")
+    monkeypatch.setattr(local, "warnings", lambda *_: [])
+    monkeypatch.setattr(local, "fits", lambda *_: [])
+    monkeypatch.setattr(local, "refusals", lambda *_: [])
+    type_ = "pulumi-python:dynamic/gpubed:Node"
+    made = ResourceEvent("create", "planned", f"urn::{type_}::node-0", type_, "node-0")
+    monkeypatch.setattr(stacks.Stack, "preview", lambda *_, **__: Result({}, (made,), {}, 0.0))
+    paths.spec.write_text(
+        "version: 1\nbackend: {type: local, runtime: vm}\nnodes: [{count: 1}]\n"
+        "storage: {shared: {provider: nfs}}\n"
+    )
+    identities.keep(paths, UUID)
+    paths.served.write_text('{"node": "node-0", "id": "c0", "path": "/shared", "backend": "local"}')
+
+    def lost():
+        return json.loads(call("plan", "lab", "--json", "--engine", "embedded").stdout)["lost"]
+
+    monkeypatch.setattr(local, "existing", lambda *_: NODES[:1])
+    assert lost() == []
+    monkeypatch.setattr(local, "existing", lambda *_: [])
+    assert lost()[0].startswith("/shared, which node-0 serves from its own disk: what is on it is")
 
 
 def test_what_a_killed_first_run_left_is_not_called_lost(lost):
@@ -211,9 +433,9 @@ def test_a_node_that_is_in_no_state_goes_only_when_that_is_approved(monkeypatch)
         raise UsageError("not confirmed", "-y")
 
     with pytest.raises(UsageError):
-        lifecycle._remove_leftovers(LostStack(None), refuse)
+        up._remove_leftovers(LostStack(None), refuse)
     assert removed == []
-    lifecycle._remove_leftovers(LostStack(None), lambda _: None)
+    up._remove_leftovers(LostStack(None), lambda _: None)
     assert removed == NODES
 
 

@@ -1,15 +1,23 @@
 """`gpubed plan` as a user runs it: a real process and the embedded engine."""
 
+import contextlib
 import json
 
 import pytest
 
+from gpubed import runlock
+from gpubed import stack as stacks
+from gpubed.cluster import preview
+from gpubed.engine import Result
+from gpubed.errors import Locked
+from gpubed.paths import Project
 from support.cluster import Cluster
 
 
 @pytest.fixture
 def cluster(tmp_path):
-    return Cluster(tmp_path, "lab", configure=False)
+    # A name of its own: the addresses that it picks should be nobody's on this machine.
+    return Cluster(tmp_path, "planned", configure=False)
 
 
 def log(cluster):
@@ -26,7 +34,7 @@ def test_every_step_is_in_the_log(cluster):
 
 
 def test_the_roles_are_named_with_the_nodes_that_they_come_to(tmp_path):
-    cluster = Cluster(tmp_path, "lab")
+    cluster = Cluster(tmp_path, "planned")
     names = ["node-0", "node-1", "node-2"]
     found = cluster.json("plan", "--engine", "embedded")["roles"]
     assert {"name": "firewall", "nodes": names} in found
@@ -55,3 +63,22 @@ def test_an_error_of_many_lines_is_shown_whole(cluster):
     assert "there is no flavor huge" in done.stderr
     assert "there is no image old" in done.stderr
     assert "Traceback" not in done.stderr.partition("error:")[2]
+
+
+def test_beside_a_run_that_changes_the_cluster_nothing_is_planned(cluster):
+    with runlock.hold(cluster.state, "down"):
+        said = cluster.call("plan", "--engine", "embedded", rc=5).stderr
+        assert "planned is held by `gpubed down` (pid " in said
+    cluster.call("plan", "--engine", "embedded")
+
+
+def test_a_plan_on_a_state_that_began_to_move_is_none(cluster, monkeypatch):
+    held = contextlib.ExitStack()
+
+    def look(*_, **__):
+        held.enter_context(runlock.hold(cluster.state, "up"))
+        return Result({}, (), {}, 0.0)
+
+    monkeypatch.setattr(stacks.Stack, "preview", look)
+    with held, pytest.raises(Locked, match="planned is held by `gpubed up`"):
+        preview.preview(Project(cluster.root).cluster("planned"), "embedded")

@@ -6,8 +6,9 @@ import select
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, lifecycle
+from gpubed import cli
 from gpubed.cli.ui import UI
+from gpubed.cluster import up
 from gpubed.errors import UsageError
 from gpubed.paths import Project
 
@@ -56,7 +57,7 @@ def test_without_a_terminal_up_removes_nothing_unasked(tmp_path, monkeypatch):
     paths.spec.parent.mkdir(parents=True)
     paths.spec.write_text("version: 1\nbackend: {type: local}\nnodes: [{count: 2}]\n")
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    monkeypatch.setattr(lifecycle, "up", lambda *_, approve, **__: approve(["delete Node node-2"]))
+    monkeypatch.setattr(up, "up", lambda *_, approve, **__: approve(["delete Node node-2"]))
     with pytest.raises(UsageError, match="nothing was changed: delete Node node-2") as refused:
         CliRunner().invoke(
             cli.build(), ["up", "lab"], standalone_mode=False, catch_exceptions=False

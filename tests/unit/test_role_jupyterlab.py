@@ -1,5 +1,6 @@
-"""The certificate that role jupyterlab makes, whom it is good for, and what the launcher shows."""
+"""Role jupyterlab: its certificate, what the launcher shows, what is a host's owner's."""
 
+import os
 import socket
 import ssl
 import subprocess
@@ -9,10 +10,17 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
+from jinja2 import Environment, StrictUndefined
 
 from gpubed.paths import assets
 from support import certificates, role_variables
+from support.role_tasks import play
 
+ROLE = assets() / "roles/jupyterlab"
+OWN = "/etc/gpubed/jupyterlab"
+PAGE = (ROLE / "files/page_config.json").read_text()
+# What a former version wrote, and what owners write who want no announcements.
+QUIET = '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}\n'
 HOSTS = ["10.1.2.3", "2001:db8::3", "node-0", "localhost", "127.0.0.1"]
 
 
@@ -130,3 +138,159 @@ def test_a_terminal_on_a_node_asks_for_the_node_and_goes_there(tmp_path):
     )
     assert done.stdout == "went to node-1\n"
     assert "node (a number)> " in done.stderr
+
+
+@pytest.fixture
+def host(tmp_path):
+    """A function that runs a script of the role on a host whose files are a test's own.
+
+    Whatever else it calls are STAND-INS; returned are the lines that it printed, and their calls.
+    """
+    (tmp_path / "bin").mkdir()
+    called = tmp_path / "called"
+    called.write_text("")
+    for name in ("pkill", "runuser", "userdel", "systemctl", "getent", "id"):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/sh\n# STAND-IN\necho "{name} $*" >>{called}\n')
+        program.chmod(0o755)
+
+    def run(text, *words, **answers):
+        for name, does in answers.items():
+            (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n# STAND-IN\n{does}\n")
+        done = subprocess.run(
+            ["sh", "-c", text.replace("/etc/", f"{tmp_path}/etc/"), "script", *words],
+            env={"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said = done.stdout.replace(str(tmp_path), "").splitlines()
+        return said, called.read_text().splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({}, []),
+        ({"passwd,jupyter": "jupyter:x:59001:59001::/:/", "group,jupyter": "jupyter:x:59001:"}, []),
+        (
+            {"passwd,jupyter": "jupyter:x:1005:100::/:/"},
+            ["account jupyter (number and group 1005:100)"],
+        ),
+        ({"group,jupyter": "jupyter:x:1005:"}, ["group jupyter (number 1005)"]),
+        ({"passwd,59001": "ann:x:59001:100::/:/"}, ["account ann (number 59001)"]),
+        ({"group,59001": "lab:x:59001:"}, ["group lab (number 59001)"]),
+    ],
+)
+def test_an_account_of_the_owners_is_named(host, known, said):
+    text = (ROLE / "files/foreign-jupyterlab").read_text()
+    cases = "".join(f"{key}) echo {line} ;;\n" for key, line in known.items())
+    found, _ = host(
+        text, "jupyter", "59001", "", "", getent=f'case "$1,$2" in\n{cases}*) exit 2 ;;\nesac'
+    )
+    assert found == said
+
+
+@pytest.mark.parametrize(
+    ("unit", "page", "served", "said"),
+    [
+        ("exit 1", None, False, []),
+        (f"echo ExecStart=lab --config={OWN}/jupyter_server_config.py", PAGE, True, []),
+        ("echo ExecStart=/home/ann/jupyter-lab", None, False, ["jupyterlab.service"]),
+        ("exit 1", "{}", True, ["/etc/jupyter/labconfig/page_config.json"]),
+        ("exit 1", PAGE, False, []),
+        ("exit 1", QUIET, True, []),
+        ("exit 1", QUIET, False, ["/etc/jupyter/labconfig/page_config.json"]),
+        (
+            "exit 1",
+            QUIET.replace("true", 'true, "mine": true'),
+            True,
+            ["/etc/jupyter/labconfig/page_config.json"],
+        ),
+    ],
+)
+def test_a_jupyterlab_of_the_owners_is_named(host, tmp_path, unit, page, served, said):
+    if page is not None:
+        (tmp_path / "etc/jupyter/labconfig").mkdir(parents=True)
+        (tmp_path / "etc/jupyter/labconfig/page_config.json").write_text(page)
+    folder = tmp_path / OWN.lstrip("/")
+    if served:
+        folder.mkdir(parents=True)
+        (folder / "jupyter_server_config.py").touch()
+    unit = unit.replace(OWN, str(folder))
+    script = (ROLE / "files/foreign-jupyterlab").read_text()
+    found, _ = host(script, "", "", str(folder), PAGE.strip(), systemctl=unit)
+    assert found == said
+
+
+def test_what_is_the_owners_is_refused_in_words(tmp_path):
+    done = play(
+        tmp_path,
+        "jupyterlab",
+        "owners",
+        programs={"systemctl": "echo ExecStart=/home/ann/jupyter-lab"},
+        inventory_hostname="node-0",
+        gpubed_cluster="lab",
+        gpubed_head="node-0",
+    )
+    said = " ".join(done.said.split())
+    assert done.code != 0
+    assert "would take over: jupyterlab.service. Nothing was touched." in said
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_only_the_roles_own_service_is_removed(tmp_path, ours):
+    """In check mode where it is the role's: systemd is this machine's."""
+    unit = tmp_path / "jupyterlab.service"
+    unit.write_text(
+        f"ExecStart=jupyter-lab --config={tmp_path if ours else '/home/ann'}/config.py\n"
+    )
+    done = play(
+        tmp_path,
+        "jupyterlab",
+        "absent",
+        check=ours,
+        programs={"systemctl": ""},
+        __jupyterlab_folder=str(tmp_path if ours else tmp_path / "none"),
+        __jupyterlab_unit_file=str(unit),
+    )
+    assert ("Stop the service" in done.tasks) == ours, done.said
+    assert unit.exists()
+    assert ours or done.calls == ["firewall.close jupyterlab"]
+
+
+@pytest.mark.parametrize("number", ["59001", "1005", ""])
+def test_only_an_account_with_the_roles_number_leaves(host, tmp_path, number):
+    """One that the owner made by that name since stays; keys that the role put there go."""
+    text = Environment(undefined=StrictUndefined).from_string(
+        (ROLE / "templates/leave.j2").read_text()
+    )
+    hook = text.render(jupyterlab_uid=59001, __jupyterlab_account="jupyter")
+    keys = tmp_path / "etc/ssh/authorized_keys.d/jupyter"
+    keys.parent.mkdir(parents=True)
+    keys.touch()
+    _, called = host(hook, id=f"[ -z '{number}' ] || echo {number}")
+    ended = ["pkill -KILL -u 59001", "runuser -u jupyter -- sh -c rm -f ~jupyter/.ssh/id_gpubed*"]
+    ours = number == "59001"
+    assert called == [*ended * ours, "systemctl reload ssh", *["userdel jupyter"] * ours]
+    assert not keys.exists()
+
+
+@pytest.mark.parametrize(
+    ("owner", "handed"), [("gpubed", True), ("jupyter", False), ("ann", False), (None, False)]
+)
+def test_notebooks_are_handed_over_from_the_clusters_account_alone(owner, handed):
+    tasks = yaml.safe_load((ROLE / "tasks/examples.yml").read_text())
+    [task] = [task for task in tasks if task["name"] == "Hand the notebooks over"]
+    stat = {"exists": True} | ({"pw_name": owner} if owner else {})
+    given = {
+        "__jupyterlab_owned": {"stat": stat},
+        "gpubed_user": "gpubed",
+        "jupyterlab_sudo": False,
+    }
+    given |= {"ansible_check_mode": False}
+    there = role_variables.variables("jupyterlab", "debian-12", **given)
+    judge = Templar(DataLoader(), variables=there)
+    assert all(judge.evaluate_conditional(trust_as_template(c)) for c in task["when"]) is handed

@@ -264,10 +264,18 @@ def test_ranks_that_may_have_another_horovod_have_none(started):
 def test_slurmd_starts_when_the_files_of_its_gpus_are_there(tmp_path, gpus):
     """It waits 20 s for a /dev/nvidia0 that gres.conf names, then ends, and nobody starts it."""
     unit = tmp_path / "slurmd.service.d/gpubed.conf"
-    done = play(tmp_path, "slurm", "condition", __slurm_condition=str(unit), __slurm_asked=gpus)
+    done = play(
+        tmp_path,
+        "slurm",
+        "condition",
+        gpubed_uuid="0f0e",
+        __slurm_condition=str(unit),
+        __slurm_asked=gpus,
+    )
     assert done.code == 0, done.said
     lines = unit.read_text().splitlines()
     assert "ConditionPathExists=/etc/slurm/slurm.conf" in lines
+    assert "# cluster: 0f0e" in lines
     after = "After=nvidia-persistenced.service nvidia-fabricmanager.service"
     assert (after in lines) == bool(gpus)
     assert ("ExecStartPre=-/usr/bin/nvidia-smi -L" in lines) == bool(gpus)

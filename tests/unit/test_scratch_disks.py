@@ -61,3 +61,14 @@ def test_an_empty_file_is_seen_as_empty_and_a_file_system_as_one(tmp_path):
     swap[1028:1032] = (255).to_bytes(4, "little")  # last page
     (tmp_path / "swap").write_bytes(swap)
     assert real.signature(str(tmp_path / "swap")) == "swap"
+
+
+def test_a_disk_is_known_by_the_name_that_it_keeps(script, monkeypatch, tmp_path):
+    """Which one is /dev/nvme1n1 may be another after a restart."""
+    disk, other = tmp_path / "nvme1n1", tmp_path / "nvme2n1"
+    by_id = tmp_path / "by-id"
+    by_id.mkdir()
+    (by_id / "nvme-Acme_7").symlink_to(disk)
+    monkeypatch.setattr(script, "_BY_ID", by_id)
+    assert script.lasting(str(disk)) == str(by_id / "nvme-Acme_7")
+    assert script.lasting(str(other)) == str(other)

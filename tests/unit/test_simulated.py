@@ -204,7 +204,7 @@ def test_a_run_knows_what_its_nodes_pretend(tmp_path):
     cluster.facts.mkdir(parents=True)
     facts = Facts.model_validate(FACTS)
     (cluster.facts / "id-node-1.json").write_text(facts.model_dump_json(by_alias=True))
-    own = jobs._Run(cluster, plan, allocation, "own", SimpleNamespace(), {}, "run", tmp_path)
+    own = jobs._Run(cluster, plan, allocation, *[SimpleNamespace()] * 3, tmp_path)
     assert own._simulated() == (MODEL,)
     result = jobs.JobResult("own", "", 2, {"simulated": False}, simulated=own._simulated())
     assert result.document()["simulated"] is True
@@ -218,7 +218,7 @@ def test_the_last_lines_of_a_run_say_that_its_gpus_are_simulated(tmp_path, monke
     monkeypatch.setattr(run, "from_file", lambda _: plan)
     monkeypatch.setattr(run.health, "usable", lambda *_: (granted, []))
     done = jobs.JobResult("digits", "/runs/1", 2, {"loss": 0.1}, simulated=(MODEL,))
-    monkeypatch.setattr(jobs, "run", lambda *_: done)
+    monkeypatch.setattr(jobs, "run", lambda *_, **__: done)
     assert run.command("lab", "digits") == 0
     simulated, _ = capsys.readouterr().out.splitlines()[-2:]
     assert simulated.startswith(f"simulated: {MODEL} did not compute, the CPU did")

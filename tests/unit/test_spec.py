@@ -160,3 +160,56 @@ def test_nfs_over_rdma_needs_rdma(write, experiment, refused):
     )
     _, errors = spec.check(write(f"{text}storage: {{shared: {{provider: nfs, transport: rdma}}}}"))
     assert [error.path for error in errors] == (["storage"] if refused else [])
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *("/", "/etc", "/etc/data", "/usr", "/usr/local/data", "/var", "/var/lib", "/home"),
+        *("/root", "/root/data", "/boot", "/dev/shm", "/proc", "/sys/fs", "/run/data", "/bin"),
+        *("/lib64", "/sbin", "/opt", "/srv/gpubed/shared", "relative", "/data//in", "/data/./in"),
+        *("/data/../etc", "/with space", "/with#sign", "/with\\ttab", "/with\\nline", "/ending/"),
+    ],
+)
+@pytest.mark.parametrize("where", ["shared.path", "scratch.path", "datasets"])
+def test_what_cannot_be_a_mount_point_is_refused(write, where, folder):
+    section, _, key = where.rpartition(".")
+    value = f'{section}: {{{key}: "{folder}"}}' if section else f'{key}: "{folder}"'
+    _, [error] = spec.check(write(f"{GOOD}storage:\n  {value}\n"))
+    assert (error.line, error.path) == (8, f"storage.{where}")
+
+
+@pytest.mark.parametrize(
+    "folder", ["/data", "/home/shared", "/var/scratch", "/mnt", "/srv/data", "/groups/ilabt/x.y_z"]
+)
+def test_any_other_folder_can_be_one(write, folder):
+    found, errors = spec.check(write(f"{GOOD}storage: {{shared: {{path: {folder}}}}}\n"))
+    assert errors == []
+    assert found.storage.shared.path == folder
+
+
+@pytest.mark.parametrize(
+    ("storage", "said"),
+    [
+        ("{datasets: /shared/datasets}", "shared.path (/shared) and datasets (/shared/datasets)"),
+        ("{datasets: /shared}", "shared.path (/shared) and datasets (/shared)"),
+        ("{shared: {path: /scratch/s}, scratch: {}}", "(/scratch/s) and scratch.path (/scratch)"),
+        ("{shared: {path: /datasets/a}}", "shared.path (/datasets/a) and datasets (/datasets)"),
+        ("{scratch: {path: /datasets/fast}}", "(/datasets) and scratch.path (/datasets/fast)"),
+    ],
+)
+def test_what_nodes_mount_is_apart(write, storage, said):
+    _, [error] = spec.check(write(f"{GOOD}storage: {storage}\n"))
+    assert said in error.message
+    assert error.path == "storage"
+
+
+def test_a_folder_with_other_characters_is_told_in_words(write):
+    _, [error] = spec.check(write(f'{GOOD}storage: {{datasets: "/with space"}}'))
+    assert error.message == "is '/with space'"
+    assert error.allowed.startswith("a folder's whole path, of letters, digits")
+
+
+def test_names_that_only_begin_alike_are_apart(write):
+    text = f"{GOOD}storage: {{datasets: /shared-data, scratch: {{path: /datasets2}}}}\n"
+    assert spec.check(write(text))[1] == []

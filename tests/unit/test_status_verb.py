@@ -5,9 +5,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, condition, lifecycle, secret, stack
+from gpubed import cli, condition, secret, stack
 from gpubed.cli import report
 from gpubed.cli.ui import UI
+from gpubed.cluster import status
 from support.samples import granted_cluster
 
 
@@ -127,7 +128,7 @@ def broken_state(tmp_path, monkeypatch):
     [file] = paths.project.pulumi.glob(".pulumi/stacks/*/lab.json")
     whole = lambda *_: condition.Condition({f"node-{n}": "ready" for n in range(3)})  # noqa: E731
     monkeypatch.setattr(condition, "look", whole)
-    monkeypatch.setattr(lifecycle, "_unwell", lambda *_: {})
+    monkeypatch.setattr(status, "_unwell", lambda *_: {})
     return file
 
 

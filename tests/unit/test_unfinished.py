@@ -4,9 +4,10 @@ import os
 from contextlib import nullcontext
 
 import pytest
+from typer.testing import CliRunner
 
-from gpubed import handover, runlock, unfinished
-from gpubed.errors import GpubedError
+from gpubed import cli, handover, runlock, unfinished
+from gpubed.errors import GpubedError, Locked
 from gpubed.paths import Project
 from support.samples import sample_allocation, sample_plan
 
@@ -66,6 +67,16 @@ def test_a_holder_without_a_name_may_be_configuring(cluster):
         assert unfinished.state(cluster) == "configuring"
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_part_that_is_done_leaves_what_was_noted_before(cluster, before):
+    """`gpubed configure --tags base` is no end of an `up` that was cut off."""
+    if before:
+        cluster.unfinished.touch()
+    with unfinished.noted(cluster, whole=False):
+        assert cluster.unfinished.exists()
+    assert cluster.unfinished.exists() == before
+
+
 @pytest.fixture
 def hand_over(cluster, monkeypatch):
     """A function that hands bare or other nodes over; on the way are STAND-INS that may fail."""
@@ -114,3 +125,22 @@ def test_a_cluster_whose_checks_fail_can_be_used_to_find_out_why(cluster, hand_o
     with pytest.raises(GpubedError):
         hand_over(verify_cluster=GpubedError("1 of 9 checks failed"))
     assert unfinished.state(cluster) == ""
+
+
+@pytest.mark.parametrize("verb", ["up", "configure"])
+def test_nodes_are_not_judged_while_roles_are_applied_to_them(cluster, verb, monkeypatch):
+    cluster.spec.parent.mkdir(parents=True)
+    cluster.spec.write_text("version: 1\nbackend: {type: local}\nnodes: [{count: 1}]\n")
+    monkeypatch.setenv("GPUBED_ROOT", str(cluster.project.root))
+    marked = unfinished.noted(cluster) if verb == "up" else nullcontext()
+    with runlock.hold(cluster.state, verb), marked:
+        done = CliRunner().invoke(cli.build(), ["verify", "lab"], standalone_mode=False)
+    assert isinstance(done.exception, Locked)
+    assert f"lab is held by `gpubed {verb}` (pid {os.getpid()}" in done.exception.message
+
+
+def test_the_checks_of_another_run_are_no_reason_not_to_verify(cluster):
+    with runlock.hold(cluster.state, "up"):
+        unfinished.require_still(cluster)
+    cluster.unfinished.touch()  # a run was killed: it may be looked at
+    unfinished.require_still(cluster)

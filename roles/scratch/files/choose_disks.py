@@ -9,8 +9,10 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+_BY_ID = Path("/dev/disk/by-id")
 _NOTHING_FOUND = 2  # blkid's answer when it sees no signature
 
 
@@ -70,6 +72,13 @@ def choose(
     return sorted(wanted), {name: reason for name, reason in reasons.items() if reason}
 
 
+def lasting(disk: str) -> str:
+    """Return the name that a disk keeps when others come and go; its own if it has none."""
+    links = sorted(_BY_ID.glob("*"))
+    return next((str(link) for link in links if link.resolve() == Path(disk)), disk)
+
+
 if __name__ == "__main__":
     disks, refused = choose(json.loads(sys.argv[1]), listed())
-    sys.stdout.write(json.dumps({"disks": disks, "refused": refused}))
+    named = [lasting(disk) for disk in disks]
+    sys.stdout.write(json.dumps({"disks": disks, "lasting": named, "refused": refused}))

@@ -8,7 +8,7 @@ It knows nothing of Ansible, roles or jobs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -93,6 +93,10 @@ class Existing:
         size: Bytes that are on it, or that it has room for; None where nobody knows.
         made: When it was made; None where nobody knows.
         node: The node that it is, if it is one with disks of its own that go with it.
+        address: Its address on the control network, where it is a node in use and another node
+            would have to take it from it; else empty.
+        heir: The node that the specification makes of its host by now, where that is another
+            one; else empty.
     """
 
     kind: str
@@ -104,6 +108,8 @@ class Existing:
     size: int | None = None
     made: datetime | None = None
     node: str = ""
+    address: str = ""
+    heir: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -228,6 +234,8 @@ class Backend(ABC):
         boots_later: Whether nodes may be granted, or started again, before they answer SSH.
         leases: Whether it lends nodes for a time, and takes them back at its end.
         exchanges_keys: Whether nodes can be let in with another key than they were made with.
+        vacates: Whether a node that is made takes its address from whatever has it.
+        lists_nodes: Whether `existing` returns each of its nodes, with the id of that node.
         data_records: Files of a cluster's state by which `data_within` finds its data again.
     """
 
@@ -243,6 +251,8 @@ class Backend(ABC):
     boots_later: bool = False
     leases: bool = False
     exchanges_keys: bool = True
+    vacates: bool = False
+    lists_nodes: bool = False
     data_records: frozenset[str] = frozenset()
 
     def require_engine(self, engine: str) -> None:
@@ -306,6 +316,15 @@ class Backend(ABC):
 
         What must go first comes first.
         """
+
+    def unseen(self, cluster: str, known: Collection[str]) -> list[str]:
+        """Return what the last `existing` could not look at and may hold something of a cluster.
+
+        Args:
+            cluster: Its name.
+            known: Nodes of which the cluster's state says what became of them.
+        """
+        return []
 
     @abstractmethod
     def remove(self, thing: Existing) -> None:

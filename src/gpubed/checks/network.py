@@ -11,6 +11,7 @@ from gpubed.checks import plain
 from gpubed.checks.context import Context
 from gpubed.errors import GpubedError
 from gpubed.plan import NetworkPlan
+from gpubed.runs.record import Request
 from gpubed.ssh import SSH
 from gpubed.units import format_rate
 from gpubed.verification import Check
@@ -105,7 +106,8 @@ def _idle_links(context: Context) -> Iterator[Check]:
 def _measured(context: Context) -> jobs.JobResult:
     """Run the job; what is too slow must be so twice, since others may use the machine too."""
     settings = {"seconds": "1", "largest_s": "1.5", "sizes": "largest", "host_limit": "when-slow"}
-    arguments = (context.cluster, context.plan, context.allocation, "allreduce", settings)
+    request = Request(job="allreduce", settings=settings)
+    arguments = (context.cluster, context.plan, context.allocation, request)
     found = jobs.run(*arguments)
     return jobs.run(*arguments) if found.failures and found.metrics else found
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpubed.cli.ui import UI
 
 # What they started elsewhere ends first, however long that takes.
-_PATIENT = {"run"}
+_PATIENT = {"run", "bench"}
 COMPLETE = "_GPUBED_COMPLETE"  # the shell sets it when somebody presses the tab key
 
 

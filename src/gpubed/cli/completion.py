@@ -35,6 +35,13 @@ def jobs(incomplete: str) -> list[str]:
     return _beginning(registry.job_names(), incomplete)
 
 
+def campaigns(incomplete: str) -> list[str]:
+    """Offer the campaigns, the project's own among them."""
+    from gpubed.campaigns import file
+
+    return _beginning(file.names(Project.find()), incomplete)
+
+
 def launchers(incomplete: str) -> list[str]:
     """Offer what starts jobs."""
     return _beginning(registry.launcher_names(), incomplete)
@@ -47,6 +54,13 @@ def exports(incomplete: str) -> list[str]:
     return _beginning(export.KINDS, incomplete)
 
 
+def runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offer the runs of the cluster that was named before."""
+    folder = Project.find().cluster(_word(ctx, "cluster", 0)).runs
+    names = sorted((path.name for path in folder.glob("*-*")), reverse=True)
+    return _beginning(["last", *names], incomplete)
+
+
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the nodes of the cluster that was named before."""
     from gpubed import allocation
@@ -56,6 +70,13 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
         found = allocation.load(cluster.allocation)
         return _beginning(["head", *(node.name for node in found.nodes)], incomplete)
     return []
+
+
+def measured(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offer the campaigns that were measured on the cluster that was named before."""
+    cluster = Project.find().cluster(_word(ctx, "cluster", 0))
+    found = sorted(path.parent.name for path in cluster.campaigns.glob("*/campaign.json"))
+    return _beginning(found, incomplete)
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -57,6 +57,7 @@ class Display:
 
     def __init__(self, ui: UI) -> None:
         self._ui = ui
+        # Never changed, only exchanged: what is drawn meanwhile goes on with the one it has.
         self._running: dict[str, tuple[str, float]] = {}
         self._live: Live | None = None
         self._lock = threading.Lock()
@@ -114,9 +115,8 @@ class Display:
                 handler(event)
 
     def _bottom(self) -> RenderableType:
-        with self._lock:
-            running = list(self._running.values())
-        now = time.monotonic()
+        # Without our lock: it is drawn under the terminal's, which whoever holds ours waits for.
+        running, now = self._running.values(), time.monotonic()
         rows = [Spinner("dots", Text(f"{text}  {now - since:.0f} s")) for text, since in running]
         return Group(*rows)
 
@@ -124,10 +124,11 @@ class Display:
         since = self._running[key][1] if key in self._running else time.monotonic()
         if self._live is None and key not in self._running:
             self._ui.mark("same", f"{text} …")
-        self._running[key] = (text, since)
+        self._running = {**self._running, key: (text, since)}
 
     def _end(self, key: str, sign: str, text: str, seconds: float | None = None) -> None:
-        _, since = self._running.pop(key, ("", time.monotonic()))
+        _, since = self._running.get(key, ("", time.monotonic()))
+        self._running = {other: what for other, what in self._running.items() if other != key}
         took = time.monotonic() - since if seconds is None else seconds
         self._ui.mark(sign, f"{text}  {took:.1f} s")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +12,16 @@ from gpubed.backends.base import Existing
 from gpubed.cli.ui import UI
 
 _SHORT_S = 7200
+# The testbeds' words for what researchers call so, in the order in which they are counted.
+_COUNTED = {
+    "node": {"node", "instance", "server", "container"},
+    "job": {"job"},
+    "network": {"network"},
+    "volume": {"volume"},
+    "shared folder": {"shared folder"},
+    "file": {"file", "link"},
+}
+_ELSE = "other resource"
 
 
 def described(thing: Existing) -> str:
@@ -21,6 +31,30 @@ def described(thing: Existing) -> str:
         f"made {ago((datetime.now(UTC) - thing.made).total_seconds())}" if thing.made else "",
     ]
     return ", ".join(filter(None, [str(thing), *known]))
+
+
+def removal(removed: Sequence[str], kept: Sequence[str]) -> str:
+    """Say how much of a cluster went and stayed; each thing was named as it went.
+
+    Args:
+        removed: What is gone, each after its kind.
+        kept: Data that stayed, likewise.
+    """
+    said = [f"removed {_counts(removed)}"] if removed else []
+    return "; ".join(said + ([f"kept {_counts(kept)}"] if kept else []))
+
+
+def _counts(things: Sequence[str]) -> str:
+    kinds = Counter(_counted_as(thing) for thing in things)
+    order = [*_COUNTED, _ELSE]
+    counted = [(kind, kinds[kind]) for kind in order if kinds[kind]]
+    return ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counted)
+
+
+def _counted_as(thing: str) -> str:
+    """Return what something counts as: what only a state knows, such as a key, as a record."""
+    kind = thing.rpartition(" ")[0].lower()
+    return next((word for word, kinds in _COUNTED.items() if kind in kinds), _ELSE)
 
 
 def due(documents: Iterable[Mapping[str, Any]]) -> list[str]:

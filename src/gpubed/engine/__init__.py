@@ -9,6 +9,7 @@ stack references, assets, remote components. The Pulumi CLI does all of that.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ __all__ = [
     "Result",
     "StepFailed",
 ]
+
+# gRPC looks at this when it is loaded. Its own handlers of forks end the process where another
+# thread is in a call, and this process serves calls while it starts ssh, docker and Ansible.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 _HOMES = {
     "Engine": "engine",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -188,6 +189,14 @@ class Facts(_Model):
     def fabric(self) -> bool:
         """Whether NVSwitches connect its GPUs, so that it needs Fabric Manager."""
         return bool(self.nvswitches) or self.nvlink5
+
+    @property
+    def words(self) -> str:
+        """What the node is made of, in a line."""
+        gpus = Counter(gpu.title for gpu in self.gpus)
+        memory = f"{self.memory_kib / 2**20:.0f} GiB"
+        kinds = [f"{count} x {title}" for title, count in gpus.items()]
+        return ", ".join([f"{self.cpus} CPUs", memory, *kinds])
 
     def summary(self) -> dict[str, Any]:
         """Return what `status --json` shows of a node's hardware."""

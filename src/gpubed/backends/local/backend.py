@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.base import Backend, Driver, Existing, Finding, Problem
+from gpubed.errors import GpubedError
 
 # Docker's and Pulumi's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ class LocalBackend(Backend):
     shared_storage = "volume"
     simulates = True
     shapes_on_nodes = True
+    vacates = True
+    lists_nodes = True
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what containers cannot do."""
@@ -85,6 +89,12 @@ class LocalBackend(Backend):
         from gpubed.backends.local import census
 
         census.remove(thing)
+
+    def fits(self, plan: ClusterPlan) -> list[str]:
+        """Return which addresses of the cluster others have already, where Docker can be asked."""
+        with suppress(GpubedError):
+            return [finding.message for finding in self.refusals(plan)]
+        return []
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Return which networks of the cluster others have already."""

@@ -12,7 +12,7 @@ from docker.models.containers import Container
 
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Existing
-from gpubed.backends.local import confinement, daemon, ownership
+from gpubed.backends.local import confinement, daemon, ownership, runtime
 
 # In the order in which they can be removed.
 _KINDS = ("container", "network", "volume")
@@ -50,9 +50,19 @@ def existing(cluster: str) -> list[Existing]:
             size=sizes.get(str(name)) if kind == "volume" else None,
             made=_made(thing) if kind == "volume" else None,
             node=ownership.labels(thing).get(ownership.NODE, "") if kind == "container" else "",
+            address=_address(thing) if kind == "container" else "",
         )
         for kind, name, thing in found
     ]
+
+
+def _address(container: Container) -> str:
+    """Return the address of a node in use on the control network; others give way to any."""
+    has = ownership.labels(container)
+    if ownership.NODE not in has or not runtime.is_in_use(container):
+        return ""
+    owner = ownership.Owner(has.get(ownership.NAME, ""), has.get(ownership.CLUSTER, ""))
+    return ownership.address(container, owner.name("control"))
 
 
 def _is_data(volume: Any) -> bool:

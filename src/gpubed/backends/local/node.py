@@ -167,8 +167,7 @@ def _holder(node: NodeInputs) -> Container | None:
     for found in daemon.client().containers.list(
         all=True, filters={"label": labels}, ignore_removed=True
     ):
-        attached = found.attrs["NetworkSettings"]["Networks"].get(node.control.network, {})
-        if (attached.get("IPAMConfig") or {}).get("IPv4Address") == node.control.address:
+        if ownership.address(found, node.control.network) == node.control.address:
             return found
     return None
 

@@ -69,6 +69,12 @@ def labels(thing: _Thing) -> dict[str, str]:
     return dict(found)
 
 
+def address(container: _Thing, network: str) -> str:
+    """Return the address that a container was given on a network; empty where it was not."""
+    attached = container.attrs["NetworkSettings"]["Networks"].get(network) or {}
+    return str((attached.get("IPAMConfig") or {}).get("IPv4Address") or "")
+
+
 def own(found: T | None, owner: Owner) -> T | None:
     """Return something that has the name we need, if it is the cluster's.
 

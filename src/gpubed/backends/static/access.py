@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpubed import allocation, known_hosts
@@ -51,16 +52,30 @@ def known_keys(
     """Return the host keys that the user trusts for an address.
 
     Raises:
-        unknown: There are none.
+        unknown: There are none, or all are revoked.
         PrerequisiteMissing: The file cannot be read.
     """
     path = Path(config.known_hosts).expanduser()
     meet = f"ssh -p {port} {config.user}@{address}   (once, and compare the fingerprint)"
     try:
         found = known_hosts.keys(path, address, port)
+        never = known_hosts.revoked(path, address, port)
     except Unreadable as error:
         raise PrerequisiteMissing(error.message, meet) from None
     if not found:
         name = known_hosts.known_as(address, port)
+        if never:
+            raise unknown(f"{path} has no host key of {name} that is not revoked", meet)
         raise unknown(f"the host key of {name} is not in {path}", meet)
     return found
+
+
+def trusted(config: Config, host: Host, keys: Iterable[str]) -> list[str]:
+    """Return those of a host's own keys (`type base64`) that the user has not revoked.
+
+    Raises:
+        Unreadable: The user's file cannot be read.
+    """
+    path = Path(config.known_hosts).expanduser()
+    never = known_hosts.revoked(path, host.address, host.port)
+    return [key for key in keys if key.split()[1] not in never]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,9 +32,11 @@ class StaticBackend(Backend):
     plans_addresses = False
     may_reboot = False
     removes_disks = False
+    lists_nodes = True
 
     def __init__(self) -> None:
         self._hosts: dict[str, tuple[ClusterSpec, Host, str]] = {}
+        self._missed: dict[str, dict[str, str]] = {}  # why, by node and cluster
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Find groups without hosts, and hosts that cannot be on the experiment network."""
@@ -134,24 +136,39 @@ class StaticBackend(Backend):
         from gpubed.paths import Project
 
         spec = _known(Project.find().cluster(cluster))
+        missed = self._missed[cluster] = dict[str, str]()
         if spec is None:
             return []
 
         def find(host: Host, name: str) -> Existing | None:
             try:
                 owner = _on(spec, host, name, look).owner
-            except GpubedError:
-                return None  # removing a node from a host that is away fails by itself
+            except GpubedError as error:
+                missed[name] = f"{name} ({host.address}): {error.message}"
+                return None  # removing a node that the state knows fails by itself
             if owner.get("cluster") != cluster:
                 return None
             self._hosts[owner["id"]] = spec, host, name
-            return Existing("node", owner["node"], owner["id"], owner["uuid"])
+            heir = name if name != owner["node"] else ""
+            return Existing("node", owner["node"], owner["id"], owner["uuid"], heir=heir)
 
         return [thing for thing in _on_each(_all(spec), find) if thing]
 
+    def unseen(self, cluster: str, known: Collection[str]) -> list[str]:
+        """Return the hosts that nobody could look at, and why."""
+        from gpubed.paths import Project
+
+        missed = self._missed.get(cluster, {})
+        spec = _known(Project.find().cluster(cluster))
+        if spec is None or not known:
+            return list(missed.values())
+        # Where there is a state, a host that is to be no node was none.
+        nodes = {name for _, name in _wanted(spec)}.difference(known)
+        return [why for name, why in missed.items() if name in nodes]
+
     def remove(self, thing: Existing) -> None:
         """Take a cluster's key, mark and services from its host."""
-        from gpubed.backends.static.node import release
+        from gpubed.backends.static.membership import release
 
         spec, host, name = self._hosts[thing.id]
         _on(spec, host, name, lambda ssh: release(ssh, thing.uuid))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +14,16 @@ from gpubed import progress, reading
 from gpubed import recipe as recipes
 from gpubed.allocation import Node
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties, Silent
-from gpubed.backends.static import turn
+from gpubed.backends.static import access, membership, turn
 from gpubed.backends.static.access import UnknownHost, door
 from gpubed.backends.static.config import Config, Host
+from gpubed.backends.static.membership import MARK
 from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.hardware.table import chip_of
 from gpubed.paths import Project
 from gpubed.spec import load
 from gpubed.ssh import SSH, LoginRefused, Unreachable
 
-MARK = "/etc/gpubed/owner.json"
 _FREE_GIB = 5
 # What may change without another host taking the node's place; of `host`, all but who it is.
 _ACCESS = {"config", "gpus", "image", "public_key"}
@@ -52,44 +50,11 @@ echo "gpus=$gpus"
 echo "owner=$(sudo -n cat /etc/gpubed/owner.json 2> /dev/null)"
 """
 _KEYS = "cat /etc/ssh/ssh_host_*_key.pub"
-# The key is a line of its own, so that it can be taken away again.
-_ADMIT = r"""
-set -eu
-install -d -m 700 ~/.ssh
-touch ~/.ssh/authorized_keys
-chmod 600 ~/.ssh/authorized_keys
-# A file whose last line has no end would swallow ours.
-[ -z "$(tail -c 1 ~/.ssh/authorized_keys)" ] || echo >> ~/.ssh/authorized_keys
-sed -i %(pattern)s ~/.ssh/authorized_keys
-echo %(line)s >> ~/.ssh/authorized_keys
-sudo -n install -d -m 755 "$(dirname %(mark)s)"
-echo %(owner)s | sudo -n tee %(mark)s > /dev/null
-"""
-# Who logs in as somebody else by now leaves no way in for the cluster behind.
-_EXPEL = r"""
-keys=$(getent passwd %(user)s | cut -d : -f 6)/.ssh/authorized_keys
-! sudo -n test -f "$keys" || sudo -n sed -i %(pattern)s "$keys"
-"""
 _WITHOUT = "wait for it; or take it out of hosts in %s, and the node goes without it"
 _LATER = (
     "%s; it leaves the cluster as it is. When it is back, what lets the cluster in goes there"
-    " with: sudo rm %s; sed -i %s ~/.ssh/authorized_keys"
+    " with: %s"
 )
-# Services of roles are stopped, so that nothing of the cluster goes on running; packages stay.
-_RELEASE = r"""
-set -eu
-cd /etc/systemd/system
-for unit in $({ ls gpubed-*.timer; sudo -n grep -ls gpubed -- *.service; } 2> /dev/null); do
-  sudo -n systemctl disable --now "$unit"
-done
-! command -v nft > /dev/null || sudo -n nft delete table inet gpubed 2> /dev/null || true
-# What a role has to undo, so that the owner can go on with what stays.
-for hook in /etc/gpubed/leave.d/*; do
-  [ ! -e "$hook" ] || sudo -n sh "$hook"
-done
-sudo -n rm -f %(mark)s
-[ ! -f ~/.ssh/authorized_keys ] || sed -i %(pattern)s ~/.ssh/authorized_keys
-"""
 
 
 class NodeDriver(Driver):
@@ -124,8 +89,7 @@ class NodeDriver(Driver):
         former = olds["config"]["user"]
         if former != news["config"]["user"]:
             with _connected(news) as ssh:
-                words = {"user": former, "pattern": _line_of(news["uuid"])}
-                ssh.run("sh -c %s", _EXPEL % {k: shlex.quote(v) for k, v in words.items()})
+                membership.expel(ssh, former, news["uuid"])
         return result
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
@@ -138,11 +102,11 @@ class NodeDriver(Driver):
         try:
             with turn.of(inputs), _connected(inputs) as ssh:
                 if _is_node(look(ssh), inputs):
-                    release(ssh, inputs["uuid"])
+                    membership.release(ssh, inputs["uuid"])
         except (Unreachable, UnknownHost) as error:
             if _is_gone(error, inputs):
-                pattern = shlex.quote(_line_of(inputs["uuid"]))
-                progress.emit("note", message=_LATER % (error.message, MARK, pattern))
+                commands = membership.by_hand(inputs["uuid"])
+                progress.emit("note", message=_LATER % (error.message, commands))
                 return
             if _is_silence(error):
                 raise GpubedError(error.message, _WITHOUT % _spec(inputs)) from error
@@ -246,12 +210,10 @@ def _admit(ssh: SSH, inputs: Properties, id_: str | None) -> tuple[str, dict[str
     if _is_node(found, inputs):
         id_ = id_ or found.owner["id"]
     elif found.owner:  # it was another node of the cluster, whose services must not go on
-        release(ssh, inputs["uuid"])
+        membership.release(ssh, inputs["uuid"])
     id_ = id_ or f"{name}-{secrets.token_hex(4)}"
     owner = {"uuid": inputs["uuid"], "cluster": inputs["cluster"], "node": name, "id": id_}
-    line = f"{inputs['public_key']} gpubed:{inputs['uuid']}"
-    words = {k: shlex.quote(v) for k, v in _words(line, owner).items()}
-    ssh.run("sh -c %s", _ADMIT % words)
+    membership.admit(ssh, owner, inputs["public_key"])
     return id_, _result(ssh, id_, found, inputs)
 
 
@@ -311,12 +273,6 @@ def _names(spec: Path, inputs: Properties) -> bool:
     return _place(inputs) in {(host.address, host.port) for group in groups for host in group}
 
 
-def release(ssh: SSH, uuid: str) -> None:
-    """Take a cluster's key, mark and services from a host."""
-    words = {"mark": MARK, "pattern": _line_of(uuid)}
-    ssh.run("sh -c %s", _RELEASE % {k: shlex.quote(v) for k, v in words.items()})
-
-
 def problems(found: Found, inputs: Properties) -> list[str]:
     """Return why a host cannot be a node of the cluster."""
     host, image, gpus = Host.model_validate(inputs["host"]), inputs["image"], inputs["gpus"]
@@ -350,20 +306,6 @@ def _too_few(found: Found, gpus: int) -> str:
     return f"has {found.gpus} NVIDIA GPUs, {gpus} are asked for"
 
 
-def _line_of(uuid: str) -> str:
-    """Return sed's words for taking away a cluster's key, whichever it was."""
-    return f"/ gpubed:{uuid}$/d"
-
-
-def _words(line: str, owner: dict[str, str]) -> dict[str, str]:
-    return {
-        "line": line,
-        "mark": MARK,
-        "owner": json.dumps(owner),
-        "pattern": _line_of(owner["uuid"]),
-    }
-
-
 def _connected(inputs: Properties) -> SSH:
     paths = Project.find().cluster(inputs["cluster"])
     return SSH(_door(inputs), paths, _config(inputs).key)
@@ -387,6 +329,7 @@ def _result(ssh: SSH, id_: str, found: Found, inputs: Properties) -> dict[str, A
         "experiment_address": host.experiment_address and str(host.experiment_address),
         "port": node.port,
         "user": node.user,
-        "host_keys": sorted(keys),
+        # Of these, the user may have revoked one, which must not come back through the host.
+        "host_keys": sorted(access.trusted(_config(inputs), host, keys)),
         "via": [hop.model_dump() for hop in node.via],
     }

@@ -5,12 +5,14 @@ from typing import Annotated
 import typer
 
 from gpubed import audit as audits
-from gpubed import identities, lifecycle, runlock, secret, stack
+from gpubed import identities, runlock, secret, stack
 from gpubed.backends.base import Backend, Existing
 from gpubed.cli import approval, report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import up
+from gpubed.cluster.events import event_file
 from gpubed.errors import UsageError
 from gpubed.paths import ClusterPaths
 
@@ -53,6 +55,8 @@ def command(
     paths.project.prepare()
     driven = stack.Stack(paths, stack.choose(engine))
     found = audits.audit(driven)
+    if (adopt or remove) and not uuid:
+        _require_one(paths, found, "--adopt" if adopt else "--remove")
     if adopt and (uuid or not found.clean):
         if uuid:
             with runlock.hold(paths.state, "audit"):
@@ -65,7 +69,17 @@ def command(
         found = audits.audit(driven)
     ui.document("audit", {**_document(found), "removed": removed})
     _show(ui, cluster, found, removed, half_made=not paths.allocation.exists())
-    return 0 if found.clean else 1
+    return 0 if found.clean and not found.unseen else 1
+
+
+def _require_one(paths: ClusterPaths, found: audits.Audit, option: str) -> None:
+    """Refuse to do nothing where only what another uuid has can be meant, and was not named."""
+    if found.clean and found.uuid is None and found.others:
+        uuids = sorted({thing.uuid for thing in found.others})
+        raise UsageError(
+            f"{paths.name} has no state here; what is there carries the uuid {', '.join(uuids)}",
+            f"gpubed audit {paths.name} {option} --uuid {uuids[0]}",
+        )
 
 
 def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes: bool) -> None:
@@ -113,8 +127,8 @@ def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool) -> None:
     """An `up` that looks first: drivers adopt what an interrupted run made."""
     display = Display(ui)
     approve = approval.asking(ui, display, f"gpubed audit {paths.name} --adopt -y", yes=yes)
-    with lifecycle.event_file(paths, "audit", None) as path, display.following(path):
-        lifecycle.up(paths, driven.engine, approve=approve, refresh=True)
+    with event_file(paths, "audit", None) as path, display.following(path):
+        up.up(paths, driven.engine, approve=approve, refresh=True)
 
 
 def _remove(
@@ -155,6 +169,7 @@ def _document(found: audits.Audit) -> dict[str, object]:
         "others": rows(found.others),
         "within": rows(found.within),
         "interrupted": found.interrupted,
+        "unseen": found.unseen,
     }
 
 
@@ -174,6 +189,8 @@ def _show(
         ui.say(f"interrupted {what}: a run was killed in it")
     for other in found.others:
         ui.say(f"other       {other}: it belongs to another {cluster} (uuid {other.uuid})")
+    for what in found.unseen:
+        ui.say(f"unseen      {what}; it could not be looked at, and may be a node still")
     ui.say(f"{len(found.recorded)} resource(s) are in the state and exist")
     _lead_on(ui, cluster, found, half_made=half_made)
 

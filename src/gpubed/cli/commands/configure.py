@@ -1,14 +1,24 @@
 """gpubed configure."""
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
-from gpubed import configure, handover, lifecycle, nearest, roles, runlock
+from gpubed import (
+    configure,
+    handover,
+    nearest,
+    roles,
+    runlock,
+    served_folder,
+    unfinished,
+)
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.cluster.events import event_file
 from gpubed.errors import UsageError
 from gpubed.plan import ClusterPlan, from_file
 
@@ -31,12 +41,17 @@ def command(
     display = Display(ui)
     chosen = _roles(tags, wanted)
     with (
-        lifecycle.event_file(paths, "configure", None) as path,
+        event_file(paths, "configure", None) as path,
         display.following(path),
         runlock.hold(paths.state, "configure --check" if check else "configure"),
     ):
-        handover.render(paths, wanted, granted)
-        outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)
+        served_folder.require_same(paths, wanted)
+        whole = not (chosen or limit)
+        with nullcontext() if check else unfinished.noted(paths, whole=whole):
+            handover.render(paths, wanted, granted)
+            outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)
+            if not check and served_folder.ROLE in (chosen or roles.active(wanted)):
+                served_folder.remember(paths, wanted, granted)
     phases = [{"name": name, "seconds": took} for name, took in outcome.phases.items()]
     changed = {node.name: outcome.changed.get(node.name, 0) for node in granted.nodes}
     ui.document("configure", {"changed": changed, "phases": phases, "log": str(outcome.log)})

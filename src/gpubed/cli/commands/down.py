@@ -4,12 +4,15 @@ from typing import Annotated
 
 import typer
 
-from gpubed import lifecycle, stack
+from gpubed import stack
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import down
+from gpubed.cluster.events import event_file
 from gpubed.errors import UsageError
+from gpubed.paths import ClusterPaths
 
 EXAMPLE = "gpubed down lab -y"
 
@@ -32,16 +35,16 @@ def command(
     """Remove the cluster and everything that carries its id; results of jobs stay."""
     ui, paths = UI(as_json), find(cluster)
     chosen = stack.choose(engine)
-    if keep_data and not lifecycle.data_of(paths, chosen):
+    if keep_data and not down.data_of(paths, chosen):
         raise UsageError(
             "there is no volume to keep: what was written is on the nodes' own disks",
             f"copy it first, then gpubed down {cluster}",
         )
-    server = lifecycle.shared_disk(paths)
+    server = down.shared_disk(paths)
     lost = f", and the shared storage, which is on the disk of {server}" if server else ""
     questions = [f"Remove cluster {cluster} and all its nodes{lost}?"]
     if not (keep_data or yes):
-        found = lifecycle.data_of(paths, chosen)
+        found = down.data_of(paths, chosen)
         questions += [f"Remove its data, too: {report.described(volume)}?" for volume in found]
     for question in questions:
         if not ui.confirm(question, yes=yes, default=False):
@@ -53,28 +56,41 @@ def command(
             )
     display = Display(ui)
     # The log must survive the folder that `down` removes.
-    with lifecycle.event_file(
-        paths, "down", paths.project.pulumi / f"down-{cluster}.jsonl"
-    ) as path:
+    with event_file(paths, "down", paths.project.pulumi / f"down-{cluster}.jsonl") as path:
         with display.following(path):
-            removal = lifecycle.down(paths, chosen, keep_data=keep_data)
+            removal = down.down(paths, chosen, keep_data=keep_data)
         path.unlink(missing_ok=True)
     ui.document(
         "down",
-        {"removed": removal.removed, "kept": removal.kept, "survivors": removal.survivors},
+        {
+            "removed": removal.removed,
+            "kept": removal.kept,
+            "survivors": removal.survivors,
+            "unseen": removal.unseen,
+        },
     )
-    for name in removal.removed:
-        ui.say(f"removed {name}")
+    _tell(ui, paths, removal)
+    left = removal.survivors or removal.unseen
+    return _others(ui, cluster, removal) or (1 if left else 0)
+
+
+def _tell(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
+    if said := report.removal(removal.removed, removal.kept):
+        ui.say(said)
     for name in removal.kept:
         ui.say(f"kept {name}")
     for name in removal.survivors:
         ui.say(f"STILL THERE: {name}")
-    if not (removal.removed or removal.others):
+    for why in removal.unseen:
+        ui.say(f"COULD NOT BE LOOKED AT, and may be a node still: {why}")
+    if removal.unseen:
+        ui.note(f"so the cluster's id and key stay; once it answers: gpubed down {paths.name}")
+        ui.note(f"if it never will, take it out of {paths.spec} first", whole=True)
+    if not (removal.removed or removal.others or removal.unseen):
         ui.say("there was nothing to remove")
-    return _others(ui, cluster, removal) or (1 if removal.survivors else 0)
 
 
-def _others(ui: UI, cluster: str, removal: lifecycle.Removal) -> int:
+def _others(ui: UI, cluster: str, removal: down.Removal) -> int:
     """Tell of another cluster of the name; it may be this one, whose state was lost."""
     for uuid in sorted({thing.uuid for thing in removal.others}):
         listed = ", ".join(str(thing) for thing in removal.others if thing.uuid == uuid)

@@ -1,10 +1,12 @@
 """gpubed plan."""
 
-from gpubed import costs, due, exposure, lifecycle, registry, stack
+from gpubed import costs, due, exposure, registry, stack
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import preview
+from gpubed.cluster.events import event_file
 from gpubed.errors import Refused
 
 EXAMPLE = "gpubed plan lab"
@@ -14,13 +16,13 @@ _SHOWN = {"create", "update", "replace", "delete"}
 def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None) -> int:
     """Show what `up` would create, update, replace and delete; nothing is changed.
 
-    Ends with 4 where the testbed could not make it now.
+    Ends with 4 where the testbed could not make it now, with 5 beside a run that changes it.
     """
     ui, paths = UI(as_json), find(cluster)
     chosen = stack.choose(engine)
-    with lifecycle.event_file(paths, "plan", None) as path, Display(ui).following(path):
-        preview = lifecycle.preview(paths, chosen)
-    wanted, damage, steps = preview.plan, preview.damage, preview.steps
+    with event_file(paths, "plan", None) as path, Display(ui).following(path):
+        seen = preview.preview(paths, chosen)
+    wanted, damage, steps = seen.plan, seen.damage, seen.steps
     going = costs.doomed(steps)
     others = [step for step in steps.steps if step not in going]
     changes = [
@@ -30,14 +32,16 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     ]
     hours = wanted.node_hours
     backend = registry.backend(wanted.backend)
-    obstacles, warnings = backend.fits(wanted), backend.warnings(wanted.spec)
-    warnings = [*warnings, *exposure.warnings(chosen, backend)]
+    obstacles = list(dict.fromkeys([*seen.refused, *backend.fits(wanted)]))
+    warnings = backend.warnings(wanted.spec)
+    warnings = [*seen.notes, *warnings, *exposure.warnings(chosen, backend)]
     ui.document(
         "plan",
         {
             "damage": list(damage),
+            "lost": list(seen.lost),
             "changes": changes,
-            "roles": due.document(preview.roles),
+            "roles": due.document(seen.roles),
             "lease": None if hours is None else {"duration_s": wanted.spec.lease.duration},
             "node_hours": None if hours is None else round(hours, 2),
             "obstacles": obstacles,
@@ -56,10 +60,10 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     ui.say(
         f"{len(changes)} change(s); {same} resource(s) stay as they are, nothing else is touched"
     )
-    for line in report.due(due.document(preview.roles)):
+    for line in report.due(due.document(seen.roles)):
         ui.say(line)
-    for step in going:
-        ui.mark(step.op, costs.cost(step))
+    for line in seen.lost:
+        ui.mark("delete", line)
     if hours is not None:
         ui.say(f"{hours:g} node-hours over the lease")
     for group in wanted.spec.nodes:

@@ -5,22 +5,32 @@ from typing import Annotated, Any
 
 import typer
 
-from gpubed import figures, health, jobfile, jobs, unfinished
+from gpubed import figures, health, jobfile, jobs, rates, runlock, unfinished
 from gpubed.allocation import load as load_allocation
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.errors import Locked, UsageError
 from gpubed.job_progress import Estimate
 from gpubed.jobfile import Metric
+from gpubed.paths import ClusterPaths
 from gpubed.plan import from_file
+from gpubed.runs import compare, record
+from gpubed.runs.record import Choice, Record, Request
 from gpubed.trials import Summary
 
-EXAMPLE = "gpubed run lab digits --set epochs=20"
+EXAMPLE = "gpubed run lab digits --nodes 2 --repeat 3 --set epochs=20"
 
 
 def command(
     cluster: Cluster,
-    job: Annotated[str, typer.Argument(help="A folder of jobs/.", autocompletion=completion.jobs)],
+    job: Annotated[
+        str | None, typer.Argument(help="A folder of jobs/.", autocompletion=completion.jobs)
+    ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- --NAME VALUE …]", help="Arguments of the job, as it has them."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -30,6 +40,23 @@ def command(
             autocompletion=completion.settings,
         ),
     ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", help="Use the first N nodes only.")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="Start N ranks, node after node.")
+    ] = None,
+    on: Annotated[str, typer.Option(metavar="NODE,NODE", help="Use these nodes only.")] = "",
+    repeat: Annotated[
+        int, typer.Option(metavar="K", min=1, help="Run it K times, one after the other.")
+    ] = 1,
+    again: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Repeat a run: ask for what it was asked for."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would start, and where; start nothing.")
+    ] = False,
     container: Annotated[
         str | None,
         typer.Option(metavar="IMAGE", help="Run the ranks in containers of this image."),
@@ -43,22 +70,122 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Run a job over all nodes that are well and bring its results back."""
+    """Run a job over the nodes that are well and bring its results back."""
     ui, paths = UI(as_json), find(cluster)
-    given = jobfile.parse_settings(settings or [])
-    jobfile.load(job).values(job, given)  # what is wrong with them is said before anything starts
+    asked = (words, settings, nodes, ranks, on, container, launcher)
+    former = _former(paths, job, again, given=any(asked))
+    if former:
+        request = former.request
+    elif job:
+        choice = Choice(nodes=nodes, ranks=ranks, on=tuple(filter(None, on.split(","))))
+        given = {
+            **jobfile.parse_settings(settings or []),
+            **jobfile.parse_words(words or []),
+        }
+        request = Request(
+            job=job, settings=given, choice=choice, container=container, launcher=launcher
+        )
+    else:
+        raise UsageError("which job?", f"gpubed run {paths.name} digits")
+    _check_arguments(request, repeat)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     unfinished.require_none(paths)
+    rates.require_declared(paths)
     usable, left_out = health.usable(paths, wanted, granted)
     for node in left_out:
         ui.mark("skip", f"{node.node} is left out: {node.reason}")
-    with ui.working(f"{job} starts") as show:
-        output = _telling(ui, show)
-        result = jobs.run(paths, wanted, usable, job, given, output, container, launcher)
+    reasons = {node.node: node.reason for node in left_out}
+    if dry_run or former:
+        foreseen = jobs.foresee(paths, wanted, usable, request)
+        if former:
+            _tell_differences(ui, former, foreseen)
+        if dry_run:
+            return _show(ui, foreseen, repeat, reasons)
+    _require_alone(paths)
+    kin = {
+        "set_": jobs.name_run(request.job) if repeat > 1 else "",
+        "again": former.run_id if former else "",
+    }
+    results = list[jobs.JobResult]()
+    with ui.working(f"{request.job} starts") as show:
+        for number in range(repeat):
+            if repeat > 1:
+                ui.note(f"run {number + 1} of {repeat}")
+            tell = _telling(ui, show)
+            results.append(jobs.run(paths, wanted, usable, request, tell, **kin))
+    result = jobs.repeated(results) if repeat > 1 else results[0]
+    return _conclude(ui, request.job, result, reasons)
+
+
+def _check_arguments(request: Request, repeat: int) -> None:
+    """Say what is wrong with a job's arguments before anything starts.
+
+    Raises:
+        UsageError: There is no such job, or an argument is wrong.
+    """
+    job = jobfile.load(request.job)
+    job.values(request.job, request.settings)
+    for name in request.settings if repeat > 1 else ():
+        if job.arguments[name].resumes:
+            raise UsageError(
+                f"with {name} a run goes on from what another left, which is no repetition",
+                f"leave out {name}, or --repeat",
+            )
+
+
+def _require_alone(paths: ClusterPaths) -> None:
+    """Refuse to disturb a campaign.
+
+    Raises:
+        Locked: One is at work.
+    """
+    if (who := runlock.holder(paths.state)) and who.verb == "bench":
+        raise Locked(
+            f"{paths.name} is held by {who}: both would share the processors, and measure that",
+            "wait for its end",
+        )
+
+
+def _former(
+    paths: ClusterPaths, job: str | None, again: str | None, *, given: bool
+) -> Record | None:
+    """Return the run that is to be repeated, if one is.
+
+    Raises:
+        UsageError: There is no such run, or something else was asked for, too.
+    """
+    if again is None:
+        return None
+    if job or given:
+        raise UsageError(
+            "--again asks for what that run was asked for, and takes nothing beside it",
+            f"gpubed runs {paths.name} show {again} tells what that was",
+        )
+    return record.find(paths, again)
+
+
+def _tell_differences(ui: UI, former: Record, foreseen: Record) -> None:
+    for difference in compare.differences(former, foreseen):
+        ui.mark("update", f"not as in {former.run_id}: {difference}")
+
+
+def _show(ui: UI, foreseen: Record, repeat: int, left_out: dict[str, str]) -> int:
+    document = foreseen.document()
+    for key in ("status", "seconds", "failures", "metrics", "started", "set", "again"):
+        document.pop(key)
+    ui.document("run", {**document, "dry_run": True, "repeat": repeat, "left_out": left_out})
+    times = f", {repeat} times" if repeat > 1 else ""
+    ui.say(f"{foreseen.request.job}: would start {foreseen.world_size} rank(s){times}")
+    for host in foreseen.origin.hosts:
+        ui.say(f"  {host.name}: {host.slots} rank(s)")
+    ui.say(f"command: {' '.join(foreseen.command)}", whole=True)
+    return 0
+
+
+def _conclude(ui: UI, job: str, result: jobs.JobResult, left_out: dict[str, str]) -> int:
     for name, reason in result.left_out.items():
         ui.mark("skip", f"{name} is left out: {reason}")
-    reasons = {node.node: node.reason for node in left_out} | result.left_out
-    ui.document("run", {**result.document(), "left_out": reasons})
+    ui.document("run", {**result.document(), "left_out": left_out | result.left_out})
     ui.say(f"{job}: {result.status}, {_size(result)}")
     _tell_figures(ui, result)
     if result.simulated:

@@ -4,10 +4,11 @@ from typing import Annotated
 
 import typer
 
-from gpubed import lifecycle, stack
+from gpubed import stack
 from gpubed.cli import report
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import status
 
 EXAMPLE = "gpubed status lab --json"
 Verbose = Annotated[
@@ -19,7 +20,7 @@ Verbose = Annotated[
 def command(cluster: Cluster, as_json: Json = False, verbose: Verbose = False) -> int:
     """Show what is wrong, nodes, lease, services and the last verification."""
     ui = UI(as_json)
-    document = lifecycle.status(find(cluster), stack.choose(None))
+    document = status.status(find(cluster), stack.choose(None))
     ui.document("status", {**document, "phases": []})
     report.cluster(ui, cluster, document, whole=verbose)
     return 0 if document["state"] == "ready" else 1

@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
-from gpubed import lifecycle, stack
+from gpubed import stack
 from gpubed.cli import approval, report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import status, up
+from gpubed.cluster.events import event_file
 
 EXAMPLE = "gpubed up lab"
 
@@ -34,11 +36,11 @@ def command(
     chosen = stack.choose(engine)
     display = Display(ui)
     approve = approval.asking(ui, display, f"gpubed up {cluster} -y", yes=yes)
-    with lifecycle.event_file(paths, "up", events) as path, display.following(path):
-        result = lifecycle.up(paths, chosen, approve=approve, verify=verify, refresh=refresh)
-    document = lifecycle.status(paths, chosen)
+    with event_file(paths, "up", events) as path, display.following(path):
+        result = up.up(paths, chosen, approve=approve, verify=verify, refresh=refresh)
+    document = status.status(paths, chosen)
     ui.document("up", {**document, "phases": display.phases, "roles": display.roles})
-    if not lifecycle.changed(result):
+    if not up.changed(result):
         last = document["verification"]
         age = f"; verified {report.ago(last['age_s'])}" if last else ""
         ui.note(f"nothing to change{age}")

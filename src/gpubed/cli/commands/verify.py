@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from gpubed import handover, lifecycle
+from gpubed import handover, unfinished
 from gpubed.allocation import load as load_allocation
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.cluster.events import event_file
 from gpubed.hardware import report as gpu_report
 from gpubed.plan import from_file
 from gpubed.verify import VerificationFailed
@@ -30,13 +31,14 @@ GpuReport = Annotated[
 def command(cluster: Cluster, report_to: GpuReport = None, as_json: Json = False) -> int:
     """Prove that the cluster is what its specification says."""
     ui, paths = UI(as_json), find(cluster)
+    unfinished.require_still(paths)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     if report_to:
         found = gpu_report.of_cluster(paths, granted)
         gpu_report.write(report_to, found)
         ui.say(gpu_report.described(found, report_to))
     display, way_on = Display(ui), ""
-    with lifecycle.event_file(paths, "verify", None) as path, display.following(path):
+    with event_file(paths, "verify", None) as path, display.following(path):
         try:
             result = handover.verify_cluster(paths, wanted, granted)
         except VerificationFailed as failed:

@@ -1,0 +1,153 @@
+"""What a host runs when it joins a cluster, changes the account of its node, or leaves."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from gpubed.backends.base import NodeFailed
+from gpubed.ssh import SSH, CommandFailed
+
+MARK = "/etc/gpubed/owner.json"
+# What roles install under /etc/systemd/system; what else is there is the owner's.
+UNITS = (
+    "gpubed-firewall.service",
+    "gpubed-health.service",
+    "gpubed-health.timer",
+    "gpubed-metrics.service",
+    "gpubed-metrics.timer",
+    "gpubed-rdma.service",
+    "jupyterlab.service",
+)
+# Exit codes of the script that admits a cluster, besides those of what it runs.
+_TAKEN, _BUSY = 77, 78
+_PATIENCE = 30  # seconds
+# An owner may keep the file elsewhere: the link stays, and where only root may write, root does.
+_KEYS = r"""
+keys=~/.ssh/authorized_keys
+as=
+[ -w "$(dirname "$(readlink -f "$keys")")" ] || as="sudo -n"
+"""
+# One cluster at a time, whoever logs in: the folder is the lock, which every account can open.
+# The mark comes first, so that no key lets in a cluster that the host does not name.
+_ADMIT = r"""
+set -eu
+sudo -n install -d -m 755 "$(dirname %(mark)s)"
+exec 9< "$(dirname %(mark)s)"
+flock -w %(patience)s 9 || exit %(busy)s
+owner=$(sudo -n cat %(mark)s 2> /dev/null || true)
+case $owner in
+  "" | *%(uuid)s*) ;;
+  *) exit %(taken)s ;;
+esac
+echo %(owner)s | sudo -n tee %(mark)s > /dev/null
+[ -d ~/.ssh ] || install -d -m 700 ~/.ssh
+[ -e ~/.ssh/authorized_keys ] || (umask 077; touch ~/.ssh/authorized_keys)
+""" + (
+    _KEYS
+    + r"""
+# sshd believes no file that others may write.
+$as chmod go-w "$keys"
+# A file whose last line has no end would swallow ours, which must be a line of its own.
+[ -z "$(tail -c 1 "$keys")" ] || echo | $as tee -a "$keys" > /dev/null
+$as sed -i --follow-symlinks %(pattern)s "$keys"
+echo %(line)s | $as tee -a "$keys" > /dev/null
+"""
+)
+# Who logs in as somebody else by now leaves no way in for the cluster behind.
+_EXPEL = r"""
+keys=$(getent passwd %(user)s | cut -d : -f 6)/.ssh/authorized_keys
+! sudo -n test -f "$keys" || sudo -n sed -i --follow-symlinks %(pattern)s "$keys"
+"""
+# Services of roles are stopped, so that nothing of the cluster goes on running; packages stay.
+# The mark goes last: a host that is let go by half still says whose it was.
+_RELEASE = (
+    r"""
+set -eu
+cd /etc/systemd/system
+for unit in %(units)s; do
+  [ -e "$unit" ] || continue
+  # A name that others give to theirs, too: ours reads what the role wrote.
+  case $unit in gpubed-*) ;; *) sudo -n grep -q /etc/gpubed/ "$unit" || continue ;; esac
+  sudo -n systemctl disable --now "$unit"
+done
+! command -v nft > /dev/null || sudo -n nft delete table inet gpubed 2> /dev/null || true
+# What a role has to undo, so that the owner can go on with what stays.
+for hook in /etc/gpubed/leave.d/*; do
+  [ -e "$hook" ] || continue
+  sudo -n sh "$hook" || { echo "$hook failed" >&2; exit 1; }
+done
+"""
+    + _KEYS
+    + r"""
+[ ! -f "$keys" ] || $as sed -i --follow-symlinks %(pattern)s "$keys"
+sudo -n rm -f %(mark)s
+"""
+)
+
+
+def admit(ssh: SSH, owner: dict[str, str], public_key: str) -> None:
+    """Mark a host as a node, then let its cluster in; with the mark, nothing is done twice.
+
+    Args:
+        ssh: A session of the user.
+        owner: What the mark is to say: `uuid`, `cluster`, `node` and `id`.
+        public_key: The cluster's.
+
+    Raises:
+        NodeFailed: Another cluster has marked the host meanwhile, or is about to.
+    """
+    script = _ADMIT % {
+        **_quoted(
+            mark=MARK,
+            uuid=owner["uuid"],
+            owner=json.dumps(owner),
+            pattern=_line_of(owner["uuid"]),
+            line=f"{public_key} gpubed:{owner['uuid']}",
+        ),
+        "patience": _PATIENCE,
+        "taken": _TAKEN,
+        "busy": _BUSY,
+    }
+    try:
+        ssh.run("sh -c %s", script)
+    except CommandFailed as error:
+        if why := _refusal(error.result.exit_code):
+            raise NodeFailed(
+                f"{ssh.node.name} ({ssh.node.control_address}) {why}",
+                f"look there whose it is (sudo cat {MARK}), or name another host in cluster.yml",
+            ) from None
+        raise
+
+
+def _refusal(exit_code: int) -> str:
+    return {
+        _TAKEN: f"was made a node of another cluster meanwhile, see {MARK}; nothing was changed",
+        _BUSY: f"is kept busy: somebody has held the lock on /etc/gpubed for {_PATIENCE} s",
+    }.get(exit_code, "")
+
+
+def expel(ssh: SSH, user: str, uuid: str) -> None:
+    """Take a cluster's key from another account of a host."""
+    ssh.run("sh -c %s", _EXPEL % _quoted(user=user, pattern=_line_of(uuid)))
+
+
+def release(ssh: SSH, uuid: str) -> None:
+    """Take a cluster's key, mark and services from a host."""
+    words = {**_quoted(mark=MARK, pattern=_line_of(uuid)), "units": " ".join(UNITS)}
+    ssh.run("sh -c %s", _RELEASE % words)
+
+
+def by_hand(uuid: str) -> str:
+    """Return the commands that take a cluster's way in from a host that nobody could log in to."""
+    pattern = shlex.quote(_line_of(uuid))
+    return f"sudo rm {MARK}; sed -i --follow-symlinks {pattern} ~/.ssh/authorized_keys"
+
+
+def _line_of(uuid: str) -> str:
+    """Return sed's words for taking away a cluster's key, whichever it was."""
+    return f"/ gpubed:{uuid}$/d"
+
+
+def _quoted(**words: str) -> dict[str, str]:
+    return {key: shlex.quote(word) for key, word in words.items()}

@@ -1,0 +1,317 @@
+"""What an owner had in files that roles write is his again when his host is let go.
+
+The roles' own tasks and hooks run here, in a folder as the host's root; programs that would
+change this machine are STAND-INS.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+from jinja2 import Environment, StrictUndefined
+
+from support import machines
+from support.role_tasks import ANSIBLE, play
+from support.shell_host import ShellHost
+
+ROLES = machines.ROOT / "roles"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+OWNERS = f"# mine\ngit.lab {KEY}\n"
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
+
+
+def hook_of(role, **variables):
+    text = (ROLES / role / "templates/leave.j2").read_text()
+    hook = Environment(undefined=StrictUndefined).from_string(text)
+    return hook.render(ansible_managed="managed", **variables)
+
+
+@pytest.fixture
+def host(tmp_path):
+    there = ShellHost(tmp_path / "host")
+    for name in ("systemctl", "sshd"):
+        there.program(name)
+    (there.etc / "ssh").mkdir()
+    return there
+
+
+@pytest.fixture
+def meshed(tmp_path):
+    """A function that makes host keys of nodes known in a file, by ssh_mesh's own tasks."""
+    (tmp_path / "templates").symlink_to(ROLES / "ssh_mesh/templates")
+    (tmp_path / "ansible.cfg").touch()
+
+    def make(path, *names):
+        files = (ROLES / f"ssh_mesh/tasks/{name}.yml" for name in ("leaving", "client"))
+        tasks = [task for file in files for task in yaml.safe_load(file.read_text())]
+        names_of = (
+            "Put aside the known hosts",
+            "Give the owner his SSH back",
+            "Tell the client",
+            "Make the host keys of all nodes known",
+        )
+        chosen = [task for task in tasks if task["name"].startswith(names_of)]
+        nodes = [
+            {
+                "name": name,
+                "control_address": f"10.0.0.{index}",
+                "experiment_address": None,
+                "port": 22,
+                "host_keys": [KEY],
+            }
+            for index, name in enumerate(names)
+        ]
+        values = {
+            "ansible_python_interpreter": sys.executable,
+            "gpubed_nodes": nodes,
+            "__ssh_mesh_known_hosts": str(path),
+            "__ssh_mesh_config": str(path.with_name("10-gpubed.conf")),
+            "__ssh_mesh_leaving": str(path.with_name("hook")),
+            "__ssh_mesh_key": "id_gpubed",
+        }
+        plays = {"hosts": "localhost", "gather_facts": False, "vars": values, "tasks": chosen}
+        (tmp_path / "play.yml").write_text(json.dumps([plays]))
+        done = subprocess.run(
+            [ANSIBLE, "-i", "localhost,", "-c", "local", tmp_path / "play.yml"],
+            env={**os.environ, "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return make
+
+
+def is_known(name, path):
+    found = subprocess.run(["ssh-keygen", "-F", name, "-f", path], capture_output=True, check=False)
+    return found.returncode == 0
+
+
+@needs_root
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
+def test_host_keys_that_the_owner_knew_stay_known(host, meshed):
+    known = host.etc / "ssh/ssh_known_hosts"
+    known.write_text(OWNERS)
+    meshed(known, "node-0", "node-1")
+    assert [is_known(name, known) for name in ("git.lab", "node-1", "10.0.0.1")] == [True] * 3
+    meshed(known, "node-0")
+    assert [is_known(name, known) for name in ("git.lab", "node-1")] == [True, False]
+    host.sh(hook_of("ssh_mesh"))
+    assert known.read_text() == OWNERS
+
+
+@needs_root
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
+@pytest.mark.parametrize(
+    ("name", "hook", "stays"),
+    [
+        ("[node-9]:222,[node-9.control]:222", "sshd -t && systemctl reload ssh\n", False),
+        # The owner's own Ansible has written the file since.
+        ("git.lab", "sshd -t && systemctl reload ssh\n", True),
+        # Settings are there, but no block: his Ansible wrote the file anew, or a run broke off.
+        ("git.lab", "# BEGIN gpubed role ssh_mesh\n", True),
+    ],
+)
+def test_only_known_hosts_that_a_former_version_wrote_are_put_aside(
+    host, meshed, name, hook, stays
+):
+    """It wrote the file as a whole, and its hook knew of no block."""
+    known = host.etc / "ssh/ssh_known_hosts"
+    former = f"# Ansible managed\n{name} {KEY}\n"
+    known.write_text(former)
+    known.with_name("10-gpubed.conf").touch()
+    known.with_name("hook").write_text(hook)
+    meshed(known, "node-0")
+    first = name.split(",")[0]
+    assert [is_known(name, known) for name in ("node-0", first)] == [True, stays]
+    aside = known.with_name("ssh_known_hosts.before-gpubed")
+    assert (aside.read_text() if aside.exists() else None) == (None if stays else former)
+    assert "BEGIN gpubed role ssh_mesh" in known.with_name("hook").read_text()
+
+
+@needs_root
+def test_a_block_that_lost_its_end_stays(host, meshed):
+    known = host.etc / "ssh/ssh_known_hosts"
+    meshed(known, "node-0")
+    whole = known.read_text()
+    torn = whole.rsplit("#", 1)[0] + OWNERS
+    # The next run of the role writes another one.
+    for left in (torn, torn + whole):
+        known.write_text(left)
+        host.sh(hook_of("ssh_mesh"))
+        assert known.read_text() == torn
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_sshd_is_the_owners_again_in_any_case(host, there):
+    if there:
+        (host.etc / "ssh/ssh_known_hosts").write_text(OWNERS)
+    for name in ("ssh_config.d/10-gpubed.conf", "sshd_config.d/10-gpubed.conf"):
+        (host.etc / "ssh" / name).parent.mkdir()
+        (host.etc / "ssh" / name).write_text("# managed\n")
+    assert host.sh(hook_of("ssh_mesh")).returncode == 0
+    assert host.called == ["sshd -t", "systemctl reload ssh"]
+    assert not list(host.etc.glob("ssh/*/*gpubed*"))
+
+
+@pytest.fixture
+def docker(host, tmp_path):
+    """Docker's files; `configure` is the role's part, `leave` its hook."""
+    files = {
+        "__docker_settings": host.etc / "docker/daemon.json",
+        "__docker_before": host.etc / "docker/daemon.json.before-gpubed",
+        "__docker_leaving": host.etc / "gpubed/leave.d/docker",
+        "__docker_stamp": tmp_path / "stamp",
+        "__docker_none": host.etc / "docker/daemon.json.none",
+    }
+    host.settings, host.before, host.leaving, host.stamp, host.none = files.values()
+    host.settings.parent.mkdir()
+
+    def configure(**wanted):
+        names = {name: str(path) for name, path in files.items()}
+        played = play(
+            tmp_path, "docker", "settings", __docker_daemon=wanted, ansible_managed="m", **names
+        )
+        assert played.code == 0, played.said
+
+    def hook():
+        return host.leaving.read_text().replace(str(host.etc), "/etc")
+
+    def leave():
+        assert host.sh(hook()).returncode == 0
+        return host.called
+
+    host.configure, host.hook, host.leave = configure, hook, leave
+    return host
+
+
+@needs_root
+def test_the_settings_of_the_owners_docker_come_back(docker):
+    docker.settings.write_text('{"owner": 1}')
+    docker.configure(ours=1)
+    docker.configure(ours=2)
+    assert json.loads(docker.settings.read_text()) == {"ours": 2}
+    assert docker.leave() == ["systemctl try-restart docker.service"]
+    assert docker.settings.read_text() == '{"owner": 1}'
+    assert not docker.before.exists()
+    assert not docker.leaving.exists()
+    # The next cluster begins anew.
+    docker.settings.write_text('{"owner": 2}')
+    docker.configure(ours=3)
+    assert docker.before.read_text() == '{"owner": 2}'
+
+
+@needs_root
+def test_a_docker_without_settings_has_none_again(docker):
+    docker.configure(ours=1)
+    docker.configure(ours=2)
+    assert docker.leave() == ["systemctl try-restart docker.service"]
+    assert not docker.settings.exists()
+
+
+@needs_root
+def test_a_docker_that_the_role_brought_stays_as_it_is(docker):
+    docker.stamp.touch()
+    docker.configure(ours=1)
+    assert docker.leave() == []
+    assert json.loads(docker.settings.read_text()) == {"ours": 1}
+    # It is the owner's from then on, whatever he changes.
+    assert not docker.stamp.exists()
+    docker.settings.write_text('{"owner": 1}')
+    docker.configure(ours=2)
+    docker.leave()
+    assert docker.settings.read_text() == '{"owner": 1}'
+
+
+@needs_root
+@pytest.mark.parametrize("there", [True, False])
+def test_a_host_that_goes_down_while_docker_restarts_keeps_what_came_back(docker, there):
+    if there:
+        docker.settings.write_text('{"owner": 1}')
+    docker.configure(ours=1)
+    docker.program("systemctl", "kill -9 $PPID")
+    assert docker.sh(docker.hook()).returncode != 0
+    docker.program("systemctl")
+    assert (docker.settings.exists(), docker.before.exists()) == (there, False)
+    docker.settings.write_text('{"owner": 2}')
+    docker.leave()
+    assert docker.settings.read_text() == '{"owner": 2}'
+
+
+@needs_root
+def test_settings_that_came_back_by_half_are_kept_by_the_next_up(docker):
+    """The connection was lost before the hook was at its end."""
+    docker.settings.write_text('{"owner": 1}')
+    docker.configure(ours=1)
+    docker.before.rename(docker.settings)
+    docker.configure(ours=2)
+    docker.leave()
+    assert docker.settings.read_text() == '{"owner": 1}'
+
+
+@needs_root
+@pytest.mark.parametrize("owners", ['{"owner": 1}', None])
+def test_what_a_former_version_wrote_over_is_the_owners(docker, owners):
+    """It wrote no hook; Ansible kept what it replaced, and then the former version's own."""
+    former = '{"ours": 0}'
+    if owners:
+        docker.settings.with_name("daemon.json.4711.2026-11-20@10:00:00~").write_text(owners)
+    docker.settings.with_name("daemon.json.11.2026-11-21@10:00:00~").write_text(former)
+    docker.settings.write_text(former)
+    docker.configure(ours=1)
+    docker.leave()
+    assert docker.settings.exists() is bool(owners)
+    assert not owners or docker.settings.read_text() == owners
+
+
+@needs_root
+def test_the_hook_of_a_former_version_tells_that_there_were_no_settings(docker):
+    docker.leaving.write_text("rm -f daemon.json\n")
+    docker.settings.write_text('{"former": 1}')
+    docker.configure(ours=1)
+    docker.leave()
+    assert not docker.settings.exists()
+
+
+@needs_root
+def test_settings_of_a_former_version_are_not_the_owners(docker):
+    """It brought Docker, and wrote no hook."""
+    docker.stamp.touch()
+    docker.settings.write_text('{"former": 1}')
+    docker.configure(ours=1)
+    assert not docker.before.exists()
+
+
+@needs_root
+def test_settings_that_are_a_link_are_one_again(docker):
+    kept = docker.etc / "docker/kept.json"
+    kept.write_text('{"owner": 1}')
+    docker.settings.symlink_to("kept.json")
+    docker.configure(ours=1)
+    assert kept.read_text() == '{"owner": 1}'
+    docker.leave()
+    assert str(docker.settings.readlink()) == "kept.json"
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_jupyterlab_of_the_owners_stays_where_none_is_wanted(tmp_path, ours):
+    unit, folder = tmp_path / "jupyterlab.service", tmp_path / "jupyterlab"
+    folder.mkdir()
+    unit.write_text(f"ExecStart=jupyter-lab --config={folder if ours else '/home/me'}/config.py\n")
+    played = play(
+        tmp_path,
+        "jupyterlab",
+        "absent",
+        programs={"systemctl": "echo LoadState=loaded; echo ActiveState=inactive"},
+        __jupyterlab_unit_file=str(unit),
+        __jupyterlab_folder=str(folder),
+    )
+    assert played.code == 0, played.said
+    assert (unit.exists(), folder.exists()) == (not ours, False)
+    assert any("systemctl" in call for call in played.calls) is ours
+    assert "firewall.close jupyterlab" in played.calls

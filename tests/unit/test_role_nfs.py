@@ -1,0 +1,276 @@
+"""What role nfs undoes when an own host is let go: its own hook runs, in a folder as its root.
+
+Programs that would change this machine are STAND-INS.
+"""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from jinja2 import Environment, StrictUndefined
+
+from support import machines
+from support.role_tasks import play
+from support.shell_host import ShellHost
+
+ROLE = machines.ROOT / "roles/nfs"
+OWNERS = "UUID=1 / ext4 defaults 0 1\n", "10.9.9.9:/home /home nfs4 defaults 0 0\n"
+MOUNTS = (
+    "10.0.0.1:/srv/shared /shared nfs4 vers=4.2,hard 0 0\n"
+    "10.0.0.1:/srv/shared/datasets /datasets nfs4 ro,vers=4.2 0 0\n"
+)
+EXPORTS = "exports.d/gpubed.exports"
+
+
+def block(lines):
+    """What the role's own task writes into fstab."""
+    tasks = yaml.safe_load((ROLE / "tasks/mount.yml").read_text())
+    [marker] = [
+        task["ansible.builtin.blockinfile"]["marker"]
+        for task in tasks
+        if "ansible.builtin.blockinfile" in task
+    ]
+    return f"{marker.format(mark='BEGIN')}\n{lines}{marker.format(mark='END')}\n"
+
+
+@pytest.fixture
+def host(tmp_path):
+    """A host with the role's configuration; `leave` runs the hook, told what is mounted."""
+    there = ShellHost(tmp_path)
+    for name in ("umount", "exportfs", "systemctl"):
+        there.program(name)
+    for name in ("nfs.conf.d/gpubed.conf", "modprobe.d/gpubed-nfs.conf"):
+        (there.etc / name).parent.mkdir()
+        (there.etc / name).write_text("# Written by role nfs.\n")
+    (there.etc / "exports.d").mkdir()
+    there.masked = tmp_path / "masked"
+    there.masked.write_text("")
+
+    def leave(mounted=""):
+        (tmp_path / "mounts").write_text(mounted)
+        text = Environment(undefined=StrictUndefined).from_string(
+            (ROLE / "templates/leave.j2").read_text()
+        )
+        hook = text.render(
+            ansible_managed="managed",
+            lookup=lambda _, name: (ROLE / "files" / name).read_text(),
+            __nfs_masked=there.masked,
+            __nfs_leaving=tmp_path / "hook",
+        )
+        done = there.sh(hook.replace("/proc/mounts", str(tmp_path / "mounts")))
+        assert (done.returncode, done.stderr) == (0, "")
+        return [call for call in there.called if call != "systemctl daemon-reload"]
+
+    there.leave = leave
+    return there
+
+
+def test_a_worker_unmounts_lazily_and_boots_without_the_cluster(host):
+    (host.etc / "fstab").write_text(OWNERS[0] + block(MOUNTS) + OWNERS[1])
+    assert host.leave(MOUNTS) == [
+        "umount --lazy --no-canonicalize /shared",
+        "umount --lazy --no-canonicalize /datasets",
+    ]
+    assert (host.etc / "fstab").read_text() == "".join(OWNERS)
+    assert "systemctl daemon-reload" in host.called
+    assert not list(host.etc.glob("*/gpubed*.conf"))
+    assert not host.masked.exists()
+
+
+def test_what_somebody_else_mounted_there_stays(host):
+    (host.etc / "fstab").write_text(block(MOUNTS))
+    assert host.leave("10.9.9.9:/home /shared nfs4 rw 0 0\n") == []
+    assert (host.etc / "fstab").read_text() == ""
+
+
+def test_a_head_exports_nothing_of_ours_any_more_and_keeps_the_data(host, tmp_path):
+    root, place, other = (tmp_path / name for name in ("srv", "shared", "datasets"))
+    root.mkdir()
+    (root / "results").write_text("42")
+    place.symlink_to(root)  # stands for the bind mount: the same folder
+    other.mkdir()
+    lines = f"{root} {place} none bind 0 0\n{root} {other} none bind,ro 0 0\n"
+    (host.etc / "fstab").write_text(block(lines) + OWNERS[0])
+    for name in (EXPORTS, "exports.d/owner.exports"):
+        (host.etc / name).write_text("/srv 10.0.0.2(rw)\n")
+    mounted = f"/dev/sda1 {place} ext4 rw 0 0\n/dev/sdb1 {other} ext4 rw 0 0\n"
+    host.program("exportfs", f"cat {host.etc}/exports.d/gpubed.exports")
+    assert host.leave(mounted) == [
+        f"umount --lazy --no-canonicalize {place}",
+        "exportfs -ra",
+        "systemctl try-restart nfs-server.service",
+    ]
+    assert [path.name for path in (host.etc / "exports.d").iterdir()] == ["owner.exports"]
+    assert (root / "results").read_text() == "42"
+    assert (host.etc / "fstab").read_text() == OWNERS[0]
+
+
+def test_a_block_without_its_end_stays_whole(host):
+    """What is mounted as the lines after it say may be the owner's."""
+    torn = OWNERS[0] + block(MOUNTS).rsplit("#", 1)[0] + OWNERS[1]
+    (host.etc / "fstab").write_text(torn)
+    assert host.leave(MOUNTS + OWNERS[1]) == []
+    assert (host.etc / "fstab").read_text() == torn
+    # The next run of the role writes another one.
+    (host.etc / "fstab").write_text(torn + block("10.0.0.1:/srv/shared /data nfs4 rw 0 0\n"))
+    assert host.leave(MOUNTS + OWNERS[1]) == []
+    assert (host.etc / "fstab").read_text() == torn
+
+
+def test_what_of_nfs_3_the_owner_had_in_use_comes_back(host):
+    (host.etc / "fstab").write_text(OWNERS[0])
+    host.masked.write_text("rpcbind.socket\nrpcbind.service\n")
+    host.program("systemctl", 'case "$*" in "is-enabled rpcbind.socket") echo enabled ;; esac')
+    changed = [call for call in host.leave() if "is-enabled" not in call]
+    assert changed == [
+        "systemctl unmask rpcbind.socket rpcbind.service",
+        "systemctl start rpcbind.socket",
+    ]
+
+
+def test_the_owners_server_starts_anew_with_his_settings_also_after_a_run_cut_short(host):
+    (host.etc / "fstab").write_text("")
+    host.masked.write_text("rpcbind.socket\n")
+    (host.etc / EXPORTS).write_text("/srv 10.0.0.2(rw)\n")
+    host.program("systemctl", 'case "$*" in daemon-*) kill -KILL $PPID ;; esac')
+    with pytest.raises(AssertionError):
+        host.leave()
+    assert (host.etc / EXPORTS).read_text() == ""
+    host.program("systemctl", 'case "$*" in is-en*) echo enabled ;; esac')
+    last = host.leave()[-2:]
+    assert last == ["systemctl start rpcbind.socket", "systemctl try-restart nfs-server.service"]
+    assert not (host.etc / EXPORTS).exists()
+
+
+def test_the_role_installs_it_and_notes_once_what_was_in_use(tmp_path):
+    hook, masked = tmp_path / "leave.d/nfs", tmp_path / "lib/masked"
+    states = "case $2 in rpcbind.socket) echo enabled ;; rpcbind.service) echo masked ;; esac"
+    names = {"__nfs_leaving": str(hook), "__nfs_masked": str(masked), "ansible_managed": "managed"}
+    played = play(tmp_path, "nfs", "leaving", programs={"systemctl": states}, **names)
+    assert played.code == 0, played.said
+    assert masked.read_text() == "rpcbind.socket\n"
+    assert f"{masked} {hook}" in hook.read_text()
+    # The role has masked it since.
+    again = play(tmp_path, "nfs", "leaving", programs={"systemctl": "echo masked"}, **names)
+    assert again.code == 0, again.said
+    assert masked.read_text() == "rpcbind.socket\n"
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """A function that asks the role's script on a host; folders are below `asked.root`."""
+    script, fstab, mounts = ROLE / "files/nfs-mounts", tmp_path / "fstab", tmp_path / "mounts"
+
+    def ask(*words, lines="", mounted=""):
+        fstab.write_text(OWNERS[0] + (block(lines) if lines else ""))
+        mounts.write_text(mounted)
+        done = subprocess.run(
+            ["sh", script, fstab, mounts, *words], capture_output=True, text=True, check=True
+        )
+        assert not done.stderr
+        return done.stdout.splitlines()
+
+    return SimpleNamespace(ask=ask, root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mounted", "lines", "said"),
+    [
+        ("", "", []),
+        ("/dev/sdb1 /shared ext4 rw 0 0\n", "", ["/dev/sdb1 is mounted at /shared"]),
+        (MOUNTS, "", ["10.0.0.1:/srv/shared is mounted at /shared"]),
+        (MOUNTS, MOUNTS, []),
+        # Over ours.
+        (MOUNTS + "/dev/sdb1 /shared ext4 rw 0 0\n", MOUNTS, ["/dev/sdb1 is mounted at /shared"]),
+    ],
+)
+def test_a_mount_of_the_owners_is_named(asked, mounted, lines, said):
+    assert asked.ask("foreign", "/shared", lines=lines, mounted=mounted) == said
+
+
+def test_files_and_links_of_the_owners_are_named(asked):
+    empty, full, link = (asked.root / name for name in ("empty", "full", "link"))
+    empty.mkdir()
+    full.mkdir()
+    (full / "thesis").touch()
+    link.symlink_to(full)
+    found = asked.ask("foreign", *map(str, (empty, full, link, asked.root / "none")))
+    assert found == [f"{full} holds files", f"{link} is a link"]
+    # After a boot without the server, what lies below our mount point is no reason.
+    assert asked.ask("foreign", str(full), lines=f"10.0.0.1:/srv {full} nfs4 rw 0 0\n") == []
+
+
+def test_the_servers_own_layout_is_ours(asked):
+    root, place = asked.root / "srv", asked.root / "shared"
+    (root / "datasets").mkdir(parents=True)
+    place.symlink_to(root)  # stands for the bind mount: the same folder
+    ours = f"{root} {place} none bind 0 0\n"
+    kernel = f"/dev/sda1 {place} ext4 rw 0 0\n"
+    assert asked.ask("foreign", str(place), lines=ours, mounted=kernel) == []
+    place.unlink()
+    place.mkdir()
+    assert asked.ask("foreign", str(place), lines=ours, mounted=kernel) == [
+        f"/dev/sda1 is mounted at {place}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ended"),
+    [
+        (MOUNTS, []),
+        (MOUNTS.replace("vers=4.2", "vers=4.1"), []),
+        (MOUNTS.replace(" /shared ", " /data "), ["/shared"]),
+        (MOUNTS.replace("10.0.0.1", "10.0.0.2"), ["/shared", "/datasets"]),
+    ],
+)
+def test_what_is_mounted_elsewhere_or_from_elsewhere_is_known_as_former(asked, wanted, ended):
+    assert asked.ask("former", wanted, lines=MOUNTS, mounted=MOUNTS) == ended
+
+
+def test_another_path_ends_the_mount_at_the_former_one(tmp_path):
+    fstab, mounts = tmp_path / "fstab", tmp_path / "mounts"
+    former = MOUNTS.replace(" /", f" {tmp_path}/")
+    fstab.write_text(OWNERS[0] + block(former))
+    mounts.write_text(former)
+    played = play(
+        tmp_path,
+        "nfs",
+        "mount",
+        programs={
+            "systemctl": "echo LoadState=loaded; echo ActiveState=inactive",
+            "findmnt": "exit 1",
+            "mount": "",
+            "umount": "",
+        },
+        __nfs_version_3_units=[],
+        __nfs_fstab_path=str(fstab),
+        __nfs_mounts=str(mounts),
+        __nfs_fstab=former.replace("/shared nfs4", "/data nfs4"),
+        __nfs_paths=[f"{tmp_path}/data", f"{tmp_path}/datasets"],
+    )
+    assert played.code == 0, played.said
+    ended = [call for call in played.calls if call.startswith("umount")]
+    assert ended == [f"umount --lazy --no-canonicalize {tmp_path}/shared"]
+    assert f"{tmp_path}/data nfs4" in fstab.read_text()
+
+
+def test_what_is_the_owners_is_refused_in_words(tmp_path):
+    (tmp_path / "mounts").write_text("/dev/sdb1 /shared ext4 rw 0 0\n")
+    played = play(
+        tmp_path,
+        "nfs",
+        "preflight",
+        programs={"modprobe": ""},
+        inventory_hostname="node-0",
+        gpubed_cluster="lab",
+        nfs_server="node-0",
+        gpubed_nodes=[{"name": "node-0"}],
+        __nfs_fstab_path=str(tmp_path / "fstab"),
+        __nfs_mounts=str(tmp_path / "mounts"),
+        __nfs_paths=["/shared"],
+    )
+    said = " ".join(played.said.split())
+    assert played.code != 0
+    assert "/dev/sdb1 is mounted at /shared. Nothing of it was touched." in said
+    assert "storage.shared.path" in said

@@ -1,0 +1,329 @@
+"""On own hosts role scratch takes nothing that is there already, and removes what it made.
+
+The role's own tasks and scripts run, in folders of a test; disks and mounts are STAND-INS'.
+"""
+
+import json
+import os
+import runpy
+
+import pytest
+
+from support import machines
+from support.role_tasks import play
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it gives folders to accounts")
+# blkid tells a disk's TYPE and LABEL from files; findmnt what is mounted, from a file.
+PROGRAMS = """
+blkid: for last; do :; done; cat "$WORLD/blkid/$(basename "$last").$5" 2>/dev/null || exit 2
+findmnt: cat "$WORLD/mounted" 2>/dev/null
+lsblk: if [ "$1" = --json ]; then cat "$WORLD/disks.json"; else cat "$WORLD/below"; fi
+mkfs.xfs: cd "$WORLD/blkid"; n=$(basename "$4"); echo xfs >$n.TYPE; echo $3 >$n.LABEL
+mount: [ -s "$WORLD/owned/scratch" ] && echo "$WORLD/nvme1n1" >"$WORLD/mounted"
+umount: rm "$WORLD/mounted"
+wipefs: for last; do :; done; rm "$WORLD/blkid/$(basename "$last")".*
+mdadm: rm "$WORLD/md-scratch"
+"""
+
+
+class Host:
+    """A node on which the role runs, time and again."""
+
+    def __init__(self, folder):
+        self.root, self.path, self.uuid = folder, folder / "scratch", "0f0e"
+        self.record = folder / "owned/scratch"
+        self.mounted = folder / "mounted"
+        (folder / "blkid").mkdir()
+        (folder / "disks.json").write_text('{"blockdevices": []}')
+        pairs = (line.split(": ", 1) for line in PROGRAMS.strip().splitlines())
+        self.programs = {name: does.replace("$WORLD", str(folder)) for name, does in pairs}
+
+    def disk(self, name, **known):
+        """Add a disk; `known` is what blkid tells about it."""
+        path, disks = self.root / name, self.root / "disks.json"
+        path.touch()
+        shown = json.loads(disks.read_text())
+        row = {"name": str(path), "type": "disk", "tran": "nvme", "ro": False, "size": "1T"}
+        disks.write_text(json.dumps({"blockdevices": [*shown["blockdevices"], row]}))
+        (self.root / "below").write_text(f"{path} disk\n")
+        for tag, value in known.items():
+            (self.root / "blkid" / f"{name}.{tag}").write_text(f"{value}\n")
+        return path
+
+    def labelled(self, name):
+        return (self.root / "blkid" / f"{name}.LABEL").exists()
+
+    def written(self):
+        return json.loads(self.record.read_text())
+
+    def run(self, *, enabled=True, **variables):
+        return play(
+            self.root,
+            "scratch",
+            "main",
+            programs=self.programs,
+            inventory_hostname="node-0",
+            gpubed_cluster="lab",
+            gpubed_uuid=self.uuid,
+            gpubed_fingerprints={},
+            gpubed_user="daemon",
+            scratch_enabled=enabled,
+            scratch_path=str(self.path),
+            __scratch_array=str(self.root / "md-scratch"),
+            __scratch_fstab=str(self.root / "fstab"),
+            __scratch_record=str(self.record),
+            **variables,
+        )
+
+    def up(self, **variables):
+        done = self.run(**variables)
+        assert done.code == 0, done.said
+        return done
+
+    def down(self):
+        return self.up(enabled=False)
+
+    def refused(self, *words, **variables):
+        done = self.run(**variables)
+        said = " ".join(done.said.split())
+        assert done.code != 0
+        assert [word for word in words if word not in said] == []
+        return done
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(tmp_path)
+
+
+def test_a_folder_of_the_roles_own_comes_and_goes(host):
+    host.up()
+    assert host.written()["made"] is True
+    assert host.path.joinpath("datasets").owner() == "daemon"
+    (host.path / "datasets/shard").touch()
+    host.up()
+    assert host.written()["made"] is True
+    host.down()
+    assert not host.path.exists()
+    assert not host.record.exists()
+
+
+def test_a_disk_of_the_roles_own_comes_and_goes(host):
+    disk = host.disk("nvme1n1")
+    host.up()
+    assert host.written()["disks"] == [str(disk)]
+    assert host.labelled("nvme1n1")
+    assert "LABEL=gpubed" in (host.root / "fstab").read_text()
+    host.down()
+    assert not host.labelled("nvme1n1")
+    assert not host.mounted.exists()
+    assert not host.path.exists()
+    assert "gpubed" not in (host.root / "fstab").read_text()
+
+
+def test_the_record_is_written_before_anything_is_made(host):
+    host.disk("nvme1n1")
+    host.programs["mkfs.xfs"] = "exit 1"
+    assert host.run().code != 0
+    assert host.written()["disks"] == [str(host.root / "nvme1n1")]
+    assert not host.path.exists()
+
+
+def test_a_folder_with_files_is_refused(host):
+    host.path.mkdir()
+    (host.path / "thesis").touch()
+    owner = host.path.owner()
+    host.refused(f"cannot give {host.path} to scratch: it holds files", "Nothing was touched")
+    assert (host.path.owner(), host.record.exists()) == (owner, False)
+    host.down()
+    assert (host.path / "thesis").exists()
+
+
+def test_a_mount_of_the_owners_is_refused_and_outlives_the_role(host):
+    host.disk("nvme7n1", TYPE="ext4", LABEL="owners")
+    host.path.mkdir()
+    host.mounted.write_text("/dev/owners\n")
+    host.refused("/dev/owners is mounted there")
+    calls = host.down().calls
+    assert not [call for call in calls if call.startswith(("umount", "wipefs", "mdadm"))]
+    assert host.path.is_dir()
+
+
+def test_a_link_is_refused(host):
+    (host.root / "elsewhere").mkdir()
+    host.path.symlink_to(host.root / "elsewhere")
+    host.refused("it is a link or a file")
+
+
+def test_an_empty_folder_is_given_back_as_it_was(host):
+    host.path.mkdir(mode=0o1777)
+    host.path.chmod(0o1777)
+    host.up()
+    assert host.path.owner() == "daemon"
+    (host.path / "results").touch()
+    host.down()
+    assert [path.name for path in host.path.iterdir()] == ["results"]
+    assert host.path.owner() == "root"
+    assert host.path.stat().st_mode & 0o7777 == 0o1777
+
+
+def test_another_folder_is_refused_while_the_first_is_there(host):
+    host.up()
+    first, host.path = host.path, host.root / "other"
+    host.refused(f"gpubed's scratch of this node is at {first}")
+    host.down()
+    assert not first.exists()
+
+
+def test_only_disks_that_still_carry_the_label_are_wiped(host):
+    """Those that the owner has taken since, or that the record does not name, are not."""
+    host.up()
+    labels = {"nvme1n1": "gpubed", "nvme2n1": "owners", "nvme3n1": "any:md-scratch"}
+    disks = [host.disk(name, LABEL=label) for name, label in labels.items()]
+    host.disk("nvme4n1", LABEL="gpubed")
+    host.record.write_text(json.dumps(host.written() | {"disks": [str(path) for path in disks]}))
+    (host.root / "md-scratch").touch()
+    host.mounted.write_text(f"{disks[0]}\n")
+    host.down()
+    left = [name for name in (*labels, "nvme4n1") if host.labelled(name)]
+    assert left == ["nvme2n1", "nvme4n1"]
+
+
+def test_a_mount_that_came_later_keeps_the_folder(host):
+    host.up()
+    host.mounted.write_text("/dev/owners\n")
+    host.refused("/dev/owners is mounted there, which gpubed did not make. Nothing was touched")
+    host.refused("/dev/owners is mounted, which gpubed did not make", enabled=False)
+    assert host.path.is_dir()
+    assert host.record.exists()
+
+
+def test_a_file_system_in_use_stays_and_the_next_run_goes_on(host):
+    host.disk("nvme1n1")
+    host.up()
+    umount, host.programs["umount"] = host.programs["umount"], "echo target is busy >&2; exit 32"
+    host.refused("target is busy", "fuser -vm", enabled=False)
+    assert host.labelled("nvme1n1")
+    assert host.record.exists()
+    host.programs["umount"] = umount
+    host.down()
+    assert not host.labelled("nvme1n1")
+
+
+def test_a_disk_mounted_later_at_a_folder_that_was_there_keeps_its_data(host):
+    host.path.mkdir()
+    host.up()
+    host.mounted.write_text("/dev/owners\n")
+    (host.path / "datasets/imagenet.tar").touch()
+    said = "/dev/owners is mounted, which gpubed did not make"
+    host.refused(said, enabled=False)
+    assert (host.path / "datasets/imagenet.tar").exists()
+    assert host.path.owner() == "daemon"
+
+
+def test_what_a_cluster_left_behind_is_not_removed_by_the_next(host):
+    host.up()
+    (host.path / "thesis").touch()
+    host.uuid = "1a1b"
+    host.down()
+    assert (host.path / "thesis").exists()
+    host.refused("it holds files, and what a cluster that is gone left there is the owner's")
+
+
+def test_a_run_that_ended_before_the_mount_is_gone_on_with(host):
+    disk = host.disk("nvme1n1")
+    mount, host.programs["mount"] = host.programs["mount"], "exit 1"
+    assert host.run().code != 0
+    host.programs["mount"] = mount
+    again = host.up()
+    assert host.mounted.read_text() == f"{disk}\n"
+    assert not [call for call in again.calls if call.startswith("mkfs")]
+
+
+def test_a_record_that_is_not_whole_is_refused(host):
+    host.record.parent.mkdir()
+    host.record.write_text("[]")
+    host.refused(f"{host.record} is not whole", "Nothing was touched", enabled=False)
+    assert host.record.read_text() == "[]"
+
+
+@pytest.fixture
+def whose(tmp_path, monkeypatch):
+    """The script's own function, on a host where disk `old` carries a label or not."""
+    path = machines.ROOT / "roles/scratch/files/whose_scratch.py"
+    script = runpy.run_path(str(path))
+    record = tmp_path / "record"
+    (tmp_path / "old").touch()
+
+    def ask(text, label="gpubed"):
+        record.write_text(text.replace("$", str(tmp_path)))
+        answers = {"blkid": [label] if label else []}
+        monkeypatch.setitem(script["whose"].__globals__, "said", lambda *w: answers.get(w[0], []))
+        return script["whose"](tmp_path / "scratch", record, "gpubed", "/dev/md/none", "0f0e")
+
+    return ask
+
+
+NOTED = '{"path": "$/scratch", "label": "gpubed", "array": "/dev/md/none", "disks": ["$/old"], \
+"made": true, "was": null'
+
+
+def test_a_labelled_disk_of_a_cluster_that_is_gone_is_not_taken(whose):
+    """Two file systems of that label would be mixed up."""
+    told = whose(NOTED + ', "uuid": "1a1b"}')
+    assert (told["ours"], told["record"], told["stranded"]) == (False, None, [])
+    assert "is the owner's since (if nobody needs it: umount" in told["refused"]
+    assert whose(NOTED + ', "uuid": "1a1b"}', label="")["record"]["disks"] == []
+
+
+def test_an_empty_folder_that_a_cluster_left_may_be_taken(whose, tmp_path):
+    (tmp_path / "scratch/datasets").mkdir(parents=True)
+    told = whose(NOTED + ', "uuid": "1a1b"}', label="")
+    assert (told["refused"], told["record"]["made"], told["record"]["uuid"]) == ("", False, "0f0e")
+
+
+def test_a_record_of_a_former_version_is_ours(whose):
+    told = whose(NOTED + "}")
+    assert (told["ours"], told["record"]["uuid"]) == (True, "0f0e")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", '{"path": "$/scratch"}', NOTED + ', "made": 1}']
+)
+def test_no_record_that_is_not_whole_is_read(whose, text):
+    with pytest.raises(SystemExit, match="record is not whole"):
+        whose(text)
+
+
+def former(host):
+    (host.path / "datasets").mkdir(parents=True)
+    (host.path / ".gpubed").write_text("Made by gpubed; removed with storage.scratch.\n")
+
+
+def test_a_folder_of_a_former_version_is_taken_over(host):
+    former(host)
+    host.up()
+    assert host.written()["disks"] == []
+    host.down()
+    assert not host.path.exists()
+
+
+def test_what_a_former_version_took_of_the_owners_outlives_the_role(host):
+    """It made its mark also in folders that were there."""
+    former(host)
+    (host.path / "thesis").touch()
+    host.down()
+    assert [path.name for path in host.path.iterdir()] == ["thesis"]
+
+
+@pytest.mark.parametrize("label", ["gpubed", "owners"])
+def test_disks_of_a_former_version_are_known_by_their_label(host, label):
+    former(host)
+    disk = host.disk("nvme1n1", TYPE="xfs", LABEL=label)
+    host.mounted.write_text(f"{disk}\n")
+    host.up()
+    ours = label == "gpubed"
+    assert host.written()["disks"] == [str(disk)] * ours
+    host.down()
+    assert host.labelled("nvme1n1") is not ours
+    assert host.mounted.exists() is not ours

@@ -1,0 +1,360 @@
+"""On own hosts role slurm undoes what it set up, and refuses what its owner did.
+
+The role's own tasks and scripts run; programs of the host are STAND-INS.
+"""
+
+import os
+import subprocess
+
+import pytest
+import yaml
+from jinja2 import Environment, StrictUndefined
+
+from support import machines, role_variables
+from support.role_tasks import play
+from support.shell_host import ShellHost
+
+ROLE = machines.ROOT / "roles/slurm"
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="it writes files of root's")
+GROUP, UUID = "researchers", "0f0e"
+# gpubed-ann was made by the role, gpubed-bob by the owner.
+PEOPLE = {
+    "gpubed-ann": "gpubed-ann:x:20001:20001::/shared/home/gpubed-ann:/bin/bash",
+    "gpubed-bob": "gpubed-bob:x:1005:100:Bob:/home/bob:/bin/zsh",
+}
+
+
+def getent(members="", people=PEOPLE, groups=()):
+    """A STAND-IN for getent, as shell."""
+    lines = "".join(
+        f"passwd,{name}) echo '{line}' ;;\n" for name, line in people.items()
+    ) + "".join(f"group,{name}) echo '{name}:x:{gid}:' ;;\n" for name, gid in groups)
+    group = f"group,{GROUP}) echo '{GROUP}:x:990:{members}' ;;\n" if members is not None else ""
+    return (
+        "code=0; base=$1; shift\n"
+        f'for name; do case "$base,$name" in\n{group}{lines}*) code=2 ;;\nesac; done\nexit $code'
+    )
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A function that asks on a host whose files are a test's own what is foreign there."""
+    (tmp_path / "bin").mkdir()
+
+    def ask(*units, running=(), group=False):
+        answers = {
+            "systemctl": f'case " {" ".join(running)} " in *" $3 "*) exit 0;; esac; exit 3',
+            "getent": f"exit {0 if group else 2}",
+        }
+        for name, does in answers.items():
+            program = tmp_path / "bin" / name
+            program.write_text(f"#!/bin/sh\n# STAND-IN\n{does}\n")
+            program.chmod(0o755)
+        text = (ROLE / "files/foreign-slurm").read_text()
+        for root in ("/etc/", "/var/"):
+            text = text.replace(root, f"{tmp_path}{root}")
+        done = subprocess.run(
+            ["sh", "-c", text, "foreign-slurm", GROUP, *units],
+            env={"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return [line.replace(str(tmp_path), "") for line in done.stdout.splitlines()]
+
+    return ask
+
+
+def put(folder, *paths):
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text("the owner's\n")
+
+
+def test_a_host_without_slurm_is_taken(foreign):
+    assert foreign("slurmd.service") == []
+
+
+def test_what_the_owner_has_is_named(foreign, tmp_path):
+    put(
+        tmp_path, "etc/slurm/slurm.conf", "etc/munge/munge.key", "var/lib/slurm/slurmctld/job_state"
+    )
+    units = ("munge.service", "slurmd.service", "mariadb.service")
+    assert foreign(*units, running=("slurmd.service", "mariadb.service"), group=True) == [
+        "/etc/slurm/slurm.conf",
+        "/etc/munge/munge.key",
+        "/var/lib/slurm",
+        "slurmd.service",
+        "mariadb.service",
+        "group researchers",
+    ]
+
+
+def test_a_configuration_that_is_a_link_into_nowhere_is_the_owners(foreign, tmp_path):
+    (tmp_path / "etc/slurm").mkdir(parents=True)
+    (tmp_path / "etc/slurm/slurm.conf").symlink_to("/not/mounted/slurm.conf")
+    assert foreign() == ["/etc/slurm/slurm.conf"]
+
+
+def preflight(folder, users=(), **programs):
+    (folder / "key").write_text("k" * 64)
+    return play(
+        folder,
+        "slurm",
+        "preflight",
+        programs={"getent": getent(None), "systemctl": "exit 3", **programs},
+        inventory_hostname="node-0",
+        gpubed_cluster="lab",
+        gpubed_head="node-0",
+        gpubed_uuid=UUID,
+        gpubed_nodes=[{"name": "node-0", "gpus": 0}],
+        slurm_users=list(users),
+        __slurm_munge_key_file=str(folder / "key"),
+        __slurm_condition=str(folder / "mark"),
+    )
+
+
+def test_a_slurm_of_the_owners_is_refused_in_words(tmp_path):
+    done = preflight(tmp_path, systemctl='[ "$3" = slurmctld.service ]')
+    assert done.code != 0
+    said = " ".join(done.said.split())
+    assert "node-0 has what gpubed did not set up" in said
+    assert "slurmctld.service. Nothing was touched." in said
+    assert "Take services.slurm out of cluster.yml" in said
+    assert "changed" not in done.tasks.values()
+
+
+def test_slurm_of_the_role_is_not_refused(tmp_path):
+    (tmp_path / "mark").touch()
+    assert preflight(tmp_path, systemctl="exit 0").code == 0
+
+
+@pytest.mark.parametrize(
+    ("people", "groups", "reason"),
+    [
+        ({}, [("gpubed-bob", 3000)], "gpubed-bob has 3000 instead of 20002"),
+        (PEOPLE, [], "gpubed-bob has 1005 instead of 20002"),
+        ({}, [("gpubed-bob", 20002)], None),
+        ({"gpubed-bob": "gpubed-bob:x:20002:100::/home/bob:"}, [("gpubed-bob", 3000)], None),
+    ],
+)
+def test_numbers_of_the_owners_users_and_groups_are_not_changed(tmp_path, people, groups, reason):
+    """Of an account that is there already the role changes no group either."""
+    (tmp_path / "mark").touch()
+    users = [{"name": "gpubed-bob", "uid": 20002}, {"name": "gpubed-cy", "uid": 20003}]
+    done = preflight(tmp_path, users, getent=getent(None, people, groups))
+    assert (done.code == 0) == (reason is None), done.said
+    assert reason is None or reason in " ".join(done.said.split())
+
+
+def test_the_mark_is_written_before_all_else():
+    present = yaml.safe_load((ROLE / "tasks/present.yml").read_text())
+    imported = [task.get("ansible.builtin.import_tasks") for task in present]
+    # The note of accounts before the mark: without it the role would take them for its own.
+    assert imported[:3] == ["preflight.yml", "leaving.yml", "condition.yml"]
+
+
+def test_the_mark_is_removed_after_all_else():
+    undo, remove = (
+        yaml.safe_load((ROLE / f"tasks/{n}.yml").read_text()) for n in ("undo", "remove")
+    )
+    assert undo[-1]["ansible.builtin.import_tasks"] == "remove.yml"
+    *before, last = remove
+    assert last["ansible.builtin.file"] == {"path": "{{ __slurm_condition }}", "state": "absent"}
+    assert "__slurm_condition" not in str(undo + before)
+
+
+@pytest.mark.parametrize(
+    ("said", "ours"), [(None, False), ("", True), ("# cluster: 1a1b\n", False)]
+)
+def test_slurm_is_undone_only_where_this_cluster_set_it_up(tmp_path, said, ours):
+    """In check mode: nothing is removed here. The owner's slurm.conf plays no part.
+
+    A mark that names no cluster is a former version's.
+    """
+    mark = tmp_path / "mark"
+    mark.write_text(said) if said is not None else None
+    done = play(
+        tmp_path,
+        "slurm",
+        "absent",
+        check=True,
+        programs={"getent": getent("gpubed-bob")},
+        inventory_hostname="node-0",
+        gpubed_head="node-0",
+        gpubed_uuid=UUID,
+        gpubed_fingerprints={},
+        __slurm_condition=str(mark),
+    )
+    assert ("Ask who is a researcher" in done.tasks) == ours, done.said
+
+
+def test_a_mark_that_names_this_cluster_is_its_own(tmp_path):
+    is_ours = role_variables.value(
+        "slurm",
+        "__slurm_is_ours",
+        "debian-12",
+        gpubed_uuid=UUID,
+        __slurm_condition=str(tmp_path / "mark"),
+    )
+    codes = []
+    for uuid in (UUID, UUID + "9"):
+        (tmp_path / "mark").write_text(f"# Written by gpubed.\n# cluster: {uuid}\n[Unit]\n")
+        codes.append(subprocess.run(["sh", "-c", is_ours], check=False).returncode)
+    assert codes == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("noted", "made"),
+    [
+        ({"rc": 0, "stdout_lines": ["gpubed-bob", "gone"]}, ["gpubed-bob"]),
+        ({"rc": 0, "stdout_lines": []}, []),
+        ({"rc": 1, "stdout_lines": []}, ["gpubed-ann"]),
+    ],
+)
+def test_the_note_tells_whose_an_account_is_wherever_homes_are_now(noted, made):
+    """Without one, of a former version, the home does."""
+    told = {
+        name: sorted(
+            role_variables.value(
+                "slurm",
+                name,
+                "debian-12",
+                slurm_home_root="/shared/home",
+                __slurm_noted=noted,
+                __slurm_people={"stdout_lines": list(PEOPLE.values())},
+            )
+        )
+        for name in ("__slurm_made", "__slurm_owners")
+    }
+    assert told == {"__slurm_made": made, "__slurm_owners": sorted(set(PEOPLE) - set(made))}
+
+
+@pytest.fixture
+def left(tmp_path):
+    """A function that runs the role's hook on a host whose mark names a cluster."""
+    host = ShellHost(tmp_path / "host")
+    for name in ("systemctl", "gpasswd", "userdel", "pkill", "groupdel", "sshd"):
+        host.program(name)
+    host.program("getent", getent("gpubed-ann,gpubed-bob"), told=False)
+    ours = {
+        "__slurm_note": "/etc/gpubed/slurm/accounts",
+        "__slurm_condition": "/etc/systemd/system/slurmd.service.d/gpubed.conf",
+        "__slurm_leaving": "/etc/gpubed/leave.d/slurm",
+        "__slurm_files": ["/etc/ssh/sshd_config.d/60-gpubed-slurm.conf", "/etc/gpubed/slurm"],
+        "__slurm_units": ["slurmd.service", "mysql.service"],
+    }
+    here = role_variables.value("slurm", "__slurm_is_ours", "debian-12", gpubed_uuid=UUID)
+    text = (ROLE / "templates/leave.j2").read_text().replace("/var/lib/", f"{tmp_path}/")
+    hook = Environment(undefined=StrictUndefined).from_string(text)
+    hook = hook.render(ansible_managed="m", __slurm_group=GROUP, __slurm_is_ours=here, **ours)
+
+    def leave(uuid):
+        for path in (ours["__slurm_files"][0], ours["__slurm_leaving"]):
+            put(host.etc, path.removeprefix("/etc/"))
+        for path, said in (("note", "gpubed-ann\n"), ("condition", f"# cluster: {uuid}\n")):
+            put(host.etc, ours[f"__slurm_{path}"].removeprefix("/etc/"))
+            (host.etc / ours[f"__slurm_{path}"].removeprefix("/etc/")).write_text(said)
+        put(tmp_path, "slurm/slurmctld/job_state")
+        assert host.sh(hook).returncode == 0
+        return host
+
+    return leave
+
+
+def files(folder):
+    return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_host_that_is_let_go_lets_its_researchers_in_again(left, tmp_path):
+    host = left(UUID)
+    assert host.called == [
+        "systemctl disable --now slurmd.service",
+        "systemctl disable --now mysql.service",
+        "pkill --signal KILL --euid gpubed-ann",
+        "userdel --force gpubed-ann",
+        "gpasswd --delete gpubed-bob researchers",
+        "groupdel researchers",
+        "sshd -t",
+        "systemctl reload ssh",
+        "systemctl daemon-reload",
+    ]
+    assert files(host.etc) == files(tmp_path / "slurm") == set()
+
+
+def test_what_has_been_the_owners_since_another_cluster_left_stays(left, tmp_path):
+    host = left("1a1b")
+    assert host.called == []
+    assert files(host.etc) == {"60-gpubed-slurm.conf", "accounts", "gpubed.conf"}
+    assert files(tmp_path / "slurm") == {"job_state"}
+
+
+def leaves(folder, name):
+    return play(
+        folder,
+        "slurm",
+        "user_absent",
+        programs=dict.fromkeys(("scancel", "gpasswd", "userdel"), "") | {"pkill": "exit 1"},
+        inventory_hostname="node-0",
+        gpubed_head="node-0",
+        slurm_home_root="/shared/home",
+        __slurm_noted={"rc": 1},
+        __slurm_people={"stdout_lines": list(PEOPLE.values())},
+        __slurm_user=name,
+    )
+
+
+def test_an_account_of_the_owners_only_leaves_the_group(tmp_path):
+    done = leaves(tmp_path, "gpubed-bob")
+    assert done.code == 0, done.said
+    assert done.calls == [
+        "scancel --user=gpubed-bob",
+        "gpasswd --delete gpubed-bob researchers",
+    ]
+
+
+def test_an_account_that_the_role_made_ends_with_all_that_runs_for_it(tmp_path):
+    done = leaves(tmp_path, "gpubed-ann")
+    assert done.code == 0, done.said
+    assert done.calls == ["scancel --user=gpubed-ann", "pkill --signal KILL --euid gpubed-ann"]
+    assert "Remove the user" in done.tasks
+
+
+@AS_ROOT
+def test_accounts_of_the_owners_only_join_the_group(tmp_path):
+    """Whose account the role made and who is not in the specification any more, goes."""
+    tools = ("groupadd", "groupmod", "useradd", "usermod", "userdel", "gpasswd", "pkill", "scancel")
+    done = play(
+        tmp_path,
+        "slurm",
+        "users",
+        programs=dict.fromkeys(tools, "") | {"getent": getent("gpubed-ann")},
+        inventory_hostname="node-1",
+        gpubed_head="node-0",
+        slurm_home_root="/shared/home",
+        slurm_users=[{"name": "gpubed-bob", "uid": 1005}],
+        __slurm_note=str(tmp_path / "slurm/accounts"),
+    )
+    assert done.code == 0, done.said
+    assert [call for call in done.calls if call.split()[0] in tools] == [
+        "groupadd -r researchers",
+        "pkill --signal KILL --euid gpubed-ann",
+        "gpasswd --add gpubed-bob researchers",
+    ]
+    assert (tmp_path / "slurm/accounts").read_text() == ""
+
+
+@AS_ROOT
+def test_who_has_joined_joins_no_more(tmp_path):
+    done = play(
+        tmp_path,
+        "slurm",
+        "users",
+        programs={"getent": getent("gpubed-bob"), "gpasswd": "", "groupadd": ""},
+        inventory_hostname="node-1",
+        gpubed_head="node-0",
+        slurm_users=[{"name": "gpubed-bob", "uid": 1005}],
+        __slurm_note=str(tmp_path / "slurm/accounts"),
+    )
+    assert done.code == 0, done.said
+    assert not [call for call in done.calls if call.startswith("gpasswd")]
