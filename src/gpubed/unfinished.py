@@ -65,5 +65,7 @@ def require_none(cluster: ClusterPaths) -> None:
         who = runlock.holder(cluster.state)
         raise GpubedError(f"{cluster.name} is not ready: {who} is at work", "wait for its end")
     if now:
-        again = f"gpubed up {cluster.name}"
-        raise GpubedError(f"the last `{again}` did not come to its end", f"{again} goes on with it")
+        raise GpubedError(
+            f"the last configuration of {cluster.name} did not come to its end",
+            f"gpubed up {cluster.name} goes on with it",
+        )

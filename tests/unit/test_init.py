@@ -27,10 +27,13 @@ def test_a_name_that_check_would_refuse_is_refused_at_once(call, tmp_path, name)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_nearest_name_that_would_do_is_offered(call):
+@pytest.mark.parametrize(
+    ("name", "near"), [("My Cluster", "my-cluster"), ("N1", "n1"), ("10-nodes", "nodes")]
+)
+def test_the_nearest_name_that_would_do_is_offered(call, name, near):
     with pytest.raises(UsageError) as refused:
-        call("init", "My Cluster")
-    assert refused.value.hint == "gpubed init my-cluster"
+        call("init", name)
+    assert refused.value.hint == f"gpubed init {near}"
 
 
 @pytest.mark.parametrize("backend", registry.backend_names())

@@ -100,7 +100,10 @@ def _unfinished(ui: UI, name: str, document: dict[str, Any]) -> None:
     if document["state"] == unfinished.CONFIGURING:
         ui.mark("skip", f"{name} is being configured: what is shown here may change")
     if document["state"] == unfinished.INTERRUPTED:
-        ui.mark("fail", f"the last up did not come to its end: gpubed up {name} goes on with it")
+        ui.mark(
+            "fail",
+            f"the last configuration did not come to its end: gpubed up {name} goes on with it",
+        )
 
 
 def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:

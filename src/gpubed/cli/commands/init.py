@@ -100,5 +100,5 @@ def _schema(cluster: ClusterPaths) -> str:
 
 
 def _instead(cluster: ClusterPaths) -> str:
-    near = re.sub(r"[^a-z0-9]+", "-", cluster.name.lower()).strip("-0123456789")[:30].strip("-")
+    near = re.sub(r"[^a-z0-9]+", "-", cluster.name.lower()).lstrip("-0123456789")[:30].rstrip("-")
     return f"gpubed init {near if near and not spec.name_fault(near) else 'mycluster'}"
