@@ -14,7 +14,7 @@ from typing import Any
 
 import pulumi
 
-from gpubed import applied, handover, identities, inventory, registry, roles, secret
+from gpubed import applied, handover, identities, inventory, registry, roles, secret, served_folder
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Change, Driver, JobTestbed, Properties
 from gpubed.paths import ClusterPaths, Project
@@ -153,6 +153,7 @@ class _ConfigurationDriver(Driver):
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         cluster = _paths(inputs)
+        served_folder.note_former(cluster)  # a `down` may be cut off, and the next verb be `up`
         inventory_files = (cluster.hosts, cluster.variables, cluster.former_variables)
         state_files = (cluster.allocation, cluster.ssh_config, cluster.known_hosts)
         for path in inventory_files + state_files:

@@ -39,13 +39,14 @@ def size(count: int) -> str:
     return f"{count / 2**20:g} MiB" if count >= 2**20 else f"{count} bytes"
 
 
-def write(path: Path, content: bytes, mode: int = 0o644) -> None:
+def write(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = False) -> None:
     """Replace a file; a reader sees the old content or the new, never a part.
 
     Args:
         path: The file; its folder must exist.
         content: All that it shall hold.
         mode: Its permissions, less the umask.
+        durable: Whether it must be there after a power cut, too: for what cannot be made again.
 
     Raises:
         OSError: It cannot be written; the old content stays.
@@ -54,6 +55,9 @@ def write(path: Path, content: bytes, mode: int = 0o644) -> None:
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
         with suppress(OSError):

@@ -20,7 +20,10 @@ def kept(cluster: ClusterPaths) -> str | None:
     Raises:
         Unreadable: The file holds something else.
     """
-    fix = f"gpubed audit {cluster.name} names what exists; put its uuid there"
+    fix = (
+        f"rm {cluster.uuid}   (then: gpubed audit {cluster.name} tells what exists, and the uuid "
+        "that it carries)"
+    )
     try:
         found = reading.file(cluster.uuid, fix)
     except reading.Missing:
@@ -42,4 +45,4 @@ def keep(cluster: ClusterPaths, wanted: str) -> None:
     except ValueError:
         raise UsageError(f"{wanted!r} is no UUID", f"gpubed audit {cluster.name}") from None
     cluster.state.mkdir(parents=True, exist_ok=True)
-    files.write(cluster.uuid, f"{text}\n".encode())
+    files.write(cluster.uuid, f"{text}\n".encode(), durable=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubed import files
+from gpubed.errors import UsageError
 
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = _PACKAGE.parents[1]
@@ -64,6 +65,19 @@ class Project:
             if (folder / "Pulumi.yaml").is_file():
                 return cls(folder)
         return cls(here)
+
+    def require_states(self) -> None:
+        """Refuse to go on where what is known of all clusters is out of reach.
+
+        Raises:
+            UsageError: Its folder is a link that leads nowhere.
+        """
+        states = self.pulumi.parent
+        if states.is_symlink() and not states.exists():
+            raise UsageError(
+                f"{states} leads to {states.readlink()}, which is not there",
+                "mount the disk that has it: what the clusters are is known there alone",
+            )
 
     def prepare(self) -> None:
         """Put the program where both engines look for it; keeps what is there."""

@@ -104,8 +104,10 @@ def holder(state: Path) -> Holder | None:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return None
-    except (BlockingIOError, PermissionError):  # another user's run
+    except BlockingIOError:
         return _who(path)
+    except PermissionError:
+        raise _not_ours(path) from None
     return None
 
 
@@ -131,6 +133,8 @@ def _acquire(path: Path, wait: float) -> int:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except IsADirectoryError:
             raise GpubedError(f"{path} is a folder and not a lock", f"rmdir {path}") from None
+        except PermissionError:
+            raise _not_ours(path) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # `down` may have removed the file since: such a lock would hold nobody back.
@@ -142,6 +146,17 @@ def _acquire(path: Path, wait: float) -> int:
                 raise _refusal(path) from None
             time.sleep(_A_LOOK)
         os.close(descriptor)
+
+
+def _not_ours(path: Path) -> GpubedError:
+    """Say whose the cluster is: nobody else can tell whether a run holds it."""
+    name, owner = path.parent.name, str(path.parent.stat().st_uid)
+    with suppress(KeyError):  # a user of another machine
+        owner = path.parent.owner()
+    return GpubedError(
+        f"{name} belongs to {owner}, and {path} is not for {getpass.getuser()} to open",
+        f"run gpubed as {owner}, or have {owner} give {path.parent} to you with chown -R",
+    )
 
 
 def _refusal(path: Path) -> Locked:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpubed import former_state, registry, secret
+from gpubed import former_state, reading, registry, secret
 from gpubed.engine import Engine, EventSink, Result
 from gpubed.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.paths import ClusterPaths, Project
@@ -46,11 +46,30 @@ def choose(wanted: str | None) -> EngineName:
 
 
 def passphrase_file(project: Project) -> Path:
-    """Return the file with the passphrase of the project's stacks, made when missing."""
+    """Return the file with the passphrase of the project's stacks, made for the first of them.
+
+    Raises:
+        PrerequisiteMissing: It is lost: another one would open none of them.
+    """
     path = project.pulumi / "passphrase"
     if not path.exists():
+        _require_unsealed(project, path)
         secret.write(path, secrets.token_urlsafe(32).encode())
     return path
+
+
+def _require_unsealed(project: Project, passphrase: Path) -> None:
+    for config in sorted((project.pulumi / "config").glob("Pulumi.*.yaml")):
+        if b"encryptionsalt" not in reading.file(config).data:
+            continue
+        name = config.name.split(".")[1]
+        states = (project.pulumi / ".pulumi" / "stacks").glob(f"*/{name}.json")
+        aside = "".join(f"; mv {state} {state}.sealed" for state in states)
+        raise PrerequisiteMissing(
+            f"{passphrase} is lost: it opens the state of {name}",
+            f"put it back; if nobody has it: rm {config}{aside}   "
+            f"(then: gpubed audit {name} --adopt takes over what exists)",
+        )
 
 
 def environment(cluster: ClusterPaths) -> dict[str, str]:

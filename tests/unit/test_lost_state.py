@@ -75,6 +75,42 @@ def test_audit_does_not_guess_what_is_meant(call, option):
     assert refused.hint == f"gpubed audit lab {option} --uuid {UUID}"
 
 
+@pytest.mark.parametrize("options", [["--uuid", UUID], ["--uuid", UUID, "--data"]])
+def test_what_is_to_be_confirmed_is_what_was_asked_for(call, options):
+    """Without the uuid the command meant something else, or led back to the first one."""
+    refused = call("audit", "lab", "--remove", *options, "--engine", "embedded").exception
+    assert refused.hint == f"gpubed audit lab --remove {' '.join(options)} -y"
+
+
+@pytest.mark.parametrize("verb", [("audit",), ("plan",), ("down", "-y")])
+def test_a_uuid_that_was_cut_off_leads_back_to_the_cluster(call, tmp_path, verb):
+    """After a power cut; each verb sent to `audit`, which sent to itself."""
+    cut = tmp_path / ".gpubed/lab/uuid"
+    cut.parent.mkdir(parents=True)
+    cut.touch()
+    refused = call(verb[0], "lab", *verb[1:], "--engine", "embedded").exception
+    assert refused.hint.startswith(f"rm {cut} ")
+    cut.unlink()
+    assert f"--adopt --uuid {UUID}" in call("audit", "lab", "--engine", "embedded").stdout
+
+
+@pytest.mark.parametrize("state", [True, False])
+def test_a_lost_passphrase_is_not_made_anew(call, tmp_path, state):
+    """Another one opens nothing; the state that it sealed can only be taken over."""
+    config = tmp_path / ".gpubed/pulumi/config/Pulumi.lab.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text("encryptionsalt: v1:x:v1:y\n")
+    sealed = tmp_path / ".gpubed/pulumi/.pulumi/stacks/gpubed/lab.json"
+    if state:
+        sealed.parent.mkdir(parents=True)
+        sealed.write_text("{}")
+    refused = call("plan", "lab", "--engine", "embedded").exception
+    assert "passphrase is lost: it opens the state of lab" in refused.message
+    assert f"rm {config}" in refused.hint
+    assert (f"mv {sealed} {sealed}.sealed" in refused.hint) is state
+    assert not (tmp_path / ".gpubed/pulumi/passphrase").exists()
+
+
 @pytest.mark.parametrize("words", [("status", "lab"), ("run", "lab", "digits"), ("ssh", "lab")])
 def test_verbs_that_need_a_cluster_name_the_one_that_finds_it(call, words):
     done = call(*words)

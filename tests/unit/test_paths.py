@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpubed import paths
+from gpubed.cli import options
+from gpubed.errors import UsageError
 
 
 def mode(folder: Path) -> int:
@@ -33,3 +35,39 @@ def test_a_folder_that_the_user_names_keeps_its_mode(
     assert mode(paths.private_cache()) == 0o700, "it is new"
     chosen.chmod(0o755)
     assert mode(paths.private_cache()) == 0o755
+
+
+@pytest.mark.parametrize("said", ["lab", "lab/", "./lab", "inventories/lab", "inventories//lab/"])
+def test_every_spelling_of_a_cluster_leads_to_the_same_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
+) -> None:
+    """`down lab/` removed what is known of lab, and none of its nodes."""
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inventories/lab").mkdir(parents=True)
+    (tmp_path / "inventories/lab/cluster.yml").touch()
+    assert options.find(said).name == "lab"
+    monkeypatch.chdir(tmp_path / "inventories")
+    assert options.find("lab/").name == "lab"
+
+
+@pytest.mark.parametrize("said", ["../lab", "other/lab", "inventories/../lab/"])
+def test_a_path_to_something_else_is_no_cluster(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
+) -> None:
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for folder in ("lab", "inventories/other/lab"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "cluster.yml").touch()
+    with pytest.raises(UsageError, match="there is no cluster"):
+        options.find(said)
+
+
+def test_what_is_known_of_clusters_is_on_a_disk_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    (tmp_path / ".gpubed").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(UsageError, match=r"leads to .*unmounted, which is not there"):
+        options.find("lab")

@@ -1,15 +1,17 @@
 """One run at a time; no worker outlives its run; a dead holder holds nobody back."""
 
+import getpass
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from gpubed import runlock
-from gpubed.errors import Locked
+from gpubed.errors import GpubedError, Locked
 
 HOLD = """
 import sys, time
@@ -75,3 +77,18 @@ def test_a_lock_file_that_was_removed_is_made_anew(tmp_path):
         (tmp_path / "lock").unlink()
     with runlock.hold(tmp_path, "up"):
         assert (tmp_path / "lock").exists()
+
+
+def test_another_users_lock_says_whose_it_is_and_nobody_waits_for_it(tmp_path, monkeypatch):
+    """It stays when his run has ended; to wait for that would be to wait for ever."""
+    (tmp_path / "lock").touch()
+
+    def refused(*_args, **_options):
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(runlock.os, "open", refused)
+    for look in (runlock.require_free, lambda state: runlock.hold(state, "up").__enter__()):
+        with pytest.raises(GpubedError, match=f"belongs to {getpass.getuser()}") as caught:
+            look(tmp_path)
+        assert not isinstance(caught.value, Locked)

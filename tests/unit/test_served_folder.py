@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from gpubed import cli, costs, handover, registry, served_folder
 from gpubed import stack as stacks
 from gpubed.backends.base import Finding
-from gpubed.cluster import up
+from gpubed.cluster import damage, up
+from gpubed.condition import Condition
 from gpubed.engine import ResourceEvent, Result
 from gpubed.errors import UsageError
 from gpubed.paths import Project
@@ -132,6 +133,15 @@ def test_a_former_versions_server_is_known_by_its_inventory(former):
     assert left(former, elsewhere)[0].startswith("/shared, which node-0 serves from its own disk")
     assert left(former, plan()) == []
     handover.render(former, elsewhere, sample_allocation(plan()))
+    assert left(former, elsewhere)[0].startswith("/shared, which node-0 serves from its own disk")
+
+
+def test_a_former_versions_server_is_known_though_something_is_damaged_first(former):
+    """What tells that roles were applied goes with the first look that finds damage."""
+    granted = sample_allocation(plan())
+    damage.prepare_repair(former, granted, Condition({"other-0": "cut"}))
+    assert not former.verification.exists()
+    elsewhere = plan(server="other-0", path="/data")
     assert left(former, elsewhere)[0].startswith("/shared, which node-0 serves from its own disk")
 
 

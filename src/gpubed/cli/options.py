@@ -32,11 +32,13 @@ def find(name: str) -> ClusterPaths:
     """Return the paths of a cluster that has a specification.
 
     Raises:
-        UsageError: There is no such cluster.
+        UsageError: There is no such cluster, or what is known of it is out of reach.
     """
     cluster = named(name)
     UI.cluster = cluster.name
-    if not cluster.spec.is_file():
+    cluster.project.require_states()
+    # A path that leads to a file all the same would have a state and labels of its own.
+    if "/" in cluster.name or not cluster.spec.is_file():
         known = cluster.project.clusters()
         elsewhere = "cd to the folder that has inventories/, or set GPUBED_ROOT to it"
         hint = nearest.suggestion(name, known) if known else elsewhere
@@ -50,7 +52,7 @@ def find(name: str) -> ClusterPaths:
 def named(name: str) -> ClusterPaths:
     """Return the paths of a cluster by its name, or by the path of its folder or file."""
     project, path = Project.find(), Path(name)
-    folder = path.parent if path.name == "cluster.yml" else path
-    if folder.name != name and folder.resolve().parent == project.inventories.resolve():
-        return project.cluster(folder.resolve().name)
-    return project.cluster(name)
+    folder = (path.parent if path.name == "cluster.yml" else path).absolute()
+    if folder.parent.resolve() == project.inventories.resolve():
+        return project.cluster(folder.name)
+    return project.cluster(str(path))  # `lab/`, as a shell completes it, is `lab`

@@ -8,6 +8,7 @@ from gpubed import (
     condition,
     progress,
     secret,
+    served_folder,
     services,
 )
 from gpubed.allocation import Allocation
@@ -40,6 +41,7 @@ def prepare_repair(cluster: ClusterPaths, granted: Allocation, found: Condition)
     """Let what is damaged count as not configured, and nothing as verified."""
     for line in found.words:
         progress.emit("note", message=line)
+    served_folder.note_former(cluster)  # that it was verified tells that roles were applied
     applied.forget(cluster, granted, unconfigured(found), unserved(found))
     cluster.verification.unlink(missing_ok=True)
 

@@ -109,7 +109,10 @@ class StackFile:
             return
         with contextlib.suppress(OSError):  # a copy the less is no reason to stop
             self.kept.mkdir(parents=True, exist_ok=True)
-            os.link(self.path, self.kept / f"{self.stack}.{time.time_ns()}.json")
+            earlier = sorted(self.kept.iterdir())
+            # Clocks are put back; the newest state must be the last by name all the same.
+            last = max((_number(path) for path in earlier), default=0)
+            _second(self.path, self.kept / f"{self.stack}.{max(time.time_ns(), last + 1)}.json")
             for old in sorted(self.kept.iterdir())[:-_KEPT]:
                 old.unlink()
 
@@ -155,9 +158,9 @@ class StackFile:
                 file.flush()
                 os.fsync(file.fileno())
             if self.path.exists():
-                # A second name, not a copy: that needs no space.
                 self.backup.unlink(missing_ok=True)
-                os.link(self.path, self.backup)
+                with contextlib.suppress(OSError):  # a copy the less is no reason to stop
+                    _second(self.path, self.backup)
             temporary.replace(self.path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -177,6 +180,20 @@ class StackFile:
                 raise Refusal("compressed state", f"{self.path.name}{suffix}")
         if not (self._home / "meta.yaml").exists() and any(stacks.glob("*.json")):
             raise Refusal("the legacy state layout", str(stacks))
+
+
+def _second(path: Path, other: Path) -> None:
+    """Give a file a second name, which needs no space; copy it where there are no such names."""
+    try:
+        os.link(path, other)
+    except OSError:
+        shutil.copy2(path, other)
+
+
+def _number(path: Path) -> int:
+    """Return the time in the name of a kept state; 0 where something else has that name."""
+    number = path.name.split(".")[-2:-1]
+    return int(number[0]) if number and number[0].isdecimal() else 0
 
 
 def _parsed(path: Path) -> Properties:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpubed.engine import checkpoint, urn
+from gpubed.engine import backend, checkpoint, urn
 from gpubed.engine.backend import StackFile
 from gpubed.engine.cipher import PassphraseCipher
 from gpubed.engine.failures import Refusal
@@ -218,3 +218,31 @@ def test_urns_carry_their_parents_types():
     assert (urn.type_of(leaf), urn.name_of(leaf)) == ("c:d:Leaf", "odd::name")
     with pytest.raises(ValueError, match="not a Pulumi URN"):
         urn.name_of("nonsense")
+
+
+def test_states_are_written_and_kept_where_files_have_one_name_only(tmp_path, monkeypatch):
+    """exFAT, and some file systems of networks."""
+
+    def refused(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(backend.os, "link", refused)
+    file = StackFile(tmp_path, "p", "dev")
+    for text in ("1", "2"):
+        file.write(text)
+    file.keep()
+    assert (file.path.read_text(), file.backup.read_text()) == ("2", "1")
+    assert [path.read_text() for path in file.kept.iterdir()] == ["2"]
+
+
+def test_the_newest_states_are_kept_also_after_a_clock_was_ahead(tmp_path, monkeypatch):
+    file = StackFile(tmp_path, "p", "dev")
+    now = [4_000_000_000_000_000_000]
+    monkeypatch.setattr(backend.time, "time_ns", lambda: now[0])
+    for text in range(20):
+        file.write(str(text))
+        file.keep()
+        if text == 14:
+            now[0] -= 10**18
+    assert max(int(path.read_text()) for path in file.kept.iterdir()) == 19
+    assert [path.read_text() for path in sorted(file.kept.iterdir())][-1] == "19"

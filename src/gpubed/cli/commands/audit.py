@@ -138,6 +138,7 @@ def _remove(
         # Looked at again, since another run may just have ended.
         found = audits.audit(driven)
         doomed = [e for e in found.others if e.uuid == uuid] if uuid else found.extra
+        asked = [*([f"--uuid {uuid}"] if uuid else []), *(["--data"] if data else [])]
         if not data and (kept := [thing for thing in doomed if thing.data]):
             doomed = [thing for thing in doomed if not thing.data]
             ui.note(f"kept: {', '.join(map(report.described, kept))}", whole=True)
@@ -151,7 +152,7 @@ def _remove(
         if not ui.confirm(f"Remove {listed}?", yes=yes, default=False):
             raise UsageError(
                 f"not confirmed, so nothing was removed: {listed}",
-                f"gpubed audit {paths.name} --remove -y",
+                " ".join([f"gpubed audit {paths.name} --remove", *asked, "-y"]),
             )
         return audits.remove(backend, doomed)
 
