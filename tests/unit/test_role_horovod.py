@@ -1,10 +1,13 @@
 """What roles horovod and ssh_mesh write, rendered as Ansible does, and what is built."""
 
 import os
+import re
+import runpy
 import shutil
 import subprocess
 
 import pytest
+import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
@@ -39,6 +42,17 @@ def test_a_node_without_ranks_has_settings_for_what_is_started_there():
         __horovod_node=NODES[0],
     )
     assert "OMP_NUM_THREADS=8" in lines
+
+
+def test_the_page_has_every_setting_and_no_other():
+    page = runpy.run_path(str(machines.ROOT / "docs/horovod_settings.py"))
+    text = (machines.ROOT / "roles/horovod/templates/horovod.env.j2").read_text()
+    written = set(re.findall(r'^(?: +: "\$\{)?([A-Z]\w+):?=', text, re.M))
+    rows = {row.name: row for row in page["ROWS"]}
+    assert rows.keys() - {"/etc/gpubed/ranks"} == {n for n in written if not n.startswith("GPUBED")}
+    specs = yaml.safe_load((machines.ROOT / "roles/horovod/meta/argument_specs.yml").read_text())
+    inputs = specs["argument_specs"]["main"]["options"].keys()
+    assert {row.input for row in rows.values()} - {""} <= inputs
 
 
 EXPERIMENT = {"subnet": "10.0.0.0/24", "rate_bps": 10**9}
@@ -82,7 +96,9 @@ def test_a_network_without_a_rate_leaves_horovods_buffer():
 def test_what_a_user_gives_wins():
     given = {"horovod_threads": 1, "horovod_fusion_mb": 0, "horovod_wait_us": 0}
     assert settings(**given) == {"threads": 1, "fusion_mb": 0, "wait_us": 0}
-    chosen = role_variables.value("horovod", "__horovod_interface", "debian-12", horovod_interface="ib0")
+    chosen = role_variables.value(
+        "horovod", "__horovod_interface", "debian-12", horovod_interface="ib0"
+    )
     assert chosen == "ib0"
 
 
@@ -169,7 +185,9 @@ def test_horovod_loads_the_driver_by_the_name_that_every_package_of_it_brings(
     tmp_path, monkeypatch
 ):
     """Some Ubuntu hosts have no libcuda.so, only libcuda.so.1: collectives ended there."""
-    device = by_path.load(machines.ROOT / "roles/horovod/files/gpubed-device", "gpubed_device_names")
+    device = by_path.load(
+        machines.ROOT / "roles/horovod/files/gpubed-device", "gpubed_device_names"
+    )
     # As Horovod 0.28.1 has it.
     release = '  cudalib = dlopen("libcuda.so", RTLD_LAZY);\n'
     found = patched(tmp_path, monkeypatch, "horovod/torch/cuda_util.cc", release)

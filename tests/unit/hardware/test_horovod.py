@@ -45,7 +45,7 @@ def test_without_a_rate_nothing_is_derived_from_it():
 
 
 def test_all_nodes_of_a_cluster_have_one_buffer():
-    """Ranks that fuse other tensors than the others wait for each other for ever."""
+    """Ranks that fuse other tensors than the others end in a segmentation fault."""
     network = {"rate_bps": 100 * GBIT, "latency_s": 0.001}
     places = [Place(2, 1, **network), Place(64, 8, gpus=8, **network)]
     assert len({horovod.derive(place).fusion_mb for place in places}) == 1
