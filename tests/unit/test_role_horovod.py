@@ -142,6 +142,13 @@ def test_settings_of_a_node_are_for_those_who_ask_for_no_others(told):
     assert told(HOROVOD_FUSION_THRESHOLD="1048576") == ("1048576", "2.5")
 
 
+@pytest.mark.parametrize("variable", ["HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GPUBED_SLOTS"])
+def test_a_rank_has_what_its_launcher_had_whatever_its_own_node_says(told, variable):
+    """Ranks with thresholds of 0 and 128 MiB ended with a segmentation fault."""
+    assert told(**{variable: "1"}) == (None, None)
+    assert told(**{variable: "1"}, HOROVOD_FUSION_THRESHOLD="64") == ("64", None)
+
+
 def test_what_is_to_be_tuned_is_not_set(told):
     """Horovod leaves alone what its environment has (parameter_manager.cc, `fixed`)."""
     assert told(HOROVOD_AUTOTUNE="1") == (None, None)
