@@ -150,7 +150,7 @@ The starts are at most the share e of b M where M is at least **N t rate / (8 e)
 - N: {horovod.NODES}, however many there are: ranks must agree, also while nodes come and go.
   Where all gradients are known from the step before, each rank divides them into buffers by
   itself (`Controller::ComputeResponseList`). Two ranks with 0 and 128 MiB ended with a
-  segmentation fault, tried with Gloo.
+  segmentation fault, tried with Gloo; so a rank takes it from its launcher, not from its node.
 - e: {_SHARE}, which is gpubed's choice. A larger buffer than needed costs memory only.
 - At most {_LARGEST} MiB: each rank holds it to its end, on the GPU if it has one. The largest of
   the job's usual models, VGG-16, has gradients of 528 MiB.
