@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code, so that it cannot drift: `make docs`."""
+"""Writes docs/reference and Horovod's settings from the code: they cannot drift. `make docs`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def pages() -> dict[str, str]:
         "campaigns.md": MARK + "\n".join(campaign_yml()) + "\n",
         "role-tests.md": MARK + role_tests() + "\n",
         "gpu.md": MARK + gpus(),
+        "../concepts/horovod-settings.md": MARK + horovod_settings(),
         "changes.md": MARK + "\n".join(changes()) + "\n",
         "performance.md": MARK + performance(),
     }
@@ -90,6 +91,12 @@ def changes() -> Iterator[str]:
 def gpus() -> str:
     """Say which driver each GPU gets, and how far that was tested."""
     page: str = runpy.run_path(str(REFERENCE.parent / "gpu.py"))["page"]()
+    return page
+
+
+def horovod_settings() -> str:
+    """Say what Horovod is told on a node, and why."""
+    page: str = runpy.run_path(str(REFERENCE.parent / "horovod_settings.py"))["page"]()
     return page
 
 

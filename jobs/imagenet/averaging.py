@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import autotune
 import torch
 from timing import COMMUNICATION, COMPUTE
 from torch import Tensor, nn
@@ -35,6 +36,8 @@ AUTOTUNE = {
     "HOROVOD_TORUS_ALLREDUCE": "0",
     "HOROVOD_CACHE_CAPACITY": "1024",
 }
+# What it looks for, unless it is set.
+TUNED = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
 # Then 3 + 21 tries of 5 times 10 steps and one, and some until all ranks know what was found.
 AUTOTUNE_STEPS = 1250
 Mark = Callable[[str], None]
@@ -164,6 +167,10 @@ class Averaging(ABC):
         """The versions of what averages, beyond torch's own."""
         return {}
 
+    def tuned(self) -> dict[str, Any]:
+        """What a search for the best settings found, as metrics; all None without one."""
+        return autotune.NOTHING
+
     @abstractmethod
     def close(self) -> None:
         """Leaves the others; all ranks must."""
@@ -182,6 +189,10 @@ class Horovod(Averaging):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
+        if options.autotune:
+            # What the node sets would be left alone: these are to be looked for.
+            for name in TUNED:
+                os.environ.pop(name, None)
         os.environ |= self._environment()
         # Only now: a node that runs the others need not have it.
         import horovod.torch
@@ -198,7 +209,7 @@ class Horovod(Averaging):
         given = self.options
         found: dict[str, str] = {}
         if given.autotune:
-            found |= AUTOTUNE | {"HOROVOD_AUTOTUNE_LOG": str(given.folder / "autotune.csv")}
+            found |= AUTOTUNE | {"HOROVOD_AUTOTUNE_LOG": str(given.folder / autotune.FILE)}
         if given.fusion_mb is not None:
             found["HOROVOD_FUSION_THRESHOLD"] = str(round(given.fusion_mb * MIB))
         if given.cycle_ms is not None:
@@ -251,6 +262,10 @@ class Horovod(Averaging):
         import horovod
 
         return {"horovod": horovod.__version__}
+
+    def tuned(self) -> dict[str, Any]:
+        """See `Averaging`."""
+        return autotune.found(self.options.folder / autotune.FILE)
 
     def close(self) -> None:
         """See `Averaging`."""

@@ -8,6 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import autotune
 import data
 import model
 import report
@@ -149,6 +150,8 @@ def train(given: argparse.Namespace, device: torch.device) -> None:
             f"{figures['step_s']:.4g} s, of it {figures['exposed_communication_s']:.4g} s "
             f"waiting for gradients and {figures['data_s']:.4g} s for data"
         )
+        if averaging.searching_steps:
+            print(autotune.told(averaging.tuned()))
     averaging.close()
 
 

@@ -56,6 +56,7 @@ def metrics(training: Training) -> dict[str, Any]:
         "parameters": training.parameters,
         "checkpoint_failures": training.keeper.failures if given.checkpoint else None,
         **_use(ranks),
+        **averaging.tuned(),
         "world_size": averaging.size,
         "framework": given.framework,
         "model": given.model,

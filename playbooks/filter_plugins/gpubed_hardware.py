@@ -1,4 +1,4 @@
-"""What follows from the facts of nodes: which driver, and which rank goes where.
+"""What follows from the facts of nodes: which driver, which rank goes where, Horovod's settings.
 
 The choices are gpubed's own functions, so this needs the environment that gpubed
 is installed in, such as the `ansible-playbook` beside `gpubed`. They are imported where
@@ -66,9 +66,20 @@ def bindings(path: str, ranks: int) -> list[dict[str, Any]]:
     return [asdict(one) for one in _hardware("binding").bind(known, int(ranks))] if known else []
 
 
+def horovod_settings(place: Mapping[str, Any], given: Mapping[str, float]) -> dict[str, Any]:
+    """Derive Horovod's settings from a `horovod.Place`; a given one that is not below 0 wins."""
+    module = _hardware("horovod")
+    derived = asdict(module.derive(module.Place(**place)))
+    return derived | {name: value for name, value in given.items() if value >= 0}
+
+
 class FilterModule:
     """Registers the filters with Ansible."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"gpubed_driver": driver, "gpubed_bindings": bindings}
+        return {
+            "gpubed_driver": driver,
+            "gpubed_bindings": bindings,
+            "gpubed_horovod_settings": horovod_settings,
+        }

@@ -97,6 +97,7 @@ def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
         "gpubed_user": allocation.head.user,
         "gpubed_head": allocation.head.name,
         "gpubed_behind": bool(allocation.head.via),
+        "gpubed_one_host": allocation.one_host,
         "gpubed_state_dir": _STATE + allocation.cluster,
         "gpubed_secrets_dir": "{{ gpubed_state_dir }}/secrets",
         "gpubed_environment": registry.backend(allocation.backend).environment(),

@@ -90,7 +90,8 @@ def test_the_samples_are_of_every_backend():
 def filters():
     """The filters, as Ansible gets them."""
     found = by_path.load(FILTERS, "gpubed_hardware_filters").FilterModule().filters()
-    assert set(found) == {"gpubed_driver", "gpubed_bindings"}, "each of them is tried here"
+    tried = {"gpubed_driver", "gpubed_bindings", "gpubed_horovod_settings"}
+    assert set(found) == tried, "each of them is tried here"
     return found
 
 
@@ -157,6 +158,14 @@ def test_ranks_are_bound_on_each_machine(filters, kept, machine, ranks):
     told = json.loads(kept[machine, True].read_text())
     seen = [gpu for gpu in told["gpus"] if gpu["index"] is not None]
     assert len(bound) == (ranks if seen else 0)
+
+
+def test_a_setting_that_is_given_wins_also_where_it_is_zero(filters):
+    settings, place = filters["gpubed_horovod_settings"], {"cores": 8, "ranks": 2}
+    derived = settings(place, {"threads": -1, "fusion_mb": -1, "wait_us": -1})
+    assert derived == {"threads": 4, "fusion_mb": None, "wait_us": 50}
+    given = {"threads": 1, "fusion_mb": 0, "wait_us": 0}
+    assert settings(place, given) == given
 
 
 def test_a_machine_that_nobody_asked_has_no_bindings(filters, tmp_path):

@@ -1,10 +1,19 @@
-"""What roles horovod and ssh_mesh write for a node without ranks, rendered as Ansible does."""
+"""What roles horovod and ssh_mesh write, rendered as Ansible does, and what is built."""
 
+import os
+import re
+import runpy
+import shutil
+import subprocess
+
+import pytest
+import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
 from support import by_path, machines, role_variables
 
+BINDING = {"rank": 0, "gpu": 1, "cpus": "0-3", "hca": "mlx5_0"}
 NODES = [{"name": "head-0", "slots": 0, "gpus": 0}, {"name": "node-0", "slots": 4, "gpus": 4}]
 
 
@@ -24,7 +33,8 @@ def test_a_node_without_ranks_has_settings_for_what_is_started_there():
         ansible_managed="managed",
         inventory_hostname="head-0",
         __horovod_simulated="",
-        ansible_facts={"processor_nproc": 8},
+        __horovod_settings={"threads": 8, "fusion_mb": None, "wait_us": 50},
+        horovod_cycle_ms=-1,
         __horovod_address="10.0.0.1",
         __horovod_secrets="/shared/rendezvous",
         __horovod_interface="eth1",
@@ -32,6 +42,123 @@ def test_a_node_without_ranks_has_settings_for_what_is_started_there():
         __horovod_node=NODES[0],
     )
     assert "OMP_NUM_THREADS=8" in lines
+
+
+def test_the_page_has_every_setting_and_no_other():
+    page = runpy.run_path(str(machines.ROOT / "docs/horovod_settings.py"))
+    text = (machines.ROOT / "roles/horovod/templates/horovod.env.j2").read_text()
+    written = set(re.findall(r'^(?: +: "\$\{)?([A-Z]\w+):?=', text, re.M))
+    rows = {row.name: row for row in page["ROWS"]}
+    assert rows.keys() - {"/etc/gpubed/ranks"} == {n for n in written if not n.startswith("GPUBED")}
+    specs = yaml.safe_load((machines.ROOT / "roles/horovod/meta/argument_specs.yml").read_text())
+    inputs = specs["argument_specs"]["main"]["options"].keys()
+    assert {row.input for row in rows.values()} - {""} <= inputs
+
+
+EXPERIMENT = {"subnet": "10.0.0.0/24", "rate_bps": 10**9}
+
+
+def settings(release="debian-12", **given):
+    """What ranks of node-0, with four of them, are told."""
+    facts = role_variables.facts(release) | given.pop("facts", {}) | {"processor_nproc": 8}
+    there = {
+        "gpubed_nodes": NODES,
+        "gpubed_networks": {"experiment": EXPERIMENT, "control": {"subnet": "10.1.0.0/24"}},
+        "gpubed_one_host": False,
+        "inventory_hostname": "node-0",
+        "ansible_facts": facts,
+        "__horovod_simulated": "",
+    }
+    return role_variables.value("horovod", "__horovod_settings", release, **{**there, **given})
+
+
+def test_ranks_are_told_what_follows_from_their_node():
+    assert settings() == {"threads": 2, "fusion_mb": None, "wait_us": 50}
+    big = [{"name": "node-0", "slots": 2, "gpus": 2}]
+    assert settings(gpubed_nodes=big)["wait_us"] == 0
+    assert settings(gpubed_nodes=big, __horovod_simulated="A100")["wait_us"] == 50
+
+
+def test_cores_of_containers_are_those_of_their_machine():
+    big = {"gpubed_nodes": [{"name": "node-0", "slots": 1, "gpus": 1}], "gpubed_one_host": True}
+    kvm, docker = {"virtualization_type": "kvm"}, {"virtualization_type": "docker"}
+    assert settings(facts=kvm, **big)["wait_us"] == 0, "a machine in a container has its own"
+    assert settings(facts=docker, **big)["wait_us"] == 50
+    assert settings(facts=docker, **{**big, "gpubed_one_host": False})["wait_us"] == 0
+
+
+def test_a_network_without_a_rate_leaves_horovods_buffer():
+    networks = {"experiment": None, "control": {"subnet": "10.1.0.0/24"}}
+    assert settings(gpubed_networks=networks)["fusion_mb"] is None
+    assert settings(horovod_latency=0.01)["fusion_mb"] == 383
+
+
+def test_what_a_user_gives_wins():
+    given = {"horovod_threads": 1, "horovod_fusion_mb": 0, "horovod_wait_us": 0}
+    assert settings(**given) == {"threads": 1, "fusion_mb": 0, "wait_us": 0}
+    chosen = role_variables.value(
+        "horovod", "__horovod_interface", "debian-12", horovod_interface="ib0"
+    )
+    assert chosen == "ib0"
+
+
+@pytest.fixture
+def told(tmp_path):
+    """A function that reads the settings as ranks do, after others were set or not."""
+    text = render(
+        "horovod",
+        "horovod.env.j2",
+        ansible_managed="managed",
+        inventory_hostname="node-0",
+        __horovod_simulated="",
+        __horovod_settings={"threads": 2, "fusion_mb": 382, "wait_us": 50},
+        horovod_cycle_ms=2.5,
+        __horovod_address="10.0.0.1",
+        __horovod_secrets="/shared/rendezvous",
+        __horovod_interface="eth1",
+        __horovod_network={"subnet": "10.0.0.0/24"},
+        __horovod_node=NODES[1],
+    )
+    (tmp_path / "horovod.env").write_text("\n".join(text) + "\n")
+
+    def read(**before):
+        script = f"set -a; . {tmp_path}/horovod.env; env"
+        done = subprocess.run(
+            ["sh", "-c", script],
+            env={"PATH": os.environ["PATH"], **before},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+        return found.get("HOROVOD_FUSION_THRESHOLD"), found.get("HOROVOD_CYCLE_TIME")
+
+    return read
+
+
+def test_settings_of_a_node_are_for_those_who_ask_for_no_others(told):
+    """`--fusion-threshold-mb` of the launcher comes first, and ranks read the file after it."""
+    assert told() == (str(382 * 2**20), "2.5")
+    assert told(HOROVOD_FUSION_THRESHOLD="1048576") == ("1048576", "2.5")
+
+
+@pytest.mark.parametrize("variable", ["HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GPUBED_SLOTS"])
+def test_a_rank_has_what_its_launcher_had_whatever_its_own_node_says(told, variable):
+    """Ranks with thresholds of 0 and 128 MiB ended with a segmentation fault."""
+    assert told(**{variable: "1"}) == (None, None)
+    assert told(**{variable: "1"}, HOROVOD_FUSION_THRESHOLD="64") == ("64", None)
+
+
+def test_what_is_to_be_tuned_is_not_set(told):
+    """Horovod leaves alone what its environment has (parameter_manager.cc, `fixed`)."""
+    assert told(HOROVOD_AUTOTUNE="1") == (None, None)
+    assert told(HOROVOD_AUTOTUNE="0") == (str(382 * 2**20), "2.5")
+
+
+def test_ranks_that_are_not_to_be_bound_have_their_gpu_all_the_same():
+    found = {"ansible_managed": "managed", "__horovod_bindings": [BINDING]}
+    assert "0 1 0-3 mlx5_0" in render("horovod", "ranks.j2", **found, horovod_bind=True)
+    assert "0 1 - mlx5_0" in render("horovod", "ranks.j2", **found, horovod_bind=False)
 
 
 def simulated(state):
@@ -49,19 +176,66 @@ def test_what_is_simulated_is_so_in_a_run_of_the_role_alone(tmp_path):
     assert simulated(tmp_path / "where nothing was collected") == ""
 
 
-def test_horovod_loads_the_driver_by_the_name_that_every_package_of_it_brings(
-    tmp_path, monkeypatch
-):
-    """Some Ubuntu hosts have no libcuda.so, only libcuda.so.1: collectives ended there."""
-    files = machines.ROOT / "roles/horovod/files"
-    build_wheel = by_path.load(files / "build_wheel.py", "build_wheel")
-    device = by_path.load(files / "gpubed-device", "gpubed_device_names")
-    name = "horovod/torch/cuda_util.cc"
+def patched(tmp_path, monkeypatch, name, text):
+    """Return a file of Horovod's source as it is built; the release has `text` there."""
+    build_wheel = by_path.load(machines.ROOT / "roles/horovod/files/build_wheel.py", "build_wheel")
     mine = tuple(patch for patch in build_wheel.PATCHES if patch[0] == name)
     monkeypatch.setattr(build_wheel, "PATCHES", mine)
     source = tmp_path / name
     source.parent.mkdir(parents=True)
-    # As Horovod 0.28.1 has it.
-    source.write_text('  cudalib = dlopen("libcuda.so", RTLD_LAZY);\n')
+    source.write_text(text)
     build_wheel.patch(tmp_path, 20)
-    assert source.read_text() == f'  cudalib = dlopen("{device.DRIVER}", RTLD_LAZY);\n'
+    return source.read_text()
+
+
+def test_horovod_loads_the_driver_by_the_name_that_every_package_of_it_brings(
+    tmp_path, monkeypatch
+):
+    """Some Ubuntu hosts have no libcuda.so, only libcuda.so.1: collectives ended there."""
+    device = by_path.load(
+        machines.ROOT / "roles/horovod/files/gpubed-device", "gpubed_device_names"
+    )
+    # As Horovod 0.28.1 has it.
+    release = '  cudalib = dlopen("libcuda.so", RTLD_LAZY);\n'
+    found = patched(tmp_path, monkeypatch, "horovod/torch/cuda_util.cc", release)
+    assert found == f'  cudalib = dlopen("{device.DRIVER}", RTLD_LAZY);\n'
+
+
+WAITING = """#include <chrono>
+#include <thread>
+
+int looks = 0;
+bool PollHandle() { return ++looks > 200; }
+
+void WaitAndClear() {
+  while (true) {
+    if (PollHandle()) break;
+    {
+      std::this_thread::yield();
+    }
+  }
+}
+
+int main() {
+  auto start = std::chrono::steady_clock::now();
+  WaitAndClear();
+  auto took = std::chrono::steady_clock::now() - start;
+  return took >= std::chrono::microseconds(200 * 50);
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="the patched function is compiled")
+def test_a_rank_that_waits_sleeps_only_where_it_is_told_to(tmp_path, monkeypatch):
+    """Compiled and run: 200 looks take 10 ms where each is followed by 50 µs of sleep."""
+    text = patched(tmp_path, monkeypatch, "horovod/torch/mpi_ops_v2.cc", WAITING)
+    (tmp_path / "waiting.cc").write_text(text)
+    build = ["g++", "-std=c++20", "-include", "string", "-o", "waiting", "waiting.cc"]
+    subprocess.run(build, cwd=tmp_path, check=True)
+
+    def sleeps(**environment):
+        return subprocess.run([tmp_path / "waiting"], env=environment, check=False).returncode == 1
+
+    assert sleeps(HOROVOD_WAIT_US="50")
+    assert not sleeps(HOROVOD_WAIT_US="0")
+    assert not sleeps()

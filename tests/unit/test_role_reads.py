@@ -18,6 +18,7 @@ KNOWN_TO_ALL = {
     "gpubed_user",
     "gpubed_head",
     "gpubed_behind",
+    "gpubed_one_host",
     "gpubed_state_dir",
     "gpubed_secrets_dir",
     "gpubed_environment",

@@ -82,6 +82,19 @@ def document(done):
     return json.loads(done.stdout)
 
 
+def test_what_autotune_found_is_kept_and_shown(call, cluster, monkeypatch):
+    found = {"tuned_fusion_mb": 7.4725, "tuned_cycle_ms": 9.96357, "tuned_rate_bps": 1346616000.0}
+    for name, value in (found | {"checkpoint_failures": None, "loss_fall": None}).items():
+        monkeypatch.setitem(GOOD, name, value)
+    told = document(call("run", "lab", "imagenet", "--set", "autotune=true", "--json"))
+    kept = record.read(cluster.runs / told["run_id"])
+    assert kept.state == "ok"
+    assert kept.metrics.items() >= found.items()
+    shown = call("runs", "lab", "show", "last").stdout
+    for line in ("fusion_mb = 7.473 MiB", "cycle_ms = 9.964 ms", "rate_bps = 1.35 Gbit/s"):
+        assert f"  tuned_{line}" in shown, shown
+
+
 def test_a_run_says_what_it_is_called_and_keeps_what_it_was_made_with(call, cluster):
     told = document(call("run", "lab", "digits", "--set", "epochs=3", "--json"))
     folder = cluster.runs / told["run_id"]

@@ -31,12 +31,19 @@ PATCHES = (
         "  assert(global_context.IsEnabled());\n",
         "  assert(global_context.IsEnabled());\n  gloo_iface_ = global_context.gloo_iface_;\n",
     ),
-    # Waiting for a collective must not take a core from those who work at it. Tensors
-    # are looked after once per cycle (1 ms by default), so this sleep costs nothing.
+    # A rank that waits for a collective looks again and again whether it is done, and takes a
+    # core from those who work at it. Where cores are shared it sleeps between two looks; the
+    # role says for how long (HOROVOD_WAIT_US). Without that it waits as the release does.
     (
         "horovod/torch/mpi_ops_v2.cc",
         "std::this_thread::yield();",
-        "std::this_thread::sleep_for(std::chrono::microseconds(50));",
+        """static const char* asked = std::getenv("HOROVOD_WAIT_US");
+      static const long wait_us = asked ? std::strtol(asked, nullptr, 10) : 0;
+      if (wait_us > 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(wait_us));
+      } else {
+        std::this_thread::yield();
+      }""",
     ),
     # GCC 14 also reads templates that nobody uses, and this one assigns to a constant.
     (

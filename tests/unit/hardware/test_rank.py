@@ -32,7 +32,7 @@ def rank(tmp_path):
 
     def run(bindings, **environment):
         if bindings is not None:
-            text = render("ranks.j2", __horovod_bindings=bindings)
+            text = render("ranks.j2", __horovod_bindings=bindings, horovod_bind=True)
             (tmp_path / "ranks").write_text(text)
         done = subprocess.run(
             ["sh", program, *SAY],

@@ -17,7 +17,7 @@ def is_head(host):
 @pytest.fixture
 def settings(host):
     lines = host.file("/etc/gpubed/horovod.env").content_string.splitlines()
-    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 @pytest.mark.parametrize("feature", ["PyTorch", "MPI", "Gloo"])
