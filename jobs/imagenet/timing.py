@@ -38,6 +38,7 @@ class Clock:
         self._since = 0.0
         self.phases: dict[str, list[float]] = {phase: [] for phase in PHASES}
         self.wall_s = 0.0
+        self._told = 0
 
     def start(self) -> None:
         """Starts with the next step, once the device has done all it was given."""
@@ -81,6 +82,17 @@ class Clock:
         """How many steps were timed."""
         return len(self.phases[COMPUTE])
 
+    def lately(self) -> dict[str, float]:
+        """Mean seconds of each phase over the steps that ended since the last call.
+
+        Empty without any. Waits for no GPU: a step that it has not done yet is of the next call.
+        """
+        while self._unread and _is_past(self._unread[0][-1][1]):
+            self._read()
+        new = {phase: seconds[self._told :] for phase, seconds in self.phases.items()}
+        self._told = self.steps
+        return {phase: statistics.fmean(seconds) for phase, seconds in new.items() if seconds}
+
     def _settle(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
@@ -99,6 +111,10 @@ class Clock:
             sums[phase] += _seconds(before, after)
         for phase, seconds in sums.items():
             self.phases[phase].append(seconds)
+
+
+def _is_past(stamp: _Stamp) -> bool:
+    return isinstance(stamp, float) or stamp.query()
 
 
 def _seconds(before: _Stamp, after: _Stamp) -> float:

@@ -17,7 +17,7 @@ from averaging import Averaging
 from feed import Feed, noise
 from keeping import Failed, Keeper
 from pipeline import Pipeline
-from timing import COMPUTE, DATA, Clock
+from timing import COMPUTE, DATA, Clock, without_sharding
 from torch import Tensor, nn
 from usage import Usage
 
@@ -259,5 +259,15 @@ class Training:
         now = time.monotonic()
         if self.averaging.rank == 0 and (now - self._told_at > TELL_S or done == self.total):
             rate = (done - self._told_step) * self.images_per_step / (now - self._told_at)
-            print(f"progress: {done}/{self.total} steps, {rate:.0f} images/s", flush=True)
+            said = [f"progress: {done}/{self.total} steps", f"{rate:.0f} images/s", *self._parts()]
+            print(", ".join(said), flush=True)
             self._told_at, self._told_step = now, done
+
+    def _parts(self) -> list[str]:
+        """This rank's steps since it told last, by where their time went."""
+        phases = self.clock.lately()
+        if phases and self.alone_s is not None:
+            step = {"step_s": sum(phases.values()), "data_s": phases[DATA]}
+            alone = without_sharding(step, self.alone_s)
+            phases = {phase: alone[f"{phase}_s"] for phase in phases}
+        return [f"{p.replace('_', ' ')} {1000 * s:.1f} ms" for p, s in phases.items()]

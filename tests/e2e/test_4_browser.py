@@ -66,6 +66,18 @@ def test_the_launcher_leads_to_the_cluster(cluster, page):
     page.wait_for_selector(".jp-DirListing-item:has-text('digits.ipynb')", timeout=60_000)
 
 
+def test_the_report_of_a_campaign_opens_in_the_lab(cluster, page):
+    if not (cluster.state / "campaigns/smoke").exists():
+        pytest.skip("no campaign was measured: test_2_bench.py does")
+    url = cluster.json("report", "smoke")["jupyterlab"]
+    token = cluster.call("open", "--print").stdout.strip().partition("?")[2]
+    page.goto(f"{url}?{token}")
+    frame = page.frame_locator(".jp-HTMLViewer iframe")
+    frame.locator("h1").wait_for(timeout=120_000)
+    assert f"cluster {cluster.name}" in frame.locator("h1").inner_text()
+    assert frame.locator("svg").count() > 1
+
+
 def test_a_tunnel_asks_nothing_about_certificates(cluster, chromium):
     opened = cluster.start("open", cluster.name, "--tunnel", "--print", stdout=subprocess.PIPE)
     context = chromium.new_context()  # which would object to the cluster's own certificate

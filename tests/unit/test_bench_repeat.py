@@ -34,7 +34,7 @@ def root(tmp_path, monkeypatch):
     (tmp_path / "behaviour.json").write_text(json.dumps({"spread": 0.1}))
     (tmp_path / "mine.yml").write_text(PLAIN)
     assert call("bench", "lab", str(tmp_path / "mine.yml")).return_value == 0
-    assert call("report", "lab").return_value == 0
+    assert call("report", "lab", "--here").return_value == 0
     return tmp_path
 
 

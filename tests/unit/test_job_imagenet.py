@@ -204,6 +204,77 @@ def test_on_a_gpu_it_is_the_gpus_own_time_that_counts(clock, monkeypatch):
     assert found["exposed_communication_s"] == pytest.approx(0.1)
 
 
+def steps_of(clock, timing, wait, *seconds):
+    for each in seconds:
+        wait(each)
+        clock.mark(timing.COMPUTE)
+        clock.step()
+
+
+def test_while_it_trains_the_steps_since_it_told_last_are_told(clock):
+    timing, wait = clock
+    one = timing.Clock(CPU)
+    assert one.lately() == {}
+    one.start()
+    steps_of(one, timing, wait, 1, 3)
+    assert one.lately() == {timing.DATA: 0, timing.COMPUTE: 2, timing.COMMUNICATION: 0}
+    assert one.lately() == {}
+    steps_of(one, timing, wait, 7)
+    assert one.lately()[timing.COMPUTE] == 7
+    one.stop()
+    assert (one.steps, timing.summary(one)["compute_s"]) == (3, pytest.approx(11 / 3))
+
+
+def test_what_a_gpu_has_not_done_yet_is_told_later(clock, monkeypatch):
+    """To tell, nobody waits for it: `synchronize` would."""
+    timing, _ = clock
+    now, done = [0.0], [0.0]
+
+    class Event:
+        def __init__(self, enable_timing):
+            pass
+
+        def record(self):
+            self.at = now[0]
+
+        def query(self):
+            return self.at <= done[0]
+
+        def synchronize(self):
+            assert self.query()
+
+        def elapsed_time(self, later):
+            return 1000 * (later.at - self.at)
+
+    monkeypatch.setattr(timing.torch.cuda, "Event", Event)
+    one = timing.Clock(GPU)
+    one.start()
+    for _ in range(3):
+        now[0] += 2
+        one.mark(timing.COMPUTE)
+        one.step()
+    assert one.lately() == {}
+    done[0] = 4
+    assert one.lately()[timing.COMPUTE] == pytest.approx(2)
+    assert (one.steps, one.lately()) == (2, {})
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "told"),
+    [
+        (None, ["data 1.0 ms", "compute 220.0 ms", "exposed communication 30.0 ms"]),
+        (0.2, ["data 1.0 ms", "compute 200.0 ms", "exposed communication 50.0 ms"]),
+    ],
+)
+def test_the_line_of_progress_tells_the_parts_of_a_step(job, alone_s, told):
+    training = job("training")
+    found = {"data": 0.001, "compute": 0.22, "exposed_communication": 0.03}
+    one = SimpleNamespace(clock=SimpleNamespace(lately=lambda: found), alone_s=alone_s)
+    assert training.Training._parts(one) == told
+    found = {}
+    assert training.Training._parts(one) == []
+
+
 def test_where_ranks_wait_throughout_what_exceeds_one_alone_is_communication(job):
     timing = job("timing")
     found = timing.without_sharding({"step_s": 1.0, "data_s": 0.1, "compute_s": 0.9}, 0.6)

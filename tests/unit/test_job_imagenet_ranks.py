@@ -6,6 +6,7 @@ environment with the packages of recipe `cpu`, with Horovod or without.
 
 import json
 import os
+import re
 import resource
 import subprocess
 import tarfile
@@ -92,8 +93,10 @@ def test_the_parts_of_a_step_are_the_step_on_two_ranks(on_two):
 
 
 def test_the_parts_of_a_step_are_the_step_on_one_rank(storage):
-    alone, _ = run(storage, "one", "--steps", 6, "--warmup-steps", 2, ranks=1)
+    alone, said = run(storage, "one", "--steps", 6, "--warmup-steps", 2, ranks=1)
     assert is_whole(alone)
+    parts = "data .* ms, compute .* ms, exposed communication 0.0 ms"
+    assert re.search(rf"^progress: 6/6 steps, \d+ images/s, {parts}$", said, re.MULTILINE), said
     assert (alone["exposed_communication_s"], alone["sent_bytes_per_step"]) == (0, 0)
 
 

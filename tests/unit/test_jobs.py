@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -61,10 +62,29 @@ def test_sanity_speaks_of_metrics(job):
         assert len({"equals", "at_least", "at_most"} & set(condition)) == 1
 
 
-def test_the_notebook_is_shipped_without_output_and_runs_the_jobs_own_code():
-    cells = json.loads((JOBS / "digits/digits.ipynb").read_text())["cells"]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
-    source = "".join("".join(cell["source"]) for cell in code)
-    assert "from training import" in source
+@pytest.fixture(params=["digits", "imagenet"])
+def notebook(request):
+    return json.loads((JOBS / f"{request.param}/{request.param}.ipynb").read_text())
+
+
+def test_a_notebook_is_whole_and_shipped_without_output(notebook):
+    """As format 4.5 has it."""
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert notebook["metadata"]["kernelspec"]["name"] == "horovod"
+    cells = notebook["cells"]
+    assert len({cell["id"] for cell in cells}) == len(cells)
+    for cell in cells:
+        assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", cell["id"])
+        own = {"outputs", "execution_count"} if cell["cell_type"] == "code" else set()
+        assert set(cell) == {"cell_type", "id", "metadata", "source"} | own
+        assert not any(cell.get(key) for key in own)
+
+
+def test_a_notebook_is_python_that_runs_the_jobs_own_code(notebook):
+    code = ["".join(one["source"]) for one in notebook["cells"] if one["cell_type"] == "code"]
+    for source in code:
+        ast.parse(source)
+    source = "".join(code)
+    assert '"gpubed-horovodrun"' in source
+    assert "main.py" in source
     assert "def train" not in source

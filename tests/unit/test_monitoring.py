@@ -252,8 +252,8 @@ def test_the_page_loads_nothing_from_elsewhere_and_styles_nothing_inline(page):
 
 
 def test_without_figures_the_page_says_so_and_still_shows_runs(page):
-    row = {"job": "digits", "state": "running", "progress": "", "age_s": 5.0}
-    jobs = [row | {"folder": "/shared/runs/x"}]
+    row = {"job": "digits", "state": "running", "progress": "", "share": None, "step": []}
+    jobs = [row | {"age_s": 5.0, "folder": "/shared/runs/x"}]
     text = text_of(rendered(page, cluster=None, problem="refused", jobs=jobs))
     assert "Prometheus on the head does not answer: refused." in text
     assert "gpubed configure lab --tags monitoring" in text
@@ -367,6 +367,82 @@ def test_the_progress_of_a_run_is_on_the_page(page, tmp_path, monkeypatch):
     assert "running 3 of 20 epochs, <9> images/s" in text_of(rendered(page, jobs=[row]))
     (made / "metrics.json").write_text("{}")
     assert page[2].runs([runs], time.time())[0]["progress"] == ""
+
+
+@pytest.fixture
+def told(page, tmp_path):
+    """A function that returns what the page knows of a running job that said a line last."""
+    made = a_run(tmp_path)
+
+    def told(line):
+        (made / ".heartbeat").write_text("9\n")
+        (made / ".progress").write_bytes(line.encode() if isinstance(line, str) else line)
+        [row] = page[2].runs([tmp_path], time.time())
+        return row
+
+    return told
+
+
+def test_rate_and_parts_of_a_step_of_the_running_job_are_on_the_page(page, told):
+    """The line as job imagenet prints it."""
+    row = told(
+        "[0]<stdout>:progress: 3/20 steps, 3552 images/s, data 0.4 ms, compute 220.0 ms, "
+        "exposed communication 55.1 ms\n"
+    )
+    assert (row["progress"], row["share"]) == ("3 of 20 steps, 3552 images/s", 0.15)
+    assert [(part["name"], part["seconds"]) for part in row["step"]] == [
+        ("data", pytest.approx(0.0004)),
+        ("compute", pytest.approx(0.22)),
+        ("exposed communication", pytest.approx(0.0551)),
+    ]
+    assert sum(part["share"] for part in row["step"]) == pytest.approx(1)
+    html = rendered(page, jobs=[row])
+    assert "running 3 of 20 steps, 3552 images/s" in text_of(html)
+    assert (
+        "15 % a step takes 276 ms ■ data 0.4 ms, 0 % ■ compute 220 ms, 80 % "
+        "■ exposed communication 55 ms, 20 %"
+    ) in text_of(html)
+    assert html.count('<rect class="part') == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "progress", "share"),
+    [
+        ("progress: 1/4 sizes", "1 of 4 sizes", 0.25),
+        ("progress: 1/4 sizes, 8 KiB, 2 of 3", "1 of 4 sizes, 8 KiB, 2 of 3", 0.25),
+        ("progress: 9/4 sizes, data 0.0 ms", "9 of 4 sizes", 1.0),
+        ("progress: 1/0 sizes", "", None),
+        ("hello", "", None),
+        ("", "", None),
+    ],
+)
+def test_a_job_that_tells_less_is_shown_with_what_it_tells(page, told, said, progress, share):
+    row = told(said)
+    assert (row["progress"], row["share"], row["step"]) == (progress, share, [])
+    assert f"digits ▶ running {progress}".strip() in text_of(rendered(page, jobs=[row]))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "progress: 1/4 steps, <script>x()</script>, data 1.0 ms",
+        "progress: 1/4 <script>, data 1.0 ms",
+        "progress: 1/4 steps, <b> 1.0 ms, data 1.0 ms",
+        "progress: 1/4 steps, " + ", ".join(f"part {name} 1.0 ms" for name in "abcdefghij"),
+        "progress: 1/4 steps, data 99999999999999999999 ms, data 1e400 ms, data nan ms",
+        "progress: 1/4 steps, " + "x" * 3000,
+        b"progress: 1/4 steps, x\0\x1b[2J\xff\xfe",
+        b"x" * 10_000_000,
+    ],
+)
+def test_whatever_a_job_says_the_page_stays_whole_and_small(page, told, said):
+    row = told(said)
+    assert len(row["progress"]) <= page[2]._WORDS
+    assert len(row["step"]) <= page[2]._PARTS
+    html = rendered(page, jobs=[row])
+    assert html.count("<script") == 1
+    assert "<b>" not in html
+    assert len(html) < len(rendered(page)) + 4000
 
 
 def test_the_progress_of_a_run_of_slurm_is_in_its_output(page, tmp_path):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.errors import PrerequisiteMissing, UsageError
 from gpubed.report import read
+from gpubed.ssh import SSH
 from support import measurements
 from support.samples import granted_cluster
 
@@ -70,7 +71,9 @@ def require_safe(text):
 
 @pytest.fixture
 def paths(tmp_path, monkeypatch):
+    """A cluster that is up, and does not answer."""
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    monkeypatch.setattr(SSH, "answers", lambda *_: False)
     return granted_cluster(tmp_path)
 
 
@@ -116,6 +119,7 @@ def test_the_documents_have_all_means_with_what_they_stand_on(paths):
     found = json.loads((folder / "report.json").read_text())
     assert found["schema"] == printed["schema"] == "gpubed/report/1"
     assert printed.pop("files")[0] == str(folder / "report.html")
+    assert printed.pop("jupyterlab") is None
     assert printed == found
     # What it takes to measure all of it again, and to compare.
     assert found["campaign"] == json.loads((folder.parent / "campaign.json").read_text())

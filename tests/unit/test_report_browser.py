@@ -29,7 +29,7 @@ def campaign():
 def address(tmp_path, monkeypatch, campaign):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     folder = measurements.write(granted_cluster(tmp_path), campaign) / "report"
-    CliRunner().invoke(cli.build(), ["report", "lab"], catch_exceptions=False)
+    CliRunner().invoke(cli.build(), ["report", "lab", "--here"], catch_exceptions=False)
     return (folder / "report.html").as_uri()
 
 

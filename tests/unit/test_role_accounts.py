@@ -56,17 +56,27 @@ def placed(tmp_path):
         (shipped / "digits" / name).write_text("1")
 
     def placed():
-        runs = tmp_path / "runs"
-        return len(script("place-examples", shipped, notebooks, notebooks / "job-runs", runs))
+        links = (notebooks / "job-runs", tmp_path / "runs")
+        links += (notebooks / "campaign-reports", tmp_path / "reports")
+        return len(script("place-examples", shipped, notebooks, *links))
 
     placed.shipped, placed.there = shipped / "digits", notebooks / "examples/digits"
+    placed.notebooks = notebooks
     return placed
 
 
 def test_examples_are_placed_once(placed):
-    assert placed() == 5
+    assert placed() == 6
     assert placed() == 0
     assert (placed.there / "main.py").read_text() == "1"
+    for link, folder in (("job-runs", "runs"), ("campaign-reports", "reports")):
+        assert (placed.notebooks / link).readlink() == placed.notebooks.parent / folder
+
+
+def test_a_folder_of_a_users_is_left_where_a_link_would_be(placed):
+    (placed.notebooks / "campaign-reports").mkdir()
+    assert placed() == 5
+    assert not (placed.notebooks / "campaign-reports").is_symlink()
 
 
 def test_an_example_is_refreshed_unless_somebody_edited_it(placed):

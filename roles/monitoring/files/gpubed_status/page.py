@@ -26,6 +26,7 @@ def render(**view: Any) -> str:
         "size": size,
         "rate": rate,
         "duration": duration,
+        "moment": moment,
         "points": points,
     }
     environment.globals["clock"] = time.strftime("%H:%M:%S UTC", time.gmtime(view["now"]))
@@ -57,6 +58,12 @@ def duration(seconds: float | None) -> str:
     if hours:
         return f"{hours} h {minutes % 60} min"
     return f"{minutes} min" if minutes else f"{int(seconds)} s"
+
+
+def moment(seconds: float) -> str:
+    """Write a time that is short: `0.4 ms`, `220 ms`, `2.1 s`."""
+    value, unit = (seconds, "s") if seconds >= 1 else (1000 * seconds, "ms")
+    return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"
 
 
 def points(values: list[float], top: float | None = None) -> str:

@@ -13,6 +13,7 @@ import stat
 import subprocess
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,14 @@ _SHOWN = 8
 _OUTPUTS = (".progress", "slurm.log")
 # What gpubed says of the cluster, or a notebook of its settings.
 _FIRST = ("cluster.json", "settings.json")
-_PROGRESS = re.compile(r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,9})/(\d{1,9}) (.*)")
+_PROGRESS = re.compile(
+    r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,9})/([1-9]\d{0,8}) ([^,]+)(?:, (.*))?"
+)
+# Among a job's own words: what a part of a step takes.
+_PART = re.compile(r"([a-z][a-z ]{0,30}) (\d{1,9}(?:\.\d{1,9})?) ms")
 _TAIL = 4096  # bytes of them
+_PARTS = 6  # of a step; with more it is another thing
+_WORDS = 160  # characters of a job's own that are shown
 # The name comes last: it may have any character.
 _QUEUE = ("squeue", "--noheader", "--format=%i|%u|%T|%M|%D|%j")
 _QUEUE_COLUMNS = ("id", "user", "state", "time", "nodes", "name")
@@ -55,10 +62,13 @@ def _within(folders: Iterable[Path]) -> Iterator[Path]:
 
 def _row(run: Path, job: str, now: float, queued: Collection[str]) -> dict[str, Any]:
     state = _state(run, now, queued)
+    told = _progress(run) if state == "running" else None
     return {
         "job": _text(job),
         "state": state,
-        "progress": _progress(run) if state == "running" else "",
+        "progress": told["words"] if told else "",
+        "share": told["share"] if told else None,
+        "step": told["step"] if told else [],
         "age_s": _age(run, now),
         "folder": _text(str(run)),
     }
@@ -69,15 +79,40 @@ def _text(name: str) -> str:
     return os.fsencode(name).decode(errors="replace")
 
 
-def _progress(run: Path) -> str:
-    """Return how far a job says it is; empty where it says nothing."""
+def _progress(run: Path) -> dict[str, Any] | None:
+    """Return how far a job says it is, in words and as a share, and the parts of a step.
+
+    None where it says nothing.
+    """
     for name in _OUTPUTS:
         with suppress(OSError):
             lines = _end(run / name)[0].splitlines()
             if matches := [found for line in lines if (found := _PROGRESS.fullmatch(line))]:
-                done, of, words = matches[-1].groups()
-                return f"{done} of {of} {words}"
-    return ""
+                return _told(*matches[-1].groups())
+    return None
+
+
+def _told(done: str, of: str, what: str, words: str | None) -> dict[str, Any]:
+    said = words.split(", ") if words else []
+    parts = [found for one in said if (found := _PART.fullmatch(one))]
+    others = [one for one in said if not _PART.fullmatch(one)]
+    return {
+        "words": ", ".join([f"{done} of {of} {what}", *others])[:_WORDS],
+        "share": min(int(done) / int(of), 1.0),
+        "step": _step([(part[1], float(part[2]) / 1000) for part in parts]),
+    }
+
+
+def _step(parts: list[tuple[str, float]]) -> list[dict[str, Any]]:
+    """Return the parts of a step, in seconds, and their places in it as shares."""
+    whole = sum(seconds for _, seconds in parts)
+    if not whole or len(parts) > _PARTS:
+        return []
+    ends = [0.0, *(end / whole for end in accumulate(seconds for _, seconds in parts))]
+    return [
+        {"name": name, "seconds": seconds, "begin": begin, "share": end - begin}
+        for (name, seconds), (begin, end) in zip(parts, pairwise(ends), strict=True)
+    ]
 
 
 def _end(path: Path) -> tuple[str, float]:

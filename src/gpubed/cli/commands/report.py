@@ -5,12 +5,16 @@ from typing import Annotated
 
 import typer
 
-from gpubed import browser
+from gpubed import browser, campaign_reports
+from gpubed.allocation import load as load_allocation
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.errors import PrerequisiteMissing
+from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.paths import ClusterPaths
+from gpubed.plan import from_file
 from gpubed.report import analysis, findings, read, write
+from gpubed.report.read import Measured
 
 EXAMPLE = "gpubed report lab smoke --open"
 
@@ -26,12 +30,20 @@ def command(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FOLDER", help="Where; else beside the campaign's points."),
+        typer.Option(
+            "--out", metavar="FOLDER", help="Only there; else beside the campaign's points."
+        ),
     ] = None,
+    here: Annotated[
+        bool, typer.Option("--here", help="Not in the cluster's JupyterLab as well.")
+    ] = False,
     show: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Write what a campaign found: a page with figures and tables, CSV, JSON and SVG."""
+    """Write what a campaign found: a page with figures and tables, CSV, JSON and SVG.
+
+    Where the cluster is up, its JupyterLab shows it in the folder campaign-reports.
+    """
     ui, paths = UI(as_json), find(cluster)
     measured = read.load(paths, read.chosen(paths, campaign))
     for file in measured.broken:
@@ -39,12 +51,30 @@ def command(
     found = analysis.analyse(measured)
     folder = (out or measured.folder / "report").absolute()
     written = write.write(found, folder)
-    ui.document("report", {**write.document(found), "files": list(map(str, written))})
+    url = None if here or out else _place(ui, paths, measured, written)
+    files = {"files": list(map(str, written)), "jupyterlab": url}
+    ui.document("report", {**write.document(found), **files})
     for text in findings.told(found):
         ui.say(text)
     ui.say(f"report: {written[0]}", whole=True)
+    if url:
+        ui.say(f"in JupyterLab: {url}", whole=True)
     if show and not browser.show(written[0]):
         raise PrerequisiteMissing(
             "there is no browser on this machine", f"copy {written[0]} to one that has one"
         )
     return 0
+
+
+def _place(ui: UI, paths: ClusterPaths, measured: Measured, written: list[Path]) -> str | None:
+    """Return the page's URL in JupyterLab; None where the cluster has none, or does not take it."""
+    if not paths.allocation.exists():
+        return None
+    try:
+        plan, granted = from_file(paths.spec), load_allocation(paths.allocation)
+        if not granted.nodes or plan.spec.services.jupyterlab is None:
+            return None
+        return campaign_reports.place(paths, plan, granted, measured, written)
+    except GpubedError as error:
+        ui.note(f"JupyterLab of {paths.name} does not show it: {error.message}")
+        return None

@@ -188,18 +188,19 @@ def test_its_account_writes_nowhere_where_root_works(host):
     assert host.run(looks).stdout == ""
 
 
-def test_the_notebook_is_placed(host):
-    notebook = json.loads(
-        host.file("/shared/notebooks/examples/digits/digits.ipynb").content_string
-    )
+@pytest.mark.parametrize("job", ["digits", "imagenet"])
+def test_the_notebook_is_placed(host, job):
+    path = f"/shared/notebooks/examples/{job}/{job}.ipynb"
+    notebook = json.loads(host.file(path).content_string)
     assert notebook["metadata"]["kernelspec"]["name"] == "horovod"
 
 
-def test_the_notebook_runs_to_its_end(host):
+@pytest.mark.parametrize("job", ["digits", "imagenet"])
+def test_the_notebook_runs_to_its_end(host, job):
     run = (
-        "cd /shared/notebooks/examples/digits && /shared/env/current/bin/jupyter nbconvert"
+        f"cd /shared/notebooks/examples/{job} && /shared/env/current/bin/jupyter nbconvert"
         " --to notebook --execute --output-dir /tmp"
-        " --ExecutePreprocessor.kernel_name=horovod digits.ipynb"
+        f" --ExecutePreprocessor.kernel_name=horovod {job}.ipynb"
     )
     done = host.run(f"runuser -l jupyter -c '{run}'")
     assert done.rc == 0, done.stderr

@@ -1,0 +1,195 @@
+"""A report comes to where JupyterLab shows it, or says why not; the scripts are the real ones.
+
+The head is a folder of this machine, and the connection to it a STAND-IN.
+"""
+
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import campaign_reports, cli, errors
+from gpubed.ssh import CommandFailed, CommandResult
+from support import measurements, role_variables
+from support.samples import granted_cluster
+from support.sessions import Session
+
+NAME = "20261123-100000-smoke"
+
+
+class Head(Session):
+    """Runs scripts here, and takes files; `/shared` is a folder of the test's."""
+
+    node = SimpleNamespace(name="node-0", port=22)
+    storage, is_up, takes = None, True, 1000
+
+    def answers(self, _port, _timeout):
+        return self.is_up
+
+    def run(self, command, *args, check=True):
+        here = (shlex.quote(str(arg).replace("/shared", str(self.storage))) for arg in args)
+        line = command % tuple(here)
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+        result = CommandResult(done.stdout, done.stderr, done.returncode, 0.0)
+        if check and done.returncode:
+            raise CommandFailed(self.node.name, line, result)
+        return result
+
+    def put(self, local, remote):
+        Head.takes -= 1
+        if Head.takes < 0:
+            raise errors.GpubedError("cannot copy files with node-0: the connection was lost")
+        shutil.copy(local, remote)
+        Path(remote).chmod(0o600)  # as where nobody else reads the user's files
+
+
+@pytest.fixture
+def storage(tmp_path, monkeypatch):
+    """The shared storage of a cluster with JupyterLab, as its roles leave it."""
+    folder = tmp_path / "storage"
+    (folder / "notebooks").mkdir(parents=True)
+    (folder / "notebooks" / campaign_reports.LINK).symlink_to(folder / "reports")
+    monkeypatch.setattr(campaign_reports, "SSH", Head)
+    for name, value in (("storage", folder), ("is_up", True), ("takes", 1000)):
+        monkeypatch.setattr(Head, name, value)
+    return folder
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch, storage):
+    """A cluster that is up, on which a campaign was measured."""
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    paths = granted_cluster(tmp_path)
+    measurements.write(paths)
+    return paths
+
+
+def call(*words):
+    done = CliRunner().invoke(
+        cli.build(), ["report", "lab", *words], standalone_mode=False, catch_exceptions=False
+    )
+    assert done.return_value == 0
+    return done
+
+
+def there(folder):
+    return sorted(path.name for path in (folder / "reports").iterdir())
+
+
+def test_the_link_is_the_one_that_role_jupyterlab_makes():
+    made = role_variables.value("jupyterlab", "__jupyterlab_reports_link", "debian-12")
+    assert made == campaign_reports.LINK
+
+
+def test_jupyterlab_shows_the_same_report(cluster, storage):
+    done = call()
+    here = cluster.campaigns / "smoke/report"
+    shown = storage / "notebooks" / campaign_reports.LINK / NAME
+    files = [path.relative_to(here) for path in here.rglob("*") if path.is_file()]
+    assert len(files) > 3
+    for file in files:
+        assert (shown / file).read_bytes() == (here / file).read_bytes()
+        assert (shown / file).stat().st_mode & 0o777 == 0o644
+    assert there(storage) == [NAME]
+    assert {one.stat().st_mode & 0o777 for one in (shown, shown / "figures")} == {0o755}
+    lab = "https://10.80.48.10:8888/lab"
+    assert f"in JupyterLab: {lab}/tree/campaign-reports/{NAME}/report.html" in done.stdout
+
+
+def test_programs_learn_where_it_is(cluster):
+    assert json.loads(call("--json").stdout)["jupyterlab"].endswith(f"/{NAME}/report.html")
+    assert json.loads(call("--json", "--here").stdout)["jupyterlab"] is None
+
+
+def test_a_report_of_the_same_campaign_is_replaced_and_what_lies_beside_it_stays(cluster, storage):
+    call()
+    page = storage / "reports" / NAME / "report.html"
+    page.write_text("old")
+    page.with_name("notes.txt").write_text("mine")
+    call()
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert page.with_name("notes.txt").read_text() == "mine"
+    assert there(storage) == [NAME]
+
+
+@pytest.mark.parametrize("words", [("--here",), ("--out", "elsewhere")])
+def test_whoever_wants_it_here_alone_gets_it_here_alone(cluster, storage, words, monkeypatch):
+    monkeypatch.chdir(storage)
+    call(*words)
+    assert not (storage / "reports").exists()
+
+
+def test_what_somebody_has_there_is_left_alone(cluster, storage):
+    mine = storage / "reports" / NAME / "report.html"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    done = call()
+    assert "is there, and no report of this campaign" in done.stderr
+    assert "in JupyterLab" not in done.stdout
+    assert mine.read_text() == "mine"
+    assert there(storage) == [NAME]
+
+
+@pytest.mark.parametrize("made", ["reports", f"reports/{NAME}"])
+def test_links_are_not_followed(cluster, storage, made, tmp_path):
+    aim = tmp_path / "aim"
+    aim.mkdir()
+    (storage / made).parent.mkdir(exist_ok=True)
+    (storage / made).symlink_to(aim)
+    assert "does not show it" in call().stderr
+    assert list(aim.iterdir()) == []
+
+
+def test_a_cluster_that_is_gone_makes_no_report_fail(cluster, storage, monkeypatch):
+    monkeypatch.setattr(Head, "is_up", False)
+    assert "does not show it: node-0 does not answer" in " ".join(call().stderr.split())
+    cluster.allocation.unlink()
+    assert call().stderr == ""
+    assert not (storage / "reports").exists()
+
+
+@pytest.mark.parametrize("broken", ["spec", "allocation"])
+def test_nor_does_one_whose_files_are_broken(cluster, broken):
+    getattr(cluster, broken).write_text("{")
+    assert "does not show it" in call().stderr
+
+
+def test_nothing_is_copied_to_a_cluster_without_jupyterlab(cluster, storage):
+    spec = cluster.spec.read_text()
+    cluster.spec.write_text(f"{spec}services: {{jupyterlab: null}}\n")
+    assert call().stderr == ""
+    assert not (storage / "reports").exists()
+
+
+def test_a_cluster_that_was_configured_before_reports_came_says_so(cluster, storage):
+    (storage / "notebooks" / campaign_reports.LINK).unlink()
+    done = call()
+    assert "is no link to" in " ".join(done.stderr.split())
+    assert not (storage / "reports").exists()
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_connection_that_is_lost_leaves_no_half_of_a_report(
+    cluster, storage, monkeypatch, earlier
+):
+    if earlier:
+        call()
+    monkeypatch.setattr(Head, "takes", 2)
+    assert "the connection was lost" in " ".join(call().stderr.split())
+    assert there(storage) == ([NAME] if earlier else [])
+    if earlier:
+        page = storage / "reports" / NAME / "report.html"
+        assert page.read_text() == (cluster.campaigns / "smoke/report/report.html").read_text()
+
+
+def test_a_name_that_was_edited_leads_nowhere_else(cluster, storage):
+    header = cluster.campaigns / "smoke/campaign.json"
+    document = json.loads(header.read_text())
+    header.write_text(json.dumps(document | {"name": "../../$(touch x)\n\\'"}))
+    call()
+    assert there(storage) == [NAME]
