@@ -79,6 +79,11 @@ class ClusterPlan(_Model):
     may_reboot: bool
 
     @property
+    def removes_disks(self) -> bool:
+        """Whether what is on a node's own disks goes with the node."""
+        return registry.backend(self.backend).removes_disks
+
+    @property
     def node_hours(self) -> float | None:
         """Node-hours of the whole lease; None where nodes have none."""
         if not registry.backend(self.backend).leases:

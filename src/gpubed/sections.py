@@ -232,7 +232,9 @@ class Scratch(Section):
         description="where each node sees it: no folder of the system, apart from the others",
     )
     devices: Literal["auto"] | tuple[Device, ...] = Field(
-        default="auto", description="disks; auto takes the unused NVMe ones, else a folder"
+        default="auto",
+        description="disks; auto takes the unused NVMe ones, else a folder, "
+        "and on own hosts always a folder",
     )
 
 

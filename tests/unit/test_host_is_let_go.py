@@ -126,6 +126,13 @@ def test_the_key_goes_and_a_link_to_the_keys_stays(host):
     assert not mark.exists()
 
 
+@pytest.mark.parametrize(("stays", "told"), [(True, "stays"), (False, "")])
+def test_hooks_are_told_where_the_host_becomes_another_node(host, tmp_path, stays, told):
+    (host.etc / "gpubed/leave.d/role").write_text(f'echo "$*" >{tmp_path}/told\n')
+    membership.release(host, UUID, stays=stays)
+    assert (tmp_path / "told").read_text() == f"{told}\n"
+
+
 def test_a_host_that_is_let_go_by_half_says_whose_it_was(host):
     mark = host.etc / "gpubed/owner.json"
     mark.write_text(UUID)

@@ -16,6 +16,8 @@ from gpubed import recipe, registry, roles
 from gpubed.hardware.drivers import branch_of
 from gpubed.hardware.facts import Facts
 from gpubed.paths import assets
+from gpubed.plan import plan
+from gpubed.spec import model
 from support import by_path, machines, role_variables
 from support.specs import BACKENDS, SERVICES, sample
 
@@ -80,6 +82,20 @@ def test_roles_take_the_values_that_are_rendered(backend, recipe, services, gpus
 def test_a_value_of_another_kind_is_complained_about(role, values):
     """A branch is a number; what Ansible would convert quietly counts, too."""
     assert complaints(role, values)
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("wanted", ["auto", ["/dev/nvme1n1"]])
+def test_disks_that_outlive_the_cluster_are_taken_by_name_only(backend, wanted):
+    document = {
+        "version": 1,
+        "name": "lab",
+        "backend": BACKENDS[backend],
+        "nodes": [{"name": "node", "count": 2}],
+        "storage": {"scratch": {"devices": wanted}},
+    }
+    found = roles.inputs(plan(model().model_validate(document)), "scratch")["scratch_devices"]
+    assert found == ([] if (backend, wanted) == ("static", "auto") else wanted)
 
 
 def test_the_samples_are_of_every_backend():

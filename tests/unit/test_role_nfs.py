@@ -151,6 +151,12 @@ def test_the_role_installs_it_and_notes_once_what_was_in_use(tmp_path):
     assert played.code == 0, played.said
     assert masked.read_text() == "rpcbind.socket\n"
     assert f"{masked} {hook}" in hook.read_text()
+    # Killed before the note was whole, it is written anew.
+    masked.unlink()
+    cut = {"systemctl": "kill -KILL $PPID"}
+    assert play(tmp_path, "nfs", "leaving", programs=cut, **names).code != 0
+    again = play(tmp_path, "nfs", "leaving", programs={"systemctl": states}, **names)
+    assert masked.read_text() == "rpcbind.socket\n", again.said
     # The role has masked it since.
     again = play(tmp_path, "nfs", "leaving", programs={"systemctl": "echo masked"}, **names)
     assert again.code == 0, again.said
@@ -162,8 +168,8 @@ def asked(tmp_path):
     """A function that asks the role's script on a host; folders are below `asked.root`."""
     script, fstab, mounts = ROLE / "files/nfs-mounts", tmp_path / "fstab", tmp_path / "mounts"
 
-    def ask(*words, lines="", mounted=""):
-        fstab.write_text(OWNERS[0] + (block(lines) if lines else ""))
+    def ask(*words, lines="", text="", mounted=""):
+        fstab.write_text(OWNERS[0] + (block(lines) if lines else "") + text)
         mounts.write_text(mounted)
         done = subprocess.run(
             ["sh", script, fstab, mounts, *words], capture_output=True, text=True, check=True
@@ -228,48 +234,198 @@ def test_what_is_mounted_elsewhere_or_from_elsewhere_is_known_as_former(asked, w
     assert asked.ask("former", wanted, lines=MOUNTS, mounted=MOUNTS) == ended
 
 
-def test_another_path_ends_the_mount_at_the_former_one(tmp_path):
+@pytest.fixture
+def mounting(tmp_path):
+    """A function that mounts what `lines` say, on a host with these mounts and lines of fstab."""
     fstab, mounts = tmp_path / "fstab", tmp_path / "mounts"
+    does = f'[ "$1" != --types ] || echo "$5 $6 $2 $4 0 0" >>{mounts}'
+
+    def mount(lines, *, former="", mounted="", owners=(), entry="mount", **programs):
+        fstab.write_text(OWNERS[0] + (block(former) if former else ""))
+        mounts.write_text(mounted)
+        ends = f'for last; do :; done; sed -i "\\\\| $last |d" {mounts}'
+        known = {"systemctl": "echo LoadState=loaded; echo ActiveState=inactive"}
+        return play(
+            tmp_path,
+            "nfs",
+            entry,
+            programs={**known, "mount": does, "umount": ends, **programs},
+            inventory_hostname="node-1",
+            gpubed_cluster="lab",
+            __nfs_version_3_units=["rpcbind.socket"] if owners else [],
+            __nfs_owners={"stdout_lines": list(owners)},
+            __nfs_fstab_path=str(fstab),
+            __nfs_mounts=str(mounts),
+            __nfs_fstab=lines,
+            __nfs_paths=[line.split()[1] for line in lines.splitlines()],
+        )
+
+    return mount
+
+
+def test_another_path_ends_the_mount_at_the_former_one(tmp_path, mounting):
     former = MOUNTS.replace(" /", f" {tmp_path}/")
-    fstab.write_text(OWNERS[0] + block(former))
-    mounts.write_text(former)
-    played = play(
-        tmp_path,
-        "nfs",
-        "mount",
-        programs={
-            "systemctl": "echo LoadState=loaded; echo ActiveState=inactive",
-            "findmnt": "exit 1",
-            "mount": "",
-            "umount": "",
-        },
-        __nfs_version_3_units=[],
-        __nfs_fstab_path=str(fstab),
-        __nfs_mounts=str(mounts),
-        __nfs_fstab=former.replace("/shared nfs4", "/data nfs4"),
-        __nfs_paths=[f"{tmp_path}/data", f"{tmp_path}/datasets"],
-    )
+    wanted = former.replace("/shared nfs4", "/data nfs4")
+    played = mounting(wanted, former=former, mounted=former)
     assert played.code == 0, played.said
-    ended = [call for call in played.calls if call.startswith("umount")]
-    assert ended == [f"umount --lazy --no-canonicalize {tmp_path}/shared"]
-    assert f"{tmp_path}/data nfs4" in fstab.read_text()
+    assert [call for call in played.calls if "mount" in call.split()[0]] == [
+        f"umount --lazy --no-canonicalize {tmp_path}/shared",
+        f"mount --types nfs4 --options vers=4.2,hard 10.0.0.1:/srv/shared {tmp_path}/data",
+    ]
+    assert f"{tmp_path}/data nfs4" in (tmp_path / "fstab").read_text()
+
+
+def test_a_mount_with_other_options_that_was_busy_is_renewed_by_the_next_run(tmp_path, mounting):
+    former = f"10.0.0.1:/srv {tmp_path}/shared nfs4 vers=4.2,proto=tcp,nconnect=8 0 0\n"
+    wanted = former.replace("proto=tcp,nconnect=8", "proto=rdma,port=20049")
+    assert mounting(wanted, former=former, mounted=former, umount="exit 32").code != 0
+    played = mounting(wanted, former=wanted, mounted=former)
+    assert played.code == 0, played.said
+    assert [call for call in played.calls if "mount" in call.split()[0]] == [
+        f"umount {tmp_path}/shared",
+        f"mount --types nfs4 --options vers=4.2,proto=rdma,port=20049 10.0.0.1:/srv "
+        f"{tmp_path}/shared",
+    ]
+
+
+@pytest.mark.parametrize("said", ["mount /home", "export /srv"])
+def test_what_the_owner_may_need_nfs_3_for_is_not_masked(tmp_path, mounting, said):
+    played = mounting(f"10.0.0.1:/srv {tmp_path}/shared nfs4 hard 0 0\n", owners=[said])
+    assert played.code == 0, played.said
+    assert not [call for call in played.calls if call.startswith("systemctl")]
+
+
+def test_another_mount_in_the_place_of_ours_is_not_gone_on_with(tmp_path, mounting):
+    line = f"10.0.0.1:/srv {tmp_path}/shared nfs4 hard 0 0\n"
+    played = mounting(line, mounted=line.replace("10.0.0.1", "nas"), entry="mounted")
+    said = " ".join(played.said.split())
+    assert played.code != 0
+    assert f"has not the shared folder at {tmp_path}/shared after mounting it" in said
+
+
+KERNELS = "rw,nosuid,noatime,vers=4.2,rsize=262144,hard,nocto,acregmin=600,proto=tcp,nconnect=8"
+WANTED = "ro,nocto,actimeo=600,vers=4.2,hard,rsize=1048576,_netdev,proto=tcp,nconnect=8"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "beside", "told"),
+    [
+        (WANTED, f"ro,{KERNELS}", "", []),
+        (WANTED, KERNELS, "", ["/data"]),
+        (WANTED.replace("=tcp", "=rdma"), f"ro,{KERNELS}", "", ["/data"]),
+        (WANTED.replace("=600", "=60"), f"ro,{KERNELS}", "", ["/data"]),
+        (WANTED.replace("=8", "=4"), f"ro,{KERNELS}", "", ["/data"]),
+        # The kernel has one number of connections for all that comes from a server.
+        (WANTED.replace("=8", "=4"), f"ro,{KERNELS}", "10.0.0.1:/home /home nfs4 rw 0 0\n", []),
+        (WANTED.replace(",nconnect=8", ",nconnect=1"), "ro," + KERNELS[:-11], "", []),
+    ],
+)
+def test_options_are_compared_with_what_the_kernel_tells(asked, wanted, has, beside, told):
+    line = "10.0.0.1:/srv /data nfs4 %s 0 0\n"
+    assert asked.ask("stale", line % wanted, mounted=beside + line % has) == told
+
+
+NAS = "nas:/x %s nfs noauto 0 0\n"
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_what_the_owner_means_to_be_mounted_there_is_named(asked, torn):
+    ours = block(MOUNTS)
+    text = (ours.rsplit("#", 1)[0] if torn else ours) + NAS % "/shared/"
+    said = [f"{asked.root}/fstab says that nas:/x is mounted at /shared"]
+    # Without its end, nobody knows whether the first of the block is ours.
+    first = [said[0].replace("nas:/x", "10.0.0.1:/srv/shared")]
+    assert asked.ask("foreign", "/shared", text=text) == (first if torn else said)
+    assert asked.ask("foreign", "/shared", text=NAS % "/shared") == said
+    assert asked.ask("foreign", "/shared", text=ours) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "mounted", "told"),
+    [
+        ("/srv", "", True),
+        ("/srv/gpubed/shared", "", True),
+        ("/srv", "nas:/x /srv nfs rw 0 0\n", False),
+        ("/srv/gpubed/sha", "", False),
+        ("/", "", False),
+    ],
+)
+def test_a_file_system_above_that_is_not_mounted_is_named(asked, line, mounted, told):
+    """What is made there would lie on the root disk, hidden once it is."""
+    found = asked.ask("above", "/srv/gpubed/shared", "/", text=NAS % line, mounted=mounted)
+    said = f"{asked.root}/fstab says that nas:/x is mounted at {line}, and it is not now"
+    assert found == [said] * told
+
+
+@pytest.mark.parametrize(
+    ("fstab", "mounts", "exports", "told"),
+    [
+        ("nas:/h /home nfs vers=3 0 0\n", "", "", ["mount /home"]),
+        ("nas:/h /home nfs defaults 0 0\n", "", "", ["mount /home"]),
+        ("nas:/h /home nfs rw,vers=4.1 0 0\n" + MOUNTS, MOUNTS, "# /x *(rw)\n", []),
+        ("", "nas:/h /home nfs rw,vers=3 0 0\n", "/x *(rw)\n", ["mount /home", "export /x"]),
+    ],
+)
+def test_what_of_nfs_is_the_owners_is_known(tmp_path, fstab, mounts, exports, told):
+    files = [tmp_path / name for name in ("fstab", "mounts", "exports")]
+    for path, text in zip(files, (fstab, mounts, exports), strict=True):
+        path.write_text(text)
+    (tmp_path / "exports.d").mkdir()
+    (tmp_path / "exports.d/gpubed.exports").write_text("/srv/gpubed/shared 10.0.0.2(rw)\n")
+    command = ["sh", ROLE / "files/owners-nfs", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == told
+
+
+@pytest.mark.parametrize("serving", [False, True])
+def test_a_server_with_exports_of_the_owners_is_not_taken(tmp_path, serving):
+    (tmp_path / "exports.d").mkdir()
+    (tmp_path / "exports").write_text("/home *(rw)\n")
+    (tmp_path / "mounts").touch()
+    if serving:
+        (tmp_path / "exports.d/gpubed.exports").touch()
+    played = owners(tmp_path, paths=[str(tmp_path / "shared")])
+    if serving:
+        assert played.code == 0, played.said
+        return
+    said = " ".join(played.said.split())
+    assert "node-0 serves by NFS what its owner exports: /home." in said
+    assert "Nothing of it was touched" in said
+
+
+def test_a_former_server_exports_nothing_any_more(tmp_path):
+    exports = tmp_path / "gpubed.exports"
+    exports.write_text("/srv/gpubed/shared 10.0.0.2(rw)\n")
+    names = {"__nfs_exported": str(exports)}
+    programs = {"exportfs": f"[ ! -s {exports} ]", "systemctl": ""}
+    played = play(tmp_path, "nfs", "former_server", programs=programs, **names)
+    assert played.code == 0, played.said
+    assert not exports.exists()
+    assert played.calls[0] == "exportfs -ra"
+    assert played.calls[-1] == "systemctl try-restart nfs-server.service"
+
+
+def owners(folder, paths):
+    """Look at what the owner has on a node that serves."""
+    return play(
+        folder,
+        "nfs",
+        "owners",
+        inventory_hostname="node-0",
+        gpubed_cluster="lab",
+        nfs_server="node-0",
+        nfs_root=str(folder / "srv"),
+        gpubed_nodes=[{"name": "node-0"}],
+        __nfs_fstab_path=str(folder / "fstab"),
+        __nfs_mounts=str(folder / "mounts"),
+        __nfs_exports=str(folder / "exports"),
+        __nfs_paths=paths,
+    )
 
 
 def test_what_is_the_owners_is_refused_in_words(tmp_path):
     (tmp_path / "mounts").write_text("/dev/sdb1 /shared ext4 rw 0 0\n")
-    played = play(
-        tmp_path,
-        "nfs",
-        "preflight",
-        programs={"modprobe": ""},
-        inventory_hostname="node-0",
-        gpubed_cluster="lab",
-        nfs_server="node-0",
-        gpubed_nodes=[{"name": "node-0"}],
-        __nfs_fstab_path=str(tmp_path / "fstab"),
-        __nfs_mounts=str(tmp_path / "mounts"),
-        __nfs_paths=["/shared"],
-    )
+    played = owners(tmp_path, paths=["/shared"])
     said = " ".join(played.said.split())
     assert played.code != 0
     assert "/dev/sdb1 is mounted at /shared. Nothing of it was touched." in said

@@ -6,6 +6,9 @@ The role's own tasks and scripts run, in folders of a test; disks and mounts are
 import json
 import os
 import runpy
+import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -31,7 +34,7 @@ class Host:
 
     def __init__(self, folder):
         self.root, self.path, self.uuid = folder, folder / "scratch", "0f0e"
-        self.record = folder / "owned/scratch"
+        self.record, self.hook = folder / "owned/scratch", folder / "leave.d/scratch"
         self.mounted = folder / "mounted"
         (folder / "blkid").mkdir()
         (folder / "disks.json").write_text('{"blockdevices": []}')
@@ -71,6 +74,8 @@ class Host:
             scratch_path=str(self.path),
             __scratch_array=str(self.root / "md-scratch"),
             __scratch_fstab=str(self.root / "fstab"),
+            __scratch_leaving=str(self.hook),
+            ansible_managed="managed",
             __scratch_record=str(self.record),
             **variables,
         )
@@ -79,6 +84,11 @@ class Host:
         done = self.run(**variables)
         assert done.code == 0, done.said
         return done
+
+    def leave(self, *words):
+        """Let the host go: its hook runs."""
+        path = f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        subprocess.run(["sh", self.hook, *words], env={"PATH": path}, check=True)
 
     def down(self):
         return self.up(enabled=False)
@@ -227,7 +237,7 @@ def test_what_a_cluster_left_behind_is_not_removed_by_the_next(host):
     host.uuid = "1a1b"
     host.down()
     assert (host.path / "thesis").exists()
-    host.refused("it holds files, and what a cluster that is gone left there is the owner's")
+    host.refused("it holds files, and what a cluster left there is the owner's")
 
 
 def test_a_run_that_ended_before_the_mount_is_gone_on_with(host):
@@ -247,6 +257,162 @@ def test_a_record_that_is_not_whole_is_refused(host):
     assert host.record.read_text() == "[]"
 
 
+def test_a_bind_mount_of_the_owners_keeps_all_that_is_in_it(host):
+    """It is of the same file system, so that rm would not stop there."""
+    host.up()
+    home, inside = host.root / "home", host.path / "alice with space"
+    inside.mkdir()
+    home.mkdir()
+    (home / "thesis").write_text("42")
+    assert bound(host, home, inside) == (1, f"{inside}. Nothing was removed")
+    assert (home / "thesis").read_text() == "42"
+    assert host.record.exists()
+
+
+@pytest.mark.parametrize("inside", ["datasets", "datasets/imagenet"])
+def test_so_does_one_in_an_owners_folder(host, inside):
+    host.path.mkdir()
+    host.up()
+    home, place = host.root / "home", host.path / inside
+    place.mkdir(exist_ok=True)
+    home.mkdir()
+    (home / "thesis").write_text("42")
+    assert bound(host, home, place) == (1, f"{place}. Nothing was removed")
+    assert (home / "thesis").read_text() == "42"
+
+
+def bound(host, source, place):
+    """Remove scratch where `source` is mounted at `place` as well; say what came of it."""
+    script = machines.ROOT / "roles/scratch/files/remove_scratch.py"
+    bind, remove = ["mount", "--bind", source, place], [sys.executable, script, host.record]
+    both = " && ".join(shlex.join(map(str, words)) for words in (bind, remove))
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", both], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stderr.strip().partition("did not make: ")[2]
+
+
+def test_what_a_cluster_left_behind_is_not_its_own_any_more_when_it_comes_back(host):
+    host.up()
+    (host.path / "thesis").touch()
+    host.leave()
+    assert not host.hook.exists()
+    assert host.written()["given_up"] is True
+    host.down()
+    assert (host.path / "thesis").exists()
+    host.refused("it holds files, and what a cluster left there is the owner's since it let this")
+    (host.path / "thesis").unlink()
+    host.up()
+    assert "given_up" not in host.written()
+
+
+def test_an_owners_folder_is_given_back_when_the_host_is_let_go(host):
+    host.path.mkdir()
+    host.path.chmod(0o1777)
+    host.programs["findmnt"] += '\n[ -s "${0%/bin/*}/mounted" ]'
+    host.up()
+    (host.path / "results").touch()
+    host.leave()
+    assert (host.path.owner(), host.path.stat().st_mode & 0o7777) == ("root", 0o1777)
+    assert (host.path / "results").exists()
+
+
+def test_a_host_that_becomes_another_node_keeps_its_scratch(host):
+    host.up()
+    (host.path / "datasets/shard").touch()
+    host.leave("stays")
+    host.up()
+    host.down()
+    assert not host.path.exists()
+    assert not host.hook.exists()
+
+
+def test_disks_of_a_host_that_was_let_go_are_not_wiped(host):
+    host.disk("nvme1n1")
+    host.up()
+    host.leave()
+    host.down()
+    assert host.labelled("nvme1n1")
+    host.mounted.unlink()
+    host.refused("was a cluster's scratch, and is the owner's since it let this host go")
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("place", ["scratch", "scratch/", "."])
+def test_what_the_owner_mounts_there_or_above_is_refused_although_it_is_not_mounted(
+    host, place, torn
+):
+    """It may come at any time, and hide what was made."""
+    owners = f"nas:/fast {host.root}/{place} nfs noauto 0 0\n"
+    (host.root / "fstab").write_text("# BEGIN gpubed role scratch\n" * torn + owners)
+    host.refused(f"{host.root}/fstab says that nas:/fast is mounted", "Nothing was touched")
+    assert not host.path.exists()
+    assert (host.root / "fstab").read_text().endswith(owners)
+
+
+def test_so_is_what_a_unit_of_the_owner_mounts(whose, tmp_path, monkeypatch):
+    unit = tmp_path / "units/scratch.mount"
+    unit.parent.mkdir()
+    unit.write_text(f"[Mount]\nWhat=nas:/fast\nWhere={tmp_path}/scratch\n")
+    monkeypatch.setitem(whose.known, "_UNITS", unit.parent)
+    said = whose(NOTED + "}", label="")["refused"]
+    assert said == f"{unit} says that nas:/fast is mounted there"
+
+
+def test_what_is_mounted_in_the_place_of_ours_is_not_written_to(host):
+    host.disk("nvme1n1")
+    host.programs["mount"] = f"echo nas:/fast >{host.mounted}"
+    assert host.run().code != 0
+    assert not (host.path / "datasets").exists()
+
+
+def test_ours_is_mounted_whatever_fstab_says(host):
+    disk = host.disk("nvme1n1")
+    [mounts] = [call for call in host.up().calls if call.startswith("mount ")]
+    assert mounts == f"mount --types xfs --options noatime,nosuid,nodev {disk} {host.path}"
+
+
+def test_an_array_without_a_file_system_is_gone_on_with(host):
+    disks = [host.disk(name) for name in ("nvme1n1", "nvme2n1")]
+    array = host.root / "md-scratch"
+    (host.root / "below").write_text("".join(f"{disk} disk\n" for disk in disks))
+    host.programs["mdadm"] = f"touch {array}"
+    mkfs, host.programs["mkfs.xfs"] = host.programs["mkfs.xfs"], "exit 1"
+    assert host.run().code != 0
+    for disk in disks:
+        (host.root / f"blkid/{disk.name}.TYPE").write_text("linux_raid_member\n")
+    host.programs["mkfs.xfs"] = mkfs
+    host.programs["mount"] = f"echo {array} >{host.mounted}"
+    calls = host.up(scratch_devices=[str(disk) for disk in disks]).calls
+    assert f"mkfs.xfs -q -L gpubed {array}" in calls
+    assert host.written()["disks"] == [str(disk) for disk in disks]
+
+
+def test_an_array_of_other_disks_is_not_made_a_file_system_on(host):
+    host.up()
+    disk = host.disk("nvme1n1")
+    host.record.write_text(json.dumps(host.written() | {"disks": [str(host.root / "other")]}))
+    (host.root / "md-scratch").touch()
+    (host.root / "blkid/nvme1n1.TYPE").write_text("linux_raid_member\n")
+    assert not [call for call in host.up().calls if call.startswith("mkfs")]
+    assert disk.exists()
+
+
+def test_disks_that_would_hide_what_is_in_the_folder_are_refused(host):
+    host.up()
+    (host.path / "datasets/shard").touch()
+    disk = host.disk("nvme1n1")
+    host.refused("is a folder there", "Nothing was touched", scratch_devices=[str(disk)])
+    assert not host.labelled("nvme1n1")
+    host.up()
+    assert not host.labelled("nvme1n1")
+    host.down()
+    host.up(scratch_devices=[str(disk)])
+    assert host.labelled("nvme1n1")
+
+
 @pytest.fixture
 def whose(tmp_path, monkeypatch):
     """The script's own function, on a host where disk `old` carries a label or not."""
@@ -259,8 +425,11 @@ def whose(tmp_path, monkeypatch):
         record.write_text(text.replace("$", str(tmp_path)))
         answers = {"blkid": [label] if label else []}
         monkeypatch.setitem(script["whose"].__globals__, "said", lambda *w: answers.get(w[0], []))
-        return script["whose"](tmp_path / "scratch", record, "gpubed", "/dev/md/none", "0f0e")
+        return script["whose"](
+            tmp_path / "scratch", record, "gpubed", "/dev/md/none", "0f0e", tmp_path / "fstab"
+        )
 
+    ask.known = script["whose"].__globals__
     return ask
 
 
@@ -272,7 +441,7 @@ def test_a_labelled_disk_of_a_cluster_that_is_gone_is_not_taken(whose):
     """Two file systems of that label would be mixed up."""
     told = whose(NOTED + ', "uuid": "1a1b"}')
     assert (told["ours"], told["record"], told["stranded"]) == (False, None, [])
-    assert "is the owner's since (if nobody needs it: umount" in told["refused"]
+    assert "is the owner's since it let this host go (if nobody needs it: umount" in told["refused"]
     assert whose(NOTED + ', "uuid": "1a1b"}', label="")["record"]["disks"] == []
 
 

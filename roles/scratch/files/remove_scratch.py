@@ -5,10 +5,13 @@ The record goes last: what was interrupted is gone on with.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+_MOUNTS = Path("/proc/self/mountinfo")
 
 
 def asked(*words: str) -> str:
@@ -26,6 +29,41 @@ def do(*words: str) -> None:
 def label_of(device: str) -> str:
     """Return the label that blkid sees on a device."""
     return asked("blkid", "--probe", "--output", "value", "--match-tag", "LABEL", device)
+
+
+def real(path: Path) -> Path:
+    """Return a path as the kernel names it; what it names itself may be a link."""
+    return path.parent.resolve() / path.name
+
+
+def mounts(path: Path) -> list[Path]:
+    """Return every mount point at or below a path, those on the same file system, too."""
+    above = real(path)
+    lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
+    # The kernel writes a space as \040.
+    places = [
+        Path(re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), line.split()[4]))
+        for line in lines
+    ]
+    return [place for place in places if place == above or above in place.parents]
+
+
+def going(record: dict[str, Any]) -> list[Path]:
+    """Return what goes with all that is in it: the folder, or what we put into an owner's."""
+    path = Path(record["path"])
+    if record["made"]:
+        return [path]
+    return [] if record["disks"] else [path / "datasets", path / ".gpubed"]
+
+
+def keep(places: list[Path]) -> None:
+    """End where something is mounted, of which a removal might empty the source.
+
+    That of a bind mount of the same file system is none that `rm --one-file-system` passes by.
+    """
+    if places:
+        listed = ", ".join(map(str, places))
+        sys.exit(f"mounted below it is what gpubed did not make: {listed}. Nothing was removed")
 
 
 def unmount(record: dict[str, Any]) -> None:
@@ -54,12 +92,9 @@ def free(record: dict[str, Any]) -> None:
 def clear(record: dict[str, Any]) -> None:
     """Remove the folder that we made; of one that was there before, what we put into it."""
     path = Path(record["path"])
-    if record["made"]:
-        do("rm", "-rf", "--one-file-system", "--", str(path))
-        return
-    if not record["disks"]:
-        do("rm", "-rf", "--one-file-system", "--", str(path / "datasets"), str(path / ".gpubed"))
-    if not path.is_dir():
+    if places := going(record):
+        do("rm", "-rf", "--one-file-system", "--", *map(str, places))
+    if record["made"] or not path.is_dir():
         return
     if was := record["was"]:
         os.chown(path, was["owner"], was["group"])
@@ -71,7 +106,11 @@ def clear(record: dict[str, Any]) -> None:
 def remove(noted: Path) -> None:
     """Remove all that a record names, and then the record."""
     record = json.loads(noted.read_text())
+    places, at = going(record), real(Path(record["path"]))
+    # Ours may be at the folder itself, and is unmounted next.
+    keep([place for each in places for place in mounts(each) if place != at])
     unmount(record)
+    keep([place for each in places for place in mounts(each)])
     if record["disks"]:
         free(record)
     clear(record)

@@ -75,7 +75,7 @@ done
 # What a role has to undo, so that the owner can go on with what stays.
 for hook in /etc/gpubed/leave.d/*; do
   [ -e "$hook" ] || continue
-  sudo -n sh "$hook" || { echo "$hook failed" >&2; exit 1; }
+  sudo -n sh "$hook" %(how)s || { echo "$hook failed" >&2; exit 1; }
 done
 """
     + _KEYS
@@ -132,9 +132,16 @@ def expel(ssh: SSH, user: str, uuid: str) -> None:
     ssh.run("sh -c %s", _EXPEL % _quoted(user=user, pattern=_line_of(uuid)))
 
 
-def release(ssh: SSH, uuid: str) -> None:
-    """Take a cluster's key, mark and services from a host."""
+def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
+    """Take a cluster's key, mark and services from a host.
+
+    Args:
+        ssh: A session on it.
+        uuid: The cluster's.
+        stays: Whether it becomes another node of the cluster, which roles' hooks are told.
+    """
     words = {**_quoted(mark=MARK, pattern=_line_of(uuid)), "units": " ".join(UNITS)}
+    words["how"] = "stays" if stays else ""
     ssh.run("sh -c %s", _RELEASE % words)
 
 

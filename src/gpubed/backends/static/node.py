@@ -210,7 +210,7 @@ def _admit(ssh: SSH, inputs: Properties, id_: str | None) -> tuple[str, dict[str
     if _is_node(found, inputs):
         id_ = id_ or found.owner["id"]
     elif found.owner:  # it was another node of the cluster, whose services must not go on
-        membership.release(ssh, inputs["uuid"])
+        membership.release(ssh, inputs["uuid"], stays=True)
     id_ = id_ or f"{name}-{secrets.token_hex(4)}"
     owner = {"uuid": inputs["uuid"], "cluster": inputs["cluster"], "node": name, "id": id_}
     membership.admit(ssh, owner, inputs["public_key"])
