@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed import nearest
+from gpubed import nearest, testbeds
 from gpubed.cli import completion
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
@@ -28,15 +28,23 @@ EngineOption = Annotated[
 ]
 
 
-def find(name: str) -> ClusterPaths:
+def find(name: str, *, from_state: bool = False) -> ClusterPaths:
     """Return the paths of a cluster that has a specification.
 
+    Args:
+        name: As it was called.
+        from_state: Whether what is kept of a cluster will do, where its specification is gone.
+
     Raises:
-        UsageError: There is no such cluster.
+        UsageError: There is no such cluster, or its specification is gone.
     """
     cluster = named(name)
     UI.cluster = cluster.name
     if not cluster.spec.is_file():
+        if cluster.was_made or (from_state and cluster.name in cluster.project.known()):
+            if from_state:
+                return cluster
+            raise lost_specification(cluster)
         known = cluster.project.clusters()
         elsewhere = "cd to the folder that has inventories/, or set GPUBED_ROOT to it"
         hint = nearest.suggestion(name, known) if known else elsewhere
@@ -45,6 +53,15 @@ def find(name: str) -> ClusterPaths:
             f"gpubed init {cluster.name} makes one; {hint}",
         )
     return cluster
+
+
+def lost_specification(cluster: ClusterPaths) -> UsageError:
+    """Return what to tell where a cluster was made and its specification is gone."""
+    back = testbeds.put_back(cluster) or f"write {cluster.spec} anew, or put a backup there"
+    return UsageError(
+        f"cluster {cluster.name} was made, and its specification {cluster.spec} is gone",
+        f"{back}; or, to remove the cluster: gpubed down {cluster.name}",
+    )
 
 
 def named(name: str) -> ClusterPaths:

@@ -14,6 +14,7 @@ from gpubed import (
     registry,
     secret,
     services,
+    testbeds,
     unfinished,
 )
 from gpubed import lease as leases
@@ -24,8 +25,9 @@ from gpubed.errors import GpubedError
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, from_file
+from gpubed.plan import ClusterPlan, plan
 from gpubed.reading import Unreadable
+from gpubed.spec import ClusterSpec, load
 from gpubed.stack import EngineName, Stack
 from gpubed.verification import Verification
 
@@ -38,7 +40,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     """
     granted = allocations.load(cluster.allocation)
     backend = registry.backend(granted.backend)
-    wanted = from_file(cluster.spec)
+    wanted = plan(_specification(cluster, granted))
     now = condition.look(cluster, wanted, granted, backend)
     unwell = _unwell(cluster, wanted, granted, now)
     unreadable = _unreadable(cluster, engine, granted)
@@ -62,6 +64,18 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
         **_jobs(backend, wanted, granted),
         "verification": verified.summary() if verified else None,
     }
+
+
+def _specification(cluster: ClusterPaths, granted: Allocation) -> ClusterSpec:
+    """Return what the cluster was made of; where the file is gone, what was applied last."""
+    if cluster.spec.exists():
+        return load(cluster.spec)
+    kept = testbeds.specification(cluster, granted.backend)
+    message = (
+        f"{cluster.spec} is gone; the copy that was applied last: {testbeds.put_back(cluster)}"
+    )
+    progress.emit("note", message=message)
+    return kept
 
 
 def _jobs(backend: Backend, wanted: ClusterPlan, granted: Allocation) -> dict[str, Any]:
