@@ -69,26 +69,24 @@ def given_up(
         )
     names = {node.name for node in wanted.nodes}
     _refuse_to_vacate(cluster, [thing for thing in there if thing.node in names], wanted)
-    return (
-        [
-            f"{thing}: what is on its own disk is lost: the state that knew it is, and the "
-            "specification has no such node"
-            for thing in there
-            if thing.node and thing.node not in names
-        ]
-        + [
-            f"{thing}: the specification makes {thing.heir} of its host, and the state that knew it is "
-            "lost; what is on its own disk stays there"
-            for thing in there
-            if thing.heir
-        ]
-        + [
-            f"{thing}: the specification has no volume: what is on it stays there, unused, until "
-            f"gpubed down {cluster.name} removes it"
-            for thing in found
-            if thing.data and not _has_volume(wanted)
-        ]
-    )
+    lost = [
+        f"{thing}: what is on its own disk is lost: the state that knew it is, and the "
+        "specification has no such node"
+        for thing in there
+        if thing.node and thing.node not in names
+    ]
+    lost += [
+        f"{thing}: the specification makes {thing.heir} of its host, and the state that knew it is "
+        "lost; what is on its own disk stays there"
+        for thing in there
+        if thing.heir
+    ]
+    unused = [thing for thing in found if thing.data and not _has_volume(wanted)]
+    return lost + [
+        f"{thing}: the specification has no volume: what is on it stays there, unused, until "
+        f"gpubed down {cluster.name} removes it"
+        for thing in unused
+    ]
 
 
 def known_again(cluster: str, uuid: str, backend: Backend) -> list[Existing]:
