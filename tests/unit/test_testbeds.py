@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from gpubed import audit, cli, identities, registry, resources, testbeds
 from gpubed.backends.base import Existing, Identity
 from gpubed.backends.static import backend as static
+from gpubed.cluster import status
 from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.paths import Project
 from gpubed.ssh import Unreachable
@@ -225,6 +226,11 @@ def test_verbs_that_work_from_the_state_need_no_specification(lab):
     assert call("audit", "lab").exception is None
     assert call("down", "lab", "-y").return_value == 0
     assert lab.removed == ["volume gpubed-lab-shared"]
+
+
+def test_status_tells_of_what_was_applied_last(lab):
+    lab.paths.spec.unlink()
+    assert [node.name for node in status._wanted(lab.paths, "local").nodes] == ["node-0"]
 
 
 @pytest.mark.parametrize("words", [("plan", "lab"), ("up", "lab"), ("audit", "lab", "--adopt")])

@@ -25,9 +25,8 @@ from gpubed.errors import GpubedError
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, plan
+from gpubed.plan import ClusterPlan, from_file, plan
 from gpubed.reading import Unreadable
-from gpubed.spec import ClusterSpec, load
 from gpubed.stack import EngineName, Stack
 from gpubed.verification import Verification
 
@@ -40,7 +39,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     """
     granted = allocations.load(cluster.allocation)
     backend = registry.backend(granted.backend)
-    wanted = plan(_specification(cluster, granted))
+    wanted = _wanted(cluster, granted.backend)
     now = condition.look(cluster, wanted, granted, backend)
     unwell = _unwell(cluster, wanted, granted, now)
     unreadable = _unreadable(cluster, engine, granted)
@@ -66,15 +65,13 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     }
 
 
-def _specification(cluster: ClusterPaths, granted: Allocation) -> ClusterSpec:
-    """Return what the cluster was made of; where the file is gone, what was applied last."""
+def _wanted(cluster: ClusterPaths, backend: str) -> ClusterPlan:
+    """Return what the cluster is to be; where the file is gone, what was applied last."""
     if cluster.spec.exists():
-        return load(cluster.spec)
-    kept = testbeds.specification(cluster, granted.backend)
-    message = (
-        f"{cluster.spec} is gone; the copy that was applied last: {testbeds.put_back(cluster)}"
-    )
-    progress.emit("note", message=message)
+        return from_file(cluster.spec)
+    kept = plan(testbeds.specification(cluster, backend))
+    message = f"{cluster.spec} is gone; what was applied last comes back with:"
+    progress.emit("note", message=f"{message} {testbeds.put_back(cluster)}")
     return kept
 
 

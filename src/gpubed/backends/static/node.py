@@ -49,10 +49,6 @@ echo "gpus=$gpus"
 echo "owner=$(sudo -n cat /etc/gpubed/owner.json 2> /dev/null)"
 """
 _KEYS = "cat /etc/ssh/ssh_host_*_key.pub"
-_WITHOUT = (
-    "wait for it; or take it out of hosts in %s, and the node goes without it; where the whole "
-    "cluster is to go: gpubed down %s --without %s"
-)
 _LATER = (
     "%s; it leaves the cluster as it is. When it is back, what lets the cluster in goes there"
     " with: %s"
@@ -117,8 +113,7 @@ class NodeDriver(Driver):
                 progress.emit("note", message=_LATER % (error.message, commands))
                 return
             if _is_silence(error):
-                words = (_paths(inputs).spec, inputs["cluster"], inputs["name"])
-                raise GpubedError(error.message, _WITHOUT % words) from error
+                raise GpubedError(error.message, _without(inputs)) from error
             raise
 
 
@@ -269,6 +264,14 @@ def _is_gone(error: Unreachable | UnknownHost, inputs: Properties) -> bool:
     if isinstance(error, LoginRefused) or (isinstance(error, Unreachable) and error.on_the_way):
         return False  # it lives, or may well do so
     return not _is_named(inputs)
+
+
+def _without(inputs: Properties) -> str:
+    cluster, name = _paths(inputs), inputs["name"]
+    return (
+        f"wait for it; or take it out of hosts in {cluster.spec}, and the node goes without it; or "
+        f"take the whole cluster down: gpubed down {cluster.name} --without {name}"
+    )
 
 
 def _is_left(inputs: Properties) -> bool:
