@@ -14,11 +14,13 @@ from functools import partial
 from typing import Any
 
 from gpubed import identities, registry
+from gpubed import testbeds as made_on
 from gpubed.backends.base import Backend, Existing
 from gpubed.errors import GpubedError
 from gpubed.reading import Unreadable
 from gpubed.spec import load, spec_backend
 from gpubed.stack import Stack
+from gpubed.testbeds import Testbeds
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,10 @@ def audit(stack: Stack) -> Audit:
         GpubedError: State or testbed cannot be read.
     """
     deployment = stack.export().get("deployment", {})
-    uuid, backend = owner(stack)
+    uuid, asked = uuid_of(stack), testbeds(stack)
     recorded = list(_recorded(deployment.get("resources", [])))
-    found = backend.existing(stack.cluster.name) if backend else []
+    listed = asked.existing()
+    found = listed.things
     with ThreadPoolExecutor(8) as pool:
         there = list(pool.map(partial(_is_there, found), recorded))
     known = {resource.id for resource in recorded}
@@ -101,42 +104,68 @@ def audit(stack: Stack) -> Audit:
         missing=[r for r, is_there in zip(recorded, there, strict=True) if not is_there],
         unrecorded=[e for e in found if e.uuid == uuid and e.id not in known and not e.transient],
         others=[e for e in found if e.uuid != uuid],
-        within=backend.data_within(stack.cluster.name) if backend else [],
+        within=asked.data_within(),
         interrupted=[
             f"{op['type']} {op['resource']['urn'].rsplit('::', 1)[-1]}"
             for op in deployment.get("pending_operations", [])
         ],
-        unseen=backend.unseen(stack.cluster.name, nodes(stack)) if backend else [],
+        unseen=[*asked.unseen(nodes(stack), left_nodes(stack)), *listed.unasked],
     )
 
 
 def nodes(stack: Stack) -> set[str]:
-    """Return the names of the nodes in a cluster's state, of those it does without, too."""
-    resources = stack.export().get("deployment", {}).get("resources", ())
-    return {
-        resource["urn"].rsplit("::", 1)[-1]
-        for resource in resources
-        if _mapping(resource.get("outputs")).get("kind") == "node"
-    }
+    """Return the names of the nodes that a cluster's state says are there; none that failed."""
+    return {name for name, result in _nodes(stack) if "failed" not in result}
 
 
-def owner(stack: Stack) -> tuple[str | None, Backend | None]:
-    """Return UUID and backend of a cluster, also of one whose state is gone.
+def left_nodes(stack: Stack) -> set[str]:
+    """Return the names of the nodes that failed and could not be cleared away."""
+    return {name for name, result in _nodes(stack) if "left" in result}
+
+
+def _nodes(stack: Stack) -> Iterator[tuple[str, dict[str, Any]]]:
+    for resource in _resources(stack):
+        outputs = _mapping(resource.get("outputs"))
+        if outputs.get("kind") == "node":
+            yield resource["urn"].rsplit("::", 1)[-1], _mapping(outputs.get("result"))
+
+
+def _resources(stack: Stack) -> list[dict[str, Any]]:
+    return list(stack.export().get("deployment", {}).get("resources") or ())
+
+
+def uuid_of(stack: Stack) -> str | None:
+    """Return the UUID of a cluster, also of one whose state is gone.
 
     From its state first: its run may have been cut short.
     """
-    uuid, backend = None, None
-    for resource in stack.export().get("deployment", {}).get("resources", ()):
-        outputs = _mapping(resource.get("outputs"))
+    uuid = None
+    for resource in _resources(stack):
         if resource["type"].endswith(":Identity"):
-            said = _mapping(outputs.get("result")).get("uuid")
+            said = _mapping(_mapping(resource.get("outputs")).get("result")).get("uuid")
             uuid = said if isinstance(said, str) else None
-        elif outputs.get("backend") in registry.backend_names():
-            backend = registry.backend(outputs["backend"])
-    if backend is None:
+    return uuid or identities.kept(stack.cluster)
+
+
+def testbeds(stack: Stack) -> Testbeds:
+    """Return the testbeds that may have something of a cluster, also of one whose state is gone.
+
+    What its state names, and what it was made on before; the specification counts where neither
+    says anything.
+    """
+    of_state = {
+        name
+        for resource in _resources(stack)
+        if (name := _mapping(resource.get("outputs")).get("backend")) in registry.backend_names()
+    }
+    noted = set(made_on.noted(stack.cluster)) - of_state
+    if not (of_state or noted):
         with suppress(GpubedError):
-            backend = registry.backend(spec_backend(load(stack.cluster.spec)))
-    return uuid or identities.kept(stack.cluster), backend
+            of_state = {spec_backend(load(stack.cluster.spec))}
+    if len(noted) == 1 and not of_state:
+        of_state, noted = noted, set()
+    needed, others = (tuple(map(registry.backend, sorted(names))) for names in (of_state, noted))
+    return Testbeds(stack.cluster, needed, others)
 
 
 def missing_data(stack: Stack) -> list[Recorded]:
@@ -145,8 +174,7 @@ def missing_data(stack: Stack) -> list[Recorded]:
     Raises:
         GpubedError: State or testbed cannot be read.
     """
-    resources = stack.export().get("deployment", {}).get("resources", [])
-    volumes = [found for found in _recorded(resources) if found.is_data]
+    volumes = [found for found in _recorded(_resources(stack)) if found.is_data]
     native = [v for v in volumes if v.kind in registry.backend(v.backend).native]
     # Only what a plugin made has to be looked for in a list of all that there is.
     found = registry.backend(native[0].backend).existing(stack.cluster.name) if native else []
@@ -159,20 +187,24 @@ def unrecorded(stack: Stack, *, transient: bool = False) -> list[Existing]:
     Args:
         transient: Whether that includes what would end by itself: running jobs.
     """
-    uuid, backend = owner(stack)
-    if backend is None or uuid is None:
+    uuid = uuid_of(stack)
+    if uuid is None:
         return []
-    known = {r.id for r in _recorded(stack.export().get("deployment", {}).get("resources", []))}
-    found = backend.existing(stack.cluster.name)
-    left = [e for e in found if e.uuid == uuid and e.id not in known]
+    known = {r.id for r in _recorded(_resources(stack))}
+    left = [e for e in testbeds(stack).existing().things if e.uuid == uuid and e.id not in known]
     return [e for e in left if not e.data and (transient or not e.transient)]
 
 
 def remove_unrecorded(stack: Stack, *, transient: bool = False) -> list[str]:
     """Remove what `unrecorded` returns; return the names."""
-    left = unrecorded(stack, transient=transient)
-    backend = owner(stack)[1] if left else None
-    return remove(backend, left) if backend else []
+    return remove_found(unrecorded(stack, transient=transient))
+
+
+def remove_found(things: Sequence[Existing]) -> list[str]:
+    """Remove what `Testbeds` listed, each from the testbed that has it; return the names."""
+    for thing in things:
+        remove(registry.backend(thing.backend), [thing])
+    return [str(thing) for thing in things]
 
 
 def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:

@@ -17,11 +17,13 @@ _HARMLESS = {
 }
 
 _LOSES = {
-    "Volume": "a new one takes its place, the old one stays on the testbed",
     "Node": "what is on its own disks is lost",
     "Instance": "what is on its own disks is lost",
 }
 _NODES = {"Node", "Instance"}
+_VOLUME_STAYS = "the old one stays on the testbed"
+_NEW_VOLUME = f"a new one takes its place, {_VOLUME_STAYS}"
+_NO_VOLUME = f"{_VOLUME_STAYS}, unused, until `gpubed down` removes it"
 _HOST_STAYS = "its host leaves the cluster, and what is on its disks stays"
 
 
@@ -59,7 +61,8 @@ def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:
         left_behind: What is said of such folders.
     """
     steps = doomed(planned)
-    volumes = [cost(step) for step in steps if kind_of(step) == "Volume"]
+    made = any(step.op in ("create", "replace") for step in planned.steps if _is_volume(step))
+    volumes = [cost(step, new_volume=made) for step in steps if _is_volume(step)]
     return [*volumes, *left_behind, *(cost(step) for step in steps if kind_of(step) != "Volume")]
 
 
@@ -71,10 +74,17 @@ def gone(volumes: Sequence[Recorded]) -> list[str]:
     ]
 
 
-def cost(step: ResourceEvent) -> str:
-    """Say what a step that deletes or replaces something costs."""
+def cost(step: ResourceEvent, *, new_volume: bool = True) -> str:
+    """Say what a step that deletes or replaces something costs.
+
+    Args:
+        step: The step.
+        new_volume: Whether the plan makes a volume where this one was.
+    """
     what, why = kind_of(step), f" ({', '.join(step.why)})" if step.why else ""
     loses = _HOST_STAYS if what == "Node" and not _removes_disks(step) else _LOSES.get(what)
+    if _is_volume(step):
+        loses = _NEW_VOLUME if new_volume else _NO_VOLUME
     return f"{step.op} {what} {step.name}{why}" + (f": {loses}" if loses else "")
 
 
@@ -82,6 +92,10 @@ def _removes_disks(step: ResourceEvent) -> bool:
     """Say whether a node's disks go with it: the specification may name another backend by now."""
     made_by = re.search(r"::gpubed:(\w+):Cluster\$", step.urn)
     return made_by is None or registry.backend(made_by[1]).removes_disks
+
+
+def _is_volume(step: ResourceEvent) -> bool:
+    return kind_of(step) == "Volume"
 
 
 def kind_of(step: ResourceEvent) -> str:

@@ -35,7 +35,7 @@ def mind(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) 
         _mind_lost(stack.cluster, kept, backend, wanted, approve)
     elif not kept and not has_state:
         _mind_another(stack.cluster, backend, approve)
-    elif not kept and (uuid := audits.owner(stack)[0]):
+    elif not kept and (uuid := audits.uuid_of(stack)):
         # Former versions kept it in the state alone, which may have it made anew.
         identities.keep(stack.cluster, uuid)
 
@@ -69,16 +69,23 @@ def given_up(
         )
     names = {node.name for node in wanted.nodes}
     _refuse_to_vacate(cluster, [thing for thing in there if thing.node in names], wanted)
-    return [
+    lost = [
         f"{thing}: what is on its own disk is lost: the state that knew it is, and the "
         "specification has no such node"
         for thing in there
         if thing.node and thing.node not in names
-    ] + [
+    ]
+    lost += [
         f"{thing}: the specification makes {thing.heir} of its host, and the state that knew it is "
         "lost; what is on its own disk stays there"
         for thing in there
         if thing.heir
+    ]
+    unused = [thing for thing in found if thing.data and not _has_volume(wanted)]
+    return lost + [
+        f"{thing}: the specification has no volume: what is on it stays there, unused, until "
+        f"gpubed down {cluster.name} removes it"
+        for thing in unused
     ]
 
 
@@ -108,11 +115,17 @@ def taken_over(found: Sequence[Existing], wanted: ClusterPlan) -> str:
     """Say what `up` takes over of what a kept UUID finds again; empty where that is nothing."""
     names = {node.name for node in wanted.nodes}
     there = [thing for thing in found if not thing.heir]
+    if not _has_volume(wanted):
+        there = [thing for thing in there if not thing.data]
     stays = [str(thing) for thing in there if not thing.node or thing.node in names]
     if not stays:
         return ""
     were = "was there already and is" if len(stays) == 1 else "were there already and are"
     return f"{', '.join(stays)} {were} taken over"
+
+
+def _has_volume(wanted: ClusterPlan) -> bool:
+    return wanted.spec.storage.shared.provider == "volume"
 
 
 def _listed(cluster: str, backend: Backend) -> list[Existing]:

@@ -112,6 +112,11 @@ class Project:
         """Return the names of all clusters that have a specification."""
         return sorted(path.parent.name for path in self.inventories.glob("*/cluster.yml"))
 
+    def known(self) -> list[str]:
+        """Return the names of all clusters, also of those whose specification is gone."""
+        kept = {path.name for path in self.pulumi.parent.glob("*") if path.is_dir()}
+        return sorted({*self.clusters(), *(kept - {self.pulumi.name})})
+
     def cluster(self, name: str) -> ClusterPaths:
         """Return the paths of one cluster."""
         return ClusterPaths(self, name)
@@ -162,6 +167,22 @@ class ClusterPaths:
     def uuid(self) -> Path:
         """The cluster's UUID, which outlives its state; may be missing."""
         return self.state / "uuid"
+
+    @property
+    def testbeds(self) -> Path:
+        """The testbeds that the cluster was made on, a file each; they outlive its state, too."""
+        return self.state / "testbeds"
+
+    @property
+    def without(self) -> Path:
+        """The own hosts that a `down` goes without; there while it runs."""
+        return self.state / "without.json"
+
+    @property
+    def was_made(self) -> bool:
+        """Whether something of the cluster may be on a testbed: it has a state, or a UUID."""
+        states = self.project.pulumi.glob(f".pulumi/stacks/*/{self.name}.json*")
+        return self.uuid.exists() or any(states)
 
     @property
     def secrets(self) -> Path:

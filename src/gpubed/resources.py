@@ -8,7 +8,7 @@ driver of the backend and kind that the resource names, and delegates.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import pulumi
@@ -46,6 +46,7 @@ class Provider(ResourceProvider):
     def create(self, props: dict[str, Any]) -> CreateResult:
         """Make the resource, or adopt what an interrupted run made."""
         with _told():
+            _made_on(props)
             id_, result = _create(_driver(props), props)
         return CreateResult(id_, {**props, "result": result})
 
@@ -55,6 +56,7 @@ class Provider(ResourceProvider):
             return ReadResult(id_, props)
         try:
             with _told():
+                _made_on(props)
                 result = _driver(props).read(id_, _inputs(props))
         except Silent as silence:
             progress.emit("note", message=silence.message)
@@ -66,14 +68,28 @@ class Provider(ResourceProvider):
     def update(self, id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:  # noqa: A002
         """Change the resource in place."""
         with _told():
+            _made_on(news)
             result = _driver(news).update(id, _inputs(olds), _inputs(news))
         return UpdateResult({**news, "result": result})
 
     def delete(self, id: str, props: dict[str, Any]) -> None:  # noqa: A002
-        """Remove the resource; it may be gone already."""
-        if "failed" in (props.get("result") or {}):
+        """Remove the resource; it may be gone already.
+
+        Of a node that failed, what could not be cleared away then may be by now. If not, the
+        cluster goes on without it, as before, and `down` finds what is left.
+        """
+        result = props.get("result") or {}
+        if "left" in result:
+            try:
+                _made_on(props)
+                _driver(props).delete("", _inputs(props))
+            except GpubedError as error:
+                said = f"what is left of {props['name']} is not removed: {error.message}"
+                progress.emit("note", message=said)
+        if "failed" in result:
             return
         with _told():
+            _made_on(props)
             _driver(props).delete(id, _inputs(props))
 
 
@@ -87,11 +103,14 @@ def _create(driver: Driver, props: Mapping[str, Any]) -> tuple[str, dict[str, An
             if not props.get("on_failure"):
                 raise
             progress.emit("note", message=f"{props['name']} failed: {error.message}")
-            # What cannot be removed now is found by its label when the cluster goes.
-            with suppress(GpubedError):
+            result = {"failed": error.message}
+            # What cannot be removed now is looked for when the cluster goes.
+            try:
                 driver.delete("", _inputs(props))
+            except GpubedError as left:
+                result["left"] = left.message
             if attempt == attempts:
-                return f"failed/{props['name']}", {"failed": error.message}
+                return f"failed/{props['name']}", result
     raise AssertionError("the last attempt returns")
 
 
@@ -115,6 +134,18 @@ def _told() -> Iterator[None]:
 
 def _inputs(props: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in props.items() if key not in _OWN}
+
+
+def _made_on(props: Mapping[str, Any]) -> None:
+    """Note on which testbed a cluster is made; refuse to take another one for it."""
+    from gpubed import registry, testbeds
+    from gpubed.paths import Project
+
+    if props["backend"] == "gpubed" or "cluster" not in props:
+        return  # an image is of no cluster
+    cluster, backend = Project.find().cluster(props["cluster"]), registry.backend(props["backend"])
+    testbeds.require_same(cluster, backend)
+    testbeds.note(cluster, backend)
 
 
 def _driver(props: Mapping[str, Any]) -> Any:

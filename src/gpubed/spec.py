@@ -165,8 +165,12 @@ def model() -> type[ClusterSpec]:
     return made
 
 
-def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
+def check(path: Path, name: str = "") -> tuple[ClusterSpec | None, list[SpecError]]:
     """Read a specification and find everything that is wrong with it.
+
+    Args:
+        path: The file.
+        name: The cluster's; as its folder is called where it is empty.
 
     Returns:
         The specification (None when it is not usable) and all errors by line.
@@ -182,7 +186,7 @@ def check(path: Path) -> tuple[ClusterSpec | None, list[SpecError]]:
         return None, [SpecError(file, error.line, "", error.message)]
     if not isinstance(document.data, dict):
         return None, [SpecError(file, 1, "", "must be a mapping of keys to values")]
-    name = path.resolve().parent.name
+    name = name or path.resolve().parent.name
     data = {"name": name, **document.data}
     try:
         spec = model().model_validate(data)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpubed import former_state, reading, registry, secret
+from gpubed import former_state, reading, registry, secret, testbeds
 from gpubed.engine import Engine, EventSink, Result
 from gpubed.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.paths import ClusterPaths, Project
@@ -74,9 +74,12 @@ def _require_unsealed(project: Project, passphrase: Path) -> None:
 
 def environment(cluster: ClusterPaths) -> dict[str, str]:
     """Return the variables with which plain `pulumi` works on a cluster's stack."""
-    project, plugins = cluster.project, dict[str, str]()
+    project, plugins, names = cluster.project, dict[str, str](), testbeds.noted(cluster)
     with suppress(GpubedError):  # `down` goes on without a specification
-        plugins = registry.backend(spec_backend(load(cluster.spec))).plugin_environment()
+        names = [*names, spec_backend(load(cluster.spec))]
+    for name in names:
+        with suppress(GpubedError):
+            plugins |= registry.backend(name).plugin_environment()
     return {
         **plugins,
         "PULUMI_BACKEND_URL": f"file://{project.pulumi}",

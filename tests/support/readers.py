@@ -214,7 +214,8 @@ def _state(data, folder):
         driven = SimpleNamespace(
             export=lambda: {"deployment": deployment}, cluster=_cluster(folder)
         )
-        audit.owner(driven)
+        audit.uuid_of(driven)
+        audit.testbeds(driven)
         list(audit._recorded(deployment.get("resources") or []))
         stack.outputs()
         stack.open(save_salt=False)

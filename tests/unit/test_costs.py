@@ -36,3 +36,17 @@ def test_the_clouds_words_for_a_rate_are_nobodys_loss():
     kinds = ("qosPolicy:QosPolicy", "qosBandwidthLimitRule:QosBandwidthLimitRule")
     steps = tuple(step("openstack", f"openstack:networking/{kind}", "delete") for kind in kinds)
     assert costs.doomed(Result({"delete": 2}, steps, {}, 0.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("op", "then"),
+    [
+        ("replace", "a new one takes its place, the old one stays on the testbed"),
+        ("delete", "the old one stays on the testbed, unused, until `gpubed down` removes it"),
+    ],
+)
+def test_a_new_volume_is_promised_only_where_one_is_made(op, then):
+    """A folder that a node serves takes the place of one that is deleted."""
+    volume = step("local", NODE.replace("Node", "Volume"), op, ())
+    [said] = costs.lost(Result({op: 1}, (volume,), {}, 0.0), [])
+    assert said.endswith(then)

@@ -68,7 +68,7 @@ def asked(tmp_path, monkeypatch):
             questions.append(question)
             return yes or next(said, default)
 
-        def take_down(*_, keep_data):
+        def take_down(*_, keep_data, without):
             removed.append("all but data" if keep_data else "all")
             return down.Removal(gone, kept, [], [])
 

@@ -217,9 +217,12 @@ def lost(tmp_path, monkeypatch, told):
     identities.keep(paths, UUID)
     asked = []
 
-    def mind(nodes=({"count": 1},), **how):
-        wanted = sample_plan(nodes=list(nodes))
-        lost_state.mind(LostStack(paths, **how), registry.backend("local"), wanted, asked.extend)
+    def mind(nodes=({"count": 1},), interrupted=False, **wishes):
+        wanted, stack = (
+            sample_plan(nodes=list(nodes), **wishes),
+            LostStack(paths, interrupted=interrupted),
+        )
+        lost_state.mind(stack, registry.backend("local"), wanted, asked.extend)
         return asked
 
     return mind
@@ -260,6 +263,15 @@ def test_data_that_was_kept_is_said_to_be_taken_over(lost, told, monkeypatch):
     monkeypatch.setattr(type(registry.backend("local")), "existing", lambda *_: [DATA])
     lost()
     assert told == ["volume gpubed-lab-shared was there already and is taken over"]
+
+
+def test_data_that_nobody_will_mount_is_said_to_stay_unused(lost, told, monkeypatch):
+    monkeypatch.setattr(type(registry.backend("local")), "existing", lambda *_: [DATA])
+    backend = {"type": "local", "runtime": "vm"}
+    [said] = lost(backend=backend, storage={"shared": {"provider": "nfs"}})
+    assert said.startswith("volume gpubed-lab-shared: the specification has no volume")
+    assert "unused, until gpubed down lab removes it" in said
+    assert told == []
 
 
 def test_a_node_in_use_never_gives_its_address_away_unasked(lost, monkeypatch):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gpubed import audit, cli, condition, registry, secret
 from gpubed import stack as stacks
-from gpubed.cluster import status, up
+from gpubed.cluster import damage, status, up
 from gpubed.condition import Condition
 from gpubed.engine import Result
 from gpubed.paths import Project
@@ -78,6 +78,7 @@ def call(tmp_path, monkeypatch, refreshed):
     monkeypatch.setattr(stack, "mend", lambda _: None)
     monkeypatch.setattr(stack, "outputs", lambda _: {"allocation": {}})
     monkeypatch.setattr(stack, "preview", lambda *_, **__: Result({}, (), {}, 0.0))
+    monkeypatch.setattr(stack, "up", lambda *_: Result({}, (), {}, 0.0))
     monkeypatch.setattr(stack, "refresh", lambda *_: refreshed.append("refreshed"))
     monkeypatch.setattr(up, "_require_whole", lambda *_, **__: None)
     monkeypatch.setattr(status, "status", at_its_end)
@@ -137,3 +138,30 @@ def test_what_a_plugin_made_is_looked_for_among_all_that_there_is(monkeypatch):
             return {"deployment": {"resources": resources}}
 
     assert [volume.called for volume in audit.missing_data(Stack())] == ["lab-data"]
+
+
+def test_what_is_not_approved_leaves_what_is_known_of_the_cluster(call, tmp_path):
+    """Its last verification, and what counts as configured."""
+    known = Project(tmp_path).cluster("lab").verification
+    known.write_text("{}")
+    assert call("up", "lab").exception.exit_code == 2
+    assert known.exists()
+    call("up", "lab", "-y")
+    assert not known.exists()
+
+
+def test_damage_is_looked_for_where_the_cluster_is(call, tmp_path, monkeypatch):
+    """And not on the testbed that the specification names by now, which has none of its nodes."""
+    asked = []
+
+    def look(_cluster, _wanted, granted, backend):
+        asked.append((granted.backend, backend.name))
+        return Condition({"node-0": "ready"})
+
+    monkeypatch.setattr(condition, "look", look)
+    paths = Project(tmp_path).cluster("lab")
+    wanted = sample_plan(
+        nodes=[{"count": 1}], backend={"type": "static", "user": "me", "hosts": {}}
+    )
+    assert damage.look(paths, wanted) is None
+    assert asked == [("local", "local")]

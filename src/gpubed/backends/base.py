@@ -97,6 +97,7 @@ class Existing:
             would have to take it from it; else empty.
         heir: The node that the specification makes of its host by now, where that is another
             one; else empty.
+        backend: The testbed that has it; who asks several says so.
     """
 
     kind: str
@@ -110,9 +111,23 @@ class Existing:
     node: str = ""
     address: str = ""
     heir: str = ""
+    backend: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which testbed of its kind one is.
+
+    Attributes:
+        id: What no other has.
+        called: What people know it by: where it is, and which way leads there.
+    """
+
+    id: str
+    called: str
 
 
 @dataclass(frozen=True)
@@ -310,6 +325,14 @@ class Backend(ABC):
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node by name: ready, stopped, missing, or what else it is."""
 
+    def identity(self) -> Identity | None:
+        """Return which testbed of its kind answers; None where the specification says it.
+
+        Raises:
+            PrerequisiteMissing: It cannot be asked from here.
+        """
+        return None
+
     @abstractmethod
     def existing(self, cluster: str) -> list[Existing]:
         """Return everything on the testbed that carries the cluster's name, whatever its UUID.
@@ -317,13 +340,22 @@ class Backend(ABC):
         What must go first comes first.
         """
 
-    def unseen(self, cluster: str, known: Collection[str]) -> list[str]:
+    def unseen(self, cluster: str, known: Collection[str], left: Collection[str] = ()) -> list[str]:
         """Return what the last `existing` could not look at and may hold something of a cluster.
 
         Args:
             cluster: Its name.
             known: Nodes of which the cluster's state says what became of them.
+            left: Nodes that failed and could not be cleared away.
         """
+        return []
+
+    def own_hosts(self, cluster: str) -> dict[str, str]:
+        """Return the hosts that are not the testbed's to take back: by node, where SSH answers."""
+        return {}
+
+    def left_as_is(self, cluster: str, uuid: str) -> list[str]:
+        """Say what stays on hosts that a `down` goes without, a line each."""
         return []
 
     @abstractmethod

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed import nearest
+from gpubed import nearest, testbeds
 from gpubed.cli import completion
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
@@ -28,17 +28,29 @@ EngineOption = Annotated[
 ]
 
 
-def find(name: str) -> ClusterPaths:
+def find(name: str, *, from_state: bool = False) -> ClusterPaths:
     """Return the paths of a cluster that has a specification.
 
+    Args:
+        name: As it was called.
+        from_state: Whether what is kept of a cluster will do, where its specification is gone.
+
     Raises:
-        UsageError: There is no such cluster, or what is known of it is out of reach.
+        UsageError: There is no such cluster, its specification is gone, or what is known of it
+            is out of reach.
     """
     cluster = named(name)
     UI.cluster = cluster.name
     cluster.project.require_states()
     # A path that leads to a file all the same would have a state and labels of its own.
-    if "/" in cluster.name or not cluster.spec.is_file():
+    is_name = "/" not in cluster.name
+    if not (is_name and cluster.spec.is_file()):
+        if is_name and (
+            cluster.was_made or (from_state and cluster.name in cluster.project.known())
+        ):
+            if from_state:
+                return cluster
+            raise lost_specification(cluster)
         known = cluster.project.clusters()
         elsewhere = "cd to the folder that has inventories/, or set GPUBED_ROOT to it"
         hint = nearest.suggestion(name, known) if known else elsewhere
@@ -47,6 +59,15 @@ def find(name: str) -> ClusterPaths:
             f"gpubed init {cluster.name} makes one; {hint}",
         )
     return cluster
+
+
+def lost_specification(cluster: ClusterPaths) -> UsageError:
+    """Return what to tell where a cluster was made and its specification is gone."""
+    back = testbeds.put_back(cluster) or f"write {cluster.spec} anew, or put a backup there"
+    return UsageError(
+        f"cluster {cluster.name} was made, and its specification {cluster.spec} is gone",
+        f"{back}; or, to remove the cluster: gpubed down {cluster.name}",
+    )
 
 
 def named(name: str) -> ClusterPaths:

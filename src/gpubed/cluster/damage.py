@@ -6,13 +6,12 @@ from gpubed import allocation as allocations
 from gpubed import (
     applied,
     condition,
-    progress,
+    registry,
     secret,
     served_folder,
     services,
 )
 from gpubed.allocation import Allocation
-from gpubed.backends.base import Backend
 from gpubed.condition import Condition
 from gpubed.due import Due
 from gpubed.errors import GpubedError
@@ -23,24 +22,26 @@ from gpubed.plan import ClusterPlan
 _ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
 
 
-def look(
-    cluster: ClusterPaths, wanted: ClusterPlan, backend: Backend
-) -> tuple[Allocation, Condition] | None:
-    """Look at what was granted; None where nothing was, or all is well."""
+def look(cluster: ClusterPaths, wanted: ClusterPlan) -> tuple[Allocation, Condition] | None:
+    """Look at what was granted, where it was granted; None where nothing was, or all is well.
+
+    The specification may want it on another testbed by now.
+    """
     try:
         if not secret.public_key(cluster.private_key):
             return None  # nobody can look; the key is exchanged like one that has changed
         granted = allocations.load(cluster.allocation)
     except GpubedError:
         return None  # what cannot be read is written again
-    found = condition.look(cluster, wanted, granted, backend)
+    found = condition.look(cluster, wanted, granted, registry.backend(granted.backend))
     return None if found.state == "ready" else (granted, found)
 
 
 def prepare_repair(cluster: ClusterPaths, granted: Allocation, found: Condition) -> None:
-    """Let what is damaged count as not configured, and nothing as verified."""
-    for line in found.words:
-        progress.emit("note", message=line)
+    """Let what is damaged count as not configured, and nothing as verified.
+
+    Once what the repair costs has been approved: without it, all stays as it is known.
+    """
     served_folder.note_former(cluster)  # that it was verified tells that roles were applied
     applied.forget(cluster, granted, unconfigured(found), unserved(found))
     cluster.verification.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from gpubed import audit as audits
 from gpubed import (
     costs,
     identities,
+    left_hosts,
     registry,
     runlock,
 )
@@ -20,6 +22,7 @@ from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
 from gpubed.plan import from_file
 from gpubed.stack import EngineName, Stack
+from gpubed.testbeds import Testbeds
 
 RESULTS = ("runs", "campaigns")
 """Folders of a cluster's state that are the user's, and outlive it."""
@@ -35,6 +38,8 @@ class Removal:
         survivors: What should have gone and did not.
         others: What has the cluster's name and another UUID: nothing was done to it.
         unseen: What could not be looked at and may hold something of the cluster, with why.
+        unasked: Testbeds that it was made on before and that could not be asked, with why.
+        without: What stays on the hosts that it was to go without.
     """
 
     removed: list[str]
@@ -42,15 +47,18 @@ class Removal:
     survivors: list[str]
     others: list[Existing]
     unseen: list[str] = field(default_factory=list)
+    unasked: list[str] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
 
 
 def data_of(cluster: ClusterPaths, engine: EngineName) -> list[Existing]:
     """Return the volumes that a cluster's data is on."""
     cluster.project.prepare()
-    uuid, backend = audits.owner(Stack(cluster, engine))
-    if backend is None or uuid is None:
+    stack = Stack(cluster, engine)
+    uuid, asked = audits.uuid_of(stack), audits.testbeds(stack)
+    if uuid is None:
         return []
-    found = backend.existing(cluster.name) + backend.data_within(cluster.name)
+    found = [*asked.existing().things, *asked.data_within()]
     return [thing for thing in found if thing.uuid == uuid and thing.data]
 
 
@@ -65,63 +73,79 @@ def shared_disk(cluster: ClusterPaths) -> str:
     return ""
 
 
-def down(cluster: ClusterPaths, engine: EngineName, *, keep_data: bool = False) -> Removal:
+def down(
+    cluster: ClusterPaths,
+    engine: EngineName,
+    *,
+    keep_data: bool = False,
+    without: Sequence[str] = (),
+) -> Removal:
     """Remove everything that carries the cluster's id, and the cluster's state.
 
     Results of jobs (`runs/`) and of campaigns (`campaigns/`) are the user's and stay.
 
     Args:
         keep_data: Whether volumes stay, for the next `up` to take over.
+        without: Own hosts, by node or address, that stay as they are if nobody can log in.
+
+    Raises:
+        UsageError: `without` names what is no own host of the cluster.
+        AnotherTestbed: What answers is not the testbed that the cluster was made on.
+        GpubedError: Something could not be removed.
     """
     cluster.project.prepare()
     with runlock.hold(cluster.state, "down"):
         stack = Stack(cluster, engine)
         stack.mend()
-        uuid, backend = audits.owner(stack)
-        if backend is None and identities.kept(cluster):
+        asked = audits.testbeds(stack)
+        if not asked and identities.kept(cluster):
             raise GpubedError(
                 f"the data of {cluster.name} was kept, and its specification, which says where, "
                 "cannot be read",
                 f"gpubed check {cluster.name}",
             )
-        if backend:
-            backend.require_engine(engine)
+        asked.require_engine(engine)
+        with left_hosts.noted(cluster, left_hosts.addresses(stack, asked, without)):
+            return _remove(stack, asked, keep_data=keep_data)
 
-        def existing() -> list[Existing]:
-            return backend.existing(cluster.name) if backend else []
 
-        def left() -> list[Existing]:
-            mine = [thing for thing in existing() if thing.uuid == uuid]
-            return [thing for thing in mine if not (keep_data and thing.data)]
+def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
+    cluster, uuid = stack.cluster, audits.uuid_of(stack)
 
-        within = backend.data_within(cluster.name) if backend and keep_data else []
-        # Only through nodes, while there are some.
-        stays = backend.remove_data(cluster.name) if backend and not keep_data else []
-        known = audits.nodes(stack)
-        # What is not in the state may hold on to what is.
-        removed = audits.remove_unrecorded(stack, transient=True)
-        result = stack.destroy(emit)
-        removed += [
-            f"{costs.kind_of(e)} {e.name}"
-            for e in result.steps
-            if e.op == "delete" and costs.kind_of(e) != "Volume"
-        ]
-        if backend:
-            removed += audits.remove(backend, left())
-        survivors = [str(thing) for thing in (*left(), *stays)]
-        there = existing()
-        unseen = backend.unseen(cluster.name, known) if backend else []
-        kept = [
-            thing for thing in there if thing.uuid == uuid and thing.data and keep_data
-        ] + within
-        if kept and uuid:
-            identities.keep(cluster, uuid)
-        others = [thing for thing in there if thing.uuid != uuid]
-        # Of a cluster that nothing is known of, what is there may need the key that is kept.
-        if not (survivors or unseen or (others and uuid is None)):
-            records = {"uuid", *(backend.data_records if backend else ())} if kept else set()
-            removed += _forget(cluster, {*RESULTS, *records})
-    return Removal(removed, [str(thing) for thing in kept], survivors, others, unseen)
+    def left() -> list[Existing]:
+        mine = [thing for thing in asked.existing().things if thing.uuid == uuid]
+        return [thing for thing in mine if not (keep_data and thing.data)]
+
+    if uuid:
+        asked.note()  # once the state is gone, nothing else says where the rest is
+    within = asked.data_within() if keep_data else []
+    # Only through nodes, while there are some.
+    stays = [] if keep_data else asked.remove_data()
+    known, uncleared = audits.nodes(stack), audits.left_nodes(stack)
+    # What is not in the state may hold on to what is.
+    removed = audits.remove_unrecorded(stack, transient=True)
+    result = stack.destroy(emit)
+    removed += [
+        f"{costs.kind_of(e)} {e.name}"
+        for e in result.steps
+        if e.op == "delete" and costs.kind_of(e) != "Volume"
+    ]
+    removed += audits.remove_found(left())
+    survivors = [str(thing) for thing in (*left(), *stays)]
+    there = asked.existing()
+    unseen = asked.unseen(known, uncleared)
+    mine = [thing for thing in there.things if thing.uuid == uuid]
+    kept = [thing for thing in mine if thing.data and keep_data] + within
+    if kept and uuid:
+        identities.keep(cluster, uuid)
+    others = [thing for thing in there.things if thing.uuid != uuid]
+    without = asked.left_as_is(uuid) if uuid else []
+    # Of a cluster that nothing is known of, what is there may need the key that is kept.
+    if not (survivors or unseen or there.unasked or (others and uuid is None)):
+        records = asked.data_records | {cluster.uuid.name, cluster.testbeds.name}
+        removed += _forget(cluster, {*RESULTS, *(records if kept else ())})
+    said = [str(thing) for thing in kept]
+    return Removal(removed, said, survivors, others, unseen, there.unasked, without)
 
 
 def _forget(cluster: ClusterPaths, but: set[str]) -> list[str]:
@@ -140,7 +164,7 @@ def _forget(cluster: ClusterPaths, but: set[str]) -> list[str]:
             shutil.rmtree(path)
         else:
             path.unlink()
-        if path.name != "lock":
+        if path.name not in ("lock", cluster.without.name):
             gone.append(f"file {path.relative_to(root)}")
     if not any(cluster.state.iterdir()):
         cluster.state.rmdir()

@@ -17,6 +17,7 @@ from gpubed import (
     registry,
     runlock,
     served_folder,
+    testbeds,
 )
 from gpubed.backends.base import Backend, Existing, JobTestbed
 from gpubed.cluster import damage
@@ -66,7 +67,8 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
     backend.require_engine(engine)
     runlock.require_free(cluster.state)
     cluster.project.prepare()
-    stack, seen = Stack(cluster, engine), damage.look(cluster, wanted, backend)
+    testbeds.require_same(cluster, backend)
+    stack, seen = Stack(cluster, engine), damage.look(cluster, wanted)
     gone = costs.gone(audits.missing_data(stack)) if seen else []
     planned = stack.preview(emit, refresh=seen is not None)
     there, given_up, notes = _known_again(stack, backend, wanted)

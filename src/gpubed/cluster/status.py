@@ -14,6 +14,7 @@ from gpubed import (
     registry,
     secret,
     services,
+    testbeds,
     unfinished,
 )
 from gpubed import lease as leases
@@ -24,7 +25,7 @@ from gpubed.errors import GpubedError
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, from_file
+from gpubed.plan import ClusterPlan, from_file, plan
 from gpubed.reading import Unreadable
 from gpubed.stack import EngineName, Stack
 from gpubed.verification import Verification
@@ -38,7 +39,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     """
     granted = allocations.load(cluster.allocation)
     backend = registry.backend(granted.backend)
-    wanted = from_file(cluster.spec)
+    wanted = _wanted(cluster, granted.backend)
     now = condition.look(cluster, wanted, granted, backend)
     unwell = _unwell(cluster, wanted, granted, now)
     unreadable = _unreadable(cluster, engine, granted)
@@ -62,6 +63,16 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
         **_jobs(backend, wanted, granted),
         "verification": verified.summary() if verified else None,
     }
+
+
+def _wanted(cluster: ClusterPaths, backend: str) -> ClusterPlan:
+    """Return what the cluster is to be; where the file is gone, what was applied last."""
+    if cluster.spec.exists():
+        return from_file(cluster.spec)
+    kept = plan(testbeds.specification(cluster, backend))
+    message = f"{cluster.spec} is gone; what was applied last comes back with:"
+    progress.emit("note", message=f"{message} {testbeds.put_back(cluster)}")
+    return kept
 
 
 def _jobs(backend: Backend, wanted: ClusterPlan, granted: Allocation) -> dict[str, Any]:

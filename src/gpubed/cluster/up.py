@@ -18,6 +18,7 @@ from gpubed import (
     registry,
     runlock,
     served_folder,
+    testbeds,
 )
 from gpubed import lease as leases
 from gpubed.allocation import Allocation
@@ -25,6 +26,7 @@ from gpubed.backends.base import Backend, Fault
 from gpubed.cluster import damage
 from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.status import current_lease
+from gpubed.condition import Condition
 from gpubed.engine import Result
 from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.lost_state import Approve
@@ -60,6 +62,7 @@ def up(
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")
         stack = Stack(cluster, engine)
         stack.mend()
+        testbeds.require_same(cluster, backend)
         _restore_rates(cluster, last=False)  # before links are measured
         _mind_what_is_there(stack, backend, wanted, approve)
         if not stack.outputs():
@@ -68,13 +71,11 @@ def up(
         if stack.interrupted():
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
             killed.touch()
-        damaged = _look_first(
-            stack, wanted, backend, approve, refresh=refresh, killed=killed.exists()
-        )
+        damaged = _look_first(stack, wanted, approve, refresh=refresh, killed=killed.exists())
         if killed.exists() and backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
             _remove_leftovers(stack, approve)
-        result = _up(stack, backend, wanted, approve)
+        result = _up(stack, backend, wanted, approve, damaged)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack, approve)
@@ -83,7 +84,7 @@ def up(
         identities.keep(cluster, granted.uuid)
         current_lease(cluster, wanted, granted, None)
         _restore_rates(cluster, last=True)
-        if damaged or not changed(result):
+        if damaged is not None or not changed(result):
             _require_whole(cluster, wanted, granted, backend, started=changed(result))
         if changed(result):
             return result
@@ -130,11 +131,20 @@ def _require_whole(
     condition.require(cluster, wanted, granted, backend)
 
 
-def _up(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) -> Result:
+def _up(
+    stack: Stack,
+    backend: Backend,
+    wanted: ClusterPlan,
+    approve: Approve,
+    damaged: tuple[Allocation, Condition] | None,
+) -> Result:
     with left_out.of_run(stack.cluster, wanted) as run:
         _remove_faulty(stack, backend, approve)
         planned = _look_ahead(stack, backend, wanted, approve)
-        if planned and not changed(planned):
+        _note_testbeds(stack, backend)
+        if damaged:
+            damage.prepare_repair(stack.cluster, *damaged)  # a plan does not know of that yet
+        elif planned and not changed(planned):
             return planned
         while True:
             try:
@@ -146,6 +156,13 @@ def _up(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) -
                 if not (faults := _remove_faulty(stack, backend, approve)):
                     raise
                 run.add(faults)
+
+
+def _note_testbeds(stack: Stack, backend: Backend) -> None:
+    """Keep where the cluster is, or was made before, and the specification that is applied now."""
+    audits.testbeds(stack).note()
+    testbeds.note(stack.cluster, backend)
+    testbeds.keep_specification(stack.cluster, backend.name)
 
 
 def _look_ahead(
@@ -206,28 +223,28 @@ def changed(result: Result) -> bool:
 def _look_first(
     stack: Stack,
     wanted: ClusterPlan,
-    backend: Backend,
     approve: Approve,
     *,
     refresh: bool,
     killed: bool,
-) -> bool:
+) -> tuple[Allocation, Condition] | None:
     """Look at what became of the cluster, and bring the state up to it where they differ.
 
     Returns:
-        Whether something of it is damaged: nodes, networks or services.
+        What was granted and what of it is damaged: nodes, networks or services; None if nothing.
     """
     cluster = stack.cluster
     if not (refresh or killed):
         leases.check_not_expired(cluster)
-    seen = damage.look(cluster, wanted, backend)
+    seen = damage.look(cluster, wanted)
     if seen:
         if not refresh:
             condition.recognize(cluster, *seen)
-        damage.prepare_repair(cluster, *seen)
+        for line in seen[1].words:
+            progress.emit("note", message=line)
     if refresh or killed or seen:
         _refresh(stack, approve)
-    return seen is not None
+    return seen
 
 
 def _require(backend: Backend, wanted: ClusterPlan) -> None:

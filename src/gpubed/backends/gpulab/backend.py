@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gpubed import paths
+from gpubed import paths, testbeds
 from gpubed.backends.base import Existing, Finding, JobState, JobTestbed, Offer, Problem
 from gpubed.backends.gpulab import offers, request
 from gpubed.backends.gpulab.client import Client
 from gpubed.backends.gpulab.remote import RemoteJob
 from gpubed.errors import GpubedError
 from gpubed.plan import plan as make_plan
-from gpubed.spec import ClusterSpec, load
+from gpubed.spec import ClusterSpec
 
 # Pulumi's library is slow to import, and most verbs do not need it.
 if TYPE_CHECKING:
@@ -232,7 +232,9 @@ def _clock(error_s: float | None) -> Finding:
 
 
 def _client(cluster: str) -> Client:
-    return Client(request.config(load(paths.Project.find().cluster(cluster).spec)))
+    return Client(
+        request.config(testbeds.specification(paths.Project.find().cluster(cluster), "gpulab"))
+    )
 
 
 def _labels(job: RemoteJob) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.base import Backend, Driver, Existing, Finding, Problem
+from gpubed.backends.base import Backend, Driver, Existing, Finding, Identity, Problem
 from gpubed.errors import GpubedError
 
 # Docker's and Pulumi's libraries are slow to import, and most verbs need neither.
@@ -77,6 +77,12 @@ class LocalBackend(Backend):
         from gpubed.backends.local import census
 
         return census.describe(allocation)
+
+    def identity(self) -> Identity:
+        """Return which Docker daemon answers."""
+        from gpubed.backends.local import daemon
+
+        return daemon.identity()
 
     def existing(self, cluster: str) -> list[Existing]:
         """Return what Docker has under a cluster's name."""

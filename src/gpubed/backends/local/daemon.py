@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +10,10 @@ from http import HTTPStatus
 
 import docker
 import requests
+from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.errors import APIError, DockerException
 
+from gpubed.backends.base import Identity
 from gpubed.errors import GpubedError, PrerequisiteMissing
 
 # A node that boots, or an image that is imported, keeps one request open that long.
@@ -31,6 +34,19 @@ def client() -> docker.DockerClient:
             _own.client = docker.from_env(timeout=_TIMEOUT_S)
     made: docker.DockerClient = _own.client
     return made
+
+
+def identity() -> Identity:
+    """Return the id that the daemon made itself when it was installed, and how it was reached.
+
+    Raises:
+        PrerequisiteMissing: It cannot be reached.
+    """
+    with errors("ask the Docker daemon who it is"):
+        info = client().info()
+    # The library follows this variable alone, and no context of the docker command.
+    way = os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET.replace("http+unix", "unix")
+    return Identity(str(info["ID"]), f"the Docker daemon of {info['Name']} at {way}")
 
 
 @contextmanager

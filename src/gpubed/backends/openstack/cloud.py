@@ -12,12 +12,12 @@ from keystoneauth1 import exceptions as auth_errors
 from openstack import exceptions
 from openstack.connection import Connection
 
+from gpubed import testbeds
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.patience import Patience
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.paths import Project
 from gpubed.reading import Unreadable
-from gpubed.spec import load
 
 _TIMEOUT_S = 60
 # What the client raises of an answer of another shape: it takes answers apart without a look.
@@ -64,19 +64,14 @@ def connect(cloud: str | None, region: str | None) -> Connection:
 
 
 def of(cluster: str) -> Connection:
-    """Return the connection to a cluster's cloud, as its specification names it.
+    """Return the connection to a cluster's cloud, as the last specification to name one does.
 
     Raises:
         UsageError: The specification has errors.
         PrerequisiteMissing: Its backend is another one by now, or there are no credentials.
     """
-    path = Project.find().cluster(cluster).spec
-    config = load(path).backend
-    if not isinstance(config, Config):
-        raise PrerequisiteMissing(
-            f"{path} no longer says which OpenStack cluster {cluster} is on",
-            "put its former `backend:` back until the cluster is down",
-        )
+    config = testbeds.specification(Project.find().cluster(cluster), "openstack").backend
+    assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
     return connect(config.cloud, config.region)
 
 

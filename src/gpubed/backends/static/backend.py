@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpubed.backends.base import Backend, Driver, Existing, Finding, Offer, Problem
@@ -35,8 +36,8 @@ class StaticBackend(Backend):
     lists_nodes = True
 
     def __init__(self) -> None:
-        self._hosts: dict[str, tuple[ClusterSpec, Host, str]] = {}
-        self._missed: dict[str, dict[str, str]] = {}  # why, by node and cluster
+        self._hosts: dict[str, tuple[Access, Host, str]] = {}
+        self._missed: dict[str, list[_Missed]] = {}  # by cluster
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Find groups without hosts, and hosts that cannot be on the experiment network."""
@@ -53,7 +54,7 @@ class StaticBackend(Backend):
         def finding(host: Host, name: str) -> Finding:
             id_ = f"static.{name}"
             try:
-                found = _on(spec, host, name, look)
+                found = _on(_access(spec), host, name, look)
             except GpubedError as error:
                 return Finding(id_, False, error.message, error.hint)
             if not found.sudo:
@@ -108,12 +109,12 @@ class StaticBackend(Backend):
             except LoginRefused:
                 # A host that was given back has forgotten the cluster's key: the user's own
                 # key sees whether it is still marked.
-                if (spec := _known(paths)) is None:
+                if (known := _known(paths)) is None:
                     raise
-                for host, name in _all(spec):
+                for host, name in _all(known.config):
                     if (host.address, host.port) == (node.control_address, node.port):
                         with suppress(GpubedError):
-                            return _on(spec, host, name, look).owner
+                            return _on(known, host, name, look).owner
                 raise
 
         def state(node: Any) -> str:
@@ -135,43 +136,63 @@ class StaticBackend(Backend):
         from gpubed.backends.static.node import look
         from gpubed.paths import Project
 
-        spec = _known(Project.find().cluster(cluster))
-        missed = self._missed[cluster] = dict[str, str]()
-        if spec is None:
+        known = _known(Project.find().cluster(cluster))
+        missed = self._missed[cluster] = list[_Missed]()
+        if known is None:
             return []
 
         def find(host: Host, name: str) -> Existing | None:
             try:
-                owner = _on(spec, host, name, look).owner
+                owner = _on(known, host, name, look).owner
             except GpubedError as error:
-                missed[name] = f"{name} ({host.address}): {error.message}"
+                missed.append(_Missed(name, host, error.message))
                 return None  # removing a node that the state knows fails by itself
             if owner.get("cluster") != cluster:
                 return None
-            self._hosts[owner["id"]] = spec, host, name
+            self._hosts[owner["id"]] = known, host, name
             heir = name if name != owner["node"] else ""
             return Existing("node", owner["node"], owner["id"], owner["uuid"], heir=heir)
 
-        return [thing for thing in _on_each(_all(spec), find) if thing]
+        return [thing for thing in _on_each(_all(known.config), find) if thing]
 
-    def unseen(self, cluster: str, known: Collection[str]) -> list[str]:
-        """Return the hosts that nobody could look at, and why."""
+    def unseen(self, cluster: str, known: Collection[str], left: Collection[str] = ()) -> list[str]:
+        """Return the hosts that nobody could look at, and why, but for what a `down` leaves."""
+        from gpubed.backends.static import named
         from gpubed.paths import Project
 
-        missed = self._missed.get(cluster, {})
-        spec = _known(Project.find().cluster(cluster))
-        if spec is None or not known:
-            return list(missed.values())
+        paths = Project.find().cluster(cluster)
+        missed = [one for one in self._missed.get(cluster, ()) if not one.is_left(paths)]
+        wanted = named.nodes(paths)
+        if wanted is None or not known:
+            return [str(one) for one in missed if one.name not in known]
         # Where there is a state, a host that is to be no node was none.
-        nodes = {name for _, name in _wanted(spec)}.difference(known)
-        return [why for name, why in missed.items() if name in nodes]
+        nodes = wanted.difference(known).union(left)
+        return [str(one) for one in missed if one.name in nodes]
+
+    def own_hosts(self, cluster: str) -> dict[str, str]:
+        """Return the hosts of the specification: by node, where SSH answers."""
+        from gpubed import left_hosts
+        from gpubed.paths import Project
+
+        known = _known(Project.find().cluster(cluster))
+        hosts = _all(known.config) if known else ()
+        return {name: left_hosts.place(host.address, host.port) for host, name in hosts}
+
+    def left_as_is(self, cluster: str, uuid: str) -> list[str]:
+        """Say what stays on hosts that nobody could log in to, and that a `down` goes without."""
+        from gpubed.backends.static.membership import stays
+        from gpubed.paths import Project
+
+        paths = Project.find().cluster(cluster)
+        left = [one for one in self._missed.get(cluster, ()) if one.is_left(paths)]
+        return [f"{one}; {stays(uuid)}" for one in left]
 
     def remove(self, thing: Existing) -> None:
         """Take a cluster's key, mark and services from its host."""
         from gpubed.backends.static.membership import release
 
-        spec, host, name = self._hosts[thing.id]
-        _on(spec, host, name, lambda ssh: release(ssh, thing.uuid))
+        access, host, name = self._hosts[thing.id]
+        _on(access, host, name, lambda ssh: release(ssh, thing.uuid))
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return every host of the specification, and whether it is free."""
@@ -179,21 +200,21 @@ class StaticBackend(Backend):
 
         def offer(host: Host, name: str) -> Offer:
             try:
-                found = _on(spec, host, name, look)
+                found = _on(_access(spec), host, name, look)
             except GpubedError as error:
                 return Offer(host.address, 1, 0, note=error.message)
             owner = found.owner
             note = f"node {owner['node']} of {owner['cluster']}" if owner else found.system
             return Offer(host.address, 1, 0 if owner else 1, found.gpus, note=note)
 
-        return _on_each(_all(spec), offer)
+        return _on_each(_all(_config(spec)), offer)
 
     def hosts(self, spec: ClusterSpec) -> list[SSH]:
         """Return sessions to the hosts whose keys are known; `doctor` names the others."""
         found = []
         for host, name in _wanted(spec):
             with suppress(PrerequisiteMissing):
-                found.append(_session(spec, host, name))
+                found.append(_session(_access(spec), host, name))
         return found
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
@@ -209,7 +230,7 @@ class StaticBackend(Backend):
             node = nodes[name]
             inputs = {"host": host, "image": node.image, "gpus": node.gpus, "uuid": uuid}
             try:
-                wrong = problems(_on(plan.spec, host, name, look), inputs)
+                wrong = problems(_on(_access(plan.spec), host, name, look), inputs)
             except GpubedError as error:
                 return Finding(f"static.{name}", False, f"{name}: {error.message}", error.hint)
             message = f"{name} ({host.address}) {'; '.join(wrong)}"
@@ -226,7 +247,7 @@ class StaticBackend(Backend):
 
         def why(host: Host, name: str) -> list[str]:
             try:
-                found = _on(plan.spec, host, name, look)
+                found = _on(_access(plan.spec), host, name, look)
             except GpubedError:
                 return []  # `doctor` and `up` say that it is away
             return lacking(found, nodes[name].gpus, plan.spec.recipe)
@@ -250,36 +271,67 @@ def _config(spec: ClusterSpec) -> Config:
     return spec.backend
 
 
-def _known(paths: ClusterPaths) -> ClusterSpec | None:
-    """Return the specification that the cluster was made of; none where nothing was made."""
-    from gpubed.spec import load
+@dataclass(frozen=True)
+class Access:
+    """How a cluster's hosts are reached before they let the cluster in."""
 
-    return load(paths.spec) if paths.spec.exists() else None
+    config: Config
+    paths: ClusterPaths
 
 
-def _all(spec: ClusterSpec) -> Iterator[tuple[Host, str]]:
+@dataclass(frozen=True)
+class _Missed:
+    """A host that nobody could look at, with the name that its node has, or would have."""
+
+    name: str
+    host: Host
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.host.address}): {self.why}"
+
+    def is_left(self, paths: ClusterPaths) -> bool:
+        """Say whether a `down` goes without it."""
+        from gpubed import left_hosts
+
+        return left_hosts.is_named(paths, self.host.address, self.host.port)
+
+
+def _known(paths: ClusterPaths) -> Access | None:
+    """Return the hosts that the cluster was made of, or is to be; None where none are known."""
+    from gpubed.backends.static import named
+
+    config = named.config(paths)
+    return Access(config, paths) if config else None
+
+
+def _access(spec: ClusterSpec) -> Access:
+    from gpubed.paths import Project
+
+    return Access(_config(spec), Project.find().cluster(spec.name))
+
+
+def _all(config: Config) -> Iterator[tuple[Host, str]]:
     """Return every host with the name that its node has, or would have."""
-    for group, hosts in _config(spec).hosts.items():
+    for group, hosts in config.hosts.items():
         yield from ((host, f"{group}-{index}") for index, host in enumerate(hosts))
 
 
 def _wanted(spec: ClusterSpec) -> list[tuple[Host, str]]:
     names = {f"{group.name}-{index}" for group in spec.nodes for index in range(group.count)}
-    return [(host, name) for host, name in _all(spec) if name in names]
+    return [(host, name) for host, name in _all(_config(spec)) if name in names]
 
 
-def _session(spec: ClusterSpec, host: Host, name: str) -> SSH:
+def _session(known: Access, host: Host, name: str) -> SSH:
     """Return a session to a host, logged in as the user would be."""
     from gpubed.backends.static.access import door
-    from gpubed.paths import Project
     from gpubed.ssh import SSH
 
-    config = _config(spec)
-    return SSH(door(config, host, name), Project.find().cluster(spec.name), config.key)
+    return SSH(door(known.config, host, name), known.paths, known.config.key)
 
 
-def _on(spec: ClusterSpec, host: Host, name: str, do: Callable[[SSH], T]) -> T:
-    with _session(spec, host, name) as ssh:
+def _on(known: Access, host: Host, name: str, do: Callable[[SSH], T]) -> T:
+    with _session(known, host, name) as ssh:
         return do(ssh)
 
 

@@ -145,6 +145,16 @@ def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
     ssh.run("sh -c %s", _RELEASE % words)
 
 
+def stays(uuid: str) -> str:
+    """Say what is left on a host that nobody could log in to, and what takes it away."""
+    return (
+        f"its mark ({MARK}), the cluster's key and its services stay there; once it is back, on "
+        f"it: for unit in {' '.join(UNITS)}; do sudo systemctl disable --now $unit; done; "
+        "for hook in /etc/gpubed/leave.d/*; do sudo sh $hook; done; "
+        f"sudo nft delete table inet gpubed; {by_hand(uuid)}"
+    )
+
+
 def by_hand(uuid: str) -> str:
     """Return the commands that take a cluster's way in from a host that nobody could log in to."""
     pattern = shlex.quote(_line_of(uuid))

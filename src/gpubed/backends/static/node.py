@@ -5,23 +5,22 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from gpubed import progress, reading
+from gpubed import left_hosts, progress, reading
 from gpubed import recipe as recipes
 from gpubed.allocation import Node
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties, Silent
-from gpubed.backends.static import access, membership, turn
+from gpubed.backends.static import access, membership, named, turn
 from gpubed.backends.static.access import UnknownHost, door
 from gpubed.backends.static.config import Config, Host
 from gpubed.backends.static.membership import MARK
 from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.hardware.table import chip_of
-from gpubed.paths import Project
-from gpubed.spec import load
+from gpubed.paths import ClusterPaths, Project
+from gpubed.spec import check
 from gpubed.ssh import SSH, LoginRefused, Unreachable
 
 _FREE_GIB = 5
@@ -50,7 +49,6 @@ echo "gpus=$gpus"
 echo "owner=$(sudo -n cat /etc/gpubed/owner.json 2> /dev/null)"
 """
 _KEYS = "cat /etc/ssh/ssh_host_*_key.pub"
-_WITHOUT = "wait for it; or take it out of hosts in %s, and the node goes without it"
 _LATER = (
     "%s; it leaves the cluster as it is. When it is back, what lets the cluster in goes there"
     " with: %s"
@@ -95,6 +93,8 @@ class NodeDriver(Driver):
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Take back the cluster's key and mark, and stop its services; the host stays as it is.
 
+        What keeps anybody from logging in does not stop a `down` that was told to go without.
+
         One that is another node of the cluster by now is left alone. One that is silent may
         have died, and nobody logs in where another key answers or none is known: where the
         specification does not name it any more, the node goes without it.
@@ -103,13 +103,17 @@ class NodeDriver(Driver):
             with turn.of(inputs), _connected(inputs) as ssh:
                 if _is_node(look(ssh), inputs):
                     membership.release(ssh, inputs["uuid"])
-        except (Unreachable, UnknownHost) as error:
+        except GpubedError as error:
+            if _is_left(inputs):
+                return  # `down` says what stays there
+            if not isinstance(error, Unreachable | UnknownHost):
+                raise
             if _is_gone(error, inputs):
                 commands = membership.by_hand(inputs["uuid"])
                 progress.emit("note", message=_LATER % (error.message, commands))
                 return
             if _is_silence(error):
-                raise GpubedError(error.message, _WITHOUT % _spec(inputs)) from error
+                raise GpubedError(error.message, _without(inputs)) from error
             raise
 
 
@@ -232,7 +236,7 @@ def _is_same_host(result: Properties, olds: Properties, news: Properties) -> boo
         return True
     if _address(olds) != _address(news):
         return False
-    if _names(_spec(news), olds):
+    if _is_named({**olds, "cluster": news["cluster"]}):
         return False  # its place is another node's by now
     try:
         keys = _door(news).host_keys
@@ -259,18 +263,37 @@ def _is_gone(error: Unreachable | UnknownHost, inputs: Properties) -> bool:
     """Say whether nobody could log in to a host that the specification does without."""
     if isinstance(error, LoginRefused) or (isinstance(error, Unreachable) and error.on_the_way):
         return False  # it lives, or may well do so
-    return not _names(_spec(inputs), inputs)
+    return not _is_named(inputs)
 
 
-def _spec(inputs: Properties) -> Path:
-    return Project.find().cluster(inputs["cluster"]).spec
+def _without(inputs: Properties) -> str:
+    cluster, name = _paths(inputs), inputs["name"]
+    return (
+        f"wait for it; or take it out of hosts in {cluster.spec}, and the node goes without it; or "
+        f"take the whole cluster down: gpubed down {cluster.name} --without {name}"
+    )
 
 
-def _names(spec: Path, inputs: Properties) -> bool:
-    """Say whether a specification has a node's host."""
-    backend = load(spec).backend
-    groups = backend.hosts.values() if isinstance(backend, Config) else ()
-    return _place(inputs) in {(host.address, host.port) for group in groups for host in group}
+def _is_left(inputs: Properties) -> bool:
+    host = Host.model_validate(inputs["host"])
+    return left_hosts.is_named(_paths(inputs), host.address, host.port)
+
+
+def _paths(inputs: Properties) -> ClusterPaths:
+    return Project.find().cluster(inputs["cluster"])
+
+
+def _is_named(inputs: Properties) -> bool:
+    """Say whether the specification has a node's host; where it cannot be read, it may."""
+    paths = _paths(inputs)
+    wanted, _ = check(paths.spec)
+    if wanted is not None and not isinstance(wanted.backend, Config):
+        return False
+    known = named.config(paths)
+    if known is None:
+        return True
+    hosts = [host for group in known.hosts.values() for host in group]
+    return _place(inputs) in {(host.address, host.port) for host in hosts}
 
 
 def problems(found: Found, inputs: Properties) -> list[str]:
@@ -307,8 +330,7 @@ def _too_few(found: Found, gpus: int) -> str:
 
 
 def _connected(inputs: Properties) -> SSH:
-    paths = Project.find().cluster(inputs["cluster"])
-    return SSH(_door(inputs), paths, _config(inputs).key)
+    return SSH(_door(inputs), _paths(inputs), _config(inputs).key)
 
 
 def _door(inputs: Properties) -> Node:

@@ -91,7 +91,7 @@ def _nothing(cluster: ClusterPaths, uuid: str, config: Config) -> SliceInputs:
 
 
 def _cluster_of(thing: Existing) -> str:
-    for name in Project.find().clusters():
+    for name in Project.find().known():
         if urns.slice_name(name, thing.uuid) == thing.name:
             return name
     raise GpubedError(f"no cluster of this project is called as slice {thing.name} says")

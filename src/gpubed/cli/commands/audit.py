@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpubed import audit as audits
-from gpubed import identities, runlock, secret, stack
+from gpubed import identities, registry, runlock, secret, stack
 from gpubed.backends.base import Backend, Existing
 from gpubed.cli import approval, report
 from gpubed.cli.display import Display
@@ -51,7 +51,7 @@ def command(
         )
     if adopt and remove:
         raise UsageError("--adopt and --remove exclude each other", f"gpubed audit {cluster}")
-    ui, paths = UI(as_json), find(cluster)
+    ui, paths = UI(as_json), find(cluster, from_state=not adopt)
     paths.project.prepare()
     driven = stack.Stack(paths, stack.choose(engine))
     found = audits.audit(driven)
@@ -98,9 +98,9 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
         )
     if uuid not in {thing.uuid for thing in (*found.others, *found.within)}:
         raise UsageError(f"nothing carries the uuid {uuid}", f"gpubed audit {paths.name}")
-    _, backend = audits.owner(driven)
     lost = [e for e in found.others if e.uuid == uuid and not e.data]
-    if backend is None or not lost or not (said := _lost_for_good(paths, backend)):
+    testbeds = [registry.backend(name) for name in sorted({thing.backend for thing in lost})]
+    if not (said := "; ".join(filter(None, (_lost_for_good(paths, each) for each in testbeds)))):
         identities.keep(paths, uuid)
         return
     listed = ", ".join(map(str, lost))
@@ -111,7 +111,7 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
             f"--uuid {uuid} -y",
         )
     identities.keep(paths, uuid)  # data that is elsewhere is found again by it
-    audits.remove(backend, lost)
+    audits.remove_found(lost)
 
 
 def _lost_for_good(paths: ClusterPaths, backend: Backend) -> str:
@@ -145,8 +145,7 @@ def _remove(
             ui.note(
                 f"if nobody needs that: gpubed audit {paths.name} --remove --uuid {uuid} --data"
             )
-        _, backend = audits.owner(driven)
-        if not doomed or backend is None:
+        if not doomed:
             return []
         listed = ", ".join(report.described(thing) for thing in doomed)
         if not ui.confirm(f"Remove {listed}?", yes=yes, default=False):
@@ -154,7 +153,7 @@ def _remove(
                 f"not confirmed, so nothing was removed: {listed}",
                 " ".join([f"gpubed audit {paths.name} --remove", *asked, "-y"]),
             )
-        return audits.remove(backend, doomed)
+        return audits.remove_found(doomed)
 
 
 def _document(found: audits.Audit) -> dict[str, object]:

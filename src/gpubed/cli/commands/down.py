@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed import stack
+from gpubed import stack, testbeds
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
@@ -25,15 +25,27 @@ KeepData = Annotated[
 ]
 
 
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="HOST",
+        help="Leave an own host as it is if nobody can log in to it: its node or address; "
+        "repeatable.",
+    ),
+]
+
+
 def command(
     cluster: Cluster,
     keep_data: KeepData = False,
+    without: Without = None,
     as_json: Json = False,
     yes: Yes = False,
     engine: EngineOption = None,
 ) -> int:
     """Remove the cluster and everything that carries its id; results of jobs stay."""
-    ui, paths = UI(as_json), find(cluster)
+    ui, paths = UI(as_json), find(cluster, from_state=True)
     chosen = stack.choose(engine)
     if keep_data and not down.data_of(paths, chosen):
         raise UsageError(
@@ -58,7 +70,7 @@ def command(
     # The log must survive the folder that `down` removes.
     with event_file(paths, "down", paths.project.pulumi / f"down-{cluster}.jsonl") as path:
         with display.following(path):
-            removal = down.down(paths, chosen, keep_data=keep_data)
+            removal = down.down(paths, chosen, keep_data=keep_data, without=without or ())
         path.unlink(missing_ok=True)
     ui.document(
         "down",
@@ -67,10 +79,12 @@ def command(
             "kept": removal.kept,
             "survivors": removal.survivors,
             "unseen": removal.unseen,
+            "unasked": removal.unasked,
+            "without": removal.without,
         },
     )
     _tell(ui, paths, removal)
-    left = removal.survivors or removal.unseen
+    left = removal.survivors or removal.unseen or removal.unasked
     return _others(ui, cluster, removal) or (1 if left else 0)
 
 
@@ -81,13 +95,27 @@ def _tell(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
         ui.say(f"kept {name}")
     for name in removal.survivors:
         ui.say(f"STILL THERE: {name}")
+    _tell_of_unknown(ui, paths, removal)
+    if not (removal.removed or removal.others or removal.unseen or removal.unasked):
+        ui.say("there was nothing to remove")
+
+
+def _tell_of_unknown(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:
+    """Tell of what nobody could look at, and how `down` ends without it."""
     for why in removal.unseen:
         ui.say(f"COULD NOT BE LOOKED AT, and may be a node still: {why}")
-    if removal.unseen:
+    for why in removal.unasked:
+        ui.say(f"COULD NOT BE ASKED, and may have something of it still: {why}")
+    for why in removal.without:
+        ui.say(f"left as it is: {why}", whole=True)
+    if removal.unseen or removal.unasked:
         ui.note(f"so the cluster's id and key stay; once it answers: gpubed down {paths.name}")
-        ui.note(f"if it never will, take it out of {paths.spec} first", whole=True)
-    if not (removal.removed or removal.others or removal.unseen):
-        ui.say("there was nothing to remove")
+    if removal.unseen:
+        hosts = " ".join(f"--without {why.split()[0]}" for why in removal.unseen)
+        ui.note(f"if it never will: gpubed down {paths.name} {hosts}", whole=True)
+    for why in removal.unasked:
+        forget = testbeds.forget_command(paths, why.split()[0])
+        ui.note(f"if nothing of it is there: {forget}, and again", whole=True)
 
 
 def _others(ui: UI, cluster: str, removal: down.Removal) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gpubed import cluster_schema, files, paths, placeholders, registry, spec
-from gpubed.cli.options import Backend, Json
+from gpubed.cli.options import Backend, Json, lost_specification
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
 from gpubed.paths import ClusterPaths, Project
@@ -80,6 +80,8 @@ def _cluster(cluster: ClusterPaths, backend: str) -> Path:
         raise UsageError(f"a cluster cannot be named {cluster.name!r}: {why}", _instead(cluster))
     if cluster.spec.exists():
         raise UsageError(f"{cluster.spec} is already there", f"gpubed check {cluster.name}")
+    if cluster.was_made:
+        raise lost_specification(cluster)
     cluster.project.prepare()
     cluster.inventory.mkdir(parents=True, exist_ok=True)
     text = placeholders.template(backend).read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ Verbose = Annotated[
 def command(cluster: Cluster, as_json: Json = False, verbose: Verbose = False) -> int:
     """Show what is wrong, nodes, lease, services and the last verification."""
     ui = UI(as_json)
-    document = status.status(find(cluster), stack.choose(None))
+    document = status.status(find(cluster, from_state=True), stack.choose(None))
     ui.document("status", {**document, "phases": []})
     report.cluster(ui, cluster, document, whole=verbose)
     return 0 if document["state"] == "ready" else 1

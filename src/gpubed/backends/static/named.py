@@ -1,0 +1,65 @@
+"""The hosts that a specification names, read whatever else is wrong with the file.
+
+A cluster is taken down, and its hosts are looked at, while its specification is being changed, or
+has lost the only host of a group: only which hosts there are, and the way to them, counts then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpubed import located, testbeds
+from gpubed.backends.static.config import Config
+from gpubed.paths import ClusterPaths
+from gpubed.spec import check
+
+_OF_HOST = ("address", "port")
+
+
+def config(cluster: ClusterPaths) -> Config | None:
+    """Return the options of a cluster's specification, else of the one that was applied last.
+
+    None where neither names own hosts, or can be read.
+    """
+    found = _read(cluster.spec)
+    return found or _read(testbeds.copy_of(cluster, "static"))
+
+
+def nodes(cluster: ClusterPaths) -> set[str] | None:
+    """Return the names of the nodes that are wanted, or were last; None where nobody knows."""
+    wanted = check(cluster.spec)[0] or check(testbeds.copy_of(cluster, "static"), cluster.name)[0]
+    if wanted is None:
+        return None
+    return {f"{group.name}-{index}" for group in wanted.nodes for index in range(group.count)}
+
+
+def _read(path: Path) -> Config | None:
+    try:
+        data = located.read(path).data
+    except (OSError, located.MalformedYamlError):
+        return None
+    options = data.get("backend") if isinstance(data, dict) else None
+    if not isinstance(options, dict) or options.get("type") != "static":
+        return None
+    known = {key: value for key, value in options.items() if key in Config.model_fields}
+    try:
+        return Config.model_validate({**known, "hosts": _hosts(options.get("hosts"))})
+    except ValidationError:
+        return None  # a host that is misspelt is not one that was taken out
+
+
+def _hosts(groups: Any) -> Any:
+    """Return what leads to each host; a group may have lost its last one."""
+    if not isinstance(groups, Mapping):
+        return groups or {}
+    return {name: [_host(host) for host in hosts or ()] for name, hosts in groups.items()}
+
+
+def _host(host: Any) -> Any:
+    if not isinstance(host, Mapping):
+        return host
+    return {key: host[key] for key in _OF_HOST if key in host}
