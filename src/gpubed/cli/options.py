@@ -44,21 +44,19 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
     cluster.project.require_states()
     # A path that leads to a file all the same would have a state and labels of its own.
     is_name = "/" not in cluster.name
-    if not (is_name and cluster.spec.is_file()):
-        if is_name and (
-            cluster.was_made or (from_state and cluster.name in cluster.project.known())
-        ):
-            if from_state:
-                return cluster
-            raise lost_specification(cluster)
-        known = cluster.project.clusters()
-        elsewhere = "cd to the folder that has inventories/, or set GPUBED_ROOT to it"
-        hint = nearest.suggestion(name, known) if known else elsewhere
-        raise UsageError(
-            f"there is no cluster {name!r} in {cluster.project.inventories}",
-            f"gpubed init {cluster.name} makes one; {hint}",
-        )
-    return cluster
+    if is_name and cluster.spec.is_file():
+        return cluster
+    if is_name and (cluster.was_made or (from_state and cluster.name in cluster.project.known())):
+        if from_state:
+            return cluster
+        raise lost_specification(cluster)
+    known = cluster.project.clusters()
+    elsewhere = "cd to the folder that has inventories/, or set GPUBED_ROOT to it"
+    hint = nearest.suggestion(name, known) if known else elsewhere
+    raise UsageError(
+        f"there is no cluster {name!r} in {cluster.project.inventories}",
+        f"gpubed init {cluster.name} makes one; {hint}",
+    )
 
 
 def lost_specification(cluster: ClusterPaths) -> UsageError:
