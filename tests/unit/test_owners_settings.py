@@ -316,6 +316,9 @@ def test_a_jupyterlab_of_the_owners_stays_where_none_is_wanted(tmp_path, ours):
         programs={"systemctl": "echo LoadState=loaded; echo ActiveState=inactive"},
         __jupyterlab_unit_file=str(unit),
         __jupyterlab_folder=str(folder),
+        __jupyterlab_page=str(tmp_path / "page.json"),
+        __jupyterlab_kernel=str(tmp_path / "kernel.json"),
+        __jupyterlab_head_leaving=str(tmp_path / "hook"),
     )
     assert played.code == 0, played.said
     assert (unit.exists(), folder.exists()) == (not ours, False)
