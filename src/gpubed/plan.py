@@ -79,6 +79,11 @@ class ClusterPlan(_Model):
     may_reboot: bool
 
     @property
+    def outlived_by_hosts(self) -> bool:
+        """Whether hosts stay when their cluster goes: they belong to somebody."""
+        return not registry.backend(self.backend).removes_disks
+
+    @property
     def node_hours(self) -> float | None:
         """Node-hours of the whole lease; None where nodes have none."""
         if not registry.backend(self.backend).leases:

@@ -8,8 +8,10 @@ import shlex
 import pytest
 from jinja2 import Environment, StrictUndefined
 
+from gpubed import roles
 from support import machines, role_variables
 from support.shell_host import ShellHost
+from support.specs import BACKENDS, sample
 
 ROLE = machines.ROOT / "roles/ssh_mesh"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
@@ -32,8 +34,10 @@ def hook(home):
     text = (ROLE / "templates/leave.j2").read_text()
     given = {"gpubed_user": "me", "__ssh_mesh_key": str(home / ".ssh/id_gpubed")}
     given["__ssh_mesh_authorized_keys"] = "/etc/gpubed/authorized_keys.d/%u"
-    return Environment(undefined=StrictUndefined).from_string(text).render(
-        ansible_managed="managed", **given
+    return (
+        Environment(undefined=StrictUndefined)
+        .from_string(text)
+        .render(ansible_managed="managed", **given)
     )
 
 
@@ -71,7 +75,10 @@ def test_no_key_of_the_cluster_is_left_on_a_host_that_is_let_go(host):
     assert host.sh(hook(host.home)).returncode == 0
     assert all(path.exists() for path in owners)
     assert not (host.etc / "gpubed/authorized_keys.d").exists()
-    assert sorted(p.name for p in (host.home / ".ssh").iterdir()) == ["id_ed25519", "id_gpubed.mine"]
+    assert sorted(p.name for p in (host.home / ".ssh").iterdir()) == [
+        "id_ed25519",
+        "id_gpubed.mine",
+    ]
 
 
 def test_an_account_that_is_gone_keeps_no_host_from_leaving(host):
@@ -125,3 +132,63 @@ def test_former_keys_go_when_sshd_has_read_where_the_new_ones_are():
     steps = ("account.yml", "server.yml", "check.yml", "former.yml")
     assert sorted(steps, key=text.index) == list(steps)
     assert "flush_handlers" in (ROLE / "tasks/check.yml").read_text()
+
+
+def sshd_config(**given):
+    """Return what holds for everybody, and what for whom the block names."""
+    variables = {
+        "ansible_managed": "managed",
+        "gpubed_user": "me",
+        "ssh_mesh_harden": True,
+        "ssh_mesh_forwarding": False,
+        "ssh_mesh_max_startups_per_source": 500,
+        "__ssh_mesh_key_files": [".ssh/authorized_keys", "/etc/gpubed/authorized_keys.d/%u"],
+        "__ssh_mesh_ways": ["127.0.0.1:*"],
+        **given,
+    }
+    text = (ROLE / "templates/sshd_config.j2").read_text()
+    lines = (
+        Environment(undefined=StrictUndefined, trim_blocks=True)
+        .from_string(text)
+        .render(**variables)
+        .splitlines()
+    )
+    words = [line.split()[0] for line in lines if line and not line.startswith("#")]
+    if "Match" not in words:
+        return words, []
+    assert [line for line in lines if line.startswith("Match")] == ["Match User me", "Match all"]
+    assert words[-1] == "Match"
+    begin = words.index("Match")
+    return words[:begin], words[begin + 1 : -1]
+
+
+def test_on_a_machine_of_gpubeds_own_the_rules_hold_for_everybody():
+    everybody, one = sshd_config(ssh_mesh_whole_host=True)
+    assert {"PasswordAuthentication", "KexAlgorithms", "PermitOpen", "LoginGraceTime"} <= set(
+        everybody
+    )
+    assert one == []
+
+
+def test_on_a_host_that_belongs_to_somebody_its_users_log_in_and_forward_as_before():
+    everybody, one = sshd_config(ssh_mesh_whole_host=False)
+    assert everybody == ["AuthorizedKeysFile", "PerSourceMaxStartups"]
+    assert {"PasswordAuthentication", "X11Forwarding", "PermitOpen", "AllowTcpForwarding"} <= set(
+        one
+    )
+    # None of these may be in such a block.
+    assert not {"KexAlgorithms", "MACs", "LoginGraceTime"} & set(one)
+
+
+def test_without_rules_there_is_no_block():
+    given = {"ssh_mesh_harden": False, "ssh_mesh_forwarding": True}
+    assert sshd_config(ssh_mesh_whole_host=False, **given) == (
+        ["AuthorizedKeysFile", "PerSourceMaxStartups"],
+        [],
+    )
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_only_hosts_that_outlive_their_cluster_belong_to_somebody(backend):
+    given = roles.inputs(sample(backend, "cpu", "none", 0), "ssh_mesh")
+    assert given["ssh_mesh_whole_host"] is (backend != "static")
