@@ -45,7 +45,8 @@ case $owner in
 esac
 echo %(owner)s | sudo -n tee %(mark)s > /dev/null
 # Whoever runs it: the key is in the home of the account that the cluster logs in to.
-{ printf "#!/bin/sh\nHOME='%%s'\n" ~; printf %%s %(program)s; } | sudo -n tee %(release)s > /dev/null
+{ printf "#!/bin/sh\nHOME='%%s'\n" ~; printf %%s %(program)s; } |
+  sudo -n tee %(release)s > /dev/null
 sudo -n chmod 755 %(release)s
 [ -d ~/.ssh ] || install -d -m 700 ~/.ssh
 [ -e ~/.ssh/authorized_keys ] || (umask 077; touch ~/.ssh/authorized_keys)
@@ -90,9 +91,10 @@ done
 sudo -n rm -f %(mark)s %(release)s
 """
 )
-_BY_HAND = r"""# release UUID: ends all that the gpubed cluster of that id has on this host, as its `down` does.
-if [ "${1:?the id of the cluster is missing}" != %(uuid)s ] || ! sudo -n grep -qF "$1" %(mark)s; then
-  echo "this host is no node of cluster $1" >&2
+_BY_HAND = r"""# release UUID: ends all that the gpubed cluster of that id has here, as `down` does.
+uuid=${1:?the id of the cluster is missing}
+if [ "$uuid" != %(uuid)s ] || ! sudo -n grep -qF "$uuid" %(mark)s; then
+  echo "this host is no node of cluster $uuid" >&2
   exit 1
 fi
 """
