@@ -143,14 +143,48 @@ def test_a_host_that_is_let_go_by_half_says_whose_it_was(host):
     assert caught.value.result.stderr == f"{host.etc}/gpubed/leave.d/role failed\n"
 
 
-def test_the_commands_for_a_host_that_comes_back_keep_a_link(host):
+@pytest.fixture
+def back(host):
+    """A host that was silent at `down` and comes back, with all that gpubed keeps there."""
     kept = host.home / "kept"
-    kept.write_text(OWNERS + OURS)
+    kept.write_text(OWNERS)
     (host.home / ".ssh").mkdir()
     (host.home / ".ssh/authorized_keys").symlink_to(kept)
-    (host.etc / "gpubed/owner.json").write_text(UUID)
-    # Who types it is asked by sudo, which takes no option here.
-    host.program("sudo", 'exec "$@"', told=False)
-    assert host.sh(membership.by_hand(UUID)).returncode == 0
-    assert (host.home / ".ssh/authorized_keys").is_symlink()
-    assert kept.read_text() == OWNERS
+    owner = {"uuid": UUID, "cluster": "lab", "node": "node-0", "id": "node-0-1"}
+    membership.admit(host, owner, "ssh-ed25519 BBBB")
+    assert kept.read_text() == OWNERS + OURS
+    (host.etc / "systemd/system/gpubed-health.timer").write_text("[Timer]\n")
+    (host.etc / "gpubed/leave.d/driver").write_text("apt-mark unhold nvidia-driver-cuda\n")
+    # Who types it is asked by sudo, and has another home.
+    host.program("sudo", '[ "$1" != -n ] || shift\nexport HOME=/root\nexec "$@"', told=False)
+    return host
+
+
+LET_GO = {
+    "systemctl disable --now gpubed-health.timer",
+    "nft delete table inet gpubed",
+    "apt-mark unhold nvidia-driver-cuda",
+}
+
+
+def test_one_command_lets_a_host_go_that_comes_back(back):
+    done = back.sh(membership.by_hand(UUID))
+    assert done.returncode == 0, done.stderr
+    assert set(back.called) == LET_GO
+    assert (back.home / ".ssh/authorized_keys").is_symlink()
+    assert (back.home / "kept").read_text() == OWNERS
+    assert sorted(path.name for path in (back.etc / "gpubed").iterdir()) == ["leave.d"]
+
+
+def test_down_undoes_the_same_and_leaves_no_program_behind(back):
+    membership.release(back, UUID)
+    assert set(back.called) == LET_GO
+    assert sorted(path.name for path in (back.etc / "gpubed").iterdir()) == ["leave.d"]
+
+
+def test_a_host_that_is_another_clusters_by_now_is_not_let_go_by_hand(back):
+    done = back.sh(membership.by_hand("1a1b"))
+    assert done.returncode != 0
+    assert "is no node of cluster 1a1b" in done.stderr
+    assert back.called == []
+    assert (back.etc / "gpubed/owner.json").exists()

@@ -21,6 +21,12 @@ from support.shell_host import ShellHost
 ROLES = machines.ROOT / "roles"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 OWNERS = f"# mine\ngit.lab {KEY}\n"
+# The hook of ssh_mesh looks for an account, which nobody here has.
+MESH = {
+    "gpubed_user": "nobody-here",
+    "__ssh_mesh_key": "id_gpubed",
+    "__ssh_mesh_authorized_keys": "/etc/gpubed/authorized_keys.d/%u",
+}
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
 
 
@@ -71,7 +77,7 @@ def meshed(tmp_path):
             "__ssh_mesh_known_hosts": str(path),
             "__ssh_mesh_config": str(path.with_name("10-gpubed.conf")),
             "__ssh_mesh_leaving": str(path.with_name("hook")),
-            "__ssh_mesh_key": "id_gpubed",
+            **MESH,
         }
         plays = {"hosts": "localhost", "gather_facts": False, "vars": values, "tasks": chosen}
         (tmp_path / "play.yml").write_text(json.dumps([plays]))
@@ -101,7 +107,7 @@ def test_host_keys_that_the_owner_knew_stay_known(host, meshed):
     assert [is_known(name, known) for name in ("git.lab", "node-1", "10.0.0.1")] == [True] * 3
     meshed(known, "node-0")
     assert [is_known(name, known) for name in ("git.lab", "node-1")] == [True, False]
-    host.sh(hook_of("ssh_mesh"))
+    host.sh(hook_of("ssh_mesh", **MESH))
     assert known.read_text() == OWNERS
 
 
@@ -143,7 +149,7 @@ def test_a_block_that_lost_its_end_stays(host, meshed):
     # The next run of the role writes another one.
     for left in (torn, torn + whole):
         known.write_text(left)
-        host.sh(hook_of("ssh_mesh"))
+        host.sh(hook_of("ssh_mesh", **MESH))
         assert known.read_text() == torn
 
 
@@ -154,7 +160,7 @@ def test_sshd_is_the_owners_again_in_any_case(host, there):
     for name in ("ssh_config.d/10-gpubed.conf", "sshd_config.d/10-gpubed.conf"):
         (host.etc / "ssh" / name).parent.mkdir()
         (host.etc / "ssh" / name).write_text("# managed\n")
-    assert host.sh(hook_of("ssh_mesh")).returncode == 0
+    assert host.sh(hook_of("ssh_mesh", **MESH)).returncode == 0
     assert host.called == ["sshd -t", "systemctl reload ssh"]
     assert not list(host.etc.glob("ssh/*/*gpubed*"))
 
@@ -310,6 +316,9 @@ def test_a_jupyterlab_of_the_owners_stays_where_none_is_wanted(tmp_path, ours):
         programs={"systemctl": "echo LoadState=loaded; echo ActiveState=inactive"},
         __jupyterlab_unit_file=str(unit),
         __jupyterlab_folder=str(folder),
+        __jupyterlab_page=str(tmp_path / "page.json"),
+        __jupyterlab_kernel=str(tmp_path / "kernel.json"),
+        __jupyterlab_head_leaving=str(tmp_path / "hook"),
     )
     assert played.code == 0, played.said
     assert (unit.exists(), folder.exists()) == (not ours, False)

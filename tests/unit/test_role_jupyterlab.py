@@ -196,38 +196,84 @@ def test_an_account_of_the_owners_is_named(host, known, said):
 
 
 @pytest.mark.parametrize(
-    ("unit", "page", "served", "said"),
+    ("unit", "said"),
     [
-        ("exit 1", None, False, []),
-        (f"echo ExecStart=lab --config={OWN}/jupyter_server_config.py", PAGE, True, []),
-        ("echo ExecStart=/home/ann/jupyter-lab", None, False, ["jupyterlab.service"]),
-        ("exit 1", "{}", True, ["/etc/jupyter/labconfig/page_config.json"]),
-        ("exit 1", PAGE, False, []),
-        ("exit 1", QUIET, True, []),
-        ("exit 1", QUIET, False, ["/etc/jupyter/labconfig/page_config.json"]),
-        (
-            "exit 1",
-            QUIET.replace("true", 'true, "mine": true'),
-            True,
-            ["/etc/jupyter/labconfig/page_config.json"],
-        ),
+        ("exit 1", []),
+        (f"echo ExecStart=lab --config={OWN}/jupyter_server_config.py", []),
+        ("echo ExecStart=/home/ann/jupyter-lab", ["jupyterlab.service"]),
     ],
 )
-def test_a_jupyterlab_of_the_owners_is_named(host, tmp_path, unit, page, served, said):
-    if page is not None:
-        (tmp_path / "etc/jupyter/labconfig").mkdir(parents=True)
-        (tmp_path / "etc/jupyter/labconfig/page_config.json").write_text(page)
+def test_a_service_of_the_owners_is_named(host, tmp_path, unit, said):
     folder = tmp_path / OWN.lstrip("/")
-    if served:
-        folder.mkdir(parents=True)
-        (folder / "jupyter_server_config.py").touch()
-    unit = unit.replace(OWN, str(folder))
     script = (ROLE / "files/foreign-jupyterlab").read_text()
-    found, _ = host(script, "", "", str(folder), PAGE.strip(), systemctl=unit)
+    found, _ = host(script, "", "", str(folder), systemctl=unit.replace(OWN, str(folder)))
     assert found == said
 
 
+@pytest.fixture
+def outside(host, tmp_path):
+    """A function that asks whose page and kernel are, or takes away what is the role's."""
+    page, kernel = tmp_path / "labconfig/page_config.json", tmp_path / "horovod/kernel.json"
+    folder = tmp_path / OWN.lstrip("/")
+
+    def ask(verb, texts, kept=(None, None), served=False):
+        for file, text, was in zip((page, kernel), texts, kept, strict=True):
+            for path, content in ((file, text), (folder / "kept" / file.name, was)):
+                if content is not None:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(content)
+        if served:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "jupyter_server_config.py").touch()
+        words = (verb, folder, page, PAGE.strip(), kernel, KERNEL.strip())
+        found, _ = host((ROLE / "files/outside-files").read_text(), *map(str, words))
+        return found, page.exists(), kernel.exists()
+
+    return ask
+
+
+KERNEL = '{"argv": ["/usr/local/bin/gpubed-rank", "/shared/env/current/bin/python"]}\n'
+FORMER_KERNEL = KERNEL.replace("/shared/env", "/data/env")
+PAGE_FILE, KERNEL_FILE = "/labconfig/page_config.json", "/horovod/kernel.json"
+
+
+@pytest.mark.parametrize(
+    ("texts", "kept", "served", "said"),
+    [
+        ((None, None), (None, None), False, []),
+        ((PAGE, KERNEL), (None, None), False, []),
+        (("{}", "{}"), (None, None), True, [PAGE_FILE, KERNEL_FILE]),
+        (("{}", "{}"), (PAGE, KERNEL), True, [PAGE_FILE, KERNEL_FILE]),
+        ((QUIET, FORMER_KERNEL), (None, None), True, []),
+        ((QUIET, FORMER_KERNEL), (None, None), False, [PAGE_FILE, KERNEL_FILE]),
+        ((QUIET.replace("true", 'true, "mine": true'), None), (None, None), True, [PAGE_FILE]),
+        # With another text, as an older role wrote it, or about to be written.
+        (("older", "older"), ("older", "older"), True, []),
+        ((PAGE, KERNEL), ("older", "older"), True, []),
+    ],
+)
+def test_a_page_and_a_kernel_of_the_owners_are_named(outside, texts, kept, served, said):
+    assert outside("foreign", texts, kept, served)[0] == said
+
+
+@pytest.mark.parametrize(
+    ("texts", "kept", "served", "stay"),
+    [
+        (("older", KERNEL), ("older", KERNEL), True, False),
+        (("mine", "mine"), (PAGE, KERNEL), True, True),
+        # A former version kept nothing.
+        ((QUIET, FORMER_KERNEL), (None, None), True, False),
+        ((PAGE, KERNEL), (None, None), True, False),
+        ((QUIET, "mine"), (None, None), False, True),
+    ],
+)
+def test_what_the_owner_did_not_change_is_taken_away(outside, texts, kept, served, stay):
+    assert outside("leave", texts, kept, served) == ([], stay, stay)
+
+
 def test_what_is_the_owners_is_refused_in_words(tmp_path):
+    kernel = tmp_path / "kernel.json"
+    kernel.write_text("{}")
     done = play(
         tmp_path,
         "jupyterlab",
@@ -236,10 +282,13 @@ def test_what_is_the_owners_is_refused_in_words(tmp_path):
         inventory_hostname="node-0",
         gpubed_cluster="lab",
         gpubed_head="node-0",
+        ansible_managed="managed",
+        __jupyterlab_page=str(tmp_path / "none.json"),
+        __jupyterlab_kernel=str(kernel),
     )
     said = " ".join(done.said.split())
     assert done.code != 0
-    assert "would take over: jupyterlab.service. Nothing was touched." in said
+    assert f"would take over: jupyterlab.service, {kernel}. Nothing was touched." in said
 
 
 @pytest.mark.parametrize("ours", [False, True])
@@ -257,10 +306,39 @@ def test_only_the_roles_own_service_is_removed(tmp_path, ours):
         programs={"systemctl": ""},
         __jupyterlab_folder=str(tmp_path if ours else tmp_path / "none"),
         __jupyterlab_unit_file=str(unit),
+        ansible_managed="managed",
     )
     assert ("Stop the service" in done.tasks) == ours, done.said
     assert unit.exists()
     assert ours or done.calls == ["firewall.close jupyterlab"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
+@pytest.mark.parametrize("ours", [True, False])
+def test_where_no_jupyterlab_is_wanted_an_account_of_the_owners_stays(tmp_path, ours):
+    """The way out that a refusal names; a hook of a former version is brought up to date first."""
+    hook, keys = tmp_path / "leave.d/jupyterlab", tmp_path / "keys/jupyter"
+    if ours:
+        hook.parent.mkdir()
+        hook.write_text("exit 1\n")
+    done = play(
+        tmp_path,
+        "jupyterlab",
+        "main",
+        programs={
+            "id": "echo 59001",
+            **dict.fromkeys(("pkill", "runuser", "userdel", "systemctl"), ""),
+        },
+        inventory_hostname="node-1",
+        gpubed_head="node-0",
+        gpubed_fingerprints={},
+        jupyterlab_enabled=False,
+        __jupyterlab_leaving=str(hook),
+        __jupyterlab_keys=str(keys),
+    )
+    assert done.code == 0, done.said
+    assert ("userdel jupyter" in done.calls) is ours
+    assert not hook.exists()
 
 
 @pytest.mark.parametrize("number", ["59001", "1005", ""])
@@ -269,15 +347,18 @@ def test_only_an_account_with_the_roles_number_leaves(host, tmp_path, number):
     text = Environment(undefined=StrictUndefined).from_string(
         (ROLE / "templates/leave.j2").read_text()
     )
-    hook = text.render(jupyterlab_uid=59001, __jupyterlab_account="jupyter")
-    keys = tmp_path / "etc/ssh/authorized_keys.d/jupyter"
-    keys.parent.mkdir(parents=True)
-    keys.touch()
+    places = {f"__jupyterlab_{name}": f"/etc/gpubed/{name}" for name in ("keys", "leaving")}
+    hook = text.render(jupyterlab_uid=59001, __jupyterlab_account="jupyter", **places)
+    keys, owners = tmp_path / "etc/gpubed/keys", tmp_path / "etc/ssh/authorized_keys.d/jupyter"
+    for path in (keys, owners):
+        path.parent.mkdir(parents=True)
+        path.touch()
     _, called = host(hook, id=f"[ -z '{number}' ] || echo {number}")
-    ended = ["pkill -KILL -u 59001", "runuser -u jupyter -- sh -c rm -f ~jupyter/.ssh/id_gpubed*"]
+    words = "~jupyter/.ssh/id_gpubed ~jupyter/.ssh/id_gpubed.pub"
+    ended = ["pkill -KILL -u 59001", f"runuser -u jupyter -- sh -c rm -f {words}"]
     ours = number == "59001"
     assert called == [*ended * ours, "systemctl reload ssh", *["userdel jupyter"] * ours]
-    assert not keys.exists()
+    assert (keys.exists(), owners.exists()) == (False, True)
 
 
 @pytest.mark.parametrize(

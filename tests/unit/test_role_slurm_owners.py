@@ -41,20 +41,22 @@ def foreign(tmp_path):
     """A function that asks on a host whose files are a test's own what is foreign there."""
     (tmp_path / "bin").mkdir()
 
-    def ask(*units, running=(), group=False):
+    def ask(*units, running=(), group=False, note="", packages=(), state="active"):
         answers = {
-            "systemctl": f'case " {" ".join(running)} " in *" $3 "*) exit 0;; esac; exit 3',
+            "systemctl": f'case " {" ".join(running)} " in *" $2 "*) echo {state};; esac',
             "getent": f"exit {0 if group else 2}",
+            "dpkg-query": "".join(f"echo '{line}'\n" for line in packages) + "exit 1",
         }
         for name, does in answers.items():
             program = tmp_path / "bin" / name
             program.write_text(f"#!/bin/sh\n# STAND-IN\n{does}\n")
             program.chmod(0o755)
         text = (ROLE / "files/foreign-slurm").read_text()
+        look = role_variables.value("slurm", "__slurm_others_databases", "debian-12")
         for root in ("/etc/", "/var/"):
-            text = text.replace(root, f"{tmp_path}{root}")
+            text, look = (words.replace(root, f"{tmp_path}{root}") for words in (text, look))
         done = subprocess.run(
-            ["sh", "-c", text, "foreign-slurm", GROUP, *units],
+            ["sh", "-c", text, "foreign-slurm", GROUP, note and f"{tmp_path}{note}", look, *units],
             env={"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"},
             capture_output=True,
             text=True,
@@ -90,6 +92,47 @@ def test_what_the_owner_has_is_named(foreign, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("state", ["activating", "reloading", "deactivating"])
+def test_a_service_that_is_about_to_run_is_the_owners(foreign, state):
+    """As after a reboot."""
+    assert foreign("munge.service", running=["munge.service"], state=state) == ["munge.service"]
+
+
+NOTE = "/etc/gpubed/slurm-database"
+SERVER = ["mariadb-server installed", "mysql-server not-installed", "mariadb-server-core installed"]
+
+
+@pytest.mark.parametrize(
+    ("packages", "databases", "said"),
+    [
+        ([], [], []),
+        (SERVER[1:], [], []),
+        (SERVER, [], ["package mariadb-server"]),
+        ([], ["mysql"], ["/var/lib/mysql"]),
+        (SERVER, ["mysql", "wiki"], ["package mariadb-server", "/var/lib/mysql"]),
+    ],
+)
+def test_a_database_server_of_the_owners_is_named_though_it_is_stopped(
+    foreign, tmp_path, packages, databases, said
+):
+    put(tmp_path, *(f"var/lib/mysql/{name}/db.opt" for name in databases))
+    assert foreign("mariadb.service", note=NOTE, packages=packages) == said
+
+
+def test_of_a_worker_no_database_is_asked_for(foreign, tmp_path):
+    put(tmp_path, "var/lib/mysql/wiki/db.opt")
+    assert foreign("slurmd.service", packages=SERVER) == []
+
+
+@pytest.mark.parametrize("wiki", [True, False])
+def test_a_server_that_a_cluster_left_is_taken_again_unless_it_is_used(foreign, tmp_path, wiki):
+    """Records of the accounting outlive Slurm; what came beside them is the owner's."""
+    names = ["mysql", "sys", "performance_schema", "slurm_acct_db", "#innodb_temp"]
+    put(tmp_path, *(f"var/lib/mysql/{name}/db.opt" for name in names + ["wiki"] * wiki))
+    put(tmp_path, NOTE[1:])
+    assert foreign(note=NOTE, packages=SERVER) == ["/var/lib/mysql/wiki"] * wiki
+
+
 def test_a_configuration_that_is_a_link_into_nowhere_is_the_owners(foreign, tmp_path):
     (tmp_path / "etc/slurm").mkdir(parents=True)
     (tmp_path / "etc/slurm/slurm.conf").symlink_to("/not/mounted/slurm.conf")
@@ -102,7 +145,7 @@ def preflight(folder, users=(), **programs):
         folder,
         "slurm",
         "preflight",
-        programs={"getent": getent(None), "systemctl": "exit 3", **programs},
+        programs={"getent": getent(None), "systemctl": "", "dpkg-query": "exit 1", **programs},
         inventory_hostname="node-0",
         gpubed_cluster="lab",
         gpubed_head="node-0",
@@ -115,7 +158,7 @@ def preflight(folder, users=(), **programs):
 
 
 def test_a_slurm_of_the_owners_is_refused_in_words(tmp_path):
-    done = preflight(tmp_path, systemctl='[ "$3" = slurmctld.service ]')
+    done = preflight(tmp_path, systemctl='[ "$2" != slurmctld.service ] || echo active')
     assert done.code != 0
     said = " ".join(done.said.split())
     assert "node-0 has what gpubed did not set up" in said
@@ -126,7 +169,7 @@ def test_a_slurm_of_the_owners_is_refused_in_words(tmp_path):
 
 def test_slurm_of_the_role_is_not_refused(tmp_path):
     (tmp_path / "mark").touch()
-    assert preflight(tmp_path, systemctl="exit 0").code == 0
+    assert preflight(tmp_path, systemctl="echo active").code == 0
 
 
 @pytest.mark.parametrize(
@@ -145,6 +188,62 @@ def test_numbers_of_the_owners_users_and_groups_are_not_changed(tmp_path, people
     done = preflight(tmp_path, users, getent=getent(None, people, groups))
     assert (done.code == 0) == (reason is None), done.said
     assert reason is None or reason in " ".join(done.said.split())
+
+
+@AS_ROOT
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_was_installed_before_is_noted_before_the_mark(tmp_path, ours):
+    """Once: what is there when the role runs again, it installed itself."""
+    note = tmp_path / "slurm/packages"
+    done = play(
+        tmp_path,
+        "slurm",
+        "leaving",
+        programs={"dpkg-query": "echo munge installed; echo slurmd config-files; exit 1"},
+        inventory_hostname="node-0",
+        gpubed_head="node-0",
+        gpubed_uuid=UUID,
+        ansible_managed="managed",
+        __slurm_found={"rc": 0 if ours else 1},
+        __slurm_note=str(tmp_path / "slurm/accounts"),
+        __slurm_before=str(note),
+        __slurm_database_note=str(tmp_path / "slurm-database"),
+        __slurm_leaving=str(tmp_path / "leave.d/slurm"),
+        __slurm_packages=["munge", "slurmd"],
+        __slurm_head_packages=["mariadb-server"],
+    )
+    assert done.code == 0, done.said
+    assert (note.read_text() if note.exists() else None) == (None if ours else "munge\n")
+    # It outlives Slurm, as do the records.
+    assert (tmp_path / "slurm-database").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "others", "removed"),
+    [
+        (["munge"], [], ["nvml", "slurmd", "mariadb-server", "slurmctld"]),
+        ([], ["/var/lib/mysql/wiki"], ["nvml", "munge", "slurmd", "slurmctld"]),
+    ],
+)
+def test_only_packages_that_the_role_brought_are_removed(before, others, removed):
+    told = role_variables.value(
+        "slurm",
+        "__slurm_brought",
+        "debian-12",
+        inventory_hostname="node-0",
+        gpubed_head="node-0",
+        __slurm_nvml_package="nvml",
+        __slurm_packages=["munge", "slurmd"],
+        __slurm_head_packages=["mariadb-server", "slurmctld"],
+        __slurm_installed_before={"stdout_lines": before},
+        __slurm_others={"stdout_lines": others},
+    )
+    assert sorted(told) == sorted(removed)
+
+
+def test_services_of_packages_that_stay_end_all_the_same():
+    undo = (ROLE / "tasks/remove.yml").read_text()
+    assert undo.index("Stop the services") < undo.index("Remove the packages")
 
 
 def test_the_mark_is_written_before_all_else():
@@ -242,14 +341,20 @@ def left(tmp_path):
         "__slurm_condition": "/etc/systemd/system/slurmd.service.d/gpubed.conf",
         "__slurm_leaving": "/etc/gpubed/leave.d/slurm",
         "__slurm_files": ["/etc/ssh/sshd_config.d/60-gpubed-slurm.conf", "/etc/gpubed/slurm"],
-        "__slurm_units": ["slurmd.service", "mysql.service"],
+        "__slurm_daemons": ["slurmd.service"],
+        "__slurm_servers": ["mysql.service"],
+        "__slurm_on_head": True,
+        "__slurm_others_databases": role_variables.value(
+            "slurm", "__slurm_others_databases", "debian-12"
+        ).replace("/var/lib/", f"{tmp_path}/"),
     }
     here = role_variables.value("slurm", "__slurm_is_ours", "debian-12", gpubed_uuid=UUID)
     text = (ROLE / "templates/leave.j2").read_text().replace("/var/lib/", f"{tmp_path}/")
     hook = Environment(undefined=StrictUndefined).from_string(text)
     hook = hook.render(ansible_managed="m", __slurm_group=GROUP, __slurm_is_ours=here, **ours)
 
-    def leave(uuid):
+    def leave(uuid, *databases):
+        put(tmp_path, *(f"mysql/{name}/db.opt" for name in databases))
         for path in (ours["__slurm_files"][0], ours["__slurm_leaving"]):
             put(host.etc, path.removeprefix("/etc/"))
         for path, said in (("note", "gpubed-ann\n"), ("condition", f"# cluster: {uuid}\n")):
@@ -280,6 +385,14 @@ def test_a_host_that_is_let_go_lets_its_researchers_in_again(left, tmp_path):
         "systemctl daemon-reload",
     ]
     assert files(host.etc) == files(tmp_path / "slurm") == set()
+
+
+def test_a_server_that_has_other_databases_by_now_runs_on_without_the_roles_settings(left):
+    """It is the owner's, who uses it."""
+    called = left(UUID, "mysql", "wiki").called
+    assert "systemctl disable --now slurmd.service" in called
+    assert "systemctl disable --now mysql.service" not in called
+    assert called[-1] == "systemctl try-restart mysql.service"
 
 
 def test_what_has_been_the_owners_since_another_cluster_left_stays(left, tmp_path):

@@ -9,6 +9,8 @@ from gpubed.backends.base import NodeFailed
 from gpubed.ssh import SSH, CommandFailed
 
 MARK = "/etc/gpubed/owner.json"
+# Lets a host go without the controller, which may be unable to log in: what `down` runs.
+PROGRAM = "/etc/gpubed/release"
 # What roles install under /etc/systemd/system; what else is there is the owner's.
 UNITS = (
     "gpubed-firewall.service",
@@ -29,7 +31,8 @@ as=
 [ -w "$(dirname "$(readlink -f "$keys")")" ] || as="sudo -n"
 """
 # One cluster at a time, whoever logs in: the folder is the lock, which every account can open.
-# The mark comes first, so that no key lets in a cluster that the host does not name.
+# The mark comes first, so that no key lets in a cluster that the host does not name; and how to
+# be rid of the cluster is there before its key.
 _ADMIT = r"""
 set -eu
 sudo -n install -d -m 755 "$(dirname %(mark)s)"
@@ -41,6 +44,10 @@ case $owner in
   *) exit %(taken)s ;;
 esac
 echo %(owner)s | sudo -n tee %(mark)s > /dev/null
+# Whoever runs it: the key is in the home of the account that the cluster logs in to.
+{ printf "#!/bin/sh\nHOME='%%s'\n" ~; printf %%s %(program)s; } |
+  sudo -n tee %(release)s > /dev/null
+sudo -n chmod 755 %(release)s
 [ -d ~/.ssh ] || install -d -m 700 ~/.ssh
 [ -e ~/.ssh/authorized_keys ] || (umask 077; touch ~/.ssh/authorized_keys)
 """ + (
@@ -81,9 +88,16 @@ done
     + _KEYS
     + r"""
 [ ! -f "$keys" ] || $as sed -i --follow-symlinks %(pattern)s "$keys"
-sudo -n rm -f %(mark)s
+sudo -n rm -f %(mark)s %(release)s
 """
 )
+_BY_HAND = r"""# release UUID: ends all that the gpubed cluster of that id has here, as `down` does.
+uuid=${1:?the id of the cluster is missing}
+if [ "$uuid" != %(uuid)s ] || ! sudo -n grep -qF "$uuid" %(mark)s; then
+  echo "this host is no node of cluster $uuid" >&2
+  exit 1
+fi
+"""
 
 
 def admit(ssh: SSH, owner: dict[str, str], public_key: str) -> None:
@@ -104,6 +118,8 @@ def admit(ssh: SSH, owner: dict[str, str], public_key: str) -> None:
             owner=json.dumps(owner),
             pattern=_line_of(owner["uuid"]),
             line=f"{public_key} gpubed:{owner['uuid']}",
+            release=PROGRAM,
+            program=_by_hand(owner["uuid"]),
         ),
         "patience": _PATIENCE,
         "taken": _TAKEN,
@@ -133,32 +149,37 @@ def expel(ssh: SSH, user: str, uuid: str) -> None:
 
 
 def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
-    """Take a cluster's key, mark and services from a host.
+    """Take a cluster's key, mark and services from a host, and undo what its roles have to undo.
 
     Args:
         ssh: A session on it.
         uuid: The cluster's.
         stays: Whether it becomes another node of the cluster, which roles' hooks are told.
     """
-    words = {**_quoted(mark=MARK, pattern=_line_of(uuid)), "units": " ".join(UNITS)}
-    words["how"] = "stays" if stays else ""
-    ssh.run("sh -c %s", _RELEASE % words)
+    ssh.run("sh -c %s", _release(uuid, "stays" if stays else ""))
 
 
 def stays(uuid: str) -> str:
     """Say what is left on a host that nobody could log in to, and what takes it away."""
     return (
         f"its mark ({MARK}), the cluster's key and its services stay there; once it is back, on "
-        f"it: for unit in {' '.join(UNITS)}; do sudo systemctl disable --now $unit; done; "
-        "for hook in /etc/gpubed/leave.d/*; do sudo sh $hook; done; "
-        f"sudo nft delete table inet gpubed; {by_hand(uuid)}"
+        f"it: {by_hand(uuid)}"
     )
 
 
 def by_hand(uuid: str) -> str:
-    """Return the commands that take a cluster's way in from a host that nobody could log in to."""
-    pattern = shlex.quote(_line_of(uuid))
-    return f"sudo rm {MARK}; sed -i --follow-symlinks {pattern} ~/.ssh/authorized_keys"
+    """Return the command that does the same on a host that nobody could log in to."""
+    return f"sudo sh {PROGRAM} {shlex.quote(uuid)}"
+
+
+def _release(uuid: str, how: str = "") -> str:
+    words = _quoted(mark=MARK, release=PROGRAM, pattern=_line_of(uuid))
+    return _RELEASE % {**words, "units": " ".join(UNITS), "how": how}
+
+
+def _by_hand(uuid: str) -> str:
+    """Return the program that `by_hand` runs; the host puts its home before it."""
+    return _BY_HAND % _quoted(uuid=uuid, mark=MARK) + _release(uuid)
 
 
 def _line_of(uuid: str) -> str:

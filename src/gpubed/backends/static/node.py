@@ -50,8 +50,8 @@ echo "owner=$(sudo -n cat /etc/gpubed/owner.json 2> /dev/null)"
 """
 _KEYS = "cat /etc/ssh/ssh_host_*_key.pub"
 _LATER = (
-    "%s; it leaves the cluster as it is. When it is back, what lets the cluster in goes there"
-    " with: %s"
+    "%s; it leaves the cluster as it is. When it is back, all that the cluster has there ends"
+    " with: %s   (packages and data stay)"
 )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-KEYS = "/etc/ssh/authorized_keys.d/gpubed"
+KEYS = "/etc/gpubed/authorized_keys.d/gpubed"
 LOGIN = "runuser -u gpubed -- ssh -o BatchMode=yes -o ConnectTimeout=10"
 
 
