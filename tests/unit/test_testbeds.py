@@ -201,7 +201,7 @@ def test_down_goes_without_a_host_that_is_named(lab):
     done = call("down", "lab", "-y", "--without", "192.0.2.8")
     assert done.return_value == 0
     assert "left as it is: node-1 (192.0.2.8)" in done.output
-    assert "sudo rm /etc/gpubed/owner.json" in done.output
+    assert "once it is back, on it: sudo sh /etc/gpubed/release " in done.output
     assert identities.kept(lab.paths) is None
 
 
