@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
+from gpubed import progress
 from gpubed.backends.base import NodeFailed
 from gpubed.ssh import SSH, CommandFailed
 
@@ -19,6 +20,8 @@ UNITS = (
     "gpubed-rdma.service",
     "jupyterlab.service",
 )
+# What a role's hook says to who lets the host go begins so.
+_NOTE = "note: "
 # Exit codes of the script that admits a cluster, besides those of what it runs.
 _TAKEN, _BUSY = 77, 78
 _PATIENCE = 30  # seconds
@@ -133,9 +136,11 @@ def expel(ssh: SSH, user: str, uuid: str) -> None:
 
 
 def release(ssh: SSH, uuid: str) -> None:
-    """Take a cluster's key, mark and services from a host."""
+    """Take a cluster's key, mark and services from a host; tell what roles say of what stays."""
     words = {**_quoted(mark=MARK, pattern=_line_of(uuid)), "units": " ".join(UNITS)}
-    ssh.run("sh -c %s", _RELEASE % words)
+    for line in ssh.run("sh -c %s", _RELEASE % words).stdout.splitlines():
+        if line.startswith(_NOTE):
+            progress.emit("note", message=f"{ssh.node.name}: {line.removeprefix(_NOTE)}")
 
 
 def by_hand(uuid: str) -> str:
