@@ -9,6 +9,7 @@ import pytest
 import yaml
 from jinja2 import Environment, StrictUndefined
 
+from gpubed import progress
 from gpubed.backends.static import membership
 from gpubed.ssh import CommandFailed
 from support import machines
@@ -141,6 +142,15 @@ def test_a_host_that_is_let_go_by_half_says_whose_it_was(host):
         membership.release(host, UUID)
     assert mark.exists()
     assert caught.value.result.stderr == f"{host.etc}/gpubed/leave.d/role failed\n"
+
+
+def test_what_a_hook_says_of_what_stays_is_told(host):
+    (host.etc / "gpubed/leave.d/role").write_text("echo removed a file; echo note: yours stays\n")
+    notes = []
+    progress.tell(lambda event: notes.append(event["message"]))
+    membership.release(host, UUID)
+    progress.tell(None)
+    assert notes == ["node-0: yours stays"]
 
 
 @pytest.fixture

@@ -4,71 +4,43 @@ What is kept is the file itself, or a note that there was none: only on that not
 which gpubed leaves, deletes settings. Prints what it did; nothing where all is noted.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-
-# What the role has always set to the same.
-_CONSTANT = ("live-restore", "log-driver", "features")
 
 
-def is_ours(text: str, wanted: dict[str, Any]) -> bool:
-    """Return whether settings are what the role writes, in this version or a former one."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return False
-    if not isinstance(found, dict) or found.keys() != wanted.keys():
-        return False
-    return all(found.get(key) == wanted.get(key) for key in _CONSTANT)
-
-
-def oldest_backup(settings: Path) -> Path | None:
-    """Return what Ansible kept first: its copies are named NAME.PID.DATE~."""
-    copies = settings.parent.glob(f"{settings.name}.*~")
-    return min(copies, key=lambda path: path.name.rpartition(".")[2], default=None)
-
-
-def original(settings: Path, hook: Path, note: str, wanted: dict[str, Any]) -> Path | None:
-    """Return the file that holds the settings as they were before; None where there were none.
+def there_were_none(settings: Path, hook: Path, note: str, stamp: Path) -> bool:
+    """Return whether Docker had no settings before; a file that is there may be gpubed's.
 
     Args:
         settings: Docker's.
         hook: What gives them back. One that does not know the note is a former version's,
             which kept settings if there were any.
         note: Its path.
-        wanted: What the role is about to write.
+        stamp: Says that the role brought Docker. A former version's is empty: it kept nothing,
+            and wrote what is there.
     """
     if not (settings.is_symlink() or settings.exists()):
-        return None
-    if hook.exists() and note not in hook.read_text(errors="replace"):
-        return None
-    if settings.is_symlink() or not is_ours(settings.read_text(errors="replace"), wanted):
-        return settings
-    first = oldest_backup(settings)
-    if first is None or is_ours(first.read_text(errors="replace"), wanted):
-        return None
-    return first
+        return True
+    if stamp.exists() and not stamp.stat().st_size:
+        return True
+    return hook.exists() and note not in hook.read_text(errors="replace")
 
 
-def keep(settings: Path, before: Path, note: Path, hook: Path, wanted: dict[str, Any]) -> str:
+def keep(settings: Path, before: Path, note: Path, hook: Path, stamp: Path) -> str:
     """Keep the settings, or note that there were none; return what was done."""
     if before.is_symlink() or before.exists() or note.exists():
         return ""
-    kept = original(settings, hook, str(note), wanted)
-    if kept is None:
+    if there_were_none(settings, hook, str(note), stamp):
         note.touch()
         return f"noted in {note} that there were none"
     # As it is, also where it is a link; and never by half.
     half = before.with_name(f"{before.name}.new")
     half.unlink(missing_ok=True)
-    subprocess.run(["cp", "--archive", "--no-target-directory", kept, half], check=True)
+    subprocess.run(["cp", "--archive", "--no-target-directory", settings, half], check=True)
     half.replace(before)
-    return f"kept {kept} as {before}"
+    return f"kept {settings} as {before}"
 
 
 if __name__ == "__main__":
-    *places, settings_wanted = sys.argv[1:]
-    sys.stdout.write(keep(*map(Path, places), json.loads(settings_wanted)))
+    sys.stdout.write(keep(*map(Path, sys.argv[1:])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
+from gpubed import progress
 from gpubed.backends.base import NodeFailed
 from gpubed.ssh import SSH, CommandFailed
 
@@ -21,6 +22,8 @@ UNITS = (
     "gpubed-rdma.service",
     "jupyterlab.service",
 )
+# What a role's hook says to who lets the host go begins so.
+_NOTE = "note: "
 # Exit codes of the script that admits a cluster, besides those of what it runs.
 _TAKEN, _BUSY = 77, 78
 _PATIENCE = 30  # seconds
@@ -149,14 +152,17 @@ def expel(ssh: SSH, user: str, uuid: str) -> None:
 
 
 def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
-    """Take a cluster's key, mark and services from a host, and undo what its roles have to undo.
+    """Take a cluster's key, mark and services from a host; tell what roles say of what stays.
 
     Args:
         ssh: A session on it.
         uuid: The cluster's.
         stays: Whether it becomes another node of the cluster, which roles' hooks are told.
     """
-    ssh.run("sh -c %s", _release(uuid, "stays" if stays else ""))
+    said = ssh.run("sh -c %s", _release(uuid, "stays" if stays else "")).stdout
+    for line in said.splitlines():
+        if line.startswith(_NOTE):
+            progress.emit("note", message=f"{ssh.node.name}: {line.removeprefix(_NOTE)}")
 
 
 def stays(uuid: str) -> str:

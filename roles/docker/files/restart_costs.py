@@ -1,0 +1,102 @@
+"""Tells what the cluster's settings would cost who runs containers in this Docker, as JSON.
+
+Standard library only. Says of the settings which of them `differ` and whether the owner's file
+`serves` as it is; of a running daemon its `root`, and the `containers` of others than gpubed that a
+restart would end, or that another folder for data would hide.
+"""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+# What gpubed-container calls those of jobs.
+_OURS = re.compile(r"gpubed-\d+-\d+-\d+")
+
+
+def has(found: Any, wanted: Any) -> bool:
+    """Return whether a setting is as it is wanted; of several in one, others may be beside."""
+    if isinstance(wanted, dict):
+        known = found if isinstance(found, dict) else {}
+        return all(has(known.get(key), value) for key, value in wanted.items())
+    return (found or None) == (wanted or None)
+
+
+def differing(settings: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return what is wanted and not in a file of settings."""
+    try:
+        found = json.loads(settings.read_text())
+    except (OSError, ValueError):
+        found = None
+    known = found if isinstance(found, dict) else {}
+    return {key: value for key, value in wanted.items() if not has(known.get(key), value)}
+
+
+def is_ours(settings: Path, written: Path) -> bool:
+    """Return whether settings are what the role wrote; `written` holds a SHA-256 a line."""
+    if not (settings.is_file() and written.is_file()):
+        return False
+    return hashlib.sha256(settings.read_bytes()).hexdigest() in written.read_text().split()
+
+
+def is_current(settings: Path, process: Path) -> bool:
+    """Return whether the daemon has started since its settings were written."""
+    if not process.exists():
+        return False
+    return not settings.exists() or process.stat().st_mtime > settings.stat().st_mtime
+
+
+def daemon() -> dict[str, Any]:
+    """Return what the daemon says of itself; nothing where none runs."""
+    # Asked while only its socket is there, it would start.
+    if subprocess.run(
+        ["systemctl", "is-active", "--quiet", "docker.service"], check=False
+    ).returncode:
+        return {}
+    done = subprocess.run(
+        ["docker", "info", "--format", "{{json .}}"], capture_output=True, text=True, check=False
+    )
+    return json.loads(done.stdout) if done.returncode == 0 else {}
+
+
+def others(*, stopped: bool) -> list[str]:
+    """Return the names of containers that gpubed did not start, without or with stopped ones."""
+    words = ["docker", "ps", *(["--all"] * stopped), "--format", "{{.Names}}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return [name for name in done.stdout.split() if not _OURS.fullmatch(name)]
+
+
+def costs(settings: Path, written: Path, process: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return what the module tells.
+
+    Args:
+        settings: Docker's.
+        written: What the role wrote for this cluster so far.
+        process: The file that the daemon writes at its start.
+        wanted: What the settings are to say.
+    """
+    lacking, ours = differing(settings, wanted), is_ours(settings, written)
+    told = {
+        "differ": lacking,
+        "serves": not lacking and not ours and settings.exists(),
+        "containers": [],
+        "root": "",
+    }
+    if not lacking and is_current(settings, process):
+        return told
+    if not (info := daemon()):
+        return told
+    root = info["DockerRootDir"]
+    moves = root != wanted["data-root"]
+    # With this in force containers outlive a restart, and no setting of the owner's goes.
+    if not moves and info["LiveRestoreEnabled"] and (ours or not lacking):
+        return told
+    return told | {"root": root, "containers": others(stopped=moves)}
+
+
+if __name__ == "__main__":
+    *places, settings_wanted = sys.argv[1:]
+    json.dump(costs(*map(Path, places), json.loads(settings_wanted)), sys.stdout)
