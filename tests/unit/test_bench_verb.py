@@ -274,7 +274,7 @@ def facts(bench, **changes):
             lambda b: b.paths.spec.write_text(
                 b.paths.spec.read_text() + "services: {monitoring: {}}\n"
             ),
-            "cluster.yml was",
+            "cluster.yml: services was not there",
         ),
     ],
 )
@@ -297,7 +297,7 @@ def test_what_says_nothing_of_a_measurement_may_change(bench):
     assert bench().return_value == 130
     bench.behave()
     text = bench.paths.spec.read_text().replace("count: 3", "count: 4")
-    bench.paths.spec.write_text(f"# mine\n{text}owner: me\nlease: {{duration: 3 days}}\n")
+    bench.paths.spec.write_text(f"# mine\n{text}owner: me\nlease: {{duration: 3 d}}\n")
     told = json.loads(bench.paths.allocation.read_text())
     told["nodes"].append({**told["nodes"][-1], "name": "node-3", "id": "id-node-3"})
     bench.paths.allocation.write_text(json.dumps(told))

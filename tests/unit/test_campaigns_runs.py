@@ -26,7 +26,7 @@ IN_A_CONTAINER = """schema: gpubed/campaign-file/1
 job: mine
 factors: {environment: [docker]}
 environments: {docker: {container: my/image}}
-repeat: 2
+repeat: 3
 """
 
 
@@ -207,7 +207,7 @@ def test_an_image_that_is_rebuilt_while_a_campaign_is_at_work_ends_it(campaign, 
 def test_an_image_that_a_run_found_otherwise_than_the_campaign_fails_its_point(
     campaign, monkeypatch
 ):
-    campaign.file.write_text(IN_A_CONTAINER.replace("repeat: 2", "repeat: 1"))
+    campaign.file.write_text(IN_A_CONTAINER.replace("repeat: 3", "repeat: 1"))
     answers = iter(["sha256:one"] * 3 + ["sha256:two"])
     monkeypatch.setattr(images, "require", lambda *_: next(answers))
     assert campaign().return_value == 1

@@ -140,7 +140,7 @@ def _forget(cluster: ClusterPaths, but: set[str]) -> list[str]:
             shutil.rmtree(path)
         else:
             path.unlink()
-        if path.name != "lock":
+        if path.name not in ("lock", runlock.MEASURING):
             gone.append(f"file {path.relative_to(root)}")
     if not any(cluster.state.iterdir()):
         cluster.state.rmdir()
