@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli, jobfile, rates, registry, runlock
-from gpubed.campaigns import file, matrix
+from gpubed.campaigns import file, linkrates, matrix
 from gpubed.campaigns.drive import Series
 from gpubed.campaigns.records import Folder
 from gpubed.errors import GpubedError, Locked, UsageError
@@ -490,6 +490,60 @@ def test_a_point_finds_its_links_at_its_rate_and_leaves_them_as_declared(bench, 
     assert {call["rate_bps"] for call in bench.calls} == {50_000_000, 200_000_000}
     assert ("node-1", 50_000_000) in told
     assert not bench.paths.reshaped.exists()
+
+
+def carried(monkeypatch, bps):
+    """Let links carry so much, whatever they are held to, judged as `verify` does."""
+    row = {"src": "node-0", "dst": "node-1", "measured_bps": bps}
+
+    def measure(_cluster, _plan, allocation):
+        held = allocation.experiment.rate_bps
+        return [{**row, "floor_bps": 0.95 * held, "ceiling_bps": 1.05 * held}]
+
+    monkeypatch.setattr(rates.Links, "_shape", lambda *_: None)
+    monkeypatch.setattr(linkrates, "measure", measure)
+
+
+def test_what_links_carried_before_a_point_is_kept_with_it(bench, monkeypatch):
+    carried(monkeypatch, 50.4e6)
+    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M]"))
+    assert bench().return_value == 0
+    for point in bench.points():
+        assert point["links"] == [
+            {
+                "src": "node-0",
+                "dst": "node-1",
+                "measured_bps": 50.4e6,
+                "floor_bps": 47.5e6,
+                "ceiling_bps": 52.5e6,
+            }
+        ]
+
+
+def test_a_point_whose_links_carry_another_rate_fails_before_its_run(bench, monkeypatch):
+    carried(monkeypatch, 50.4e6)
+    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M, 200M]"))
+    assert bench().return_value == 1
+    assert {call["rate_bps"] for call in bench.calls} == {50_000_000}
+    failed = [point for point in bench.points() if point["status"] == "failed"]
+    assert {point["settings"]["rate"] for point in failed} == {"200M"}
+    (reason,) = {point["reason"] for point in failed}
+    assert reason == (
+        "link node-0>node-1 carries 50.4 Mbit/s before the run, which must be "
+        "≥ 190 Mbit/s and ≤ 210 Mbit/s"
+    )
+    assert {point["links"][0]["measured_bps"] for point in failed} == {50.4e6}
+
+
+def test_links_that_no_point_holds_to_a_rate_are_not_measured(bench, monkeypatch):
+    monkeypatch.setattr(linkrates, "measure", lambda *_: pytest.fail("they were"))
+    assert bench().return_value == 0
+
+
+def test_a_plan_says_which_rates_cannot_be_had(bench):
+    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M, 100G]"))
+    with pytest.raises(UsageError, match="100G"):
+        bench("--plan")
 
 
 def test_a_failure_that_is_not_repeated_stays_one(bench):

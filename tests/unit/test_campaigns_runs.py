@@ -2,18 +2,21 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, images, jobs
+from gpubed import cli, images, jobs, rates, selection
+from gpubed.campaigns import linkrates
 from gpubed.campaigns.records import Folder
+from gpubed.checks import plain
 from gpubed.errors import GpubedError, UsageError
 from gpubed.launchers import leftovers
 from gpubed.runs import record
 from support import stand_in_head
-from support.samples import granted_cluster
+from support.samples import granted_cluster, sample_allocation, sample_plan
 
 ROOT = Path(__file__).parents[2]
 PLAIN = """schema: gpubed/campaign-file/1
@@ -249,3 +252,37 @@ def test_an_error_below_a_run_keeps_no_point_from_naming_it(campaign, monkeypatc
     monkeypatch.setattr(leftovers, "end", refuse)
     assert campaign().return_value == 1
     assert {p.reason for p in campaign.folder.ended().values()} == {"node-1 does not answer"}
+
+
+def test_a_run_is_kept_with_the_rates_that_its_links_had(campaign, monkeypatch):
+    row = {"src": "node-0", "dst": "node-1", "measured_bps": 50e6}
+    monkeypatch.setattr(rates.Links, "_shape", lambda *_: None)
+    monkeypatch.setattr(
+        linkrates, "measure", lambda *_: [{**row, "floor_bps": 47e6, "ceiling_bps": 52e6}]
+    )
+    campaign.file.write_text(PLAIN.replace("nodes: [1, 2]", "rate: [50M]"))
+    killed_once(monkeypatch, Folder, "keep", 2)
+    assert campaign().return_value == 130
+    assert {run.origin.rates_bps["node-0>node-1"] for run in campaign.runs()} == {50e6}
+    assert campaign().return_value == 0
+    assert len(campaign.launched) == 2
+    assert campaign.folder.ended()["rate-50M", 1].links == [row]
+
+
+def test_links_are_measured_between_the_nodes_of_a_point(tmp_path, monkeypatch):
+    asked = []
+    plan = sample_plan()
+    granted = sample_allocation(plan)
+    used = selection.choose(granted, nodes=2)
+    monkeypatch.setattr(linkrates, "SSH", lambda node, _: nullcontext(node.name))
+    monkeypatch.setattr(
+        plain, "in_pairs", lambda context, nodes, rate: asked.append((context, nodes, rate)) or []
+    )
+    assert linkrates.measure(granted_cluster(tmp_path), plan, used) == []
+    ((context, nodes, rate),) = asked
+    assert ([node.name for node in nodes], rate) == (["node-0", "node-1"], 200_000_000)
+    assert sorted(context.sessions) == ["node-0", "node-1"]
+    asked.clear()
+    alone = selection.choose(granted, nodes=1)
+    assert linkrates.measure(granted_cluster(tmp_path, "other"), plan, alone) == []
+    assert asked == []
