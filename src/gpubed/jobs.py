@@ -287,7 +287,7 @@ class _Run:
             for line in leftovers.end(self.cluster, self.allocation):
                 keep(line)
                 if alone and isinstance(line, leftovers.AtWork):
-                    raise GpubedError(line, "wait for its end, or end it: --again-failed")
+                    raise GpubedError(line, "wait for its end")
             name, run_id = self.request.job, self.record.run_id
             launch = _prepare(head, self.plan, name, run_id, ranks, words)
             if rate := self._other_rate():
