@@ -286,3 +286,18 @@ def test_links_are_measured_between_the_nodes_of_a_point(tmp_path, monkeypatch):
     alone = selection.choose(granted, nodes=1)
     assert linkrates.measure(granted_cluster(tmp_path, "other"), plan, alone) == []
     assert asked == []
+
+
+@pytest.mark.parametrize("damage", ["cut off", "edited"])
+def test_a_point_that_is_no_good_any_more_comes_from_its_run(campaign, damage):
+    assert campaign().return_value == 0
+    ended = campaign.folder.ended()
+    path = campaign.folder.path / "points" / "nodes-1.0.json"
+    edited = path.read_text().replace('"nodes": 1', '"nodes": 2')
+    path.write_text("" if damage == "cut off" else edited)
+    assert campaign("--again-failed").return_value == 0
+    assert len(campaign.launched) == 4
+    found = campaign.folder.ended()
+    assert found["nodes-1", 0].metrics == ended["nodes-1", 0].metrics
+    assert found["nodes-1", 0].run_id == ended["nodes-1", 0].run_id
+    assert len(list((path.parent / "former").iterdir())) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from gpubed.campaigns import provenance
 from gpubed.campaigns.matrix import Point
@@ -16,20 +16,21 @@ def set_of(kin: str, id_: str) -> str:
     return f"{kin}.{id_}"
 
 
-def unkept(
-    cluster: ClusterPaths, kin: str, made_with: Mapping[str, str], known: Collection[str]
+def ended_well(
+    cluster: ClusterPaths, kin: str, made_with: Mapping[str, str]
 ) -> dict[Key, runs.Record]:
-    """Return the runs of a campaign that ended well and are no point, by point and repetition.
+    """Return the runs of a campaign that ended well, by point and repetition.
+
+    Points that are kept come first; these stand for those that are due all the same.
 
     Args:
         kin: What the names of the campaign's sets begin with.
         made_with: What it was begun with (`provenance.made_with`).
-        known: The names of the runs that are points, or were.
     """
     found = {}
     for run in runs.every(cluster)[0]:
         id_ = run.set.removeprefix(f"{kin}.")
-        if run.repetition is None or id_ == run.set or run.run_id in known or run.state != "ok":
+        if run.repetition is None or id_ == run.set or run.state != "ok":
             continue
         if _is_alike(run, made_with) and _is_whole(cluster, run):
             found[id_, run.repetition] = run

@@ -144,10 +144,10 @@ class Bench:
             GpubedError: The head is not well, so that nothing can start.
         """
         links = rates.Links(self.cluster, self.allocation)
-        unkept = adoption.unkept(self.cluster, self.kin, self.made_with, self.folder.runs())
+        ended_well = adoption.ended_well(self.cluster, self.kin, self.made_with)
         try:
             for repetition, point in self.series.due():
-                run = unkept.get((point.id, repetition))
+                run = ended_well.get((point.id, repetition))
                 self._keep(
                     adoption.record(self.cluster, point, run)
                     if run

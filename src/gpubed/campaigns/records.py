@@ -12,7 +12,6 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -157,14 +156,6 @@ class Folder:
             shutil.copyfile(path, self._former(path))
         content = record.model_dump_json(by_alias=True, indent=2)
         files.write(path, content.encode(), durable=True)
-
-    def runs(self) -> set[str]:
-        """Return the names of the runs that gave points, or former ones, as far as known."""
-        found = set()
-        for path in [*self._points.glob("*.json"), *self._points.glob("former/*.json")]:
-            with suppress(Unreadable):
-                found.add(reading.file(path).json(Record).run_id)
-        return found
 
     def put_points_aside(self, paths: Iterable[Path]) -> None:
         """Move files of points to the former ones, so that these repetitions are due again."""
