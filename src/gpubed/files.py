@@ -46,7 +46,8 @@ def write(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = Fals
         path: The file; its folder must exist.
         content: All that it shall hold.
         mode: Its permissions, less the umask.
-        durable: Whether it must be there after a power cut, too: for what cannot be made again.
+        durable: Whether it must be there after a power cut, too, under its name: for what cannot
+            be made again.
 
     Raises:
         OSError: It cannot be written; the old content stays.
@@ -59,7 +60,39 @@ def write(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = Fals
                 file.flush()
                 os.fsync(file.fileno())
         draft.replace(path)
+        if durable:
+            sync(path.parent)
     except BaseException:
         with suppress(OSError):
             draft.unlink()
         raise
+
+
+def make(folder: Path) -> None:
+    """Make a folder, and those above it, that are there after a power cut, too.
+
+    Raises:
+        OSError: It cannot be made, or something else has its name.
+    """
+    if folder.is_dir():
+        return
+    make(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync(folder.parent)
+
+
+def sync(folder: Path) -> None:
+    """Write the names in a folder to the disk.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Of network file systems, some know no such thing.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

@@ -50,6 +50,11 @@ class Argument(_Model):
         default=False,
         description="whether a run goes on from what another left by it: no repetitions then",
     )
+    dataset: bool = Field(
+        default=False,
+        description="whether it names a folder of the cluster's datasets: a campaign notices "
+        "when that is made again",
+    )
     help: str = Field(description="what it is")
 
     @model_validator(mode="after")

@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, TypeAdapter
 
-from gpubed import images, jobfile, reading, registry, selection
+from gpubed import files, images, jobfile, reading, registry, selection
 from gpubed.allocation import Allocation
 from gpubed.backends.base import JobTestbed
-from gpubed.errors import UsageError
+from gpubed.errors import GpubedError, UsageError
 from gpubed.hardware import facts
 from gpubed.jobfile import Job, Metric
 from gpubed.launchers import leftovers
@@ -109,7 +109,10 @@ def run(
     on_output: Callable[[str], None] = lambda _line: None,
     *,
     set_: str = "",
+    repetition: int | None = None,
     again: str = "",
+    alone: bool = False,
+    links: Mapping[str, float] | None = None,
 ) -> JobResult:
     """Run a job over the nodes that were asked for, bring its folder back, and keep a record.
 
@@ -117,18 +120,26 @@ def run(
         allocation: The nodes that it may use.
         on_output: Called with each line that the job prints.
         set_: The name that repetitions have in common; empty for a single run.
+        repetition: Which of them it is, from 0.
         again: The run that it repeats.
+        alone: Whether it shall not start beside another run, which would be measured, too.
+        links: What links were just measured to carry, in bit/s by `a>b`; by default what the last
+            verification measured is kept.
 
     Raises:
         UsageError: There is no such job, launcher or node, an argument is wrong, the cluster has
             no Docker, or no node has ranks.
-        GpubedError: A node could not be reached, or lacks the image.
+        GpubedError: A node could not be reached, or lacks the image, or it would not be alone.
     """
     run = _foresee(cluster, plan, allocation, request)
-    begun = run.record.model_copy(update={"set": set_, "again": again})
+    kin = {"set": set_, "repetition": repetition, "again": again}
+    begun = run.record.model_copy(update=kin)
+    if links:
+        measured = begun.origin.model_copy(update={"rates_bps": dict(links)})
+        begun = begun.model_copy(update={"origin": measured})
     started = time.monotonic()
     with run.kept(begun, on_output) as keep:
-        result = run.by_service(keep) if run.service else run.over_ssh(keep)
+        result = run.by_service(keep) if run.service else run.over_ssh(keep, alone=alone)
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics
         record.write(run.here, _ended(begun, result))
@@ -253,7 +264,9 @@ class _Run:
         self, begun: Record, on_output: Callable[[str], None]
     ) -> Iterator[Callable[[str], None]]:
         """Keep a record, what it is made with, and each line that is said."""
-        self.here.mkdir(parents=True)
+        files.make(self.here.parent)
+        self.here.mkdir()
+        files.sync(self.here.parent)
         with record.kept(self.here, begun), (self.here / "output.log").open("w") as log:
             origin.copy(self.cluster, self.plan, self.here)
 
@@ -263,7 +276,7 @@ class _Run:
 
             yield keep
 
-    def over_ssh(self, keep: Callable[[str], None]) -> JobResult:
+    def over_ssh(self, keep: Callable[[str], None], *, alone: bool) -> JobResult:
         """Run it on all nodes that have ranks, from the head."""
         launcher = cast("Launcher", self.launcher)
         words, ranks, id_ = list(self.record.command), self.record.world_size, ""
@@ -273,6 +286,8 @@ class _Run:
         with SSH(self.allocation.head, self.cluster) as head:
             for line in leftovers.end(self.cluster, self.allocation):
                 keep(line)
+                if alone and isinstance(line, leftovers.AtWork):
+                    raise GpubedError(line, "wait for its end")
             name, run_id = self.request.job, self.record.run_id
             launch = _prepare(head, self.plan, name, run_id, ranks, words)
             if rate := self._other_rate():

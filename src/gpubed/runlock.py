@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from gpubed import reading
 from gpubed.errors import GpubedError, Locked
 
-WORKER = "GPUBED_WORKER"
+WORKER, MEASURING = "GPUBED_WORKER", "measuring"
 _GRACE = 10.0
 _A_LOOK = 0.1
 
@@ -68,13 +68,37 @@ def hold(state: Path, verb: str) -> Iterator[list[int]]:
 
 
 @contextmanager
-def locked(path: Path, verb: str, wait: float = 0.0) -> Iterator[None]:
+def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]:
+    """Hold a cluster's nodes while something is measured on them.
+
+    Args:
+        state: The cluster's state folder.
+        verb: Shown to whoever comes second.
+        shared: Whether others who share them may measure at the same time.
+
+    Raises:
+        Locked: Somebody measures who must be alone, or this must be and somebody measures.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(state / MEASURING, verb, shared=shared))
+        except Locked as refused:
+            why = f"{refused.message}: both would share the processors, and measure that"
+            raise Locked(why, "wait for its end") from None
+        yield
+
+
+@contextmanager
+def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) -> Iterator[None]:
     """Hold a lock file; wait for it up to `wait` seconds.
+
+    Args:
+        shared: Whether others who share it may hold it, too; the last of them is who is named.
 
     Raises:
         Locked: Somebody else holds it; the message names who, and since when.
     """
-    descriptor = _acquire(path, wait)
+    descriptor = _acquire(path, wait, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
         holder = {
             "pid": os.getpid(),
@@ -124,7 +148,7 @@ def require_free(state: Path) -> None:
         raise _refusal(state / "lock")
 
 
-def _acquire(path: Path, wait: float) -> int:
+def _acquire(path: Path, wait: float, kind: int) -> int:
     # Who only looks whether it is held (`holder`) holds it for a moment.
     deadline = time.monotonic() + max(wait, _A_LOOK)
     while True:
@@ -136,7 +160,7 @@ def _acquire(path: Path, wait: float) -> int:
         except PermissionError:
             raise _not_ours(path) from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             # `down` may have removed the file since: such a lock would hold nobody back.
             if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
                 return descriptor

@@ -446,6 +446,9 @@ def _campaign_begun(data, folder):
     source, points = _campaign(CAMPAIGN, folder)
     _file(folder / "mine" / "campaign.json", data)
     begun = records.Folder(folder / "mine").begun()
+    if begun is None:  # an empty file, as a power cut leaves it, and no point
+        assert not data
+        return
     assert isinstance(begun.with_ranks, list)
     records.require_same(begun, source, points, ALLOCATION.uuid, {})
 
@@ -453,7 +456,7 @@ def _campaign_begun(data, folder):
 def _campaign_point(data, folder):
     source, points = _campaign(CAMPAIGN, folder)
     _file(folder / "mine" / "points" / f"{POINT['id']}.0.json", data)
-    ended = records.Folder(folder / "mine").ended()
+    ended = records.Folder(folder / "mine").ended(points)
     series = drive.Series(source.campaign, points, ended)
     series.progress()
     series.failed()

@@ -6,10 +6,11 @@ import sys
 import time
 
 from gpubed import cli, health, images, jobfile, jobs
+from gpubed.campaigns import linkrates
 from gpubed.errors import GpubedError
 
 
-def run(cluster, plan, allocation, request, on_output=print, set_="", again=""):
+def run(cluster, plan, allocation, request, on_output=print, set_="", **_):
     """As `gpubed.jobs.run`; a file `behaviour.json` of the project says what goes wrong."""
     path = cluster.project.root / "behaviour.json"
     behaviour = json.loads(path.read_text()) if path.exists() else {}
@@ -48,6 +49,7 @@ def install(replace):
     replace(jobs, "run", run)
     replace(health, "usable", usable)
     replace(images, "require", lambda *_: "an id")
+    replace(linkrates, "measure", lambda *_: [])
 
 
 def usable(cluster, _plan, allocation):

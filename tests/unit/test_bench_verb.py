@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli, jobfile, rates, registry, runlock
-from gpubed.campaigns import file, matrix
+from gpubed.campaigns import file, linkrates, matrix
 from gpubed.campaigns.drive import Series
 from gpubed.campaigns.records import Folder
 from gpubed.errors import GpubedError, Locked, UsageError
@@ -246,6 +246,95 @@ def test_points_that_are_made_with_something_else_are_none_of_the_campaign(bench
     assert bench("--new").return_value is not None
 
 
+def granted(bench, **changes):
+    """Change the first node of the allocation, as another `up` would."""
+    told = json.loads(bench.paths.allocation.read_text())
+    told["nodes"][0].update(changes)
+    bench.paths.allocation.write_text(json.dumps(told))
+
+
+def facts(bench, **changes):
+    """Let the first node say what it is made of."""
+    bench.paths.facts.mkdir(exist_ok=True)
+    said = {"schema": "gpubed/facts/2", "host": "h", "kernel": "6", "cpus": 8}
+    said |= {"memory_kib": 16 << 20, "driver": {"loaded": "570.1"}, **changes}
+    (bench.paths.facts / "id-node-0.json").write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda b: granted(b, id="id-another"), "node-0's id was id-node-0 and is id-another"),
+        (lambda b: granted(b, slots=4), "node-0's slots was 1 and is 4"),
+        (lambda b: granted(b, gpus=2), "node-0's gpus was 0 and is 2"),
+        (lambda b: granted(b, name="other"), "node-0's id was id-node-0 and is not there"),
+        (lambda b: facts(b, cpus=4), "node-0's hardware was 8 CPUs, 16 GiB and is 4 CPUs, 16 GiB"),
+        (lambda b: facts(b, driver={"loaded": "580.2"}), "node-0's driver was 570.1 and is 580.2"),
+        (
+            lambda b: b.paths.spec.write_text(
+                b.paths.spec.read_text() + "services: {monitoring: {}}\n"
+            ),
+            "cluster.yml: services was not there",
+        ),
+    ],
+)
+def test_points_on_other_machines_are_none_of_the_campaign(bench, change, said):
+    facts(bench)
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    ended = bench.points()
+    change(bench)
+    with pytest.raises(UsageError) as refused:
+        bench()
+    assert said in refused.value.message
+    assert "--new" in refused.value.hint
+    assert "put it back" in refused.value.hint
+    assert bench.points() == ended
+
+
+def test_what_says_nothing_of_a_measurement_may_change(bench):
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    bench.behave()
+    text = bench.paths.spec.read_text().replace("count: 3", "count: 4")
+    bench.paths.spec.write_text(f"# mine\n{text}owner: me\nlease: {{duration: 3 d}}\n")
+    told = json.loads(bench.paths.allocation.read_text())
+    told["nodes"].append({**told["nodes"][-1], "name": "node-3", "id": "id-node-3"})
+    bench.paths.allocation.write_text(json.dumps(told))
+    facts(bench)  # which nobody knew before
+    assert bench().return_value == 0
+    assert not any("node-3" in call["nodes"] for call in bench.calls)
+
+
+def test_a_campaign_waits_for_no_run_that_is_at_work(bench):
+    with runlock.measuring(bench.paths.state, "run", shared=True):
+        with pytest.raises(Locked, match="`gpubed run`"):
+            bench()
+        with runlock.measuring(bench.paths.state, "run", shared=True):
+            pass
+    assert bench.calls == []
+    assert bench().return_value == 0
+
+
+def test_a_campaign_is_alone_while_it_measures(bench, monkeypatch):
+    refused = []
+    real = stand_in_job.run
+
+    def run(*words, **named):
+        for shared in (True, False):
+            with pytest.raises(Locked), runlock.measuring(bench.paths.state, "x", shared=shared):
+                pass
+        for verb in (["run", "lab", "digits"], ["verify", "lab"]):
+            done = CliRunner().invoke(cli.build(), verb, standalone_mode=False)
+            refused.append(done.exception)
+        return real(*words, **named)
+
+    monkeypatch.setattr("gpubed.jobs.run", run)
+    bench.file.write_text(PLAIN.replace("[1, 2], batch: [16, 32]", "[1]").replace("2\n", "1\n"))
+    assert bench().return_value == 0
+    assert [type(error) for error in refused] == [Locked, Locked]
+
+
 def test_the_sets_of_a_campaign_that_began_again_are_others(bench):
     bench()
     first = {path.name for path in bench.paths.runs.iterdir()}
@@ -403,6 +492,135 @@ def test_a_point_finds_its_links_at_its_rate_and_leaves_them_as_declared(bench, 
     assert not bench.paths.reshaped.exists()
 
 
+def carried(monkeypatch, bps):
+    """Let links carry so much, whatever they are held to, judged as `verify` does."""
+    row = {"src": "node-0", "dst": "node-1", "measured_bps": bps}
+
+    def measure(_cluster, _plan, allocation):
+        held = allocation.experiment.rate_bps
+        return [{**row, "floor_bps": 0.95 * held, "ceiling_bps": 1.05 * held}]
+
+    monkeypatch.setattr(rates.Links, "_shape", lambda *_: None)
+    monkeypatch.setattr(linkrates, "measure", measure)
+
+
+def test_what_links_carried_before_a_point_is_kept_with_it(bench, monkeypatch):
+    carried(monkeypatch, 50.4e6)
+    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M]"))
+    assert bench().return_value == 0
+    for point in bench.points():
+        assert point["links"] == [
+            {
+                "src": "node-0",
+                "dst": "node-1",
+                "measured_bps": 50.4e6,
+                "floor_bps": 47.5e6,
+                "ceiling_bps": 52.5e6,
+            }
+        ]
+
+
+def test_a_point_whose_links_carry_another_rate_fails_before_its_run(bench, monkeypatch):
+    carried(monkeypatch, 50.4e6)
+    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M, 200M]"))
+    assert bench().return_value == 1
+    assert {call["rate_bps"] for call in bench.calls} == {50_000_000}
+    failed = [point for point in bench.points() if point["status"] == "failed"]
+    assert {point["settings"]["rate"] for point in failed} == {"200M"}
+    (reason,) = {point["reason"] for point in failed}
+    assert reason == (
+        "link node-0>node-1 carries 50.4 Mbit/s before the run, which must be "
+        "≥ 190 Mbit/s and ≤ 210 Mbit/s"
+    )
+    assert {point["links"][0]["measured_bps"] for point in failed} == {50.4e6}
+
+
+def test_links_that_no_point_holds_to_a_rate_are_not_measured(bench, monkeypatch):
+    monkeypatch.setattr(linkrates, "measure", lambda *_: pytest.fail("they were"))
+    assert bench().return_value == 0
+
+
+def test_a_plan_says_which_rates_cannot_be_had(bench):
+    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M, 100G]"))
+    with pytest.raises(UsageError, match="100G"):
+        bench("--plan")
+
+
+def test_a_failure_that_is_not_repeated_stays_one(bench):
+    stop = "repeat: 4\nstop: {metric: images_per_s, relative_width: 0.05, at_least: 2}\n"
+    bench.file.write_text(PLAIN.replace("repeat: 2\n", stop))
+    bench.behave(fails="16")
+    assert bench().return_value == 1
+    # Of a point that is known well enough by now, one repetition had failed.
+    folder = Folder(bench.folder)
+    failed = [p for p in folder.ended().values() if p.status == "failed"]
+    by_id = {}
+    for point in sorted(failed, key=lambda p: p.key):
+        by_id.setdefault(point.id, []).append(point)
+    for points in by_id.values():
+        for point in points[1:]:
+            (bench.folder / "points" / f"{point.id}.{point.repetition}.json").unlink()
+            folder.keep(point.model_copy(update={"status": "ok", "reason": ""}))
+    bench.behave()
+    before = len(bench.calls)
+    assert bench("--again-failed").return_value == 1, "a failure has vanished"
+    assert len(bench.calls) == before, "it was known well enough"
+    assert [p["status"] for p in bench.points()].count("failed") == 2
+    assert not (bench.folder / "points" / "former").exists()
+
+
+def test_a_failure_is_there_until_its_repetition_has_ended(bench):
+    bench.behave(fails="16")
+    assert bench().return_value == 1
+    bench.behave(interrupted="16")
+    assert bench("--again-failed").return_value == 130
+    assert [p["status"] for p in bench.points()].count("failed") == 4
+    bench.behave()
+    assert bench("--again-failed").return_value == 0
+    assert len(list((bench.folder / "points" / "former").iterdir())) == 4
+
+
+@pytest.mark.parametrize("damage", ["", "{"])
+def test_a_point_that_was_cut_off_has_a_way_on(bench, damage):
+    assert bench().return_value == 0
+    path = bench.folder / "points" / "nodes-1.batch-16.0.json"
+    path.write_text(damage)
+    with pytest.raises(GpubedError, match=r"nodes-1\.batch-16\.0\.json") as refused:
+        bench()
+    assert f"gpubed bench lab {bench.file} --again-failed" in refused.value.hint
+    assert bench("--again-failed").return_value == 0
+    assert len(bench.calls) == 9
+    assert len(bench.points()) == 8
+    assert [p.read_text() for p in (bench.folder / "points/former").iterdir()] == [damage]
+
+
+def test_a_beginning_that_was_cut_off_has_a_way_on(bench):
+    assert bench().return_value == 0
+    (bench.folder / "campaign.json").write_text("")
+    with pytest.raises(GpubedError, match=r"campaign\.json") as refused:
+        bench()
+    assert "--new" in refused.value.hint
+    assert bench("--new").return_value == 0
+    for path in (bench.folder / "points").iterdir():
+        path.unlink()
+    (bench.folder / "campaign.json").write_text("")
+    assert bench().return_value == 0, "nothing had ended, so nothing is lost"
+
+
+def test_a_point_that_was_edited_is_refused(bench):
+    assert bench().return_value == 0
+    path = bench.folder / "points" / "nodes-1.batch-16.0.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "settings": {"nodes": 2, "batch": 16}}))
+    with pytest.raises(GpubedError, match="settings"):
+        bench()
+    path.write_text(json.dumps(told))
+    stray = bench.folder / "points" / "nodes-3.batch-16.0.json"
+    stray.write_text(json.dumps({**told, "id": "nodes-3.batch-16"}))
+    with pytest.raises(GpubedError, match="has no such point"):
+        bench()
+
+
 def test_links_are_put_back_after_an_interruption(bench, monkeypatch):
     told = {}
 
@@ -505,3 +723,17 @@ def test_a_link_that_cannot_be_put_back_is_told_also_after_an_interruption(bench
     assert "has not got its declared rate back: node-1: node-1 does not answer" in done.stderr
     assert "gpubed up lab" in done.stderr
     assert bench.paths.reshaped.exists()
+
+
+def test_a_link_that_is_left_at_another_rate_is_no_success(bench, monkeypatch):
+    def shape(self, node, bps):
+        if bps == self.declared and node.name == "node-1":
+            raise GpubedError("node-1 does not answer")
+        self._rates[node.name] = bps
+
+    monkeypatch.setattr(rates.Links, "_shape", shape)
+    bench.file.write_text(PLAIN.replace("nodes: [1, 2]", "rate: [50M]"))
+    done = bench()
+    assert done.return_value == 1
+    assert {p["status"] for p in bench.points()} == {"ok"}
+    assert "node-1 does not answer" in done.stderr

@@ -194,6 +194,14 @@ def test_a_rate_needs_nodes_that_shape_their_links(read):
         matrix.require_room(source, bare, bare)
 
 
+def test_a_rate_that_links_were_never_measured_at_is_refused(read):
+    """A local veth takes any number, and carries what the processors can."""
+    granted = sample_allocation(sample_plan())
+    source = read(HEAD + "factors: {rate: [100M, 100G]}\n")
+    with pytest.raises(UsageError, match=r":3: factors\.rate\.1: 100G .* declared 200M"):
+        matrix.require_room(source, granted, granted)
+
+
 def test_each_round_has_every_point_in_another_order_that_repeats_itself(points):
     found = points(PLAIN)
     orders = list(matrix.rounds(found, 20, seed=1))

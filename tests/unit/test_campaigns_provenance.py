@@ -31,9 +31,9 @@ def header(cluster, tmp_path):
         points = matrix.expand(source, jobfile.load("digits"))
         granted = sample_allocation(sample_plan())
         plan = from_file(cluster.spec)
-        return json.loads(
-            json.dumps(provenance.header(cluster, plan, granted, source, points, "typed"))
-        )
+        made = provenance.made_with(cluster, plan, granted, "digits")
+        known = (cluster, plan, granted, source, points, "typed", made)
+        return json.loads(json.dumps(provenance.header(*known)))
 
     return make
 

@@ -1,7 +1,9 @@
 """What is kept of a campaign: whole files, written once, and never lost."""
 
 import json
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,8 @@ def test_what_was_kept_is_found_again_under_the_pinned_name(folder):
         "started": "2026-01-01T00:00:00+00:00",
         "seconds": 1.5,
         "metrics": {"images_per_s": 3.0},
+        "image": "",
+        "links": [],
     }
     assert folder.ended() == {("nodes-1", 0): record()}
 
@@ -80,14 +84,34 @@ def test_a_point_that_is_not_what_its_name_says_is_refused(folder, changes):
 
 
 def test_what_is_repeated_stays_beside_the_points(folder):
-    failed = record(status="failed", reason="no word")
-    folder.keep(failed)
-    folder.repeat([failed])
-    assert folder.ended() == {}
-    folder.keep(failed)
-    folder.repeat([failed])
-    former = list((folder.path / "points" / "former").iterdir())
-    assert json.loads(former[0].read_text())["reason"] == "no word"
+    times = [f"2026-01-01T00:00:0{place}+00:00" for place in range(3)]
+    reasons = ["no word", "no other word"]
+    for started, reason in zip(times, reasons, strict=False):
+        folder.keep(record(status="failed", reason=reason, started=started))
+    folder.keep(record(started=times[2]))
+    assert folder.ended() == {("nodes-1", 0): record(started=times[2])}
+    former = sorted((folder.path / "points" / "former").iterdir())
+    assert [json.loads(path.read_text())["reason"] for path in former] == reasons
+
+
+def test_what_was_kept_is_there_after_a_power_cut(tmp_path, monkeypatch):
+    """Content and name are on the disk before anybody builds on them."""
+    synced, real = [], os.fsync
+
+    def fsync(descriptor):
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    begun = Folder(tmp_path / "campaigns" / "mine")
+    begun.begin({"schema": "gpubed/campaign/1"})
+    assert {str(tmp_path), str(tmp_path / "campaigns"), str(begun.path)} <= set(synced)
+    assert any(name.startswith(f"{begun.path}/.campaign.json") for name in synced)
+    synced.clear()
+    begun.keep(record())
+    draft, points = synced
+    assert draft.startswith(f"{begun.path}/points/.nodes-1.0.json")
+    assert points == f"{begun.path}/points"
 
 
 def test_points_without_their_campaign_are_not_taken_for_a_new_one(folder):

@@ -67,3 +67,19 @@ def test_where_all_have_ranks_there_is_nothing_to_do(context):
     granted = context.allocation.model_copy(update={"nodes": nodes})
     alone = Context(context.cluster, context.plan, granted, {})
     assert plain.measured(alone, 100e6) == []
+
+
+@pytest.mark.parametrize("one_host", [True, False])
+@pytest.mark.parametrize("count", [2, 3])
+def test_in_pairs_each_node_is_measured_both_ways(context, monkeypatch, tmp_path, count, one_host):
+    backend = SimpleNamespace(shapes_links=lambda _: True)
+    monkeypatch.setattr(registry, "backend", lambda _: backend)
+    granted = context.allocation.model_copy(update={"one_host": one_host})
+    among = Context(context.cluster, context.plan, granted, context.sessions)
+    found = plain.in_pairs(among, granted.nodes[:count], 100e6)
+    links = {(row["src"], row["dst"]) for row in found}
+    pairs = [("node-0", "node-1"), ("node-0", "node-2")][: count - 1]
+    assert links == {*pairs, *((dst, src) for src, dst in pairs)}
+    assert len(found) == len(links)
+    assert {(row["floor_bps"], row["ceiling_bps"]) for row in found} == {(95e6, 105e6)}
+    assert list((tmp_path / "runs").iterdir()) == [], "nothing is left there"

@@ -288,9 +288,9 @@ def test_a_run_says_what_its_links_were_held_to(call, cluster, monkeypatch):
 
 
 def test_a_campaign_is_in_nobodys_way(call, cluster):
-    with runlock.hold(cluster.state, "bench"), pytest.raises(Locked, match="gpubed bench"):
+    with runlock.measuring(cluster.state, "bench"), pytest.raises(Locked, match="gpubed bench"):
         call("run", "lab", "digits")
-    with runlock.hold(cluster.state, "bench"):
+    with runlock.measuring(cluster.state, "bench"):
         assert call("run", "lab", "digits", "--dry-run").return_value == 0
 
 

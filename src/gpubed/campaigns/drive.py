@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpubed import health, intervals, jobs, rates, selection
 from gpubed.allocation import Allocation
-from gpubed.campaigns import matrix, provenance
+from gpubed.campaigns import adoption, linkrates, matrix, provenance
 from gpubed.campaigns.file import Campaign, Environment, Stop
 from gpubed.campaigns.matrix import Point
-from gpubed.campaigns.records import Folder, Key, Record
+from gpubed.campaigns.records import Changed, Folder, Key, Record
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
@@ -38,11 +39,16 @@ class Progress:
 
 @dataclass
 class Series:
-    """What is known of a campaign: every repetition that has ended, and which are due."""
+    """What is known of a campaign: every repetition that has ended, and which are due.
+
+    Attributes:
+        again: Those that failed and are due all the same.
+    """
 
     campaign: Campaign
     points: list[Point]
     ended: dict[Key, Record] = field(default_factory=dict)
+    again: set[Key] = field(default_factory=set)
 
     def due(self) -> Iterator[tuple[int, Point]]:
         """Give the repetitions that are due, by what has ended when each is asked for."""
@@ -54,10 +60,11 @@ class Series:
         """Return how far it is."""
         due = [point for repetition, point in self._rounds() if self._is_due(point, repetition)]
         took = [record.seconds for record in self.ended.values()]
+        ended = len(self.ended.keys() - self.again)
         if not took:
-            return Progress(0, len(due), None)
+            return Progress(ended, len(due), None)
         usual = statistics.fmean(took)
-        return Progress(len(took), len(due), sum(self._seconds(point, usual) for point in due))
+        return Progress(ended, len(due), sum(self._seconds(point, usual) for point in due))
 
     def of(self, point: Point) -> list[Record]:
         """Return the repetitions of a point that have ended."""
@@ -86,7 +93,8 @@ class Series:
         return matrix.rounds(self.points, self.campaign.repeat, self.campaign.seed)
 
     def _is_due(self, point: Point, repetition: int) -> bool:
-        if (point.id, repetition) in self.ended:
+        key = (point.id, repetition)
+        if key in self.ended and key not in self.again:
             return False
         stop = self.campaign.stop
         return stop is None or not is_narrow(stop, self.values(point, stop.metric))
@@ -107,6 +115,9 @@ class Bench:
     Attributes:
         nodes: The nodes that it was begun with, by name; none where the testbed has none.
         kin: What the names of its sets of repetitions begin with.
+        made_with: What it was begun with.
+        requires: Refuses a point, in whose container ranks run, if any, on nodes that are well, if
+            it would be made with something else than the campaign was begun with.
         begins: Told which repetition of which point begins; returns what takes the job's lines.
         ends: Told what it gave.
         warns: Told why a link could not be put back to its declared rate.
@@ -119,6 +130,8 @@ class Bench:
     folder: Folder
     nodes: list[str]
     kin: str
+    made_with: Mapping[str, str]
+    requires: Callable[[str | None, Allocation], None]
     begins: Callable[[Point, int], Callable[[str], None]]
     ends: Callable[[Record], None]
     warns: Callable[[str], None]
@@ -127,12 +140,19 @@ class Bench:
         """Run what is due, and leave links at their declared rate.
 
         Raises:
+            Changed: Points would be made with something else than those before.
             GpubedError: The head is not well, so that nothing can start.
         """
         links = rates.Links(self.cluster, self.allocation)
+        ended_well = adoption.ended_well(self.cluster, self.kin, self.made_with)
         try:
             for repetition, point in self.series.due():
-                self._keep(self._record(links, point, repetition))
+                run = ended_well.get((point.id, repetition))
+                self._keep(
+                    adoption.record(self.cluster, point, run)
+                    if run
+                    else self._record(links, point, repetition)
+                )
         finally:
             for fault in links.restore():
                 self.warns(fault)
@@ -140,18 +160,28 @@ class Bench:
     def _keep(self, record: Record) -> None:
         self.folder.keep(record)
         self.series.ended[record.key] = record
+        self.series.again.discard(record.key)
         self.ends(record)
 
     def _record(self, links: rates.Links, point: Point, repetition: int) -> Record:
         usable, left_out = health.usable(self.cluster, self.plan, self.allocation)
         told = self.begins(point, repetition)
         began, started = provenance.now(), time.monotonic()
+        run_dir, image, metrics = "", "", dict[str, Any]()
+        carried = list[linkrates.Row]()
         try:
+            self.requires(self._environment(point).container, usable)
             chosen = self._chosen(links, point, usable)
-            result = self._result(point, chosen, told)
-            run_dir, metrics, failures = result.run_dir, result.metrics, result.failures
+            if point.rate_bps is not None:
+                carried = linkrates.measure(self.cluster, self.plan, chosen)
+            if not (failures := linkrates.faults(carried)):
+                result = self._result(point, repetition, chosen, told, carried)
+                run_dir, image, metrics = result.run_dir, result.image, result.metrics
+                failures = [*result.failures, *self._others(point, image)]
+        except Changed:
+            raise
         except GpubedError as error:
-            run_dir, metrics, failures = "", {}, [error.message]
+            failures = [error.message]
             failures += [f"{node.node} is left out: {node.reason}" for node in left_out]
         return Record(
             id=point.id,
@@ -164,7 +194,20 @@ class Bench:
             started=began,
             seconds=round(time.monotonic() - started, 3),
             metrics=metrics,
+            image=image,
+            links=[dict(row) for row in carried],
         )
+
+    def _environment(self, point: Point) -> Environment:
+        return self.series.campaign.environments.get(point.environment, Environment())
+
+    def _others(self, point: Point, image: str) -> list[str]:
+        """Say that ranks ran in another image than the campaign was begun with."""
+        begun = [id_ for name, id_ in self.made_with.items() if name.startswith(provenance.IMAGE)]
+        if not image or not begun or image in begun:
+            return []
+        name = self._environment(point).container or "of the job"
+        return [f"ranks ran in {image}, and image {name} was another when the campaign was begun"]
 
     def _chosen(self, links: rates.Links, point: Point, usable: Allocation) -> Allocation:
         """Return the nodes of a point, once their links have its rate."""
@@ -184,10 +227,14 @@ class Bench:
         return _at_rate(chosen, point.rate_bps)
 
     def _result(
-        self, point: Point, chosen: Allocation, told: Callable[[str], None]
+        self,
+        point: Point,
+        repetition: int,
+        chosen: Allocation,
+        told: Callable[[str], None],
+        carried: Iterable[linkrates.Row],
     ) -> jobs.JobResult:
-        campaign = self.series.campaign
-        environment = campaign.environments.get(point.environment, Environment())
+        campaign, environment = self.series.campaign, self._environment(point)
         request = Request(
             job=campaign.job,
             settings=point.arguments,
@@ -195,8 +242,17 @@ class Bench:
             container=environment.container,
             launcher=environment.launcher,
         )
-        kin = f"{self.kin}.{point.id}"
-        return jobs.run(self.cluster, self.plan, chosen, request, told, set_=kin)
+        return jobs.run(
+            self.cluster,
+            self.plan,
+            chosen,
+            request,
+            told,
+            set_=adoption.set_of(self.kin, point.id),
+            repetition=repetition,
+            alone=True,
+            links={f"{row['src']}>{row['dst']}": row["measured_bps"] for row in carried},
+        )
 
 
 def _only(allocation: Allocation, names: list[str]) -> Allocation:

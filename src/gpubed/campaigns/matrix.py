@@ -117,6 +117,10 @@ def require_room(source: Source, allocation: Allocation, usable: Allocation) -> 
         elif rates.parse(rate) != declared and not backend.shapes_on_nodes:
             why = f"{backend.name} holds its links to the declared {rates.compact(declared)}"
             hint = "leave the factor rate out, or declare another rate: gpubed up CLUSTER"
+        elif rates.parse(rate) > declared:
+            why = f"{rate} are more than the declared {rates.compact(declared)}, to which links "
+            why += "were measured"
+            hint = "declare the highest rate in cluster.yml: gpubed up CLUSTER"
         else:
             continue
         raise source.refusal(("factors", RATE, place), why, hint)

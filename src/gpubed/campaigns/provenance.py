@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import gpubed
+from gpubed import images, registry
 from gpubed import recipe as recipes
-from gpubed import registry
 from gpubed.allocation import Allocation
 from gpubed.campaigns import records
-from gpubed.campaigns.file import Source
+from gpubed.campaigns.file import Source, text
 from gpubed.campaigns.matrix import Point
 from gpubed.hardware import facts
+from gpubed.jobfile import Job
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.runs import origin
 from gpubed.runs.record import sha256_of_folder
+from gpubed.ssh import SSH
+
+# What cluster.yml says that no figure depends on: names, how many nodes there could be (each that
+# takes part is told of by itself), and for how long.
+_HARMLESS: Any = {
+    **dict.fromkeys(("version", "name", "owner", "lease", "may_reboot"), True),
+    "nodes": {"__all__": {"count", "min", "on_failure"}},
+}
+# Shards and their checksums are in these two (job prepare); images by class have neither.
+_DESCRIBED = "cd %s 2>/dev/null && cat dataset.json SHA256SUMS 2>/dev/null"
+IMAGE, DATASET = "image ", "dataset "
+"""What the names begin with of what only nodes can tell."""
 
 
 def header(
@@ -27,12 +41,14 @@ def header(
     source: Source,
     points: Sequence[Point],
     command: str,
+    made: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the content of `campaign.json`.
 
     Args:
         usable: The nodes that are well; the others take no part.
         command: What was typed.
+        made: What its points are made with (`made_with`).
     """
     campaign, known = source.campaign, facts.of_cluster(cluster.facts, usable)
     commit = origin.commit(cluster.project.root)
@@ -51,7 +67,7 @@ def header(
         "recipe": plan.spec.recipe,
         "gpubed": gpubed.__version__,
         "git": commit and commit.model_dump(),
-        "made_with": made_with(plan, usable, campaign.job),
+        "made_with": dict(made),
         "nodes": [
             {
                 "name": node.name,
@@ -68,15 +84,97 @@ def header(
     }
 
 
-def made_with(plan: ClusterPlan, allocation: Allocation, job: str) -> dict[str, str]:
-    """Return what every point of a campaign must be made with alike, by what it is."""
+def made_with(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, job: str
+) -> dict[str, str]:
+    """Return what every point of a campaign must be made with alike, by what it is.
+
+    What is not known, such as the driver of a node that has none, is left out.
+
+    Raises:
+        UsageError: There is no such job, or its files cannot be read.
+    """
     network = allocation.experiment
     return {
         "the job's files": sha256_of_folder(registry.job_folder(job)),
         "the recipe": recipes.load(plan.spec.recipe).lock_sha256(),
         "the experiment network": network.model_dump_json() if network else "",
+        "cluster.yml": plan.spec.model_dump_json(exclude=_HARMLESS, exclude_defaults=True),
         "gpubed": gpubed.__version__,
+        **_machines(cluster, allocation),
     }
+
+
+def found_on_nodes(
+    cluster: ClusterPaths,
+    plan: ClusterPlan,
+    usable: Allocation,
+    source: Source,
+    job: Job,
+    containers: Iterable[str],
+) -> dict[str, str]:
+    """Return what points must be made with alike that only nodes can tell; see `made_with`.
+
+    Args:
+        usable: The nodes that are well.
+        containers: Images that ranks run in.
+
+    Raises:
+        GpubedError: A node does not answer, or lacks an image.
+    """
+    if not usable.nodes:
+        return {}
+    made = datasets(cluster, plan, usable, _datasets(source, job))
+    for image in dict.fromkeys(containers):
+        made[f"{IMAGE}{image}"] = images.require(cluster, plan, usable, image)
+    return made
+
+
+def datasets(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, names: Iterable[str]
+) -> dict[str, str]:
+    """Return a checksum of what each dataset on the shared storage says of itself, if it does.
+
+    Raises:
+        GpubedError: The head does not answer.
+    """
+    if not (wanted := sorted(set(names))):
+        return {}
+    folder = plan.spec.storage.datasets
+    with SSH(allocation.head, cluster) as head:
+        told = {
+            name: head.run(_DESCRIBED, f"{folder}/{name}", check=False).stdout for name in wanted
+        }
+    return {
+        f"{DATASET}{name}": hashlib.sha256(said.encode()).hexdigest()
+        for name, said in told.items()
+        if said
+    }
+
+
+def _datasets(source: Source, job: Job) -> Iterator[str]:
+    """Give the datasets that a campaign names, or its job does."""
+    campaign = source.campaign
+    for name, argument in job.arguments.items():
+        if argument.dataset:
+            fixed = campaign.settings.get(name, argument.default)
+            values = campaign.factors.get(name, () if fixed is None else (fixed,))
+            yield from map(text, values)
+
+
+def _machines(cluster: ClusterPaths, allocation: Allocation) -> dict[str, str]:
+    """Return what each node is, by its name and what is said of it."""
+    known = facts.of_cluster(cluster.facts, allocation)
+    made = {}
+    for node in allocation.nodes:
+        made[f"{node.name}'s id"] = node.id
+        made[f"{node.name}'s slots"] = str(node.slots)
+        made[f"{node.name}'s gpus"] = str(node.gpus)
+        if found := known.get(node.name):
+            made[f"{node.name}'s hardware"] = found.words
+            if found.driver.loaded:
+                made[f"{node.name}'s driver"] = found.driver.loaded
+    return made
 
 
 def now() -> str:

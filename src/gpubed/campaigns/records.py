@@ -1,13 +1,16 @@
 """A campaign's folder: what it is (`campaign.json`), and a file for each repetition that ended.
 
-Files are written whole and once. A failed one that is repeated moves to `points/former`; nothing
-is ever removed.
+Files are written whole and once. One that failed moves to `points/former` when its repetition has
+ended, and one that cannot be read before that; nothing is ever removed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,8 +23,9 @@ from gpubed import files, reading
 from gpubed.campaigns.file import Source, short
 from gpubed.campaigns.matrix import Point
 from gpubed.errors import UsageError
-from gpubed.reading import Missing
+from gpubed.reading import Missing, Unreadable
 
+_CHECKSUM = re.compile(r"[0-9a-f]{64}")
 Key = tuple[str, int]
 """A point's id and its repetition, from 0."""
 
@@ -37,6 +41,9 @@ class Record(_Model):
         reason: Why it failed; empty where it did not.
         started: In UTC, ISO 8601.
         seconds: How long it took.
+        image: Id of the image that ranks ran in; empty without one.
+        links: What the links carried before it, in bit/s, where it held them to a rate: a row for
+            each direction that was measured.
     """
 
     contract: Literal["gpubed/point/1"] = Field(default="gpubed/point/1", alias="schema")
@@ -50,11 +57,17 @@ class Record(_Model):
     started: str
     seconds: Annotated[float, Field(ge=0)]
     metrics: dict[str, Any]
+    image: str = ""
+    links: list[dict[str, Any]] = []
 
     @property
     def key(self) -> Key:
         """Which repetition of which point it is."""
         return self.id, self.repetition
+
+
+class Changed(UsageError):
+    """What points are made with is not what it was when their campaign was begun."""
 
 
 class Begun(_Model):
@@ -89,16 +102,18 @@ class Folder:
         header = self.path / "campaign.json"
         try:
             return reading.file(header, "--new keeps the folder under a dated name").json(Begun)
-        except Missing:
-            if any(self._points.glob("*.json")):
+        except Unreadable as error:
+            # Without a point, nothing is lost with what a power cut left of it.
+            gone = isinstance(error, Missing) or not header.stat().st_size
+            if not gone or any(self._points.glob("*.json")):
                 raise
             return None
 
     def begin(self, header: Mapping[str, Any]) -> None:
         """Write what the campaign is, before its first point."""
-        self._points.mkdir(parents=True, exist_ok=True)
+        files.make(self._points)
         content = json.dumps(header, indent=2, allow_nan=False, default=str)
-        files.write(self.path / "campaign.json", content.encode())
+        files.write(self.path / "campaign.json", content.encode(), durable=True)
 
     def put_aside(self, now: datetime) -> Path | None:
         """Give the folder a dated name, if there is one; return where it is now."""
@@ -108,28 +123,51 @@ class Folder:
         self.path.rename(aside)
         return aside
 
-    def ended(self) -> dict[Key, Record]:
+    def ended(self, points: Iterable[Point] | None = None) -> dict[Key, Record]:
         """Return every repetition that has ended, well or not.
 
+        Args:
+            points: The campaign's; with them, what is none of theirs is refused.
+
         Raises:
-            Unreadable: One cannot be read.
+            Unreadable: One cannot be read, or is none of these points.
         """
-        found = (self._read(path) for path in sorted(self._points.glob("*.json")))
+        of = None if points is None else {point.id: dict(point.settings) for point in points}
+        found = (self._read(path, of) for path in sorted(self._points.glob("*.json")))
         return {record.key: record for record in found}
 
-    def keep(self, record: Record) -> None:
-        """Write what a repetition gave; from now on it is not run again."""
-        content = record.model_dump_json(by_alias=True, indent=2)
-        files.write(self._file(record.key), content.encode())
+    def unreadable(self, points: Iterable[Point]) -> list[Path]:
+        """Return the files of points that `ended` would refuse."""
+        of, found = {point.id: dict(point.settings) for point in points}, []
+        for path in sorted(self._points.glob("*.json")):
+            try:
+                self._read(path, of)
+            except Unreadable:
+                found.append(path)
+        return found
 
-    def repeat(self, records: Iterable[Record]) -> None:
-        """Move repetitions out of the way, so that they are run again."""
-        former = self._points / "former"
-        for record in records:
-            former.mkdir(exist_ok=True)
-            path = self._file(record.key)
-            stamp = "".join(c for c in record.started if c.isdigit())
-            path.rename(former / f"{path.stem}.{stamp}.json")
+    def keep(self, record: Record) -> None:
+        """Write what a repetition gave; what it gave before moves to the former ones.
+
+        It is there after a power cut, too. From now on it is not run again.
+        """
+        path = self._file(record.key)
+        if path.exists():
+            shutil.copyfile(path, self._former(path))
+        content = record.model_dump_json(by_alias=True, indent=2)
+        files.write(path, content.encode(), durable=True)
+
+    def put_points_aside(self, paths: Iterable[Path]) -> None:
+        """Move files of points to the former ones, so that these repetitions are due again."""
+        for path in paths:
+            path.rename(self._former(path))
+
+    def _former(self, path: Path) -> Path:
+        """Return a free name for what a point's file held."""
+        folder = self._points / "former"
+        files.make(folder)
+        names = (folder / f"{path.stem}.{number}.json" for number in itertools.count())
+        return next(name for name in names if not name.exists())
 
     @property
     def _points(self) -> Path:
@@ -138,11 +176,16 @@ class Folder:
     def _file(self, key: Key) -> Path:
         return self._points / f"{key[0]}.{key[1]}.json"
 
-    def _read(self, path: Path) -> Record:
+    def _read(self, path: Path, points: Mapping[str, Mapping[str, Any]] | None) -> Record:
         document = reading.file(path, f"move {path} away: that repetition is run again")
         record = document.json(Record)
         if path != self._file(record.key):
             raise document.refusal(f"it is of {record.id}, repetition {record.repetition}")
+        if points is not None and record.id not in points:
+            raise document.refusal("the campaign has no such point")
+        if points is not None and (settings := points[record.id]) != record.settings:
+            was, should = json.dumps(record.settings), json.dumps(settings)
+            raise document.refusal(f"its settings are {was}, and those of its name are {should}")
         return record
 
 
@@ -159,14 +202,17 @@ def require_same(
     points: Sequence[Point],
     uuid: str,
     made_with: Mapping[str, str],
+    unseen: tuple[str, ...] = (),
 ) -> None:
     """Refuse to go on with another campaign, or on another cluster, under the same name.
 
     Args:
         made_with: What points are made with now (`provenance.made_with`).
+        unseen: What the names begin with of what was not looked at.
 
     Raises:
         UsageError: It is another one; it says what changed, and how to go on.
+        Changed: Points are made with something else.
     """
     hint = (
         f"`--new` begins again and keeps what is there under a dated name; or run {source.path} "
@@ -185,14 +231,45 @@ def require_same(
             f"{short(changed, 1000) or 'other points come of it'}",
             hint,
         )
-    # A campaign of a former version does not say it.
-    others = [what for what, was in begun.made_with.items() if was != made_with.get(what)]
+    require_alike(begun, source, made_with, unseen)
+
+
+def require_alike(
+    begun: Begun, source: Source, made_with: Mapping[str, str], unseen: tuple[str, ...] = ()
+) -> None:
+    """Refuse points that are made with something else than the campaign was begun with.
+
+    What was not known then, or is of a node that took no part, does not count; see
+    `require_same`.
+
+    Raises:
+        Changed: They are; it says what changed, and how to go on.
+    """
+    others = [
+        _changed(what, was, made_with.get(what))
+        for what, was in begun.made_with.items()
+        if was != made_with.get(what) and (what in made_with or not what.startswith(unseen))
+    ]
     if others:
-        raise UsageError(
+        raise Changed(
             f"since campaign {source.name} was begun, this has changed: "
-            f"{short(', '.join(others))}; points from before and after cannot be compared",
-            hint,
+            f"{short('; '.join(others), 1000)}; points from before and after cannot be compared",
+            "put it back; or `--new` begins again and keeps what is there under a dated name; or "
+            f"run {source.path} under another file name",
         )
+
+
+def _changed(what: str, was: str, now: str | None) -> str:
+    """Say how something changed; of what has a checksum, only that it did."""
+    if _CHECKSUM.fullmatch(was):
+        return what
+    if now is None:
+        return f"{what} was {was} and is not there"
+    try:
+        old, new = (reading.reply(each, what).json(dict[str, Any]) for each in (was, now))
+    except Unreadable:
+        return f"{what} was {was} and is {now}"
+    return "; ".join(_changes(old, new, f"{what}: "))
 
 
 def _changes(was: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:

@@ -98,7 +98,7 @@ def _idle_links(context: Context) -> Iterator[Check]:
     if declared is None or declared.rate_bps is None or _other_rate(context):
         return
     try:
-        yield from map(_link, plain.measured(context, declared.rate_bps))
+        yield from map(link, plain.measured(context, declared.rate_bps))
     except GpubedError as error:
         yield Check(id="link.rate", result="fail", reason=error.message)
 
@@ -128,8 +128,8 @@ def _links(context: Context, found: Sequence[dict[str, Any]]) -> Iterator[Check]
     if reason := _other_rate(context):
         yield Check(id="link.rate", result="fail", reason=reason)
         return
-    for link in found:
-        yield _link(link)
+    for row in found:
+        yield link(row)
     if not found:
         why = f"{_rate(declared)} are declared, and no link was measured"
         yield Check(id="link.rate", result="fail", reason=why)
@@ -158,8 +158,9 @@ def _size(network: Network | NetworkPlan) -> str:
     return f"packets of {network.mtu} bytes"
 
 
-def _link(link: dict[str, Any]) -> Check:
-    least, most, measured = link["floor_bps"], link["ceiling_bps"], link["measured_bps"]
+def link(row: dict[str, Any]) -> Check:
+    """Judge a direction of a pair of nodes: what it carries, by its bounds, in bit/s."""
+    least, most, measured = row["floor_bps"], row["ceiling_bps"], row["measured_bps"]
     reason = ""
     if least is None:
         reason = "the node does not know its rate: gpubed configure CLUSTER --tags horovod"
@@ -169,7 +170,7 @@ def _link(link: dict[str, Any]) -> Check:
         reason = "the link is not held to the rate that the specification declares"
     return Check(
         id="link.rate",
-        node=f"{link['src']}>{link['dst']}",
+        node=f"{row['src']}>{row['dst']}",
         result="fail" if reason else "pass",
         value=round(measured / 1e6, 2),
         unit="Mbit/s",

@@ -6,8 +6,9 @@ has ranks: what carries its rate to there is not looked at among those that have
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from gpubed import reading, registry
@@ -18,16 +19,17 @@ _PROGRAM = "links"
 _SECONDS = 1.0
 _MEASURE = """
 import json, pathlib, sys, links
-folder, rank, count, name, address, seconds, declared, shaped = sys.argv[1:]
+peers, rank, count, name, address, seconds, declared, shaped = sys.argv[1:]
 declared = float(declared)
 rows = links.measure(
-    pathlib.Path(folder, "peers"), int(rank), int(count), name, address, float(seconds), declared,
+    pathlib.Path(peers), int(rank), int(count), name, address, float(seconds), declared,
     lambda *_: None,
 )
 least, most = links.bounds(declared, bool(shaped))
 print(json.dumps([{**row, "floor_bps": least, "ceiling_bps": most} for row in rows]))
 """
 _WAIT_S, _PAIR_S = 120.0, 12.0
+_AT_ONCE = 16
 
 
 def measured(context: Context, declared: float) -> list[dict[str, Any]]:
@@ -44,24 +46,55 @@ def measured(context: Context, declared: float) -> list[dict[str, Any]]:
     nodes = [*with_ranks[:1], *idle]
     if len(nodes) < 2:
         return []
+    with _program(context) as folder:
+        return _together(context, folder, "peers", nodes, declared)
+
+
+def in_pairs(context: Context, nodes: Sequence[Node], rate: float) -> list[dict[str, Any]]:
+    """Measure nodes two by two, each once, or once more where their number is odd; see `measured`.
+
+    Pairs are measured at once where nodes have processors of their own.
+    """
+    pairs = [nodes[place : place + 2] for place in range(0, len(nodes) - 1, 2)]
+    if len(nodes) % 2:
+        pairs.append((nodes[0], nodes[-1]))
+    last = len(pairs) - 1 if len(nodes) % 2 else len(pairs)
+    at_once = 1 if context.allocation.one_host else _AT_ONCE
+
+    with _program(context) as folder:
+
+        def ask(place: int) -> list[dict[str, Any]]:
+            return _together(context, folder, f"pair-{place}", pairs[place], rate)
+
+        with ThreadPoolExecutor(at_once) as pool:
+            found = list(pool.map(ask, range(last)))
+        # Its first node is in another pair, too: two streams would share that link.
+        found += map(ask, range(last, len(pairs)))
+    return [row for rows in found for row in rows]
+
+
+@contextmanager
+def _program(context: Context) -> Iterator[str]:
+    """Put the program into a folder on shared storage, for as long as it is needed."""
     made = context.head.run("mktemp -d %s/runs/.links-XXXXXX", _shared(context))
     folder = made.stdout.strip()
     try:
         program = registry.job_folder("allreduce") / f"{_PROGRAM}.py"
         context.head.put(program, f"{folder}/{_PROGRAM}.py")
-        return _together(context, folder, nodes, declared)
+        yield folder
     finally:
         context.head.run("rm -r %s", folder, check=False)
 
 
 def _together(
-    context: Context, folder: str, nodes: Sequence[Node], declared: float
+    context: Context, folder: str, peers: str, nodes: Sequence[Node], declared: float
 ) -> list[dict[str, Any]]:
+    """Measure all pairs of nodes, which find each other in the folder `peers`."""
     shaped = registry.backend(context.plan.backend).shapes_links(context.plan.spec)
 
     def ask(place: int) -> list[dict[str, Any]]:
         node = nodes[place]
-        words = (folder, place, len(nodes), node.name, node.experiment_address, _SECONDS)
+        words = (peers, place, len(nodes), node.name, node.experiment_address, _SECONDS)
         answer = context.sessions[node.name].run(
             "cd %s && python3 -c %s" + " %s" * 8,
             folder,

@@ -164,7 +164,7 @@ def _forget(cluster: ClusterPaths, but: set[str]) -> list[str]:
             shutil.rmtree(path)
         else:
             path.unlink()
-        if path.name not in ("lock", cluster.without.name):
+        if path.name not in ("lock", runlock.MEASURING, cluster.without.name):
             gone.append(f"file {path.relative_to(root)}")
     if not any(cluster.state.iterdir()):
         cluster.state.rmdir()

@@ -69,6 +69,12 @@ _CUT_OFF = 137
 _PATH = re.compile(r"/[\w./+-]+")
 
 
+class AtWork(str):
+    """What is said of a run that has its owner still, and shares the nodes."""
+
+    __slots__ = ()
+
+
 def end(cluster: ClusterPaths, allocation: Allocation) -> Iterator[str]:
     """End the processes of runs that have no owner any more; yields what was found, in words."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -88,7 +94,7 @@ def end(cluster: ClusterPaths, allocation: Allocation) -> Iterator[str]:
         with SSH(allocation.head, cluster) as head:
             owned = head.run(_OWNED, beat, check=False).stdout.strip()
         if owned:
-            yield f"run {run} is still at work ({where}): the two share its processors"
+            yield AtWork(f"run {run} is still at work ({where}): the two share its processors")
             continue
         yield f"run {run} has no owner any more; ended what it left: {where}"
         for node, pids in busy.items():

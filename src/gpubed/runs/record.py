@@ -92,7 +92,8 @@ class Origin(_Model):
         job_sha256: Of the job's folder.
         rate_bps: What links of the experiment network were held to, in bit/s; None without one.
         image: Id of the image that ranks ran in; empty without one.
-        rates_bps: Measured rate of each link, from the last verification, in bit/s, by `a>b`.
+        rates_bps: Measured rate of each link, in bit/s, by `a>b`: just before the run where it
+            held links to a rate, else by the last verification.
     """
 
     cluster: str
@@ -116,6 +117,7 @@ class Record(_Model):
         command: What each rank ran.
         values: Every argument with the value that it had.
         set: The name that repetitions have in common; empty for a single run.
+        repetition: Which of its set it is, from 0; None for a single run.
         again: The run that it repeated.
         seconds: How long it took; None while it runs, and where it was killed.
     """
@@ -130,6 +132,7 @@ class Record(_Model):
     started: datetime
     state: State = "running"
     set: str = ""
+    repetition: int | None = None
     again: str = ""
     seconds: float | None = None
     failures: tuple[str, ...] = ()
@@ -162,7 +165,7 @@ def kept(folder: Path, record: Record) -> Iterator[None]:
 def write(folder: Path, record: Record) -> None:
     """Write a run's record into its folder on the controller."""
     text = record.model_dump_json(by_alias=True, indent=2)
-    files.write(folder / FILE, text.encode())
+    files.write(folder / FILE, text.encode(), durable=True)
 
 
 def read(folder: Path) -> Record:
@@ -218,7 +221,7 @@ def now() -> datetime:
 def seal(folder: Path) -> None:
     """Write the checksum of each file of a run, in the form of `sha256sum`."""
     lines = (f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in _files(folder))
-    files.write(folder / SUMS, "".join(lines).encode())
+    files.write(folder / SUMS, "".join(lines).encode(), durable=True)
 
 
 def unsealed(folder: Path) -> list[str]:
@@ -250,13 +253,28 @@ def _sha256(path: Path) -> str:
 
 
 def sha256_of_folder(folder: Path) -> str:
-    """Return one checksum of all files of a folder, their names among it."""
-    lines = (
-        f"{_sha256(path)}  {path.relative_to(folder)}\n"
-        for path in _files(folder)
-        if "__pycache__" not in path.parts
-    )
+    """Return one checksum of all files that a copy of a folder has, their names among it.
+
+    Links are followed, as `copying.put` follows them; what Python compiled does not count.
+
+    Raises:
+        UsageError: A link leads nowhere, or round in a circle.
+    """
+    lines = (f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in _copied(folder, ()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _copied(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+    """Give the files of a folder as `copying.put` finds them; `above` are the folders it is in."""
+    way = (*above, folder.resolve())
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() and (not path.exists() or path.resolve() in way):
+            where = "nowhere" if not path.exists() else "to a folder that it is in"
+            raise UsageError(f"the link {path} leads {where}", f"remove {path}, or correct it")
+        if path.is_file():
+            yield path
+        elif path.is_dir() and path.name != "__pycache__":
+            yield from _copied(path, way)
 
 
 def sha256_of(path: Path) -> str:

@@ -1,5 +1,6 @@
 """gpubed bench."""
 
+import functools
 import shlex
 import statistics
 from collections.abc import Callable
@@ -13,7 +14,6 @@ import typer
 from gpubed import (
     figures,
     health,
-    images,
     intervals,
     jobfile,
     lease,
@@ -27,7 +27,7 @@ from gpubed.campaigns import file, matrix, provenance, records, repeat
 from gpubed.campaigns.drive import Bench, Series
 from gpubed.campaigns.file import Source
 from gpubed.campaigns.matrix import Point
-from gpubed.campaigns.records import Folder, Record
+from gpubed.campaigns.records import Folder, Key, Record
 from gpubed.campaigns.repeat import Comparison
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
@@ -37,6 +37,7 @@ from gpubed.job_progress import Estimate
 from gpubed.jobfile import Job
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan, from_file
+from gpubed.reading import Unreadable
 
 EXAMPLE = "gpubed bench lab smoke"
 
@@ -89,7 +90,7 @@ def command(
         made.announce(series)
         made.tell(series)
         return 0
-    with runlock.hold(paths.state, "bench"):
+    with runlock.hold(paths.state, "bench"), runlock.measuring(paths.state, "bench"):
         return made.run(new=new, again_failed=again_failed)
 
 
@@ -138,29 +139,46 @@ class _Campaign:
         if begun is None:
             usable, _ = health.usable(self.paths, self.wanted, self.granted)
             matrix.require_room(self.source, self.granted, usable)
-            self._require_images(usable)
+            self._found_on_nodes(usable)
             return Series(self.source.campaign, self.points)
-        made_with = provenance.made_with(self.wanted, self.granted, self.source.campaign.job)
-        records.require_same(begun, self.source, self.points, self.granted.uuid, made_with)
-        return Series(self.source.campaign, self.points, self.folder.ended())
+        # What nodes tell is looked at before each point.
+        unseen = (provenance.IMAGE, provenance.DATASET)
+        known = (self.source, self.points, self.granted.uuid)
+        records.require_same(begun, *known, self._made_with(self.granted), unseen)
+        return Series(self.source.campaign, self.points, self._ended())
 
-    def _require_images(self, usable: Allocation) -> None:
-        """Refuse containers that nodes could not start."""
+    def _ended(self) -> dict[Key, Record]:
+        try:
+            return self.folder.ended(self.points)
+        except Unreadable as error:
+            hint = f"{self.command} --again-failed moves it away and runs that repetition again"
+            raise type(error)(error.message, hint) from None
+
+    def _made_with(self, allocation: Allocation) -> dict[str, str]:
+        """Return what points are made with now, as far as it is known here."""
+        job = self.source.campaign.job
+        return provenance.made_with(self.paths, self.wanted, allocation, job)
+
+    def _found_on_nodes(self, usable: Allocation) -> dict[str, str]:
+        """Return what nodes tell of it; refuses containers that they could not start."""
         given = [one.container for one in self.source.campaign.environments.values()]
-        for image in filter(None, [self.job.container, *given] if usable.nodes else []):
-            images.require(self.paths, self.wanted, usable, image)
+        containers = [image for image in (self.job.container, *given) if image]
+        known = (self.paths, self.wanted, usable, self.source, self.job)
+        return provenance.found_on_nodes(*known, containers)
 
     def run(self, *, new: bool, again_failed: bool) -> int:
         """Run what is due of it; return the exit code."""
-        series, ui = self.look(new=new), self.ui
+        ui = self.ui
+        if again_failed and not new:
+            self.folder.put_points_aside(self.folder.unreadable(self.points))
+        series = self.look(new=new)
         if new and (aside := self.folder.put_aside(datetime.now(UTC))):
             ui.note(f"what was there is kept in {aside}")
         begun = self.folder.begun()
         if begun is None:
             begun = self._begin()
         if again_failed:
-            self.folder.repeat(series.failed())
-            series.ended = self.folder.ended()
+            series.again = {record.key for record in series.failed()}
         self.announce(series)
         telling = _Telling(ui, self, series)
         bench = Bench(
@@ -171,6 +189,8 @@ class _Campaign:
             folder=self.folder,
             nodes=begun.with_ranks,
             kin=f"{self.source.name}.{begun.started}",
+            made_with=begun.made_with,
+            requires=functools.partial(self._require_alike, begun),
             begins=telling.begins,
             ends=telling.ends,
             warns=telling.warns,
@@ -179,14 +199,30 @@ class _Campaign:
             telling.show = show if ui.err.is_terminal else _discard
             bench.run()
         self.tell(series)
-        return 1 if series.failed() else 0
+        return 1 if series.failed() or telling.warned else 0
+
+    def _require_alike(
+        self, begun: records.Begun, container: str | None, usable: Allocation
+    ) -> None:
+        """Refuse a point that would be made with something else than those before.
+
+        Raises:
+            Changed: It would; it says with what.
+        """
+        image = container or self.job.container
+        known = (self.paths, self.wanted, usable, self.source, self.job)
+        told = provenance.found_on_nodes(*known, [image] if image else [])
+        now = {**self._made_with(self.granted), **told}
+        # The images of other points are looked at before these.
+        records.require_alike(begun, self.source, now, (provenance.IMAGE,))
 
     def _begin(self) -> records.Begun:
         usable, left_out = health.usable(self.paths, self.wanted, self.granted)
         for node in left_out:
             self.ui.mark("skip", f"{node.node} is left out: {node.reason}")
         known = (self.paths, self.wanted, usable, self.source, self.points, self.command)
-        self.folder.begin(provenance.header(*known))
+        made = {**self._made_with(usable), **self._found_on_nodes(usable)}
+        self.folder.begin(provenance.header(*known, made))
         begun = self.folder.begun()
         assert begun  # noqa: S101  # it has just been written
         return begun
@@ -256,6 +292,7 @@ class _Telling:
     campaign: _Campaign
     series: Series
     show: Callable[[str], None] = lambda _: None
+    warned: bool = False
 
     def begins(self, point: Point, repetition: int) -> Callable[[str], None]:
         """Show which point begins; returns what shows how far it is."""
@@ -285,6 +322,7 @@ class _Telling:
 
     def warns(self, fault: str) -> None:
         """Say that a link is not as it is declared, and what repairs it."""
+        self.warned = True
         message = f"a link has not got its declared rate back: {fault}"
         self.ui.error(message, f"gpubed up {self.campaign.paths.name}")
 

@@ -10,7 +10,7 @@ from gpubed.allocation import load as load_allocation
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.errors import Locked, UsageError
+from gpubed.errors import UsageError
 from gpubed.job_progress import Estimate
 from gpubed.jobfile import Metric
 from gpubed.paths import ClusterPaths
@@ -20,6 +20,11 @@ from gpubed.runs.record import Choice, Record, Request
 from gpubed.trials import Summary
 
 EXAMPLE = "gpubed run lab digits --nodes 2 --repeat 3 --set epochs=20"
+# What a record has that nothing can be said of before a run starts.
+_OF_ITS_END = (
+    *("status", "seconds", "failures", "metrics"),
+    *("started", "set", "repetition", "again"),
+)
 
 
 def command(
@@ -101,18 +106,27 @@ def command(
             _tell_differences(ui, former, foreseen)
         if dry_run:
             return _show(ui, foreseen, repeat, reasons)
-    _require_alone(paths)
-    kin = {
-        "set_": jobs.name_run(request.job) if repeat > 1 else "",
-        "again": former.run_id if former else "",
-    }
+    set_ = jobs.name_run(request.job) if repeat > 1 else ""
+    ran = former.run_id if former else ""
     results = list[jobs.JobResult]()
-    with ui.working(f"{request.job} starts") as show:
+    sharing = runlock.measuring(paths.state, "run", shared=True)
+    with sharing, ui.working(f"{request.job} starts") as show:
         for number in range(repeat):
             if repeat > 1:
                 ui.note(f"run {number + 1} of {repeat}")
             tell = _telling(ui, show)
-            results.append(jobs.run(paths, wanted, usable, request, tell, **kin))
+            results.append(
+                jobs.run(
+                    paths,
+                    wanted,
+                    usable,
+                    request,
+                    tell,
+                    set_=set_,
+                    repetition=number if repeat > 1 else None,
+                    again=ran,
+                )
+            )
     result = jobs.repeated(results) if repeat > 1 else results[0]
     return _conclude(ui, request.job, result, reasons)
 
@@ -131,19 +145,6 @@ def _check_arguments(request: Request, repeat: int) -> None:
                 f"with {name} a run goes on from what another left, which is no repetition",
                 f"leave out {name}, or --repeat",
             )
-
-
-def _require_alone(paths: ClusterPaths) -> None:
-    """Refuse to disturb a campaign.
-
-    Raises:
-        Locked: One is at work.
-    """
-    if (who := runlock.holder(paths.state)) and who.verb == "bench":
-        raise Locked(
-            f"{paths.name} is held by {who}: both would share the processors, and measure that",
-            "wait for its end",
-        )
 
 
 def _former(
@@ -171,7 +172,7 @@ def _tell_differences(ui: UI, former: Record, foreseen: Record) -> None:
 
 def _show(ui: UI, foreseen: Record, repeat: int, left_out: dict[str, str]) -> int:
     document = foreseen.document()
-    for key in ("status", "seconds", "failures", "metrics", "started", "set", "again"):
+    for key in _OF_ITS_END:
         document.pop(key)
     ui.document("run", {**document, "dry_run": True, "repeat": repeat, "left_out": left_out})
     times = f", {repeat} times" if repeat > 1 else ""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed import handover, unfinished
+from gpubed import handover, runlock, unfinished
 from gpubed.allocation import load as load_allocation
 from gpubed.cli import report
 from gpubed.cli.display import Display
@@ -38,7 +38,11 @@ def command(cluster: Cluster, report_to: GpuReport = None, as_json: Json = False
         gpu_report.write(report_to, found)
         ui.say(gpu_report.described(found, report_to))
     display, way_on = Display(ui), ""
-    with event_file(paths, "verify", None) as path, display.following(path):
+    with (
+        runlock.measuring(paths.state, "verify"),
+        event_file(paths, "verify", None) as path,
+        display.following(path),
+    ):
         try:
             result = handover.verify_cluster(paths, wanted, granted)
         except VerificationFailed as failed:

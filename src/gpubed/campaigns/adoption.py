@@ -1,0 +1,73 @@
+"""Runs that ended well, and whose points whoever was killed just then could not keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpubed.campaigns import provenance
+from gpubed.campaigns.matrix import Point
+from gpubed.campaigns.records import Key, Record
+from gpubed.paths import ClusterPaths
+from gpubed.runs import record as runs
+
+
+def set_of(kin: str, id_: str) -> str:
+    """Return the name that the repetitions of a point have in common."""
+    return f"{kin}.{id_}"
+
+
+def ended_well(
+    cluster: ClusterPaths, kin: str, made_with: Mapping[str, str]
+) -> dict[Key, runs.Record]:
+    """Return the runs of a campaign that ended well, by point and repetition.
+
+    Points that are kept come first; these stand for those that are due all the same.
+
+    Args:
+        kin: What the names of the campaign's sets begin with.
+        made_with: What it was begun with (`provenance.made_with`).
+    """
+    found = {}
+    for run in runs.every(cluster)[0]:
+        id_ = run.set.removeprefix(f"{kin}.")
+        if run.repetition is None or id_ == run.set or run.state != "ok":
+            continue
+        if _is_alike(run, made_with) and _is_whole(cluster, run):
+            found[id_, run.repetition] = run
+    return found
+
+
+def record(cluster: ClusterPaths, point: Point, run: runs.Record) -> Record:
+    """Return the point that a run stands for."""
+    rates = run.origin.rates_bps if point.rate_bps is not None else {}
+    links = (link.split(">") for link in rates)
+    return Record(
+        id=point.id,
+        repetition=run.repetition or 0,
+        status="ok",
+        settings=dict(point.settings),
+        run_id=run.run_id,
+        run_dir=str(cluster.runs / run.run_id),
+        started=run.started.isoformat(timespec="milliseconds"),
+        seconds=run.seconds or 0.0,
+        metrics=run.metrics,
+        image=run.origin.image,
+        links=[
+            {"src": ends[0], "dst": ends[-1], "measured_bps": rate}
+            for ends, rate in zip(links, rates.values(), strict=True)
+        ],
+    )
+
+
+def _is_alike(run: runs.Record, made_with: Mapping[str, str]) -> bool:
+    images = [id_ for name, id_ in made_with.items() if name.startswith(provenance.IMAGE)]
+    same = run.origin.job_sha256 == made_with.get("the job's files", run.origin.job_sha256)
+    return same and (not run.origin.image or not images or run.origin.image in images)
+
+
+def _is_whole(cluster: ClusterPaths, run: runs.Record) -> bool:
+    """Say whether its files are as they were at its end, which may have come before its seal."""
+    folder = cluster.runs / run.run_id
+    if not (folder / runs.SUMS).exists():
+        runs.seal(folder)
+    return not runs.unsealed(folder)

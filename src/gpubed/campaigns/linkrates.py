@@ -1,0 +1,48 @@
+"""What links carry that are held to a rate: measured before a point, by what `verify` measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any
+
+from gpubed.allocation import Allocation
+from gpubed.checks import network, plain
+from gpubed.checks.context import Context
+from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan
+from gpubed.ssh import SSH
+
+Row = dict[str, Any]
+"""One direction between two nodes: `src`, `dst`, `measured_bps` and its bounds in bit/s."""
+
+
+def measure(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[Row]:
+    """Measure both directions of each link of the nodes with ranks, by a short stream.
+
+    Nodes are measured in pairs, each in one pair at least: a link is what connects a node.
+
+    Args:
+        allocation: The nodes; its experiment network has the rate that links are held to.
+
+    Raises:
+        GpubedError: A node does not answer, or could not measure.
+    """
+    held, nodes = allocation.experiment, allocation.with_ranks
+    if held is None or held.rate_bps is None or len(nodes) < 2:
+        return []
+    with ExitStack() as stack:
+        needed = {node.name: node for node in (allocation.head, *nodes)}
+        sessions = {name: stack.enter_context(SSH(node, cluster)) for name, node in needed.items()}
+        return plain.in_pairs(Context(cluster, plan, allocation, sessions), nodes, held.rate_bps)
+
+
+def faults(rows: Iterable[Row]) -> list[str]:
+    """Say which links do not carry the rate that they are held to, within `verify`'s bounds."""
+    checks = [network.link(row) for row in rows]
+    return [
+        f"link {check.node} carries {check.value} {check.unit} before the run, which must be "
+        f"{check.limit}"
+        for check in checks
+        if check.result == "fail"
+    ]

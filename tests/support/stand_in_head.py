@@ -1,0 +1,53 @@
+"""STAND-IN for a cluster below `gpubed.jobs.run`: a head that takes files, a job that ends."""
+
+import itertools
+import json
+from types import SimpleNamespace
+
+from gpubed import health, images, jobs, registry
+from gpubed.campaigns import linkrates
+from gpubed.launchers import leftovers
+
+GOOD = {"world_size": 3, "test_accuracy": 0.98, "loss": 0.1}
+
+
+class Head:
+    """Takes files, and gives back what a job would have written."""
+
+    def __init__(self, *_):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def put(self, *_):
+        pass
+
+    def write(self, *_):
+        pass
+
+    def get(self, _, here):
+        (here / "metrics.json").write_text(json.dumps(self.metrics))
+
+
+def install(replace):
+    """Put it in place of what needs a cluster; return what each launch was told, as it grows."""
+    launched, told = [], itertools.count()
+
+    def start(_cluster, allocation, launch, say):
+        launched.append([node.name for node in allocation.with_ranks])
+        Head.metrics = {**GOOD, "world_size": launch.ranks}
+        Head.metrics["images_per_s"] = 1000.0 * launch.ranks + next(told) % 3
+        say("progress: 1/1 epochs")
+        return 0
+
+    replace(jobs, "SSH", Head)
+    replace(leftovers, "end", lambda *_: [])
+    replace(registry, "launcher", lambda _: SimpleNamespace(run=start))
+    replace(health, "usable", lambda _cluster, _plan, allocation: (allocation, []))
+    replace(linkrates, "measure", lambda *_: [])
+    replace(images, "require", lambda *_: "sha256:one")
+    return launched
