@@ -50,22 +50,31 @@ class Ratio:
     @property
     def verdict(self) -> str:
         """What can be said of it."""
-        if min(self.runs) < 2:
-            return "unknown: no repetition"
-        if not any(self.spread) and self.before == self.now:
-            return "the same"
-        # What follows from the seed alone is the same each time, and says nothing of chance.
-        if not all(self.spread):
-            return "unknown: repetitions with one seed are no samples"
-        if self.low is None or self.high is None:
-            return "unknown"
-        return "within the noise" if self.low <= 1 <= self.high else "differs"
+        if self.low is not None and self.high is not None:
+            return "within the noise" if self.low <= 1 <= self.high else "differs"
+        return unknown(self.runs, self.spread, same=self.before == self.now)
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
         own = asdict(self)
         own.pop("spread")
         return {**own, "verdict": self.verdict}
+
+
+def unknown(runs: tuple[int, int], spread: tuple[bool, bool], *, same: bool) -> str:
+    """Say why a ratio has no interval.
+
+    Args:
+        runs: How many values there are on each side.
+        spread: Whether those of each side differ among themselves.
+        same: Whether the means are equal.
+    """
+    if min(runs) < 2:
+        return "unknown: no repetition"
+    if same and not any(spread):
+        return "the same"
+    # What follows from the seed alone is the same each time, and says nothing of chance.
+    return "unknown" if all(spread) else "unknown: repetitions with one seed are no samples"
 
 
 def differences(before: Record, now: Record) -> list[Difference]:
