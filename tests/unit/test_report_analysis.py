@@ -569,7 +569,7 @@ def test_of_two_that_cost_much_the_same_neither_is_named(analysed):
 def test_without_repetition_nobody_knows_what_limits(analysed):
     found = analysed(*noisy(4, {"nodes": [1, 3]}, repeat=1, communication=0.3))
     assert [one.kind for one in found.limits] == ["not known"]
-    assert found.limits[0].low is None
+    assert (found.limits[0].cause, found.limits[0].low) == ("link", None)
     assert "What limits it is not known without repetitions" in told(found)
 
 
@@ -580,6 +580,24 @@ def test_series_are_not_ranked_by_chance(analysed):
     once = told(analysed(*noisy(1000, factors, repeat=1)))
     assert "the worst" not in once
     assert "the best" not in once
+
+
+def test_the_best_is_one_only_where_it_differs_from_the_next(analysed):
+    speeds = {1: 10.0, 2: 9.99, 3: 5.0}
+    points = [
+        measurements.point(
+            {"nodes": nodes, "batch": batch},
+            n,
+            {"images_per_s": (10.0 if nodes == 1 else 2 * speed) + 0.1 * n},
+        )
+        for batch, speed in speeds.items()
+        for nodes in (1, 2)
+        for n in range(3)
+    ]
+    campaign = measurements.document(factors={"nodes": [1, 2], "batch": [1, 2, 3]})
+    said = told(analysed(campaign, points))
+    assert ", among the best of 3 series" in said
+    assert ", the worst." in said
 
 
 def test_the_highest_is_one_only_where_it_is_told_apart(analysed):

@@ -93,20 +93,32 @@ def _throughput(analysis: Analysis) -> Iterator[str]:
         return
     ordered = sorted(grown, key=lambda series: series.largest.efficiency.value, reverse=True)
     best, worst = ordered[0], ordered[-1]
-    apart = scaling.efficiencies(best, worst, analysis.throughput)
-    which = "" if len(grown) == 1 else _ranked(apart, len(grown))
+    which, last = _ranks(ordered, analysis.throughput) if len(ordered) > 1 else ("", "")
     yield _growth(best, analysis.throughput, analysis.scale or "nodes", which)
-    if len(grown) > 1 and apart.tells():
-        yield _growth(worst, analysis.throughput, analysis.scale or "nodes", ", the worst")
+    if last:
+        yield _growth(worst, analysis.throughput, analysis.scale or "nodes", last)
 
 
-def _ranked(apart: Ratio, count: int) -> str:
-    """Say what the highest of several efficiencies is worth, by its ratio to the lowest."""
-    if apart.tells():
-        return f", the best of {count} series"
+def _ranks(ordered: Sequence[Series], metric: str) -> tuple[str, str]:
+    """Say what the highest of several efficiencies is worth, and the lowest.
+
+    They are told of as two only where they differ by more than chance; and each as the one that
+    it is only where it differs so from the one next to it, too.
+
+    Returns:
+        What follows on the highest, and on the lowest, which is empty where it is not told of.
+    """
+    best, worst, count = ordered[0], ordered[-1], len(ordered)
+    apart = scaling.efficiencies(best, worst, metric)
     if apart.low is None:
-        return f"; there is no interval to rank the {count} series by"
-    return f"; of {count} series, the highest and the lowest are not shown to differ"
+        return f"; there is no interval to rank the {count} series by", ""
+    if not apart.tells():
+        return f"; of {count} series, the highest and the lowest are not shown to differ", ""
+    first, last = (
+        "" if scaling.efficiencies(one, next_, metric).tells() else "among "
+        for one, next_ in ((best, ordered[1]), (ordered[-2], worst))
+    )
+    return f", {first}the best of {count} series", f", {last}the worst"
 
 
 def _grows(series: Series) -> bool:
@@ -193,7 +205,8 @@ def _cost(limit: Limit, analysis: Analysis) -> str:
     step, took = limit.step, figures.written(limit.seconds, "s")
     share = f"{wording.percent(limit.share)} of a step of {figures.written(step.seconds, 's')}"
     if limit.kind in _DOUBTS:
-        return f"{LIMITS[limit.cause]} grows the most, by {took}{interval(limit)}, {share}"
+        beside = _floor(limit) if limit.cause == "link" else ""
+        return f"{LIMITS[limit.cause]} grows the most, by {took}{interval(limit)}, {share}{beside}"
     if limit.kind == "link":
         return f"communication that nothing hides takes {took}, {share}{_floor(limit)}"
     if limit.kind == "compute":
