@@ -9,6 +9,7 @@ import time
 from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import model
@@ -214,16 +215,22 @@ class Training:
         """What is due after a step, and is not part of one."""
         at_end, feed = done == self.total, self.feed
         if feed.held_out and (at_end or done % self.steps_per_epoch == 0):
-            with self.clock.paused():
+            with self._paused():
                 self.accuracy = self._validate(feed.held_out)
         if done % LOOK_STEPS == 0:
-            with self.clock.paused():
+            with self._paused():
                 self._check_loss()
         if self.keeper.is_due(done, at_end):
-            with self.clock.paused():
+            with self._paused():
                 self._check_loss()
                 seen = done * self.images_per_step
                 self.keeper.write(seen, feed.classes, self._scaler.state_dict())
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Counts what happens inside as no part of a step: neither its time nor what it uses."""
+        with self.clock.paused(), self.usage.paused():
+            yield
 
     @torch.no_grad()
     def _validate(self, held_out: Pipeline) -> float:

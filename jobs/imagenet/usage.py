@@ -6,7 +6,8 @@ import os
 import statistics
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -16,7 +17,7 @@ PERIOD_S = 1.0
 
 
 class Usage:
-    """Looks once per second from `start` on; `read` says what it saw since then.
+    """Looks once per second from `start` on, but while paused; `read` says what it saw.
 
     Network figures are those of the interface that jobs use, which the ranks of a node share.
     """
@@ -28,27 +29,52 @@ class Usage:
         self._gpu: list[float] = []
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+        self._seconds = self._cpu = 0.0
+        self._bytes: list[int | None] = [0, 0]
 
     def start(self) -> None:
         """Starts to look."""
-        self._since, self._cpu, self._bytes = self._now()
+        self._before = self._now()
+        self._ended.clear()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
 
+    def stop(self) -> None:
+        """Looks no more, until it is started again."""
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join()
+        self._thread = None
+        (since, cpu_before, bytes_before), (now, cpu, moved) = self._before, self._now()
+        self._seconds += now - since
+        self._cpu += cpu - cpu_before
+        self._bytes = [
+            None if whole is None or before is None or after is None else whole + after - before
+            for whole, before, after in zip(self._bytes, bytes_before, moved, strict=True)
+        ]
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Does not count what happens inside, as `timing.Clock` does not: checkpoints, validation.
+
+        What the network brought or took then would be told as that of the steps.
+        """
+        was_looking = self._thread is not None
+        self.stop()
+        yield
+        if was_looking:
+            self.start()
+
     def read(self) -> dict[str, Any]:
         """Percent of one core and of the GPU, bytes of memory, bit/s; null is not known."""
-        self._ended.set()
-        if self._thread:
-            self._thread.join()
-        now, cpu, moved = self._now()
-        seconds = now - self._since
+        self.stop()
         sent, received = (
-            8 * (after - before) / seconds if after is not None else None
-            for before, after in zip(self._bytes, moved, strict=True)
+            None if moved is None else 8 * moved / self._seconds for moved in self._bytes
         )
         on_gpu = self._device.type == "cuda"
         return {
-            "cpu_percent": 100 * (cpu - self._cpu) / seconds,
+            "cpu_percent": 100 * self._cpu / self._seconds,
             "memory_bytes": self._process.memory_info().rss,
             "gpu_percent": statistics.fmean(self._gpu) if self._gpu else None,
             "gpu_memory_bytes": torch.cuda.max_memory_allocated(self._device) if on_gpu else None,

@@ -11,6 +11,7 @@ _PARTS = (("", 1.0), ("m", 1e-3), ("µ", 1e-6))
 # Units that take a prefix, and which.
 _PREFIXES = {"bit/s": _DECIMAL, "B": _BINARY, "B/s": _BINARY, "s": _PARTS}
 _OF_ONE = {"", "1"}
+_LARGEST = 10**308
 
 
 def written(value: float | str, unit: str) -> str:
@@ -19,6 +20,8 @@ def written(value: float | str, unit: str) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
+    if isinstance(value, int) and abs(value) > _LARGEST:  # a whole number has no bound of its own
+        return "beyond 1e308" if value > 0 else "beyond -1e308"
     if unit in _OF_ONE:
         return f"{value:.{_DIGITS}g}"
     for prefix, factor in _PREFIXES.get(unit, ()):

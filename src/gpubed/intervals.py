@@ -11,6 +11,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+#: What is to be said under many intervals of 95 %, as none is corrected for the others.
+ONE_OF_TWENTY = "of twenty without a difference, one tells one"
 # Student's t, 97.5 % quantile for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook of
 # Statistical Methods, section 1.3.6.7.2 (columns 0.975 of the upper critical values).
 _T = (
@@ -39,21 +41,75 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float] 
     Geometric means are compared: Welch's interval of the difference of the logarithms.
 
     Returns:
-        The ratio, its lower and its upper bound; None for fewer than two values on a side, or
-        where one is not positive and finite.
+        The ratio, its lower and its upper bound; see `quotient` for where there is none.
     """
-    if min(len(a), len(b)) < 2 or not all(0 < value < math.inf for value in (*a, *b)):
+    return quotient([a], [b])
+
+
+def quotient(
+    above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]
+) -> tuple[float, float, float] | None:
+    """Return a product of geometric means over another, and the bounds of the 95 % interval.
+
+    Welch's interval with the degrees of freedom of Satterthwaite (Biometrics Bulletin 2 (1946),
+    110-114), for a sum of as many means of logarithms as there are sets of values.
+
+    Args:
+        above: Sets of values, each independent of the others.
+        below: The same; a set that is also above must be left out of both.
+
+    Returns:
+        The quotient, its lower and its upper bound. None for fewer than two values in a set,
+        where all values of one are the same, as of what is computed from a seed: that is no
+        sample of chance; where one is not positive and finite; and where a bound is no number.
+    """
+    sets = [*above, *below]
+    if any(len(values) < 2 or len(set(values)) < 2 for values in sets):
         return None
-    logs = [[math.log(value) for value in values] for values in (a, b)]
-    middle = statistics.fmean(logs[0]) - statistics.fmean(logs[1])
-    squares = [statistics.variance(one) / len(one) for one in logs]
-    if not sum(squares):
-        return math.exp(middle), math.exp(middle), math.exp(middle)
-    freedom = sum(squares) ** 2 / sum(
-        square**2 / (len(one) - 1) for square, one in zip(squares, logs, strict=True)
-    )
-    width = _quantile(freedom) * math.sqrt(sum(squares))
-    return math.exp(middle), math.exp(middle - width), math.exp(middle + width)
+    if not all(0 < value < math.inf for values in sets for value in values):
+        return None
+    logs = [[math.log(value) for value in values] for values in sets]
+    means = [statistics.fmean(one) for one in logs]
+    middle = sum(means[: len(above)]) - sum(means[len(above) :])
+    width = _welch([(statistics.variance(one), len(one)) for one in logs])
+    return _powers(middle, width)
+
+
+def difference(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float] | None:
+    """Return by how much the mean of `a` is above that of `b`, and Welch's 95 % bounds.
+
+    Returns:
+        The difference, its lower and its upper bound, in the unit of the values; None for fewer
+        than two values on a side, or where one is not finite.
+    """
+    if min(len(a), len(b)) < 2 or not all(map(math.isfinite, (*a, *b))):
+        return None
+    middle = statistics.fmean(a) - statistics.fmean(b)
+    width = _welch([(statistics.variance(one), len(one)) for one in (a, b)])
+    return middle, middle - width, middle + width
+
+
+def _welch(sets: Sequence[tuple[float, int]]) -> float:
+    """Return half the width of the interval of a sum of means.
+
+    Args:
+        sets: Of each mean, the variance of its values and how many there are.
+    """
+    squares = [(variance / count, count) for variance, count in sets]
+    whole = sum(square for square, _ in squares)
+    if not whole:
+        return 0.0
+    # As shares of the whole, whose squares neither vanish nor overflow.
+    freedom = 1 / sum((square / whole) ** 2 / (count - 1) for square, count in squares)
+    return _quantile(freedom) * math.sqrt(whole)
+
+
+def _powers(middle: float, width: float) -> tuple[float, float, float] | None:
+    """Return what logarithms stand for; None where that is no number."""
+    try:
+        return math.exp(middle), math.exp(middle - width), math.exp(middle + width)
+    except OverflowError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -86,19 +142,16 @@ def ratio_of(a: Sample, b: Sample) -> tuple[float, float, float] | None:
     per cent.
 
     Returns:
-        The ratio, its lower and its upper bound; None for fewer than two values on a side, or
-        where a mean is not positive.
+        The ratio, its lower and its upper bound; None for fewer than two values on a side, where
+        a deviation is zero, a mean is not positive, or a bound is no number.
     """
-    if a.sd is None or b.sd is None or not (min(a.n, b.n) > 1 and min(a.mean, b.mean) > 0):
+    if not (a.sd and b.sd and min(a.n, b.n) > 1 and min(a.mean, b.mean) > 0):
         return None
-    squares = [(one.sd / one.mean) ** 2 / one.n for one in (a, b) if one.sd is not None]
-    middle = a.mean / b.mean
-    if not sum(squares):
-        return middle, middle, middle
-    parts = zip(squares, (a.n, b.n), strict=True)
-    freedom = sum(squares) ** 2 / sum(square**2 / (count - 1) for square, count in parts)
-    width = _quantile(freedom) * math.sqrt(sum(squares))
-    return middle, middle * math.exp(-width), middle * math.exp(width)
+    try:
+        width = _welch([((a.sd / a.mean) ** 2, a.n), ((b.sd / b.mean) ** 2, b.n)])
+    except OverflowError:
+        return None
+    return _powers(math.log(a.mean) - math.log(b.mean), width)
 
 
 def _quantile(freedom: float) -> float:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -217,9 +217,9 @@ def _together(trials: list[JobResult]) -> JobResult:
 
 
 def name_run(job: str) -> str:
-    """Return the name of a run that starts now; the status page finds runs by its form."""
+    """Return the name of a run that starts now, in UTC; the status page finds it by its form."""
     # In milliseconds: several runs may start in one second.
-    return datetime.now().astimezone().strftime("%Y%m%d-%H%M%S%f")[:-3] + f"-{job}"
+    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S%f")[:-3] + f"-{job}"
 
 
 def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | JobService:

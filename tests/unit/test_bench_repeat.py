@@ -99,3 +99,67 @@ def test_one_of_both_is_needed(root, words):
 )
 def test_verdicts(row, verdict):
     assert row.verdict == verdict
+
+
+def edited(report, change):
+    """Change a report by hand."""
+    told = json.loads(report.read_text())
+    change(told)
+    report.write_text(json.dumps(told))
+
+
+def test_what_is_not_alike_is_named_before_the_table(root, report):
+    def change(told):
+        told["campaign"]["gpubed"] = told["campaign"]["made_with"]["gpubed"] = "0.0.1"
+        told["campaign"]["recipe"] = "other"
+        told["campaign"]["made_with"]["the job's files"] = "0123456789abcdef" * 4
+        told["campaign"]["nodes"][1] |= {"hardware": "64 CPUs, 256 GiB", "slots": 8}
+
+    edited(report, change)
+    done = call("bench", "other", "--repeat", str(report))
+    told = done.stdout
+    for said in (
+        "  cluster: lab (6f0c0000) → other (6f0c0000)",
+        "  gpubed: 0.0.1 → ",
+        "  recipe: other → ",
+        "  the job's files: 01234567 → ",
+        "  nodes: node-0",
+        "64 CPUs, 256 GiB",
+    ):
+        assert said in told
+        assert told.index(said) < told.index("verdict")
+    assert told.count("gpubed: 0.0.1") == 1
+    again = json.loads(call("bench", "other", "--repeat", str(report), "--json").stdout)
+    assert {one["what"] for one in again["differences"]} >= {"cluster", "gpubed", "nodes"}
+    assert "of twenty without a difference, one tells one" in told
+
+
+def test_real_figures_are_not_compared_with_simulated_ones(root, report):
+    edited(report, lambda told: told.update(simulated=True))
+    with pytest.raises(UsageError, match="are of simulated GPUs, and other has none"):
+        call("bench", "other", "--repeat", str(report))
+    assert not (root / ".gpubed/other/campaigns").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sd": 1e250}, {"sd": -1.0}, {"mean": 1e250}, {"n": -5}, {"n": 10**30}],
+)
+def test_figures_that_nobody_has_measured_are_refused_before_anything_starts(root, report, change):
+    edited(report, lambda told: told["groups"][0]["metrics"]["images_per_s"].update(change))
+    with pytest.raises(repeat.Unusable, match="cannot be read"):
+        call("bench", "other", "--repeat", str(report))
+    assert not (root / ".gpubed/other/campaigns").exists()
+
+
+def test_a_deviation_beyond_all_bounds_ends_in_no_verdict(root, report):
+    edited(report, lambda told: told["groups"][0]["metrics"]["images_per_s"].update(sd=1e30))
+    told = json.loads(call("bench", "other", "--repeat", str(report), "--json").stdout)
+    assert "unknown" in [row["verdict"] for row in told["comparisons"]]
+
+
+def test_the_same_each_time_is_no_sample(root, report):
+    edited(report, lambda told: told["groups"][0]["metrics"]["images_per_s"].update(sd=0.0))
+    told = json.loads(call("bench", "other", "--repeat", str(report), "--json").stdout)
+    verdicts = [row["verdict"] for row in told["comparisons"]]
+    assert "unknown: repetitions with one seed are no samples" in verdicts

@@ -96,6 +96,11 @@ def test_a_name_is_never_too_long_for_a_file(points):
             r"mine.yml:4: environments.a.launcher: there is no launcher 'slum'",
         ),
         (PLAIN + "repeat: 3\nstop: {metric: speed, relative_width: 0.1}\n", "reports no 'speed'"),
+        (
+            "schema: gpubed/campaign-file/1\njob: allreduce\nfactors: {nodes: [2]}\n"
+            "repeat: 3\nstop: {metric: links, relative_width: 0.1}\n",
+            "'links' is no number",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(points, text, said):

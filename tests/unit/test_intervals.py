@@ -30,8 +30,9 @@ def test_quantiles_fall_and_go_over_into_the_expansion() -> None:
 
 
 def test_a_ratio_is_one_of_geometric_means() -> None:
-    found = intervals.ratio([200.0, 200.0], [100.0, 100.0])
-    assert found == pytest.approx((2.0, 2.0, 2.0))
+    found = intervals.ratio([100.0, 400.0], [50.0, 200.0])
+    assert found is not None
+    assert found[0] == pytest.approx(2.0)
 
 
 def test_a_ratio_turned_round_has_the_inverse_bounds() -> None:
@@ -83,5 +84,44 @@ def test_single_values_and_none_have_no_ratio_of_what_is_left():
     assert intervals.sample([]) is None
     assert intervals.ratio_of(one, two) is None
     assert intervals.ratio_of(two, intervals.sample([-1.0, -2.0])) is None
-    same = intervals.sample([2.0, 2.0])
-    assert intervals.ratio_of(same, same) == (1, 1, 1)
+
+
+def test_the_same_each_time_is_no_sample() -> None:
+    assert intervals.ratio([5.0, 5.0], [4.0, 4.1]) is None
+    assert intervals.ratio([5.0, 5.1], [4.0, 4.0]) is None
+    constant, other = intervals.sample([5.0, 5.0]), intervals.sample([4.0, 4.1])
+    assert constant is not None
+    assert other is not None
+    assert intervals.ratio_of(constant, other) is None
+    assert intervals.ratio_of(other, constant) is None
+
+
+@pytest.mark.parametrize("sd", [1e3, 1e200])
+def test_a_deviation_that_nobody_has_measured_gives_no_interval(sd: float) -> None:
+    wide, one = intervals.Sample(1.0, sd, 2), intervals.Sample(1.0, 0.1, 3)
+    assert intervals.ratio_of(wide, one) is None
+    assert intervals.ratio([1e-300, 1e300], [1e-300, 1e300]) is None
+
+
+def test_a_difference_is_welchs() -> None:
+    # Example of unequal variances, worked by hand: 1/3 and 16/3 of variance over 3 values each.
+    found = intervals.difference([11.0, 12.0, 13.0], [6.0, 10.0, 2.0])
+    assert found is not None
+    squares = 1 / 3, 16 / 3
+    freedom = sum(squares) ** 2 / sum(one**2 / 2 for one in squares)
+    assert int(freedom) == 2
+    width = 4.303 * math.sqrt(sum(squares))
+    assert found == pytest.approx((6, 6 - width, 6 + width))
+    assert intervals.difference([1.0], [1.0, 2.0]) is None
+    assert intervals.difference([2.0, 2.0], [1.0, 1.0]) == (1, 1, 1)
+
+
+def test_a_quotient_of_ratios_holds_the_truth_19_of_20_times() -> None:
+    chance = random.Random(2)
+    held = 0
+    for _ in range(2000):
+        sets = [[math.exp(chance.gauss(0, sd)) for _ in range(3)] for sd in (0.1, 0.05, 0.1, 0.05)]
+        found = intervals.quotient(sets[:2], sets[2:])
+        assert found is not None
+        held += found[1] <= 1 <= found[2]
+    assert 0.935 <= held / 2000 <= 0.985

@@ -283,6 +283,66 @@ def test_where_ranks_wait_throughout_what_exceeds_one_alone_is_communication(job
     assert (slow["compute_s"], slow["exposed_communication_s"]) == pytest.approx((0.9, 0.0))
 
 
+# What a rank uses
+
+COUNTED = (
+    (100.0, 10.0, 1000),  # starts
+    (110.0, 15.0, 2000),  # pauses: 10 s, 5 s of processor, 1000 bytes
+    (200.0, 105.0, 900_000),  # goes on after a validation that was busy
+    (210.0, 110.0, 901_000),  # ends: the same again
+)
+
+
+@pytest.fixture
+def usage(job, monkeypatch):
+    """What a rank on a CPU uses; a STAND-IN counts seconds, processor time and bytes."""
+    found = job("usage").Usage
+    counted = iter(COUNTED)
+
+    def now(_self):
+        seconds, cpu, moved = next(counted)
+        return seconds, cpu, (moved, moved)
+
+    monkeypatch.setattr(found, "_now", now)
+    return found(CPU)
+
+
+def test_use_between_steps_is_not_that_of_steps(usage):
+    usage.start()
+    with usage.paused():
+        pass
+    told = usage.read()
+    assert told["cpu_percent"] == pytest.approx(50)
+    assert told["sent_bps"] == told["received_bps"] == pytest.approx(800)
+
+
+def test_before_it_looks_there_is_nothing_to_pause(usage):
+    with usage.paused():
+        pass
+    usage.start()
+    assert usage.read()["cpu_percent"] == pytest.approx(50)
+
+
+def test_validation_and_checkpoints_pause_clock_and_use(job):
+    training = job("training")
+    paused = MagicMock()
+    parts = {"clock": paused.clock, "usage": paused.usage, "keeper": MagicMock()}
+    kept = SimpleNamespace(
+        **parts,
+        total=1,
+        steps_per_epoch=1,
+        images_per_step=1,
+        feed=MagicMock(),
+        _scaler=MagicMock(),
+        _validate=lambda _: 0.5,
+        _check_loss=lambda: None,
+    )
+    kept._paused = lambda: training.Training._paused(kept)
+    training.Training._between(kept, 1)
+    for part in (paused.clock, paused.usage):
+        assert part.paused.call_count == 2  # validation, and the checkpoint at the end
+
+
 # Horovod's options
 
 

@@ -372,6 +372,36 @@ def test_a_report_goes_where_it_is_wanted_and_again(paths, tmp_path):
     assert (out / "report.html").read_bytes() == first
 
 
+def test_figures_of_an_earlier_report_go_and_those_of_others_stay(paths):
+    folder = measurements.write(paths)
+    call()
+    figures = folder / "report" / "figures"
+    (figures / "mine.svg").write_text("mine")
+    told = json.loads((folder / "report" / "report.json").read_text())
+    assert sorted(told["figures"]) == sorted(
+        f"figures/{path.name}" for path in figures.iterdir() if path.name != "mine.svg"
+    )
+    for path in (folder / "points").glob("*.json"):
+        path.write_text("{")
+    call()
+    left = {path.stem for path in figures.iterdir()}
+    assert "throughput" not in left
+    assert "mine" in left
+    page = (folder / "report" / "report.html").read_text()
+    assert all(f'id="{name}"' in page for name in left - {"mine"})
+
+
+@pytest.mark.parametrize("named", ["../points.csv", "figures/../../campaign.json", "/etc/hosts"])
+def test_an_edited_report_removes_nothing_else(paths, named):
+    folder = measurements.write(paths)
+    call()
+    path = folder / "report" / "report.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"figures": [named]}))
+    with pytest.raises(UsageError, match="is no report of campaign"):
+        call()
+    assert (folder / "campaign.json").exists()
+
+
 def test_files_of_others_are_never_written_over(paths, tmp_path):
     measurements.write(paths)
     measurements.write(paths, measurements.document("other", uuid="another"), [])

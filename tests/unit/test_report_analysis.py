@@ -3,15 +3,18 @@
 The figures come from `support.measurements`: a model of alpha and beta with a little noise.
 """
 
+import itertools
 import json
 import math
+import random
 import re
 import statistics
+from collections import Counter
 
 import pytest
 
 from gpubed.paths import Project
-from gpubed.report import analysis, findings, read, wording
+from gpubed.report import analysis, findings, read, tables, wording
 from support import measurements
 
 
@@ -346,7 +349,7 @@ def test_what_was_measured_once_has_no_interval_and_says_so(analysed):
     for series in found.series:
         assert series.largest.efficiency.low is None
     assert "12 of 12 points were measured only once" in told(found)
-    assert "(no repetition, so no interval)" in told(found)
+    assert "(no interval: not repeated, or the same each time)" in told(found)
     assert not any(one.ratio.tells() for one in found.comparisons)
 
 
@@ -427,7 +430,7 @@ def test_series_that_scale_alike_are_not_ranked(analysed):
         for k in (0, 1)
     ]
     said = told(analysed(campaign, points))
-    assert "much as in all 2 series" in said
+    assert "not shown to differ" in said
     assert "the worst" not in said
 
 
@@ -514,3 +517,206 @@ def test_one_point_that_was_simulated_is_enough(analysed):
     campaign = measurements.document(factors={"nodes": [1]}, repeat=1)
     point = measurements.point({"nodes": 1}, 0, {"images_per_s": 5.0, "simulated": True})
     assert analysed(campaign, [point]).measured.simulated
+
+
+def noisy(seed, factors, repeat=3, sd=0.025, communication=0.0):
+    """Return a campaign whose steps differ by chance, and by what its links cost, in seconds."""
+    chance = random.Random(seed)
+    campaign = measurements.document(f"c{seed}", factors=factors, repeat=repeat)
+    points = []
+    for values in itertools.product(*factors.values()):
+        settings = dict(zip(factors, values, strict=True))
+        for number in range(repeat):
+            compute = chance.gauss(0.5, sd)
+            exposed = communication if settings["nodes"] > 1 else 0.0
+            found = {
+                "step_s": compute + exposed,
+                "compute_s": compute,
+                "exposed_communication_s": exposed,
+                "data_s": 0.0,
+                "images_per_s": settings["nodes"] * 32 / (compute + exposed),
+            }
+            points.append(measurements.point(settings, number, found))
+    return campaign, points
+
+
+def test_chance_is_not_what_limits(analysed):
+    """Steps that differ by 5 % of themselves from run to run, and a link that costs 1 %."""
+    kinds = Counter(
+        one.kind
+        for seed in range(60)
+        for one in analysed(*noisy(seed, {"nodes": [1, 3]}, communication=0.005)).limits
+    )
+    assert kinds["compute"] + kinds["link"] + kinds["other"] <= 6  # 5 % of 60, and luck
+    assert "not shown" in kinds
+    [one] = analysed(*noisy(100, {"nodes": [1, 3]}, communication=0.2)).limits
+    assert one.kind == "link"
+    assert one.low < one.seconds < one.high or one.low == one.high == pytest.approx(0.2)
+
+
+def test_of_two_that_cost_much_the_same_neither_is_named(analysed):
+    campaign, points = noisy(3, {"nodes": [1, 3]}, communication=0.2, repeat=5)
+    for point in points:
+        if point["settings"]["nodes"] == 3:
+            data = 0.2 + (point["repetition"] - 2) * 0.01
+            point["metrics"]["data_s"] = data
+            point["metrics"]["step_s"] += data
+    found = analysed(campaign, points)
+    assert [one.kind for one in found.limits] == ["not shown"]
+    assert "What limits it is not shown in 1 of 1 series" in told(found)
+
+
+def test_without_repetition_nobody_knows_what_limits(analysed):
+    found = analysed(*noisy(4, {"nodes": [1, 3]}, repeat=1, communication=0.3))
+    assert [one.kind for one in found.limits] == ["not known"]
+    assert (found.limits[0].cause, found.limits[0].low) == ("link", None)
+    assert "What limits it is not known without repetitions" in told(found)
+
+
+def test_series_are_not_ranked_by_chance(analysed):
+    factors = {"nodes": [1, 3], "batch_size": [32, 64]}
+    ranked = ["the worst" in told(analysed(*noisy(seed, factors))) for seed in range(60)]
+    assert sum(ranked) <= 8  # 5 % of 60, and luck
+    once = told(analysed(*noisy(1000, factors, repeat=1)))
+    assert "the worst" not in once
+    assert "the best" not in once
+
+
+def test_the_best_is_one_only_where_it_differs_from_the_next(analysed):
+    speeds = {1: 10.0, 2: 9.99, 3: 5.0}
+    points = [
+        measurements.point(
+            {"nodes": nodes, "batch": batch},
+            n,
+            {"images_per_s": (10.0 if nodes == 1 else 2 * speed) + 0.1 * n},
+        )
+        for batch, speed in speeds.items()
+        for nodes in (1, 2)
+        for n in range(3)
+    ]
+    campaign = measurements.document(factors={"nodes": [1, 2], "batch": [1, 2, 3]})
+    said = told(analysed(campaign, points))
+    assert ", among the best of 3 series" in said
+    assert ", the worst." in said
+
+
+def test_the_highest_is_one_only_where_it_is_told_apart(analysed):
+    def of(name, spread):
+        points = [
+            measurements.point({"rate": rate}, n, {"busbw_bps": bps + spread * n})
+            for rate, bps in (("100M", 9.2e7), ("1G", 9.3e7))
+            for n in range(3)
+        ]
+        campaign = measurements.document(name, factors={"rate": ["100M", "1G"]}, job="allreduce")
+        return told(analysed(campaign, points))
+
+    assert "which that with 100 Mbit/s is not shown to differ from" in of("wide", 1e7)
+    assert "not shown to differ from" not in of("narrow", 1e3)
+
+
+def compressed(analysed, ratios, spreads):
+    """Say what is found of fp16 against none, by the ratio of each batch size."""
+    points = [
+        measurements.point(
+            {"compression": kind, "batch_size": batch},
+            n,
+            {"images_per_s": 100 * (ratio if kind == "fp16" else 1) + (n - 1) * spread},
+        )
+        for batch, (ratio, spread) in enumerate(zip(ratios, spreads, strict=True), start=1)
+        for kind in ("none", "fp16")
+        for n in range(3)
+    ]
+    factors = {"compression": ["none", "fp16"], "batch_size": [1, 2]}
+    return " ".join(findings.details(analysed(measurements.document(factors=factors), points)))
+
+
+def test_the_headline_is_of_a_difference_that_shows(analysed):
+    said = compressed(analysed, (1.05, 1.5), (0.5, 60))
+    assert "fp16 gives 1.05 (" in said
+    assert "1 of 2 such comparisons differs by more than chance" in said
+
+
+def test_a_halving_is_more_than_two_thirds_on_top(analysed):
+    said = compressed(analysed, (0.4, 0.9), (0.5, 0.5))
+    assert "fp16 gives 0.4 (" in said
+
+
+def test_differences_both_ways_are_both_named(analysed):
+    said = compressed(analysed, (0.4, 1.7), (0.5, 0.5))
+    assert "fp16 gives 0.4 (" in said
+    assert "batch 1" in said
+    assert "but 1.7 (" in said
+    assert "batch 2" in said
+    assert "2 of 2 such comparisons differ by more than chance" in said
+
+
+def test_n_is_of_each_metric_and_what_lacks_the_main_one_has_failed(analysed):
+    points = [
+        measurements.point({"nodes": nodes}, n, found)
+        for nodes in (1, 2)
+        for n, found in enumerate(
+            (
+                {"images_per_s": 100.0, "loss": 1.0, "val_accuracy": 0.5},
+                {"images_per_s": 101.0 * nodes, "loss": 2.0},
+                {"images_per_s": None, "loss": 4.0},
+            )
+        )
+    ]
+    found = analysed(measurements.document(factors={"nodes": [1, 2]}, job="digits"), points)
+    assert [group.values("loss") for group in found.groups] == [[1.0, 2.0]] * 2
+    assert {point.reason for point in found.failed} == {"it gave no images_per_s"}
+    assert len(found.failed) == 2
+    [results, *_] = [table for table in tables.made(found) if table.title == "Results"]
+    row = dict(zip(results.columns, results.rows[1], strict=True))
+    assert row["n"] == "2, 1 failed"
+    same = [text for text in (*row.values(), results.note) if "0.5" in text]
+    assert same
+    assert all("n = 1" in text for text in same)
+
+
+def test_measured_once_is_what_has_one_value_of_the_main_metric(analysed):
+    points = [
+        measurements.point({"nodes": 2}, n, {"images_per_s": rate, "loss": 1.0 + n})
+        for n, rate in enumerate((100.0, None))
+    ]
+    found = analysed(measurements.document(factors={"nodes": [2]}, repeat=2), points)
+    assert len(found.single) == 1
+
+
+def test_a_campaign_that_is_half_done_says_so(analysed):
+    campaign = measurements.document(factors={"nodes": [1, 2, 3]})
+    points = [
+        point
+        for point in measurements.measured(campaign)
+        if point["repetition"] == 0 or point["settings"]["nodes"] == 1
+    ]
+    found = analysed(campaign, points)
+    assert found.missing == ("2 nodes: 1 of 3 repetitions", "3 nodes: 1 of 3 repetitions")
+    assert "2 points of the campaign had not ended yet" in told(found)
+
+
+@pytest.mark.parametrize("written", ["false", False])
+def test_what_is_left_out_is_not_missing_however_it_is_written(analysed, written):
+    factors = {"overlap": [True, False], "nodes": [1]}
+    campaign = measurements.document(factors=factors)
+    points = [p for p in measurements.measured(campaign) if p["settings"]["overlap"]]
+    campaign["campaign"]["exclude"] = [{"overlap": written, "nodes": 1}]
+    assert analysed(campaign, points).missing == ()
+
+
+def test_it_is_said_where_intervals_did_not_become_narrow(analysed):
+    def of(name, width):
+        campaign = measurements.document(name, factors={"nodes": [1, 2]})
+        campaign["campaign"]["stop"] = {"metric": "images_per_s", "relative_width": width}
+        return analysed(campaign)
+
+    wide, narrow = of("wide", 1e-6), of("narrow", 0.5)
+    assert "was narrow enough at 0 of 2 points" in told(wide)
+    assert "was narrow enough at 2 of 2 points" in told(narrow)
+
+
+def test_what_stopped_early_is_complete(analysed):
+    campaign = measurements.document(factors={"nodes": [1, 2]}, repeat=10)
+    campaign["campaign"]["stop"] = {"metric": "images_per_s", "relative_width": 0.5}
+    points = [p for p in measurements.measured(campaign) if p["repetition"] < 3]
+    assert analysed(campaign, points).missing == ()

@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -252,7 +255,7 @@ def test_two_sets_are_compared(call):
     rates = {row["metric"]: row for row in pair["metrics"]}
     assert rates["images_per_s"]["verdict"] == "differs"
     assert rates["images_per_s"]["ratio"] == pytest.approx(2, rel=0.01)
-    assert rates["loss"]["verdict"] == "within the noise"
+    assert rates["loss"]["verdict"] == "the same"
     assert {row["what"] for row in pair["differences"]} == {"world size", "nodes", "machines"}
     assert "differs" in call("runs", "lab", "compare", *names).stdout
 
@@ -413,3 +416,117 @@ def test_differences_are_told_in_words(call, cluster):
     said = [str(one) for one in compare.differences(before, now)]
     assert said == ["--set batch: 32 → 64", f"gpubed: {before.origin.gpubed} → 9"]
     assert compare.differences(before, before) == []
+
+
+def edit(folder, **changes):
+    """Change what a run's record says."""
+    path = folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_prune_removes_what_it_looked_at_not_what_a_record_names(call, cluster):
+    for _ in range(3):
+        call("run", "lab", "digits")
+    runs = sorted(cluster.runs.iterdir())
+    edit(runs[0], run_id="../campaigns")
+    (cluster.campaigns / "mine").mkdir(parents=True)
+    kept = cluster.runs / "20200101-kept"
+    shutil.copytree(runs[2], kept)
+    done = call("runs", "lab", "prune", "--last", "1", "-y", "--json")
+    assert document(done)["removed"] == [runs[1].name]
+    assert (cluster.campaigns / "mine").is_dir()
+    assert sorted(cluster.runs.iterdir()) == sorted([kept, runs[0], runs[2]])
+    for left_out in (kept, runs[0]):
+        assert str(left_out) in done.stderr
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seconds": 1e300},
+        {"seconds": float("nan")},
+        {"seconds": -1},
+        {"world_size": 10**30},
+        {"started": "0001-01-01T00:00:00+00:00"},
+        {"started": "2026-01-01T00:00:00"},
+    ],
+)
+def test_a_run_that_nobody_can_have_had_hides_no_other(call, cluster, changes):
+    bad, good = (document(call("run", "lab", "digits", "--json"))["run_id"] for _ in range(2))
+    edit(cluster.runs / bad, **changes)
+    assert call("runs", "lab").return_value == 0
+    done = call("runs", "lab", "--json")
+    assert f"{bad}/run.json cannot be read" in done.stderr
+    assert [run["run_id"] for run in document(done)["runs"]] == [good]
+    assert f"{good}: ok" in call("runs", "lab", "show", "last").stdout
+
+
+def test_a_figure_without_bounds_is_shown(call, cluster):
+    run = document(call("run", "lab", "digits", "--json"))["run_id"]
+    edit(cluster.runs / run, metrics={"loss": 10**400, "images_per_s": 1e308})
+    assert call("runs", "lab").return_value == 0
+    assert call("runs", "lab", "show", "last").return_value == 0
+    assert call("runs", "lab", "compare", "last", "last").return_value == 0
+
+
+def test_the_order_is_that_of_time_whatever_the_names_say(call, cluster):
+    """Names were in local time once: an hour in autumn has them twice."""
+    first, second = (document(call("run", "lab", "digits", "--json"))["run_id"] for _ in range(2))
+    edit(cluster.runs / first, started="2026-10-25T03:10:00+02:00")
+    edit(cluster.runs / second, started="2026-10-25T00:50:00Z")
+    told = call("runs", "lab", "show", "last").stdout
+    assert told.startswith(f"{first}: ok")
+    assert "started 2026-10-25 01:10:00 UTC" in told
+    listed = document(call("runs", "lab", "--json"))["runs"]
+    assert [run["run_id"] for run in listed] == [second, first]
+    done = document(call("runs", "lab", "prune", "--last", "1", "-y", "--json"))
+    assert done["removed"] == [second]
+
+
+def test_runs_are_called_by_the_time_in_utc(monkeypatch):
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")  # 14 hours ahead
+    time.tzset()
+    try:
+        name = jobs.name_run("digits")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    told = datetime.strptime(name[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    assert abs((datetime.now(UTC) - told).total_seconds()) < 60
+
+
+def sets(**metrics):
+    """Return two sets of runs, by what each of a metric's two sets measured."""
+    return [
+        [SimpleNamespace(metrics=dict(zip(metrics, values, strict=True))) for values in rows]
+        for rows in (zip(*(of[side] for of in metrics.values()), strict=True) for side in (0, 1))
+    ]
+
+
+def test_the_same_each_time_is_no_sample(call, cluster):
+    """Repetitions have one seed, so what is computed from it has no spread to judge by."""
+    seen = compare.ratios(
+        *sets(
+            test_accuracy=([0.9611] * 3, [0.9583] * 3),
+            loss=([0.09] * 3, [0.09] * 3),
+            world_size=([2, 2, 2], [2, 3, 2]),
+            images_per_s=([100, 101, 102], [200, 201, 203]),
+        )
+    )
+    verdicts = {one.metric: one.verdict for one in seen}
+    assert verdicts == {
+        "test_accuracy": "unknown: repetitions with one seed are no samples",
+        "loss": "the same",
+        "world_size": "unknown: repetitions with one seed are no samples",
+        "images_per_s": "differs",
+    }
+    assert [one.low for one in seen[:3]] == [None] * 3
+
+
+def test_it_is_said_that_many_comparisons_find_something(call):
+    names = [
+        document(call("run", "lab", "digits", "--repeat", "3", "--json"))["trials"][0]["run_id"]
+        for _ in range(2)
+    ]
+    said = call("runs", "lab", "compare", *names).stdout
+    assert "of twenty without a difference, one tells one" in said

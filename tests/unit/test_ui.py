@@ -59,3 +59,35 @@ def test_what_another_program_wrote_is_shown_as_it_is(capsys, narrow):
     table = "rank  images per second  seconds  and more\n   0                 100       12"
     narrow.note(table, whole=True)
     assert capsys.readouterr().err == table + "\n"
+
+
+HOSTILE = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b2J\x7f\r\b\ud800\u202egpu"
+
+
+@pytest.mark.parametrize("how", ["say", "note", "mark", "error", "table", "columns", "hint"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_others_wrote_moves_no_cursor(capsys, how, whole):
+    ui = UI()
+    if how == "table":
+        ui.table(["metric"], [[HOSTILE]])
+    elif how == "columns":
+        ui.table([HOSTILE], [["x"]])
+    elif how == "mark":
+        ui.mark("pass", HOSTILE)
+    elif how == "error":
+        ui.error(HOSTILE)
+    elif how == "hint":
+        ui.error("x", HOSTILE)
+    else:
+        getattr(ui, how)(HOSTILE, whole=whole)
+    said = capsys.readouterr()
+    told = said.out + said.err
+    assert "red" in told
+    assert "gpu" in told
+    assert not set(told) & set("\x1b\x07\x9b\x7f\r\b\u202e\ud800")
+    assert "[31m" not in told
+
+
+def test_lines_stay(capsys):
+    UI().say("a\nb\x1b", whole=True)
+    assert capsys.readouterr().out == "a\nb\n"

@@ -153,7 +153,7 @@ def _check_values(source: Source, job: Job) -> None:
             f"job {campaign.job} reports no {campaign.stop.metric!r}",
             nearest.suggestion(campaign.stop.metric, job.metrics),
         )
-    if campaign.stop and not job.metrics[campaign.stop.metric].unit:
+    if campaign.stop and campaign.stop.metric not in job.numbers:
         raise source.refusal(("stop", "metric"), f"{campaign.stop.metric!r} is no number")
 
 

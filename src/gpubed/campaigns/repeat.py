@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,13 +13,20 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from gpubed import intervals, located, reading
+from gpubed.allocation import Allocation
 from gpubed.campaigns.drive import Series
 from gpubed.campaigns.file import Campaign, Source, Unusable
+from gpubed.errors import UsageError
+from gpubed.hardware import facts
 from gpubed.intervals import Sample
+from gpubed.paths import ClusterPaths
+from gpubed.runs.compare import Difference, unknown
 
 SUFFIX = "-repeat"
-_LARGEST = 1e300
+_LARGEST = 1e30  # what a report takes for a figure (report/read.py)
 _Figure = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+_Deviation = Annotated[float, Field(ge=0, le=2 * _LARGEST)]
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class _Model(BaseModel):
@@ -26,8 +35,8 @@ class _Model(BaseModel):
 
 class _Summary(_Model):
     mean: _Figure
-    sd: _Figure | None = None
-    n: int
+    sd: _Deviation | None = None
+    n: Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class _Group(_Model):
@@ -35,15 +44,38 @@ class _Group(_Model):
     metrics: dict[str, _Summary | None] = {}
 
 
-class _Measured(_Model):
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,56}$")
+class _Node(_Model):
+    name: str
+    hardware: str | None = None
+    slots: int | None = None
+    gpus: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.hardware or '?'}, {self.slots} rank(s), {self.gpus} GPU(s))"
+
+
+class _Made(_Model):
+    """What a campaign was made with, as `campaign.json` has it."""
+
     cluster: str = ""
+    uuid: str | None = None
+    backend: str = ""
+    recipe: str | None = None
+    gpubed: str = ""
+    made_with: dict[str, str] = {}
+    nodes: tuple[_Node, ...] = ()
+    simulated: bool = False
+
+
+class _Measured(_Made):
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,56}$")
     campaign: dict[str, JsonValue]
 
 
 class _Report(_Model):
     contract: Literal["gpubed/report/1"] = Field(alias="schema")
     campaign: _Measured
+    simulated: bool = False
     groups: tuple[_Group, ...] = ()
 
 
@@ -53,13 +85,20 @@ class Before:
 
     Attributes:
         source: Its campaign, under a name of its own.
-        cluster: The cluster that it was measured on.
+        made: What it was made with.
+        simulated: Whether GPUs were simulated in any of it.
         samples: What each point gave, by its id and by metric.
     """
 
     source: Source
-    cluster: str
+    made: _Made
+    simulated: bool
     samples: Mapping[str, Mapping[str, Sample]]
+
+    @property
+    def cluster(self) -> str:
+        """The cluster that it was measured on."""
+        return self.made.cluster
 
 
 @dataclass(frozen=True)
@@ -72,6 +111,8 @@ class Comparison:
         ratio: `now` / `before`.
         low: Lower bound of the ratio's 95 % interval; None without repetitions on both sides.
         high: Its upper bound.
+        runs: How many values there are on each side.
+        spread: Whether those of each side differ among themselves.
     """
 
     id: str
@@ -80,19 +121,23 @@ class Comparison:
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+    runs: tuple[int, int] = (1, 1)
+    spread: tuple[bool, bool] = (True, True)
 
     @property
     def verdict(self) -> str:
         """What can be said of it."""
-        if self.ratio is None:
+        if self.before is None or self.now is None:
             return "not measured on both"
-        if self.low is None or self.high is None:
-            return "unknown: no repetition"
-        return "within the noise" if self.low <= 1 <= self.high else "differs"
+        if self.low is not None and self.high is not None:
+            return "within the noise" if self.low <= 1 <= self.high else "differs"
+        return unknown(self.runs, self.spread, same=self.before == self.now)
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {**asdict(self), "verdict": self.verdict}
+        own = asdict(self)
+        own.pop("spread")
+        return {**own, "verdict": self.verdict}
 
 
 def load(path: Path) -> Before:
@@ -118,7 +163,58 @@ def load(path: Path) -> Before:
         }
         for group in report.groups
     }
-    return Before(source, report.campaign.cluster, samples)
+    simulated = report.simulated or report.campaign.simulated
+    return Before(source, report.campaign, simulated, samples)
+
+
+def require_comparable(before: Before, cluster: ClusterPaths, allocation: Allocation) -> None:
+    """Refuse to compare figures of GPUs with those of simulated ones.
+
+    Raises:
+        UsageError: One side has simulated GPUs, and the other has not.
+    """
+    known = facts.of_cluster(cluster.facts, allocation).values()
+    now = any(found.simulated for found in known)
+    if now == before.simulated:
+        return
+    report = before.source.path
+    why = (
+        f"{cluster.name} simulates GPUs, and the figures of {report} are of none such"
+        if now
+        else f"the figures of {report} are of simulated GPUs, and {cluster.name} has none"
+    )
+    raise UsageError(f"{why}: their ratio says nothing", "repeat it on a cluster of its kind")
+
+
+def differences(before: Before, folder: Path) -> list[Difference]:
+    """Return what a report's campaign and this one were not made alike in.
+
+    Args:
+        before: The report.
+        folder: Of this campaign; nothing is known before it has begun.
+
+    Raises:
+        Unreadable: Its `campaign.json` is damaged.
+    """
+    try:
+        now = reading.file(folder / "campaign.json").json(_Made)
+    except reading.Missing:
+        return []
+    pairs = zip(_told(before.made, now), _told(now, before.made), strict=True)
+    return [Difference(what, old, new) for (what, old), (_, new) in pairs if old != new]
+
+
+def _told(made: _Made, other: _Made) -> Iterator[tuple[str, str]]:
+    """Give what a campaign was made with, as far as both tell, in words."""
+    yield "cluster", f"{made.cluster} ({(made.uuid or '')[:8]})"
+    yield "backend", made.backend
+    yield "nodes", "; ".join(map(str, made.nodes))
+    yield "recipe", made.recipe or ""
+    if "gpubed" not in made.made_with or "gpubed" not in other.made_with:
+        yield "gpubed", made.gpubed
+    for what in sorted(made.made_with.keys() & other.made_with.keys()):
+        value = made.made_with[what]
+        yield what, value[:8] if _SHA256.fullmatch(value) else value
 
 
 def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
@@ -135,8 +231,10 @@ def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
 
 def _comparison(id_: str, before: Sample | None, now: Sample | None) -> Comparison:
     means = (before.mean if before else None, now.mean if now else None)
-    if not (before and now and before.mean > 0 and now.mean > 0):
+    if not (before and now):
         return Comparison(id_, *means)
+    plain = now.mean / before.mean if before.mean > 0 and now.mean > 0 else math.nan
     found = intervals.ratio_of(now, before)
-    ratio, low, high = found or (now.mean / before.mean, None, None)
-    return Comparison(id_, *means, ratio, low, high)
+    ratio, low, high = found or (plain if math.isfinite(plain) else None, None, None)
+    spread = bool(before.sd), bool(now.sd)
+    return Comparison(id_, *means, ratio, low, high, (before.n, now.n), spread)

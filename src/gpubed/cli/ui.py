@@ -2,12 +2,14 @@
 
 Data goes to stdout, progress and messages to stderr. Without a terminal, progress
 is plain status lines and a question answers itself with its default. Lines break at
-words on a terminal, and nowhere else: programs read them as they are.
+words on a terminal, and nowhere else: programs read them as they are. What nodes, jobs and
+files say is shown as text: nothing in it moves a cursor or sets a title.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +34,15 @@ _MARK = {
     "delete": "[red]-[/]",
     "same": " ",
 }
+# Control sequences of ECMA-48 (5th edition, section 5): CSI …, and strings such as OSC … ST.
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
+)
+# What is left of controls, but tabs and ends of lines; and what turns text round (bidi controls
+# of Unicode's annex 9), so that it reads as another.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # no text: it cannot be encoded
 
 
 class UI:
@@ -67,7 +78,7 @@ class UI:
                 only the terminal breaks it.
         """
         if not self.as_json:
-            self.out.print(escape(text if whole else _folded(self.out, text)))
+            self.out.print(_plain(text if whole else _folded(self.out, text)))
 
     def raw(self, text: str) -> None:
         """Print text on stdout as it is, for other programs to read."""
@@ -80,18 +91,18 @@ class UI:
             return
         table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
         for column in columns:
-            table.add_column(column, overflow="fold")
+            table.add_column(_plain(column), overflow="fold")
         for row in rows:
             table.add_row(*(self._cell(value) for value in row))
         self.out.print(table)
 
     def note(self, text: str, *, whole: bool = False) -> None:
         """Tell what is going on, on stderr; `whole` is as it is for data."""
-        self.err.print(escape(text if whole else _folded(self.err, text)))
+        self.err.print(_plain(text if whole else _folded(self.err, text)))
 
     def mark(self, kind: str, text: str) -> None:
         """Print a status line on stderr with the sign of a result or an operation."""
-        self.err.print(f"{_MARK.get(kind, ' ')} {escape(_folded(self.err, text, behind='✓ '))}")
+        self.err.print(f"{_MARK.get(kind, ' ')} {_plain(_folded(self.err, text, behind='✓ '))}")
 
     @contextmanager
     def working(self, text: str) -> Iterator[Callable[[str], None]]:
@@ -99,15 +110,15 @@ class UI:
         if not self.err.is_terminal:
             yield self.note
             return
-        with self.err.status(escape(text)) as status:
-            yield lambda now: status.update(escape(now))
+        with self.err.status(_plain(text)) as status:
+            yield lambda now: status.update(_plain(now))
 
     def error(self, message: str, hint: str | None = None) -> None:
         """Print what failed and what repairs it."""
         message = _folded(self.err, message, behind="error: ")
-        self.err.print(f"[bold red]error:[/] {escape(message)}")
+        self.err.print(f"[bold red]error:[/] {_plain(message)}")
         if hint:
-            self.err.print(f"  [bold]→[/] {escape(self.filled(hint))}")
+            self.err.print(f"  [bold]→[/] {_plain(self.filled(hint))}")
 
     def filled(self, hint: str) -> str:
         """Return a hint with the cluster's name."""
@@ -120,13 +131,18 @@ class UI:
         if not (sys.stdin.isatty() and self.err.is_terminal):
             return default
         asked = _folded(self.err, f"{question} [y/N]")
-        self.err.print(escape(f"{asked} "), end="")
+        self.err.print(_plain(f"{asked} "), end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     @staticmethod
     def _cell(value: object) -> str:
         text = "" if value is None else str(value)
-        return _MARK.get(text, "") + (" " if text in _MARK else "") + escape(text)
+        return _MARK.get(text, "") + (" " if text in _MARK else "") + _plain(text)
+
+
+def _plain(text: str) -> str:
+    """Return text as rich prints it as it is, less what a terminal would obey."""
+    return escape(_SURROGATE.sub("?", _CONTROL.sub("", _SEQUENCE.sub("", text))))
 
 
 def _folded(console: Console, text: str, *, behind: str = "") -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from typing import Any
 
+from pydantic import ValidationError
+
 from gpubed import main_metric
+from gpubed.campaigns.drive import is_narrow
+from gpubed.campaigns.file import Stop
 from gpubed.report import groups, scaling, steps, wording
 from gpubed.report.groups import Group
 from gpubed.report.read import Campaign, Measured, Point
@@ -27,6 +32,7 @@ class Analysis:
     Attributes:
         metric: What stands for a point, as in the table of `gpubed bench`.
         throughput: What ratios are of: `metric` where that is a rate, else another that is.
+        stop: When a point was repeated often enough; None where all are repeated alike.
     """
 
     measured: Measured
@@ -40,11 +46,18 @@ class Analysis:
     stragglers: tuple[Straggling, ...] = ()
     limits: tuple[Limit, ...] = ()
     missing: tuple[str, ...] = ()
+    stop: Stop | None = None
 
     @property
     def single(self) -> tuple[Group, ...]:
         """Groups that were measured only once."""
-        return tuple(group for group in self.groups if len(group.points) == 1)
+        return tuple(group for group in self.groups if group.count(self.metric) == 1)
+
+    @property
+    def narrow(self) -> tuple[Group, ...]:
+        """Groups whose interval became as narrow as the campaign asks for."""
+        stop = self.stop
+        return tuple(g for g in self.groups if stop and is_narrow(stop, g.values(stop.metric)))
 
     @property
     def failed(self) -> tuple[Point, ...]:
@@ -73,9 +86,12 @@ class Analysis:
 
 def analyse(measured: Measured) -> Analysis:
     """Put a campaign's points together."""
-    campaign, found = measured.campaign, groups.made(measured)
+    campaign, stop = measured.campaign, _stop(measured.campaign)
+    known = [name for group in groups.made(measured) for name in group.summaries]
+    metric = main_metric.chosen(stop.metric if stop else None, dict.fromkeys(known)) or None
+    measured = _judged(measured, metric)
+    found = groups.made(measured)
     numbers = list(dict.fromkeys(name for group in found for name in group.summaries))
-    metric = main_metric.chosen(_stop_metric(campaign), numbers) or None
     throughput = _throughput(metric, numbers)
     scale = next((name for name in wording.SCALES if name in campaign.factors), None)
     series = _series(found, throughput, scale)
@@ -92,7 +108,8 @@ def analyse(measured: Measured) -> Analysis:
         tuple(filter(None, map(steps.split, found))),
         stragglers,
         tuple(filter(None, limits)),
-        tuple(_missing(measured)),
+        tuple(_missing(measured, stop)),
+        stop,
     )
 
 
@@ -117,11 +134,26 @@ def _comparisons(
             yield from scaling.comparisons(comparable, factor, throughput)
 
 
-def _stop_metric(campaign: Campaign) -> str | None:
+def _stop(campaign: Campaign) -> Stop | None:
     """Return what points were repeated for, if they were."""
-    stop = campaign.campaign.get("stop")
-    asked = stop.get("metric") if isinstance(stop, dict) else None
-    return asked if isinstance(asked, str) else None
+    try:
+        return Stop.model_validate(campaign.campaign.get("stop"))
+    except ValidationError:
+        return None
+
+
+def _judged(measured: Measured, metric: str | None) -> Measured:
+    """Return it with what did not give the one metric that stands for a point as failed."""
+    if metric is None:
+        return measured
+    why = {"status": "failed", "reason": f"it gave no {metric}"}
+    points = tuple(
+        point.model_copy(update=why)
+        if point.status == "ok" and metric not in point.figures
+        else point
+        for point in measured.points
+    )
+    return replace(measured, points=points)
 
 
 def _throughput(metric: str | None, numbers: Sequence[str]) -> str | None:
@@ -130,16 +162,27 @@ def _throughput(metric: str | None, numbers: Sequence[str]) -> str | None:
     return main_metric.chosen(metric, rates) or None
 
 
-def _missing(measured: Measured) -> Iterator[str]:
-    """Name the combinations of which no repetition has ended."""
-    factors, excluded = measured.campaign.factors, measured.campaign.campaign.get("exclude")
-    seen = {
-        groups.key({name: value for name, value in point.settings.items() if name in factors})
-        for point in measured.points
-    }
+def _missing(measured: Measured, stop: Stop | None) -> Iterator[str]:
+    """Name the combinations of which repetitions are due, and how many of them have ended."""
+    campaign, excluded = measured.campaign, measured.campaign.campaign.get("exclude")
+    ended: dict[groups.Key, list[Point]] = defaultdict(list)
+    for point in measured.points:
+        own = {k: value for k, value in point.settings.items() if k in campaign.factors}
+        ended[groups.key(own)].append(point)
     listed = excluded if isinstance(excluded, list) else []
     left_out = [groups.key(one) for one in listed if isinstance(one, dict)]
-    for values in islice(product(*factors.values()), _MOST_COMBINATIONS):
-        one = dict(zip(factors, values, strict=True))
-        if groups.key(one) not in seen and not any(out <= groups.key(one) for out in left_out):
-            yield wording.settings(one)
+    for values in islice(product(*campaign.factors.values()), _MOST_COMBINATIONS):
+        one = dict(zip(campaign.factors, values, strict=True))
+        key = groups.key(one)
+        if any(out <= key for out in left_out):
+            continue
+        count, named = len(ended[key]), wording.settings(one)
+        if count < campaign.repeat and not _is_enough(stop, ended[key]):
+            yield f"{named}: {count} of {campaign.repeat} repetitions" if count else named
+
+
+def _is_enough(stop: Stop | None, ended: Sequence[Point]) -> bool:
+    good = [point.figures for point in ended if point.status == "ok"]
+    return stop is not None and is_narrow(
+        stop, [figures[stop.metric] for figures in good if stop.metric in figures]
+    )

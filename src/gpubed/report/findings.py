@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from gpubed import figures
-from gpubed.report import svg, wording
+from gpubed.report import groups, scaling, svg, wording
 from gpubed.report.analysis import Analysis
-from gpubed.report.groups import Ratio
+from gpubed.report.groups import Group, Ratio
 from gpubed.report.scaling import Comparison, Scaled, Series
 from gpubed.report.steps import Limit, Straggling
 
@@ -16,6 +17,7 @@ SIMULATED = (
     "The GPUs are simulated: no GPU has computed, the CPU did; these are no figures of a GPU."
 )
 NOT_REPEATED = "no repetition, so no interval"
+_NO_INTERVAL = "no interval: not repeated, or the same each time"
 PARTS = {
     "compute_s": "compute",
     "exposed_communication_s": "exposed communication",
@@ -23,7 +25,6 @@ PARTS = {
     "other": "other",
 }
 _SUPERLINEAR = 1.05
-_ALIKE = 0.02  # of efficiency: less tells no series from another
 
 
 def told(analysis: Analysis) -> list[str]:
@@ -55,7 +56,7 @@ def bounds(ratio: Ratio, *, percent: bool = False) -> str:
     """Write a ratio with its interval, or that it has none."""
     write = wording.percent if percent else wording.times
     if ratio.low is None or ratio.high is None:
-        return f"{write(ratio.value)} ({NOT_REPEATED})"
+        return f"{write(ratio.value)} ({_NO_INTERVAL})"
     if ratio.low == ratio.high:
         return write(ratio.value)
     return f"{write(ratio.value)} (95 % interval {write(ratio.low)} to {write(ratio.high)})"
@@ -92,12 +93,32 @@ def _throughput(analysis: Analysis) -> Iterator[str]:
         return
     ordered = sorted(grown, key=lambda series: series.largest.efficiency.value, reverse=True)
     best, worst = ordered[0], ordered[-1]
-    alike = best.largest.efficiency.value - worst.largest.efficiency.value < _ALIKE
-    rank = "much as in all" if alike else "the best of"
-    which = "" if len(grown) == 1 else f", {rank} {len(grown)} series"
+    which, last = _ranks(ordered, analysis.throughput) if len(ordered) > 1 else ("", "")
     yield _growth(best, analysis.throughput, analysis.scale or "nodes", which)
-    if not alike:
-        yield _growth(worst, analysis.throughput, analysis.scale or "nodes", ", the worst")
+    if last:
+        yield _growth(worst, analysis.throughput, analysis.scale or "nodes", last)
+
+
+def _ranks(ordered: Sequence[Series], metric: str) -> tuple[str, str]:
+    """Say what the highest of several efficiencies is worth, and the lowest.
+
+    They are told of as two only where they differ by more than chance; and each as the one that
+    it is only where it differs so from the one next to it, too.
+
+    Returns:
+        What follows on the highest, and on the lowest, which is empty where it is not told of.
+    """
+    best, worst, count = ordered[0], ordered[-1], len(ordered)
+    apart = scaling.efficiencies(best, worst, metric)
+    if apart.low is None:
+        return f"; there is no interval to rank the {count} series by", ""
+    if not apart.tells():
+        return f"; of {count} series, the highest and the lowest are not shown to differ", ""
+    first, last = (
+        "" if scaling.efficiencies(one, next_, metric).tells() else "among "
+        for one, next_ in ((best, ordered[1]), (ordered[-2], worst))
+    )
+    return f", {first}the best of {count} series", f", {last}the worst"
 
 
 def _grows(series: Series) -> bool:
@@ -106,10 +127,19 @@ def _grows(series: Series) -> bool:
 
 def _best(analysis: Analysis, metric: str) -> Iterator[str]:
     measured = [group for group in analysis.groups if group.mean(metric) is not None]
+    measured.sort(key=lambda group: group.mean(metric) or 0.0, reverse=True)
     if measured:
-        best = max(measured, key=lambda group: group.mean(metric) or 0.0)
+        best, *others = measured
         figure = wording.figure(best.mean(metric), metric)
-        yield f"The highest {wording.metric(metric)} is {figure}{_with(best.named())}."
+        doubt = _unsure(groups.ratio(best, others[0], metric), others[0]) if others else ""
+        yield f"The highest {wording.metric(metric)} is {figure}{_with(best.named())}{doubt}."
+
+
+def _unsure(lead: Ratio, second: Group) -> str:
+    """Say whether the highest of several is more than chance, by its ratio to the next one."""
+    if lead.low is None:
+        return "; there is no interval to tell it from the next by"
+    return "" if lead.tells() else f", which that with {second.named()} is not shown to differ from"
 
 
 def _growth(series: Series, metric: str, scale: str, which: str) -> str:
@@ -155,7 +185,10 @@ LIMITS = {
     "stragglers": "slowest rank",
     "other": "other",
     "none": "nothing much",
+    "not shown": "not shown",
+    "not known": "not known",
 }
+_DOUBTS = ("not shown", "not known")
 _SUBJECTS = {
     "link": "The link limits it",
     "compute": "Compute limits it",
@@ -163,12 +196,17 @@ _SUBJECTS = {
     "stragglers": "A straggler limits it",
     "other": "What is neither compute, communication nor data limits it",
     "none": "Nothing limits it much",
+    "not shown": "What limits it is not shown",
+    "not known": "What limits it is not known without repetitions",
 }
 
 
 def _cost(limit: Limit, analysis: Analysis) -> str:
     step, took = limit.step, figures.written(limit.seconds, "s")
     share = f"{wording.percent(limit.share)} of a step of {figures.written(step.seconds, 's')}"
+    if limit.kind in _DOUBTS:
+        beside = _floor(limit) if limit.cause == "link" else ""
+        return f"{LIMITS[limit.cause]} grows the most, by {took}{interval(limit)}, {share}{beside}"
     if limit.kind == "link":
         return f"communication that nothing hides takes {took}, {share}{_floor(limit)}"
     if limit.kind == "compute":
@@ -181,6 +219,20 @@ def _cost(limit: Limit, analysis: Analysis) -> str:
         return f"it takes {took}, {share}"
     compute = wording.percent(step.shares()["compute_s"])
     return f"{compute} of a step of {figures.written(step.seconds, 's')} is compute"
+
+
+def named(limit: Limit) -> str:
+    """Write what limits; where that is not sure, also what it may be."""
+    doubted = f"; the most: {LIMITS[limit.cause]}" if limit.kind in _DOUBTS else ""
+    return f"{LIMITS[limit.kind]}{doubted}"
+
+
+def interval(limit: Limit) -> str:
+    """Write the interval of what a limit costs per step; nothing where there is none."""
+    if limit.low is None or limit.high is None:
+        return ""
+    low, high = (figures.written(bound, "s") for bound in (limit.low, limit.high))
+    return f" (95 % interval {low} to {high})"
 
 
 def _floor(limit: Limit) -> str:
@@ -217,9 +269,9 @@ def _compared(what: str, found: Sequence[Comparison], known: int, *, left_out: i
         known: How many of them have an interval.
         left_out: How many have none.
     """
-    most = max(found, key=lambda one: abs(one.ratio.value - 1))
+    sure = [one for one in found if one.ratio.tells()]
+    most = max(sure or found, key=_size)
     value, against = (wording.setting(most.factor, v) for v in (most.value, most.against))
-    sure = sum(one.ratio.tells() for one in found)
     rest = _with(most.group.named(most.factor))
     if known and not sure:
         return (
@@ -231,10 +283,25 @@ def _compared(what: str, found: Sequence[Comparison], known: int, *, left_out: i
     if not known:
         return f"{largest}, where they differ the most."
     return (
-        f"{largest}, where they differ the most; {sure} of {_counted(known, 'such comparison')}"
+        f"{largest}, where they differ the most{_other_way(sure, most)}; "
+        f"{len(sure)} of {_counted(known, 'such comparison')}"
         f"{f' that {_was(known)} repeated' if left_out else ''} "
-        f"{'differs' if sure == 1 else 'differ'} by more than chance."
+        f"{'differs' if len(sure) == 1 else 'differ'} by more than chance."
     )
+
+
+def _size(one: Comparison) -> float:
+    """Return how much a ratio differs from 1: half as much is as far from it as twice as much."""
+    return abs(math.log(one.ratio.value))
+
+
+def _other_way(sure: Sequence[Comparison], most: Comparison) -> str:
+    """Name the largest difference in the other direction than the largest of all, if there is."""
+    up = most.ratio.value > 1
+    other = max((one for one in sure if (one.ratio.value > 1) != up), key=_size, default=None)
+    if other is None:
+        return ""
+    return f", but {bounds(other.ratio)} times{_with(other.group.named(other.factor))}"
 
 
 def _stragglers(found: Sequence[Straggling]) -> Iterator[str]:
@@ -273,10 +340,12 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
             f"{once} of {_counted(len(analysis.groups), 'point')} {_was(once)} measured only once: "
             "there is no repetition, so these figures have no interval."
         )
-    if isinstance(stop := analysis.measured.campaign.campaign.get("stop"), dict):
+    if stop := analysis.stop:
+        narrow = f"{len(analysis.narrow)} of {_counted(len(analysis.groups), 'point')}"
         yield (
-            f"Points were repeated until the interval of {stop.get('metric')} was narrow enough: "
-            "to look at intervals for that makes them a little too narrow."
+            f"Points were repeated until the interval of {stop.metric} was narrow enough, or as "
+            f"often as the campaign allows: it was narrow enough at {narrow}. To look at "
+            "intervals for that makes them a little too narrow."
         )
     if analysis.failed:
         failed = _counted(len(analysis.failed), "run")

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from gpubed import intervals
+from gpubed.campaigns.file import text
 from gpubed.report import wording
 from gpubed.report.read import Measured, Point, Value
 from gpubed.trials import Summary, summarize
@@ -24,7 +25,10 @@ LEAST = 1e-30  # a throughput below is none
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio and its 95 % interval; no bounds where something was measured once."""
+    """A ratio and its 95 % interval; no bounds where nobody knows what chance does.
+
+    That is where something was measured once, or was the same each time.
+    """
 
     value: float
     low: float | None = None
@@ -64,6 +68,10 @@ class Group:
     def values(self, metric: str) -> list[float]:
         """Return what each repetition measured."""
         return [p.figures[metric] for p in self.points if metric in p.figures]
+
+    def count(self, metric: str | None) -> int:
+        """Return how many repetitions measured a metric; without one, how many there are."""
+        return len(self.points) if metric is None else len(self.values(metric))
 
     def mean(self, metric: str) -> float | None:
         """Return the mean of a metric; None where it was not measured."""
@@ -139,7 +147,7 @@ def _order(group: Group) -> list[tuple[str, tuple[int, float, str]]]:
 
 def key(settings: Mapping[str, Any]) -> Key:
     """Return what is the same for settings that are the same."""
-    return frozenset((name, str(value)) for name, value in settings.items())
+    return frozenset((name, text(value)) for name, value in settings.items())
 
 
 def size(group: Group, scale: str) -> int:
@@ -155,8 +163,5 @@ def ratio(one: Group, other: Group, metric: str) -> Ratio:
     value = (one.mean(metric) or 0.0) / (other.mean(metric) or 1.0)
     if one.points == other.points:
         return Ratio(1.0, 1.0, 1.0) if len(one.values(metric)) > 1 else Ratio(1.0)
-    try:
-        found = intervals.ratio(one.values(metric), other.values(metric))
-    except OverflowError:  # figures that nobody has measured
-        return Ratio(value)
+    found = intervals.ratio(one.values(metric), other.values(metric))
     return Ratio(value, *found[1:]) if found and math.isfinite(found[2]) else Ratio(value)

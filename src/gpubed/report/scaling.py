@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from gpubed import intervals
 from gpubed.report import wording
 from gpubed.report.groups import LEAST, Group, Key, Ratio, key, ratio, size
 from gpubed.report.read import Value
@@ -144,6 +145,24 @@ def _against(
     ]
     label = members[0].named(scale)
     return Series(members[0].others(scale), label, baseline, base, borrowed, tuple(points))
+
+
+def efficiencies(one: Series, other: Series, metric: str) -> Ratio:
+    """Return the ratio of what two series make of their largest size.
+
+    Each efficiency is a ratio itself: the interval is that of all the means it stands on.
+    """
+    value = one.largest.efficiency.value / other.largest.efficiency.value
+    above, below = [one.largest.group], [other.largest.group]
+    if one.baseline.points != other.baseline.points:  # one that both stand on cancels out
+        above.append(other.baseline)
+        below.append(one.baseline)
+    values = ([group.values(metric) for group in groups] for groups in (above, below))
+    found = intervals.quotient(*values)
+    if found is None:
+        return Ratio(value)
+    sizes = [series.baseline_size / series.largest.size for series in (one, other)]
+    return Ratio(value, *(bound * sizes[0] / sizes[1] for bound in found[1:]))
 
 
 def comparisons(groups: Iterable[Group], factor: str, metric: str) -> Iterator[Comparison]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ _GOODPUT = 0.94  # of an Ethernet link's rate, what TCP brings across
 _SLOW = 1.1  # times the others' median: what is called a straggler
 _FEW = 0.05  # of a step: a loss that is not worth a sentence
 _SPLIT = ("compute_s", "exposed_communication_s", "data_s")
+_Causes = Mapping[str, float]  # what each cause takes of a step, in seconds
 _Place = tuple[str, int]  # a host, and which of its ranks
 
 
@@ -73,15 +74,22 @@ class Limit:
     """What costs the most where a series is largest.
 
     Attributes:
-        kind: link, compute, data, stragglers, other; none where nothing does.
-        seconds: What it costs per step, beyond what one node needs.
-        share: The same, of a step.
+        kind: link, compute, data, stragglers, other; none where it is shown that nothing does,
+            `not shown` where chance may be all that it is, `not known` without repetitions.
+        cause: Which of them grew the most, by chance or not.
+        seconds: What that costs per step, beyond what one node needs.
+        low: Lower bound of its 95 % interval; None without repetitions.
+        high: Its upper bound.
+        share: `seconds`, of a step.
         least_s: What the link's rate alone costs, by the gradients' size; None if unknown.
     """
 
     series: Series
     kind: str
+    cause: str
     seconds: float
+    low: float | None
+    high: float | None
     share: float
     step: Step
     least_s: float | None
@@ -92,7 +100,10 @@ class Limit:
             "series": dict(self.series.settings),
             "size": self.size,
             "limit": self.kind,
+            "cause": self.cause,
             "seconds": self.seconds,
+            "low": self.low,
+            "high": self.high,
             "share": self.share,
             "least_s": self.least_s,
         }
@@ -155,6 +166,10 @@ def limited(
 ) -> Limit | None:
     """Say which part of a step grew the most from one node to the largest number of them.
 
+    It is named where its growth is above zero by more than chance, and more than that of the next
+    one: both by Welch's 95 % interval. Parts of one repetition are compared with each other, as
+    what is slow in one may be slow in all.
+
     Returns:
         None where there is one node only, or where the job does not tell.
     """
@@ -163,27 +178,84 @@ def limited(
     if step is None or largest.size == 1:
         return None
     waits = [one.waiting_s for one in stragglers if one.group is largest.group and one.slow]
-    costs = _costs(series, step, waits[0] if waits else 0.0)
-    kind = max(costs, key=lambda name: costs[name])
-    seconds = costs[kind]
-    if seconds < _FEW * step.seconds:
+    large, before = _costs(series, step, waits[0] if waits else 0.0)
+    grown = {cause: _growth(large, before, cause) for cause in large[0]}
+    cause, second = sorted(grown, key=lambda one: grown[one].seconds, reverse=True)[:2]
+    lead = _growth(large, before, cause, second)
+    most, few = grown[cause], _FEW * step.seconds
+    if most.low is None or lead.low is None:
+        kind = "not known"
+    elif all(one.high is not None and one.high < few for one in grown.values()):
         kind = "none"
-    return Limit(series, kind, seconds, seconds / step.seconds, step, least_s)
+    elif most.seconds >= few and min(most.low, lead.low) > 0:
+        kind = cause
+    else:
+        kind = "not shown"
+    share = most.seconds / step.seconds
+    return Limit(series, kind, cause, most.seconds, most.low, most.high, share, step, least_s)
 
 
-def _costs(series: Series, step: Step, waiting_s: float) -> dict[str, float]:
-    """Return what each cause adds to a step of one node; without that, all but compute is added."""
+@dataclass(frozen=True)
+class _Growth:
+    """By how much something is more at the largest number of nodes, and its 95 % interval."""
+
+    seconds: float
+    low: float | None
+    high: float | None
+
+
+def _growth(
+    large: Sequence[_Causes], before: Sequence[_Causes], cause: str, less: str | None = None
+) -> _Growth:
+    """Return by how much a cause, or its lead over another one, grew, with Welch's interval."""
+    now, then = (
+        [each[cause] - (each[less] if less else 0.0) for each in of] for of in (large, before)
+    )
+    if found := intervals.difference(now, then):
+        return _Growth(*found)
+    return _Growth(statistics.fmean(now) - statistics.fmean(then), None, None)
+
+
+def _costs(series: Series, step: Step, waiting_s: float) -> tuple[list[_Causes], list[_Causes]]:
+    """Return what each cause takes of a step, of each repetition at the largest size and before.
+
+    Before is one node; where there is none, all but compute is added by the others.
+    """
     alone = split(series.baseline) if series.baseline_size == 1 else None
-    before = alone.parts if alone else {"compute_s": step.parts["compute_s"]}
-    added = {name: part - before.get(name, 0.0) for name, part in step.parts.items()}
-    communication = added.get("exposed_communication_s", 0.0)
-    waited = max(0.0, min(waiting_s, communication))  # the others wait within the allreduce
+    large = _each(series.largest.group, step)
+    if alone:
+        before = _each(series.baseline, alone)
+    else:
+        before = [dict.fromkeys(parts, 0.0) | {"compute_s": parts["compute_s"]} for parts in large]
+    communication = _mean_of("exposed_communication_s", large)
+    added = communication - _mean_of("exposed_communication_s", before)
+    waited = max(0.0, min(waiting_s, added))  # the others wait within the allreduce
+    return [_causes(parts, waited) for parts in large], [_causes(parts, 0.0) for parts in before]
+
+
+def _each(group: Group, step: Step) -> list[dict[str, float]]:
+    """Return the parts of each repetition's steps; their means where no repetition has all."""
+    names = [name for name in _SPLIT if name in step.parts]
+    found = []
+    for point in group.points:
+        if all(name in point.figures for name in names):
+            parts = {name: point.figures[name] for name in names}
+            known = sum(parts.values())
+            found.append({**parts, "other": max(point.figures.get("step_s", 0.0) - known, 0.0)})
+    return found or [step.parts]
+
+
+def _mean_of(name: str, each: Sequence[Mapping[str, float]]) -> float:
+    return statistics.fmean(parts.get(name, 0.0) for parts in each)
+
+
+def _causes(parts: Mapping[str, float], waited: float) -> _Causes:
     return {
-        "link": communication - waited,
+        "link": parts.get("exposed_communication_s", 0.0) - waited,
         "stragglers": waited,
-        "data": added.get("data_s", 0.0),
-        "compute": added["compute_s"],
-        "other": added["other"],
+        "data": parts.get("data_s", 0.0),
+        "compute": parts["compute_s"],
+        "other": parts["other"],
     }
 
 

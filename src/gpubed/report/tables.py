@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpubed import figures
+from gpubed import figures, intervals
 from gpubed.report import findings, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group
@@ -104,16 +104,20 @@ def _results(analysis: Analysis) -> Table:
     rows = [
         [
             *(_setting(name, group.settings.get(name)) for name in factors),
-            _counts(group),
-            *(_mean(group, name) for name in metrics),
+            _counts(group, analysis.metric),
+            *(_mean(group, name, group.count(analysis.metric)) for name in metrics),
         ]
         for group in analysis.groups
     ]
     note = "Means and half of their 95 % intervals (Student's t); n is the number of repetitions."
+    note += " A metric that some of them lack has an n of its own."
     if analysis.single:
         note += f" n = 1: {findings.NOT_REPEATED}."
     if same:
-        listed = ", ".join(f"{_metric(name)}: {_plain(mean)}" for name, mean in same.items())
+        listed = ", ".join(
+            f"{_metric(name)}: {_plain(mean)}{_own_count(analysis, name)}"
+            for name, mean in same.items()
+        )
         note += f" The same at all points: {listed}."
     if len(first) + len(telling) > len(metrics):
         note += f" {len(first) + len(telling) - len(metrics)} more metrics are in report.json."
@@ -149,8 +153,8 @@ def _limits(analysis: Analysis) -> Table:
         [
             one.series.label,
             str(one.size),
-            findings.LIMITS[one.kind],
-            figures.written(one.seconds, "s"),
+            findings.named(one),
+            f"{figures.written(one.seconds, 's')}{findings.interval(one)}",
             wording.percent(one.share),
             "" if one.least_s is None else figures.written(one.least_s, "s"),
         ]
@@ -158,8 +162,10 @@ def _limits(analysis: Analysis) -> Table:
     ]
     columns = ("series", analysis.scale or "", "limit", "costs per step", "of it", "link alone")
     note = (
-        "What grew the most from one node on. The link alone: what a node must send for a step, "
-        "such as 2(N-1)/N of the gradients, at 94 % of its rate."
+        "What grew the most from one node on, with Welch's 95 % interval; it is a limit where that "
+        "of its growth is above zero, and that of its lead over the next cause, too. "
+        "The link alone: what a node must send for a step, such as 2(N-1)/N of the gradients, at "
+        "94 % of its rate."
     )
     return Table("What limits", columns, rows, note)
 
@@ -175,7 +181,7 @@ def _ratios(analysis: Analysis) -> Table:
         ]
         for one in analysis.comparisons
     ]
-    note = "Each interval is of its own comparison: of twenty without a difference, one tells one."
+    note = f"Each interval is of its own comparison: {intervals.ONE_OF_TWENTY}."
     title = f"Ratios of {wording.metric(analysis.throughput or '')}"
     return Table(title, ("", "over", "with", "ratio", "differs"), rows, note)
 
@@ -254,17 +260,24 @@ def _setting(name: str, value: Value) -> str:
     return wording.setting(name, value) if name == "rate" else str(value)
 
 
-def _counts(group: Group) -> str:
+def _counts(group: Group, metric: str | None) -> str:
     failed = f", {len(group.failed)} failed" if group.failed else ""
-    return f"{len(group.points)}{failed}"
+    return f"{group.count(metric)}{failed}"
 
 
-def _mean(group: Group, metric: str) -> str:
-    """Write a mean and half of its interval in the unit of the heading."""
+def _mean(group: Group, metric: str, count: int) -> str:
+    """Write a mean and half of its interval in the unit of the heading; n where it is another."""
     mean, width = group.mean(metric), group.half_width(metric)
     if mean is None:
         return ""
-    return f"{_plain(mean)} ± {width:.2g}" if width else _plain(mean)
+    own = f" (n = {group.count(metric)})" if group.count(metric) != count else ""
+    return f"{_plain(mean)} ± {width:.2g}{own}" if width else f"{_plain(mean)}{own}"
+
+
+def _own_count(analysis: Analysis, metric: str) -> str:
+    """Write the least n of a metric that some repetitions lack."""
+    lacking = [g.count(metric) for g in analysis.groups if g.count(metric) != len(g.points)]
+    return f" (n = {min(lacking)} at least)" if lacking else ""
 
 
 def _constant(groups: Sequence[Group], metric: str) -> float | None:

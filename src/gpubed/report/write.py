@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed import files, reading
 from gpubed.errors import UsageError, unwritable
-from gpubed.report import findings, page, pictures, tables
+from gpubed.report import findings, page, pictures, svg, tables
 from gpubed.report.analysis import Analysis
 from gpubed.report.read import Measured
 
@@ -34,16 +35,26 @@ class _Written(BaseModel):
 
     contract: Literal["gpubed/report/1"] = Field(alias="schema")
     campaign: _Identity
+    figures: tuple[Annotated[str, Field(pattern=r"^figures/[A-Za-z0-9_-]+\.svg$")], ...] = ()
 
 
 def document(analysis: Analysis) -> dict[str, Any]:
     """Return all that a report says, for programs; `report.json` adds its schema."""
-    measured = analysis.measured
+    return _document(analysis, [_path(figure) for figure in pictures.drawn(analysis)])
+
+
+def _document(analysis: Analysis, figures: Sequence[str]) -> dict[str, Any]:
     return {
-        "campaign": measured.document,
+        "campaign": analysis.measured.document,
         "findings": findings.told(analysis),
         **analysis.document(),
+        "figures": list(figures),
     }
+
+
+def _path(figure: svg.Figure) -> str:
+    """Return where a figure is, below a report's folder."""
+    return f"{FIGURES}/{figure.name}.svg"
 
 
 def write(analysis: Analysis, folder: Path) -> list[Path]:
@@ -56,15 +67,20 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
         UsageError: The folder holds other things by these names.
         PrerequisiteMissing: It cannot be written.
     """
-    _require_ours(folder, analysis.measured)
+    before = _require_ours(folder, analysis.measured)
     figures = pictures.drawn(analysis)
+    drawn = {_path(figure): f"{figure.drawing()}\n" for figure in figures}
     contents = {
         PAGE: page.html(analysis, figures),
-        DATA: json.dumps({"schema": SCHEMA, **document(analysis)}, indent=2) + "\n",
+        DATA: json.dumps({"schema": SCHEMA, **_document(analysis, list(drawn))}, indent=2) + "\n",
         POINTS: tables.points_csv(analysis.measured),
-        **{f"{FIGURES}/{figure.name}.svg": f"{figure.drawing()}\n" for figure in figures},
+        **drawn,
     }
     try:
+        # Those of the report before that this one has no data for; never a file of others.
+        for name in set(before) - set(drawn):
+            with suppress(FileNotFoundError):
+                (folder / name).unlink()
         return _put(folder, contents)
     except OSError as error:
         raise unwritable(error, folder) from None
@@ -79,22 +95,26 @@ def _put(folder: Path, contents: Mapping[str, str]) -> list[Path]:
     return [folder / name for name in contents]
 
 
-def _require_ours(folder: Path, measured: Measured) -> None:
+def _require_ours(folder: Path, measured: Measured) -> Sequence[str]:
     """Refuse to write over what is no report of this campaign.
+
+    Returns:
+        The figures that the report there has.
 
     Raises:
         UsageError: It is none.
     """
     there = [name for name in (PAGE, DATA, POINTS, FIGURES) if (folder / name).exists()]
     if not there:
-        return
+        return ()
     try:
-        found = reading.file(folder / DATA).json(_Written).campaign
+        found = reading.file(folder / DATA).json(_Written)
     except reading.Unreadable:
         found = None
-    if found != _Identity.model_validate(measured.document):
+    if found is None or found.campaign != _Identity.model_validate(measured.document):
         raise UsageError(
             f"{folder} has {', '.join(there)}, which is no report of campaign "
             f"{measured.campaign.name}",
             "gpubed report CLUSTER --out FOLDER with a folder that is new",
         )
+    return found.figures

@@ -31,9 +31,11 @@ class Ratio:
         before: Mean over the runs of the first set, in the metric's unit.
         now: The same of the other set.
         ratio: `now` / `before`; None where one is zero or negative.
-        low: Lower bound of the ratio's 95 % interval; None where a set has a single run.
+        low: Lower bound of the ratio's 95 % interval; None where a set has a single run, or the
+            same in each.
         high: Its upper bound.
         runs: How many runs there are in each set.
+        spread: Whether the runs of each set differ among themselves.
     """
 
     metric: str
@@ -43,17 +45,36 @@ class Ratio:
     low: float | None
     high: float | None
     runs: tuple[int, int]
+    spread: tuple[bool, bool]
 
     @property
     def verdict(self) -> str:
         """What can be said of it."""
-        if self.low is None or self.high is None:
-            return "unknown: no repetition" if min(self.runs) < 2 else "unknown"
-        return "within the noise" if self.low <= 1 <= self.high else "differs"
+        if self.low is not None and self.high is not None:
+            return "within the noise" if self.low <= 1 <= self.high else "differs"
+        return unknown(self.runs, self.spread, same=self.before == self.now)
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {**asdict(self), "verdict": self.verdict}
+        own = asdict(self)
+        own.pop("spread")
+        return {**own, "verdict": self.verdict}
+
+
+def unknown(runs: tuple[int, int], spread: tuple[bool, bool], *, same: bool) -> str:
+    """Say why a ratio has no interval.
+
+    Args:
+        runs: How many values there are on each side.
+        spread: Whether those of each side differ among themselves.
+        same: Whether the means are equal.
+    """
+    if min(runs) < 2:
+        return "unknown: no repetition"
+    if same and not any(spread):
+        return "the same"
+    # What follows from the seed alone is the same each time, and says nothing of chance.
+    return "unknown" if all(spread) else "unknown: repetitions with one seed are no samples"
 
 
 def differences(before: Record, now: Record) -> list[Difference]:
@@ -125,7 +146,8 @@ def _ratio(name: str, before: Sequence[Record], now: Sequence[Record]) -> Ratio:
     found = intervals.ratio(b, a)
     plain = means[1] / means[0] if min(means) > 0 else None
     ratio, low, high = found or (plain, None, None)
-    return Ratio(name, means[0], means[1], ratio, low, high, (len(a), len(b)))
+    spread = len(set(a)) > 1, len(set(b)) > 1
+    return Ratio(name, means[0], means[1], ratio, low, high, (len(a), len(b)), spread)
 
 
 def _numbers(name: str, records: Sequence[Record]) -> list[float]:

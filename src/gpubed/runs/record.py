@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,16 +19,21 @@ from gpubed import files, reading, runlock
 from gpubed.errors import UsageError
 from gpubed.paths import ClusterPaths
 from gpubed.reading import Unreadable
+from gpubed.units import Moment
 
 FILE, SUMS = "run.json", "SHA256SUMS"
 State = Literal["running", "ok", "failed", "interrupted"]
 _LARGEST = 4 * 2**20  # bytes
 _PART = 2**20
+# More than anybody had: what is computed from it stays a number, and a date a date.
+_Count = Annotated[int, Field(ge=0, le=1_000_000)]
+_Rate = Annotated[float, Field(ge=0, le=1e15)]
+_Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class _Model(BaseModel):
     # A later version may keep more.
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class Choice(_Model):
@@ -60,8 +65,8 @@ class Host(_Model):
 
     name: str
     id: str
-    slots: int
-    gpus: int = 0
+    slots: _Count
+    gpus: _Count = 0
     hardware: str | None = None
 
 
@@ -105,9 +110,9 @@ class Origin(_Model):
     job_sha256: str
     git: Commit | None = None
     hosts: tuple[Host, ...] = ()
-    rate_bps: int | None = None
+    rate_bps: Annotated[int, Field(ge=0, le=10**15)] | None = None
     image: str = ""
-    rates_bps: dict[str, float] = {}
+    rates_bps: dict[str, _Rate] = {}
 
 
 class Record(_Model):
@@ -128,13 +133,13 @@ class Record(_Model):
     origin: Origin
     command: tuple[str, ...]
     values: dict[str, Any]
-    world_size: int
-    started: datetime
+    world_size: _Count
+    started: Moment
     state: State = "running"
     set: str = ""
     repetition: int | None = None
     again: str = ""
-    seconds: float | None = None
+    seconds: _Seconds | None = None
     failures: tuple[str, ...] = ()
     simulated: tuple[str, ...] = ()
     metrics: dict[str, Any] = {}
@@ -172,38 +177,41 @@ def read(folder: Path) -> Record:
     """Read a run's record.
 
     Raises:
-        Unreadable: There is none, as of a run of a former version, or it is damaged.
+        Unreadable: There is none, as of a run of a former version, it is damaged, or it is that
+            of another run, as in a copy of a folder.
     """
-    record = reading.file(folder / FILE, limit=_LARGEST).json(Record)
+    document = reading.file(folder / FILE, limit=_LARGEST)
+    record = document.json(Record)
+    if record.run_id != folder.name:
+        raise document.refusal(f"it is about run {record.run_id!r}, and not of this folder")
     if record.state == "running" and runlock.holder(folder) is None:
         return record.model_copy(update={"state": "interrupted"})
     return record
 
 
-def every(cluster: ClusterPaths) -> tuple[list[Record], list[Unreadable]]:
-    """Return all runs of a cluster, oldest first, and why others cannot be told of."""
-    records, faults = [], list[Unreadable]()
+def every(cluster: ClusterPaths) -> tuple[dict[Path, Record], list[Unreadable]]:
+    """Return all runs of a cluster by folder, oldest first, and why others cannot be told of."""
+    records, faults = dict[Path, Record](), list[Unreadable]()
     for folder in sorted(cluster.runs.glob("*")):
         if folder.is_dir() and not folder.is_symlink():
             try:
-                records.append(read(folder))
+                records[folder] = read(folder)
             except reading.Missing:
                 continue  # a former version's
             except Unreadable as error:
                 faults.append(error)
-    return records, faults
+    # By time, as names of a former version are in local time, which an hour in autumn has twice.
+    return dict(sorted(records.items(), key=lambda one: (one[1].started, one[0]))), faults
 
 
 def find(cluster: ClusterPaths, name: str) -> Record:
-    """Return a run by its name, the beginning of one, or `last`.
+    """Return a run by its name, the beginning of one, or `last`: what was started last.
 
     Raises:
         UsageError: No run is meant by it, or several are.
-        Unreadable: Its record is damaged.
+        Unreadable: Its record is damaged; for `last`, that of each.
     """
-    names = sorted(path.name for path in cluster.runs.glob("*") if (path / FILE).is_file())
-    meant = names[-1:] if name == "last" else [one for one in names if one.startswith(name)]
-    meant = [name] if name in meant else meant
+    meant = _last(cluster) if name == "last" else _beginning(cluster, name)
     if len(meant) == 1:
         return read(cluster.runs / meant[0])
     several = f"{len(meant)} runs of {cluster.name} begin with {name!r}"
@@ -211,6 +219,18 @@ def find(cluster: ClusterPaths, name: str) -> Record:
         several if meant else f"cluster {cluster.name} has no run {name!r}",
         f"gpubed runs {cluster.name}",
     )
+
+
+def _last(cluster: ClusterPaths) -> list[str]:
+    records, faults = every(cluster)
+    if faults and not records:
+        raise faults[-1]
+    return [folder.name for folder in records][-1:]
+
+
+def _beginning(cluster: ClusterPaths, name: str) -> list[str]:
+    names = sorted(path.name for path in cluster.runs.glob("*") if (path / FILE).is_file())
+    return [name] if name in names else [one for one in names if one.startswith(name)]
 
 
 def now() -> datetime:

@@ -38,6 +38,7 @@ from gpubed.jobfile import Job
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan, from_file
 from gpubed.reading import Unreadable
+from gpubed.runs.compare import Difference
 
 EXAMPLE = "gpubed bench lab smoke"
 
@@ -83,6 +84,8 @@ def command(
     points = matrix.expand(source, job)
     unfinished.require_none(paths)
     lease.check_not_expired(paths)
+    if before:
+        repeat.require_comparable(before, paths, granted)
     typed = ["--repeat", str(repeats)] if repeats else [str(campaign)]
     made = _Campaign(ui, paths, wanted, granted, source, job, points, typed, before)
     if plan:
@@ -254,7 +257,8 @@ class _Campaign:
         metric = self.metric
         unit = self.job.metrics[metric].unit if metric else ""
         compared = repeat.compare(self.before, series, metric) if self.before else []
-        self.ui.document("bench", self._document(series, compared))
+        differences = repeat.differences(self.before, self.folder.path) if self.before else []
+        self.ui.document("bench", self._document(series, compared, differences))
         self.ui.table(
             [*series.campaign.factors, *([f"{metric} (± 95 %)", "n"] if metric else []), "status"],
             [_row(series, point, metric, unit) for point in self.points],
@@ -265,14 +269,20 @@ class _Campaign:
             self.ui.note(f"to repeat what failed: {self.command} --again-failed", whole=True)
         if self.before and metric:
             self.ui.say(f"compared with {self.before.cluster}, by {metric}:")
+            for difference in differences:
+                self.ui.say(f"  {difference}")
             self.ui.table(
                 ["point", "before", "now", "ratio", "95 % interval", "verdict"],
                 [_compared(one, unit) for one in compared],
             )
+            self.ui.say(f"each interval is of its own point: {intervals.ONE_OF_TWENTY}")
         self.ui.say(f"results: {self.folder.path}")
 
-    def _document(self, series: Series, compared: list[Comparison]) -> dict[str, Any]:
+    def _document(
+        self, series: Series, compared: list[Comparison], differences: list[Difference]
+    ) -> dict[str, Any]:
         return {
+            "differences": [vars(one) for one in differences],
             "comparisons": [one.document() for one in compared],
             "campaign": self.source.name,
             "folder": str(self.folder.path),

@@ -2,12 +2,13 @@
 
 import shutil
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpubed import figures, jobfile, runlock
+from gpubed import figures, intervals, jobfile, runlock
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, Yes, find
 from gpubed.cli.ui import UI
@@ -66,7 +67,7 @@ def _meant(
     return [record.find(paths, name) for name in names]
 
 
-def _every(ui: UI, paths: ClusterPaths) -> list[Record]:
+def _every(ui: UI, paths: ClusterPaths) -> dict[Path, Record]:
     records, faults = record.every(paths)
     for fault in faults:
         ui.note(f"{fault.message}: it is left out")
@@ -76,7 +77,7 @@ def _every(ui: UI, paths: ClusterPaths) -> list[Record]:
 def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last: int) -> int:
     found = [
         one
-        for one in _every(ui, paths)
+        for one in _every(ui, paths).values()
         if job in (None, one.request.job) and status in (None, one.state)
     ]
     shown = found[-last:]
@@ -126,7 +127,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     changed = record.unsealed(folder) if one.state in ("ok", "failed") else []
     ui.document("runs", {**one.document(), "run_dir": str(folder), "changed_files": changed})
     ui.say(f"{one.run_id}: {one.state}, world size {one.world_size}")
-    ui.say(f"  started {one.started:%Y-%m-%d %H:%M:%S} UTC")
+    ui.say(f"  started {one.started.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
     for host in one.origin.hosts:
         ui.say(f"  {host.name}: {host.slots} rank(s), {host.hardware or host.id}")
     ui.say(f"  recipe {one.origin.recipe} ({one.origin.recipe_sha256[:8]})")
@@ -147,7 +148,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
 
 
 def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
-    known = _every(ui, paths)
+    known = _every(ui, paths).values()
     first, *others = records
     pairs = []
     for other in others:
@@ -191,30 +192,32 @@ def _tell_ratios(ui: UI, first: Record, ratios: Sequence[compare.Ratio]) -> None
             for one in ratios
         ],
     )
+    if len(ratios) > 1:
+        ui.say(f"each interval is of its own metric: {intervals.ONE_OF_TWENTY}")
 
 
 def _prune(ui: UI, paths: ClusterPaths, job: str | None, last: int, *, yes: bool) -> int:
     """Remove the controller's folders of old runs; those on the cluster's shared storage stay."""
+    # What was looked at is what goes, whatever a record says of itself.
     ended = [
-        one
-        for one in _every(ui, paths)
+        folder
+        for folder, one in _every(ui, paths).items()
         if job in (None, one.request.job) and one.state != "running"
     ]
     doomed = ended[:-last]
     gone: list[str] = []
     if doomed:
-        first, end = doomed[0].run_id, doomed[-1].run_id
+        first, end = doomed[0].name, doomed[-1].name
         asked = f"Remove {len(doomed)} run(s), {first} to {end}, with their results?"
         if not ui.confirm(asked, yes=yes, default=False):
             raise UsageError(
                 f"not confirmed, so nothing was removed: {len(doomed)} run(s)",
                 f"gpubed runs {paths.name} prune --last {last} -y",
             )
-    for one in doomed:
-        folder = paths.runs / one.run_id
+    for folder in doomed:
         if runlock.holder(folder) is None:
             shutil.rmtree(folder)
-            gone.append(one.run_id)
+            gone.append(folder.name)
     ui.document("runs", {"removed": gone, "kept": len(ended) - len(gone)})
     ui.say(f"removed {len(gone)} run(s), kept {len(ended) - len(gone)}")
     return 0
