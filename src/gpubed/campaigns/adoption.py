@@ -28,7 +28,7 @@ def ended_well(
         made_with: What it was begun with (`provenance.made_with`).
     """
     found = {}
-    for run in runs.every(cluster)[0]:
+    for run in runs.every(cluster)[0].values():
         id_ = run.set.removeprefix(f"{kin}.")
         if run.repetition is None or id_ == run.set or run.state != "ok":
             continue
