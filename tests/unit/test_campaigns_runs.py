@@ -54,7 +54,7 @@ class Campaign:
         )
 
     def runs(self):
-        return record.every(self.paths)[0]
+        return list(record.every(self.paths)[0].values())
 
 
 @pytest.fixture
