@@ -57,6 +57,8 @@ class Cloud:
 def run(tmp_path, monkeypatch):
     cluster = Project(tmp_path).cluster("lab")
     cluster.state.mkdir(parents=True)
+    cluster.spec.parent.mkdir(parents=True)
+    cluster.spec.write_text("version: 1\n")  # a copy of which is kept
 
     def make(on_failure: str, failures: Mapping[str, int], least: int = 2) -> tuple[Cloud, Any]:
         group = {"count": 3, "min": least, "on_failure": on_failure}
@@ -65,7 +67,7 @@ def run(tmp_path, monkeypatch):
         backend = registry.backend("openstack")
         monkeypatch.setattr(backend, "faults", cloud.faults)
         monkeypatch.setattr(backend, "remove", cloud.remove)
-        return cloud, lambda: ups._up(cloud, backend, plan, pytest.fail)
+        return cloud, lambda: ups._up(cloud, backend, plan, pytest.fail, None)
 
     return make
 

@@ -14,6 +14,7 @@ from gpubed import audit, plan, registry, secret, spec
 from gpubed.backends.base import Existing
 from gpubed.backends.openstack import cloud, cloud_init, host_key, limits
 from gpubed.errors import PrerequisiteMissing
+from gpubed.paths import Project
 from support.samples import granted_cluster, sample_plan
 
 BACKEND: dict[str, Any] = {
@@ -216,7 +217,7 @@ class TestState:
     """Resources that a plugin made, as `audit` and `down` see them."""
 
     @pytest.fixture
-    def stack(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def stack(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         found = [
             Existing("server", "one", "server-id", "u"),
             Existing("network", "orphan", "network-id", "u"),
@@ -232,7 +233,7 @@ class TestState:
         }
         resources = [identity, LOOK, SERVER, ATTACHED]
         return SimpleNamespace(
-            cluster=SimpleNamespace(name="cloudy"),
+            cluster=Project(tmp_path).cluster("cloudy"),
             export=lambda: {"deployment": {"resources": resources}},
             found=found,
         )
