@@ -3,6 +3,7 @@
 import itertools
 import json
 from types import SimpleNamespace
+from typing import ClassVar
 
 from gpubed import health, images, jobs, registry
 from gpubed.campaigns import linkrates
@@ -12,10 +13,12 @@ GOOD = {"world_size": 3, "test_accuracy": 0.98, "loss": 0.1}
 
 
 class Head:
-    """Takes files, and gives back what a job would have written."""
+    """Keeps files by name, and gives back what a job would have written; no metrics, no file."""
+
+    metrics: ClassVar = {}
 
     def __init__(self, *_):
-        pass
+        self.files = {}
 
     def __enter__(self):
         return self
@@ -26,11 +29,12 @@ class Head:
     def put(self, *_):
         pass
 
-    def write(self, *_):
-        pass
+    def write(self, path, text):
+        self.files[path.rsplit("/", 1)[-1]] = text
 
     def get(self, _, here):
-        (here / "metrics.json").write_text(json.dumps(self.metrics))
+        if self.metrics:
+            (here / "metrics.json").write_text(json.dumps(self.metrics))
 
 
 def install(replace):

@@ -10,28 +10,7 @@ from gpubed.launchers import leftovers
 from gpubed.paths import ClusterPaths, Project
 from gpubed.runs.record import Request
 from support.samples import sample_allocation, sample_plan
-
-
-class Head:
-    """Keeps files by name; its folder comes back empty."""
-
-    def __init__(self, *_):
-        self.files, self.started = {}, []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def put(self, *_):
-        pass
-
-    def get(self, *_):
-        pass
-
-    def write(self, path, text):
-        self.files[path.rsplit("/", 1)[-1]] = text
+from support.stand_in_head import Head
 
 
 @pytest.fixture
@@ -39,10 +18,11 @@ def run(monkeypatch, tmp_path):
     """A function that runs job allreduce on nodes with so many ranks."""
 
     def on(*slots, rate_bps=None):
-        head = Head()
+        monkeypatch.setattr(Head, "metrics", {})
+        head, started = Head(), []
         monkeypatch.setattr(jobs, "SSH", lambda *_: head)
         monkeypatch.setattr(leftovers, "end", lambda *_: [])
-        starter = SimpleNamespace(run=lambda *given: head.started.append(given[2]) or 0)
+        starter = SimpleNamespace(run=lambda *given: started.append(given[2]) or 0)
         monkeypatch.setattr(registry, "launcher", lambda _: starter)
         plan = sample_plan(nodes=[{"name": "node", "count": len(slots)}])
         allocation = sample_allocation(plan)
@@ -56,13 +36,13 @@ def run(monkeypatch, tmp_path):
             allocation = allocation.model_copy(update={"experiment": network})
         cluster = ClusterPaths(Project(tmp_path), "lab")
         result = jobs.run(cluster, plan, allocation, Request(job="allreduce"))
-        return result, head
+        return result, head, started
 
     return on
 
 
 def test_a_node_without_ranks_is_in_no_hostfile(run):
-    result, head = run(0, 4, 2)
+    result, head, _ = run(0, 4, 2)
     assert head.files["hostfile"] == "node-1 slots=4\nnode-2 slots=2\n"
     assert result.world_size == 6
 
@@ -75,5 +55,5 @@ def test_without_any_rank_nothing_is_started(run):
 @pytest.mark.parametrize(("held", "told"), [(None, None), (50_000_000, "50000000")])
 def test_a_job_knows_what_links_are_held_to_for_it(run, held, told):
     """Else links of a campaign's other rates would be judged by the declared one."""
-    _, head = run(1, 1, rate_bps=held)
-    assert head.started[0].environment.get("GPUBED_HELD_BPS") == told
+    _, _, started = run(1, 1, rate_bps=held)
+    assert started[0].environment.get("GPUBED_HELD_BPS") == told

@@ -9,7 +9,6 @@ import sys
 import time
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
@@ -22,30 +21,7 @@ from gpubed.runs import origin as origins
 from gpubed.runs.record import Choice, Record, Request
 from gpubed.verification import Check, Verification
 from support.samples import granted_cluster
-
-
-class Head:
-    """A STAND-IN for the head: takes files, and gives back what a job would have written."""
-
-    metrics: ClassVar = {}
-
-    def __init__(self, *_):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def put(self, *_):
-        pass
-
-    def write(self, *_):
-        pass
-
-    def get(self, _, here):
-        (here / "metrics.json").write_text(json.dumps(self.metrics))
+from support.stand_in_head import Head
 
 
 GOOD = {"world_size": 3, "test_accuracy": 0.98, "loss": 0.1, "images_per_s": 3000.0}
