@@ -23,7 +23,6 @@ from gpubed.verification import Check, Verification
 from support.samples import granted_cluster
 from support.stand_in_head import Head
 
-
 GOOD = {"world_size": 3, "test_accuracy": 0.98, "loss": 0.1, "images_per_s": 3000.0}
 
 
