@@ -258,4 +258,5 @@ def _read(cluster: ClusterPaths, backend: str) -> _Note:
 def _write(cluster: ClusterPaths, backend: str, now: Identity | None) -> None:
     cluster.testbeds.mkdir(parents=True, exist_ok=True)
     noted = _Note(id=now.id, called=now.called) if now else _Note()
-    files.write(_file(cluster, backend), noted.model_dump_json(indent=1).encode())
+    content = noted.model_dump_json(indent=1).encode()
+    files.write(_file(cluster, backend), content, durable=True)  # the UUID goes by it

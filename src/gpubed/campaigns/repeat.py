@@ -20,7 +20,7 @@ from gpubed.errors import UsageError
 from gpubed.hardware import facts
 from gpubed.intervals import Sample
 from gpubed.paths import ClusterPaths
-from gpubed.runs.compare import Difference, unknown
+from gpubed.runs.compare import Difference, judged
 
 SUFFIX = "-repeat"
 _LARGEST = 1e30  # what a report takes for a figure (report/read.py)
@@ -129,9 +129,8 @@ class Comparison:
         """What can be said of it."""
         if self.before is None or self.now is None:
             return "not measured on both"
-        if self.low is not None and self.high is not None:
-            return "within the noise" if self.low <= 1 <= self.high else "differs"
-        return unknown(self.runs, self.spread, same=self.before == self.now)
+        interval = (self.low, self.high)
+        return judged(interval, self.runs, self.spread, same=self.before == self.now)
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""

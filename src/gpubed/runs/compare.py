@@ -50,9 +50,8 @@ class Ratio:
     @property
     def verdict(self) -> str:
         """What can be said of it."""
-        if self.low is not None and self.high is not None:
-            return "within the noise" if self.low <= 1 <= self.high else "differs"
-        return unknown(self.runs, self.spread, same=self.before == self.now)
+        interval = (self.low, self.high)
+        return judged(interval, self.runs, self.spread, same=self.before == self.now)
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -61,14 +60,24 @@ class Ratio:
         return {**own, "verdict": self.verdict}
 
 
-def unknown(runs: tuple[int, int], spread: tuple[bool, bool], *, same: bool) -> str:
-    """Say why a ratio has no interval.
+def judged(
+    interval: tuple[float | None, float | None],
+    runs: tuple[int, int],
+    spread: tuple[bool, bool],
+    *,
+    same: bool,
+) -> str:
+    """Say what a ratio's interval shows, or why there is none.
 
     Args:
+        interval: Its ends; None where there are none.
         runs: How many values there are on each side.
         spread: Whether those of each side differ among themselves.
         same: Whether the means are equal.
     """
+    low, high = interval
+    if low is not None and high is not None:
+        return "within the noise" if low <= 1 <= high else "differs"
     if min(runs) < 2:
         return "unknown: no repetition"
     if same and not any(spread):
