@@ -139,7 +139,9 @@ def _counters(rows: list[list[str]]) -> tuple[list[int], list[str], list[str]]:
 
 def _ecc(node: Node, proof: Proof, answer: CommandResult | None) -> Check:
     """Judge the counters of the memory's uncorrected errors, which only the driver knows."""
-    rows = [line.split(", ") for line in answer.stdout.splitlines()] if answer else []
+    lines = answer.stdout.splitlines() if answer else []
+    # Ranks have the first ones. Another that nobody asked for may be of any kind, for a screen.
+    rows = [line.split(", ") for line in lines[: node.gpus]]
     counts, without, unread = _counters(rows)
     if counts:
         unread += without

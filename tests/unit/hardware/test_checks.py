@@ -181,6 +181,13 @@ def test_boards_without_ecc_are_skipped_by_what_their_driver_says(verify, mode, 
     assert found["gpu.ecc", "node-0"].result == "fail"
 
 
+@pytest.mark.parametrize("spare", ["2, [N/A], [N/A]\n", "2, Enabled, 7\n"])
+def test_a_gpu_that_nobody_asked_for_has_no_part_in_it(verify, spare):
+    said = NO_ERRORS + spare
+    found = verify(accelerator.gpus, ["t4"], 2, ecc=said, proof=proof())["gpu.ecc", "node-0"]
+    assert (found.result, found.value) == ("pass", 0)
+
+
 def test_gpus_that_compute_remember_and_sum_pass(verify):
     found = verify(compute.compute, ["h100-hgx"], 8, proof=proof(8))
     assert {id_: check.result for (id_, _), check in found.items()} == {
