@@ -163,6 +163,9 @@ class TestOwnHosts:
         (said,) = self.said(write, monkeypatch, "cuda13", 2, "1db5", "20b2")
         assert "7.0" in said
 
+    def test_of_which_an_older_one_is_for_a_screen(self, write, monkeypatch):
+        assert self.said(write, monkeypatch, "cuda13", 2, "128b", "20b2", "20b2") == []
+
     def test_that_are_away_are_left_to_doctor(self, write, monkeypatch):
         assert self.said(write, monkeypatch, "cuda13", 1, "away") == []
 

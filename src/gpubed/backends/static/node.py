@@ -319,10 +319,13 @@ def problems(found: Found, inputs: Properties) -> list[str]:
 
 def lacking(found: Found, gpus: int, recipe: str) -> list[str]:
     """Return why the GPUs of a host will not do: too few, or the recipe has no code for them."""
-    capabilities = {chip.compute_capability for id_ in found.gpu_ids if (chip := chip_of(id_))}
+    chips, known = [chip_of(id_) for id_ in found.gpu_ids], recipes.load(recipe)
+    reasons = [recipes.why_not(known, chip.compute_capability) if chip else "" for chip in chips]
     few = [_too_few(found, gpus)] if found.gpus < gpus else []
-    unserved = (recipes.why_not(recipes.load(recipe), each) for each in sorted(capabilities))
-    return few + [f"cannot run its GPUs: {why}" for why in unserved if why]
+    # Beside as many as were asked for there may be an older one, for a screen.
+    if not few and reasons.count("") >= gpus:
+        return []
+    return few + [f"cannot run its GPUs: {why}" for why in sorted(filter(None, {*reasons}))]
 
 
 def _too_few(found: Found, gpus: int) -> str:
