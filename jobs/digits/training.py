@@ -11,6 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,13 @@ class Load:
 
     def sample(self) -> None:
         """Looks at the GPU, which keeps no total of its own."""
-        if self._device.type == "cuda":
-            self._gpu.append(float(torch.cuda.utilization(self._device)))
+        # torch asks the GPU's driver through nvidia-ml-py, which a container may lack.
+        with suppress(ImportError, RuntimeError):
+            if self._device.type == "cuda":
+                self._gpu.append(float(torch.cuda.utilization(self._device)))
 
     def read(self) -> tuple[float, float]:
-        """Percent of one core, and percent of the GPU (-1 without one)."""
+        """Percent of one core, and percent of the GPU (-1 where nothing told it)."""
         cpu = 100 * (self._seconds() - self._cpu) / (time.perf_counter() - self._wall)
         return cpu, statistics.mean(self._gpu) if self._gpu else -1.0
 
@@ -255,7 +258,7 @@ def train(
         "epoch_seconds": [round(epoch["seconds"], 4) for epoch in epochs],
         "epoch_loss": [round(epoch["loss"], 5) for epoch in epochs],
         "cpu_percent": cpu_percent,
-        "gpu_percent": gpu_percent if device.type == "cuda" else None,
+        "gpu_percent": gpu_percent if gpu_percent >= 0 else None,
         "world_size": hvd.size(),
         "device": os.environ.get("GPUBED_DEVICE_NAME", str(device)),
         "simulated": bool(os.environ.get("GPUBED_SIMULATED")),

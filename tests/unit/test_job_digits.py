@@ -5,6 +5,7 @@ The job itself runs in tests/e2e, on real ranks.
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -40,6 +41,15 @@ def test_a_rank_computes_on_what_it_was_given_or_not_at_all(training, monkeypatc
 def test_outside_of_a_cluster_it_is_the_cpu(training, monkeypatch):
     monkeypatch.delenv("GPUBED_DEVICE", raising=False)
     assert training.device_of_this_rank() == "cpu"
+
+
+def test_a_container_without_nvidia_ml_py_trains_and_does_not_know_how_busy_its_gpu_is(training):
+    training.torch.cuda.utilization.side_effect = ModuleNotFoundError("pynvml")
+    training.time = SimpleNamespace(perf_counter=iter((0.0, 1.0)).__next__)
+    training.psutil.Process().cpu_times.return_value = SimpleNamespace(user=1.0, system=0.0)
+    load = training.Load(SimpleNamespace(type="cuda"))
+    load.sample()
+    assert load.read() == (0.0, -1.0)
 
 
 def test_the_learning_rate_follows_the_number_of_ranks(training):
