@@ -3,6 +3,10 @@
 Sessions are stand-ins that answer what a test wants; no GPU, Slurm or Docker is here.
 """
 
+import os
+import shlex
+import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +15,7 @@ from gpubed.checks import docker, slurm
 from gpubed.checks.context import Context
 from gpubed.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
+from support.shell_host import ShellHost
 
 NODES = (
     "node-0|idle|gpu:nvidia_a100-sxm4-80gb:2|none\nnode-1|{}|gpu:nvidia_a100-sxm4-80gb:{}(S:0)|none"
@@ -97,3 +102,26 @@ def test_a_container_begins_to_use_its_gpu_and_has_no_other(said, simulated, rea
     for result, why in found(docker.gpus, simulated, **{"container.d": said}).values():
         assert result == ("fail" if reason else "pass")
         assert why.startswith(reason)
+
+
+# It makes a link beside the driver's libraries, as NVIDIA's toolkit does, where it may.
+CONTAINER = """[ $1 = run ] || exit 0
+while [ $1 != --volume ]; do shift; done
+echo "${2%%:*}"
+case $2 in *:ro) ;; *) ln -s libGLX_nvidia.so.0 "${2%%:*}/lib/gpubed-link-of-a-test" ;; esac"""
+MAY_MOUNT = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or MAY_MOUNT.returncode, reason="it mounts")
+@pytest.mark.parametrize("layered", [True, False])
+def test_what_the_toolkit_writes_beside_libraries_is_the_containers_alone(tmp_path, layered):
+    host = ShellHost(tmp_path)
+    host.program("docker", CONTAINER)
+    if not layered:
+        host.program("mount", "exit 1")
+    script = docker._GPUS % ("image", "image", "image")
+    done = host.sh(f"exec unshare --mount sh -c {shlex.quote(script)}")
+    folder = Path(done.stdout.strip())
+    assert (done.returncode, folder != Path("/usr")) == (0, layered), done.stderr
+    assert not Path("/usr/lib/gpubed-link-of-a-test").is_symlink()
+    assert not layered or not folder.parent.exists()

@@ -15,15 +15,21 @@ _ASK = (
     " && sudo -n docker info --format '{{.Driver}}'"
 )
 # An image of nothing but the node's own /usr: so no registry is asked, and what is there of
-# GPUs is what the container was given. Its ranks' device is found as on the node.
+# GPUs is what the container was given. Its ranks' device is found as on the node. The toolkit
+# makes links beside the driver's libraries, other ones than the node has: they are for the
+# container alone, and without a layer that takes them (overlay) /usr is only read.
 _GPUS = """
-folder=$(mktemp -d) && cd "$folder" && mkdir usr etc tmp && mkdir -p etc/gpubed &&
+folder=$(mktemp -d) && cd "$folder" && mkdir usr etc tmp layer && mkdir -p etc/gpubed &&
 ln -s usr/bin usr/sbin usr/lib usr/lib64 . && tar -c . | sudo -n docker import - %s >/dev/null
+layers="lowerdir=/usr,upperdir=$folder/layer/upper,workdir=$folder/layer/work"
+sudo -n mount -t tmpfs none layer && sudo -n mkdir layer/upper layer/work &&
+  sudo -n mount -t overlay -o "$layers" none usr && usr="$folder/usr:/usr" || usr=/usr:/usr:ro
 sudo -n docker run --rm --pull never --network none $(/etc/gpubed/container.d/nvidia 0) \\
-  --volume /usr:/usr:ro --volume /etc/gpubed:/etc/gpubed:ro \\
+  --volume "$usr" --volume /etc/gpubed:/etc/gpubed:ro \\
   %s sh -c '. /etc/gpubed/horovod.env && export GPUBED_GPUS=1 GPUBED_SIMULATED &&
     gpubed-device 0 && ls /dev | grep -c "^nvidia[0-9]"'
 code=$?
+for place in usr layer; do ! mountpoint -q $place || sudo -n umount $place; done
 sudo -n docker rmi %s >/dev/null; rm -r "$folder"; exit $code
 """
 _IMAGE = "gpubed-verify:1"
