@@ -64,6 +64,15 @@ def test_each_branch_of_the_driver_names_all_its_parts(release):
     assert keys[key]["fingerprint"].endswith(keys[key]["file"].removesuffix(".pub").upper())
 
 
+@pytest.mark.parametrize("release", RELEASES)
+def test_persistenced_comes_with_the_library_that_it_loads(release):
+    """Its own package depends on it; those of Ubuntu that hold it among others do not."""
+    catalog = role_variables.value("nvidia_driver", "__nvidia_driver_catalog", release)
+    for row in (row for rows in catalog.values() for row in rows):
+        own = row.get("persistenced", "nvidia-persistenced")
+        assert own or any(name.startswith("libnvidia-cfg1-") for name in row["libraries"]), row
+
+
 @pytest.mark.parametrize(
     ("release", "key"),
     [("debian-12", "3BF863CC"), ("debian-13", "8793F200")],
