@@ -436,6 +436,9 @@ def test_packages_that_were_there_before_stay_and_are_let_go():
 
     assert told(steps["Remove the packages"]["ansible.builtin.apt"]["name"]) == ["nvidia-smi"]
     assert told(steps["Let go of packages that stay"]["loop"]) == ["nvidia-persistenced"]
+    # Units would else be left that start at each boot.
+    stopped = steps["Stop what belongs to it"]["ansible.builtin.systemd_service"]
+    assert (stopped["state"], stopped["enabled"]) == ("stopped", False)
 
 
 @pytest.mark.parametrize("installed", [VERSION, "580.82.07"])
