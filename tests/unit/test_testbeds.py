@@ -314,3 +314,24 @@ def test_a_cloud_by_another_name_is_the_same(lab, clouds):
     lab.paths.spec.write_text(CLOUD.replace("mine", "same"))
     testbeds.require_same(lab.paths, registry.backend("openstack"))
     assert call("down", "lab", "--keep-data", "-y").return_value == 0
+
+
+def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it(lab, monkeypatch):
+    """As after an `up` that was killed, or a lost state, and an edit of `hosts`."""
+    lab.paths.spec.write_text(STATIC)
+    (lab.paths.testbeds / "local.json").unlink()
+    testbeds.note(lab.paths, registry.backend("static"))
+    testbeds.keep_specification(lab.paths, "static")
+    mark = {"cluster": "lab", "node": "node-1", "id": "node-1-1", "uuid": UUID}
+    lab.marked["node-1"] = mark
+    one = STATIC.replace(", {address: 192.0.2.8}", "").replace("count: 2", "count: 1")
+    lab.paths.spec.write_text(one)
+    released = []
+    monkeypatch.setattr(
+        registry.backend("static").__class__,
+        "remove",
+        lambda _, thing: released.append(lab.marked.pop(thing.node or thing.name)["node"]),
+    )
+    assert call("down", "lab", "-y").return_value == 0
+    assert released == ["node-1"]
+    assert identities.kept(lab.paths) is None
