@@ -3,8 +3,8 @@
 A specification may name another testbed by now, while what was made on the former one is still
 there: data that outlives nodes, or what a killed run had begun. So each is noted beside the
 cluster's UUID before anything is made on it, with the specification that led to it, and the UUID
-is forgotten when all of them are empty. Of a testbed whose way is this machine's environment, and
-not the specification, its own id is noted, too: another one knows nothing of the cluster.
+is forgotten when all of them are empty. Of a testbed that has an id of its own (a Docker daemon,
+a cloud's project and region), that is noted, too: another one knows nothing of the cluster.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def note(cluster: ClusterPaths, backend: Backend) -> None:
             return
     now = None
     with suppress(GpubedError):  # who makes something there says why it cannot be asked
-        now = backend.identity()
+        now = backend.identity(cluster.name)
     if now or not _file(cluster, backend.name).exists():
         _write(cluster, backend.name, now)
 
@@ -121,7 +121,7 @@ def require_same(cluster: ClusterPaths, backend: Backend) -> None:
         had = _read(cluster, backend.name)
     except reading.Missing:
         return
-    now = backend.identity() if had.id else None
+    now = backend.identity(cluster.name) if had.id else None
     if now is None or now.id == had.id:
         return
     uuid = identities.kept(cluster)
@@ -131,8 +131,8 @@ def require_same(cluster: ClusterPaths, backend: Backend) -> None:
     raise AnotherTestbed(
         f"{now.called} has nothing of {cluster.name} and is not the one that it was made on: "
         f"{had.called}, with the id {had.id}",
-        "set DOCKER_HOST as it was then, or unset it; only if that daemon was installed anew, and "
-        f"what it had is gone: {forget_command(cluster, backend.name)}, and again",
+        f"{backend.the_way_back}; only if that one is no more (a daemon that was installed anew), "
+        f"with what it had: {forget_command(cluster, backend.name)}, and again",
     )
 
 

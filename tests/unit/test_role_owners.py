@@ -165,6 +165,25 @@ def test_a_link_is_refused(host):
     host.refused("it is a link or a file")
 
 
+def test_a_link_in_the_place_of_a_folder_that_was_there_keeps_what_it_leads_to(host):
+    """As of an owner who moved scratch to a larger disk, where he has such a folder himself."""
+    host.path.mkdir()
+    host.up()
+    larger = host.root / "larger"
+    (larger / "datasets").mkdir(parents=True)
+    (larger / "datasets/thesis").touch()
+    host.path.rename(host.root / "former")
+    host.path.symlink_to(larger)
+    owner = larger.owner()
+    host.refused("it is a link by now, which gpubed did not make")
+    host.refused(f"{host.path} is a link by now", enabled=False)
+    assert (larger / "datasets/thesis").exists()
+    assert larger.owner() == owner
+    host.path.unlink()
+    host.down()
+    assert not host.record.exists()
+
+
 def test_an_empty_folder_is_given_back_as_it_was(host):
     host.path.mkdir(mode=0o1777)
     host.path.chmod(0o1777)

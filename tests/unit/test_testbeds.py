@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from gpubed import audit, cli, identities, registry, resources, testbeds
 from gpubed.backends.base import Existing, Identity
+from gpubed.backends.openstack import census, cloud
 from gpubed.backends.static import backend as static
 from gpubed.cluster import status
 from gpubed.errors import GpubedError, PrerequisiteMissing
@@ -53,7 +54,7 @@ def lab(tmp_path, monkeypatch):
     local = type(registry.backend("local"))
     monkeypatch.setattr(local, "existing", existing)
     monkeypatch.setattr(local, "remove", remove)
-    monkeypatch.setattr(local, "identity", lambda _: daemon.identity)
+    monkeypatch.setattr(local, "identity", lambda *_: daemon.identity)
     marked = dict[str, dict[str, str]]()
 
     def on(_known, _host, name, _do):
@@ -249,3 +250,88 @@ def test_init_writes_over_no_living_cluster(lab):
     assert isinstance(done.exception, GpubedError)
     assert str(lab.paths.testbeds / "local.yml") in done.exception.hint
     assert not lab.paths.spec.exists()
+
+
+CLOUD = """
+version: 1
+backend:
+  {type: openstack, cloud: mine, region: One, external_network: public, flavor: small,
+   access_from: [198.51.100.7/32]}
+nodes: [{count: 1}]
+"""
+
+
+class Clouds:
+    """STAND-IN for OpenStack: by project and region, what there is of the cluster."""
+
+    def __init__(self):
+        self.project = "p1"
+        self.things = {("p1", "One"): [VOLUME]}
+
+    def connect(self, _cloud, region):
+        return SimpleNamespace(
+            current_project_id=self.project,
+            config=SimpleNamespace(region_name=region, name="mine"),
+        )
+
+    def existing(self, name):
+        there = cloud.of(name)
+        return self.things.get((there.current_project_id, there.config.region_name), [])
+
+
+@pytest.fixture
+def clouds(lab, monkeypatch):
+    """A cluster on a cloud whose volume was kept."""
+    clouds = Clouds()
+    monkeypatch.setattr(cloud, "connect", clouds.connect)
+    monkeypatch.setattr(census, "existing", clouds.existing)
+    monkeypatch.setattr(type(registry.backend("openstack")), "engine_required", None)
+    (lab.paths.testbeds / "local.json").unlink()
+    lab.paths.spec.write_text(CLOUD)
+    testbeds.note(lab.paths, registry.backend("openstack"))
+    testbeds.keep_specification(lab.paths, "openstack")
+    return clouds
+
+
+@pytest.mark.parametrize("moved", ["region", "project"])
+@pytest.mark.parametrize("verb", ["down", "audit"])
+def test_another_region_or_project_of_a_cloud_is_not_taken_for_the_clusters(
+    lab, clouds, moved, verb
+):
+    """As after an edit of `region`, or where another openrc file was sourced since."""
+    if moved == "region":
+        lab.paths.spec.write_text(CLOUD.replace("One", "Two"))
+    else:
+        clouds.project = "p2"
+    refused = call(verb, "lab", *(["-y"] if verb == "down" else [])).exception
+    assert isinstance(refused, testbeds.AnotherTestbed)
+    assert "project p1 in region One" in refused.message
+    assert "OS_CLOUD" in refused.hint
+    assert identities.kept(lab.paths) == UUID
+
+
+def test_a_cloud_by_another_name_is_the_same(lab, clouds):
+    lab.paths.spec.write_text(CLOUD.replace("mine", "same"))
+    testbeds.require_same(lab.paths, registry.backend("openstack"))
+    assert call("down", "lab", "--keep-data", "-y").return_value == 0
+
+
+def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it(lab, monkeypatch):
+    """As after an `up` that was killed, or a lost state, and an edit of `hosts`."""
+    lab.paths.spec.write_text(STATIC)
+    (lab.paths.testbeds / "local.json").unlink()
+    testbeds.note(lab.paths, registry.backend("static"))
+    testbeds.keep_specification(lab.paths, "static")
+    mark = {"cluster": "lab", "node": "node-1", "id": "node-1-1", "uuid": UUID}
+    lab.marked["node-1"] = mark
+    one = STATIC.replace(", {address: 192.0.2.8}", "").replace("count: 2", "count: 1")
+    lab.paths.spec.write_text(one)
+    released = []
+    monkeypatch.setattr(
+        registry.backend("static").__class__,
+        "remove",
+        lambda _, thing: released.append(lab.marked.pop(thing.node or thing.name)["node"]),
+    )
+    assert call("down", "lab", "-y").return_value == 0
+    assert released == ["node-1"]
+    assert identities.kept(lab.paths) is None

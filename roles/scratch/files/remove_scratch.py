@@ -106,7 +106,10 @@ def clear(record: dict[str, Any]) -> None:
 def remove(noted: Path) -> None:
     """Remove all that a record names, and then the record."""
     record = json.loads(noted.read_text())
-    places, at = going(record), real(Path(record["path"]))
+    if (path := Path(record["path"])).is_symlink():
+        # What it leads to may hold a `datasets` that we never made.
+        sys.exit(f"{path} is a link by now, which gpubed did not make (rm {path} takes it alone)")
+    places, at = going(record), real(path)
     # Ours may be at the folder itself, and is unmounted next.
     keep([place for each in places for place in mounts(each) if place != at])
     unmount(record)

@@ -121,6 +121,8 @@ def change(found: dict[str, Any], path: Path, source: str, fstab: Path) -> str:
     ours = not source or taken or (found["disks"] and is_ours(source, found["label"]))
     if not ours:
         return f"{source} is mounted there, which gpubed did not make"
+    if path.is_symlink() and not taken:
+        return "it is a link by now, which gpubed did not make"
     return "" if taken and source else promised(path, fstab)
 
 

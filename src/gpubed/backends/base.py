@@ -251,6 +251,7 @@ class Backend(ABC):
         exchanges_keys: Whether nodes can be let in with another key than they were made with.
         vacates: Whether a node that is made takes its address from whatever has it.
         lists_nodes: Whether `existing` returns each of its nodes, with the id of that node.
+        the_way_back: Where it has an id of its own: how one that was left is reached again.
         data_records: Files of a cluster's state by which `data_within` finds its data again.
     """
 
@@ -268,6 +269,7 @@ class Backend(ABC):
     exchanges_keys: bool = True
     vacates: bool = False
     lists_nodes: bool = False
+    the_way_back: str = ""
     data_records: frozenset[str] = frozenset()
 
     def require_engine(self, engine: str) -> None:
@@ -325,11 +327,11 @@ class Backend(ABC):
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node by name: ready, stopped, missing, or what else it is."""
 
-    def identity(self) -> Identity | None:
-        """Return which testbed of its kind answers; None where the specification says it.
+    def identity(self, cluster: str) -> Identity | None:
+        """Return which testbed of its kind answers; None where it has no id of its own.
 
         Raises:
-            PrerequisiteMissing: It cannot be asked from here.
+            GpubedError: It cannot be asked.
         """
         return None
 

@@ -26,6 +26,7 @@ class LocalBackend(Backend):
     shapes_on_nodes = True
     vacates = True
     lists_nodes = True
+    the_way_back = "set DOCKER_HOST as it was then, or unset it"
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what containers cannot do."""
@@ -78,7 +79,7 @@ class LocalBackend(Backend):
 
         return census.describe(allocation)
 
-    def identity(self) -> Identity:
+    def identity(self, cluster: str) -> Identity:
         """Return which Docker daemon answers."""
         from gpubed.backends.local import daemon
 

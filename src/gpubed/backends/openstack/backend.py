@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.base import Backend, Driver, Existing, Fault, Finding, Offer, Problem
+from gpubed.backends.base import (
+    Backend,
+    Driver,
+    Existing,
+    Fault,
+    Finding,
+    Identity,
+    Offer,
+    Problem,
+)
 from gpubed.backends.openstack import labels
 
 # OpenStack's and Pulumi's libraries are slow to import, and most verbs need neither.
@@ -24,6 +33,7 @@ class OpenStackBackend(Backend):
     engine_required = "cli"
     exchanges_keys = False
     boots_later = True
+    the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(labels.TYPES.values())
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
@@ -82,6 +92,12 @@ class OpenStackBackend(Backend):
         from gpubed.backends.openstack import census
 
         return census.describe(allocation)
+
+    def identity(self, cluster: str) -> Identity | None:
+        """Return which project and region answer: credentials of others lead elsewhere."""
+        from gpubed.backends.openstack import cloud
+
+        return cloud.identity(cluster)
 
     def faults(self, cluster: str) -> list[Fault]:
         """Return the servers that never started, with Nova's reason."""

@@ -13,6 +13,7 @@ from openstack import exceptions
 from openstack.connection import Connection
 
 from gpubed import testbeds
+from gpubed.backends.base import Identity
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.patience import Patience
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
@@ -73,6 +74,22 @@ def of(cluster: str) -> Connection:
     config = testbeds.specification(Project.find().cluster(cluster), "openstack").backend
     assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
     return connect(config.cloud, config.region)
+
+
+def identity(cluster: str) -> Identity | None:
+    """Return which project and region a cluster's connection leads to; None of a token without.
+
+    Raises:
+        GpubedError: The cloud cannot be asked.
+    """
+    connection = of(cluster)
+    with errors("ask which project this is"):
+        project = connection.current_project_id
+    if not project:
+        return None
+    region = connection.config.region_name or ""
+    called = f"project {project} in {f'region {region}' if region else 'the only region'}"
+    return Identity(f"{project} {region}".strip(), called)
 
 
 @contextmanager

@@ -132,20 +132,34 @@ class StaticBackend(Backend):
             return {n.name: s for n, s in zip(allocation.nodes, states, strict=True)}
 
     def existing(self, cluster: str) -> list[Existing]:
-        """Return the hosts of the specification that are marked as nodes of the cluster."""
+        """Return the hosts that are marked as nodes of the cluster.
+
+        Those of the specification, and of the one that was applied last: where no state knows
+        them, nobody else would. One of these that is silent counts as taken out.
+        """
+        from gpubed.backends.static import named
         from gpubed.backends.static.node import look
         from gpubed.paths import Project
 
-        known = _known(Project.find().cluster(cluster))
+        paths = Project.find().cluster(cluster)
+        known, former = _known(paths), named.applied(paths)
         missed = self._missed[cluster] = list[_Missed]()
         if known is None:
             return []
+        hosts = list(_all(known.config))
+        places = {(host.address, host.port) for host, _ in hosts}
+        gone = [
+            (host, name)
+            for host, name in (_all(former) if former else ())
+            if (host.address, host.port) not in places
+        ]
 
         def find(host: Host, name: str) -> Existing | None:
             try:
                 owner = _on(known, host, name, look).owner
             except GpubedError as error:
-                missed.append(_Missed(name, host, error.message))
+                if (host, name) not in gone:
+                    missed.append(_Missed(name, host, error.message))
                 return None  # removing a node that the state knows fails by itself
             if owner.get("cluster") != cluster:
                 return None
@@ -153,7 +167,7 @@ class StaticBackend(Backend):
             heir = name if name != owner["node"] else ""
             return Existing("node", owner["node"], owner["id"], owner["uuid"], heir=heir)
 
-        return [thing for thing in _on_each(_all(known.config), find) if thing]
+        return [thing for thing in _on_each([*hosts, *gone], find) if thing]
 
     def unseen(self, cluster: str, known: Collection[str], left: Collection[str] = ()) -> list[str]:
         """Return the hosts that nobody could look at, and why, but for what a `down` leaves."""

@@ -26,7 +26,12 @@ def config(cluster: ClusterPaths) -> Config | None:
     None where neither names own hosts, or can be read.
     """
     found = _read(cluster.spec)
-    return found or _read(testbeds.copy_of(cluster, "static"))
+    return found or applied(cluster)
+
+
+def applied(cluster: ClusterPaths) -> Config | None:
+    """Return the options of the specification that was applied last; None where none was kept."""
+    return _read(testbeds.copy_of(cluster, "static"))
 
 
 def nodes(cluster: ClusterPaths) -> set[str] | None:

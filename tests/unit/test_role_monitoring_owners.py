@@ -1,0 +1,125 @@
+"""On own hosts role monitoring takes no Prometheus and no page over that it did not set up.
+
+The role's own tasks and scripts run; programs of the host are STAND-INS.
+"""
+
+import os
+import subprocess
+
+import pytest
+
+from support.role_tasks import play
+
+
+class Host:
+    def __init__(self, root):
+        self.root = root
+        self.units, self.data, self.jupyter = root / "units", root / "data", root / "jupyter"
+        self.page = self.jupyter / "jupyter_config.py"
+        self.jupyter.mkdir()
+
+    def play(self, entry, *running, page=True):
+        systemctl = (
+            f'case "$1 {" ".join(running)} " in\n'
+            'is-active*" $2 "*) echo active ;; is-enabled*" $2 "*) echo enabled ;; *) exit 3 ;;\n'
+            "esac"
+        )
+        return play(
+            self.root,
+            "monitoring",
+            entry,
+            programs={"systemctl": systemctl},
+            inventory_hostname="node-0",
+            gpubed_head="node-0",
+            gpubed_cluster="lab",
+            gpubed_uuid="0f0e",
+            gpubed_fingerprints={},
+            monitoring_page=page,
+            ansible_managed="managed",
+            __monitoring_units_folder=str(self.units),
+            __monitoring_data=str(self.data),
+            __monitoring_leaving=str(self.root / "leave.d/monitoring"),
+            __monitoring_folder=str(self.root / "monitoring"),
+            __monitoring_jupyter=str(self.jupyter),
+            __monitoring_page_folder=str(self.root / "status"),
+        )
+
+    def refused(self, *words, running=()):
+        done = self.play("owners", *running)
+        said = " ".join(done.said.split())
+        assert done.code != 0
+        assert [word for word in (*words, "Nothing was touched") if word not in said] == []
+
+    def ours(self, *units):
+        for unit in units:
+            (self.units / f"{unit}.service.d").mkdir(parents=True)
+            (self.units / f"{unit}.service.d/gpubed.conf").touch()
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(tmp_path)
+
+
+def test_a_prometheus_of_the_owners_is_refused(host):
+    """Else its figures would be cut to the role's limits, and go when it is switched off."""
+    (host.data / "metrics2/01ABC").mkdir(parents=True)
+    host.refused("prometheus.service", f"{host.data}/metrics2", running=["prometheus.service"])
+    host.refused("prometheus-node-exporter.service", running=["prometheus-node-exporter.service"])
+
+
+def test_figures_that_an_owner_left_are_refused(host):
+    (host.data / "metrics2/01ABC").mkdir(parents=True)
+    host.refused(f"{host.data}/metrics2")
+
+
+def test_what_the_role_set_up_is_its_own(host):
+    host.ours("prometheus", "prometheus-node-exporter", "prometheus-alertmanager")
+    (host.data / "metrics2/01ABC").mkdir(parents=True)
+    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
+    running = ["prometheus.service", "prometheus-node-exporter.service"]
+    assert host.play("owners", *running).code == 0
+
+
+def test_settings_of_the_owners_jupyterlab_are_refused(host):
+    host.page.write_text("c.ServerApp.port = 80\n")
+    host.refused(str(host.page))
+    assert host.play("owners", page=False).code == 0
+
+
+def test_without_a_page_settings_of_the_owners_stay(host):
+    host.page.write_text("c.ServerApp.port = 80\n")
+    host.play("page_absent")
+    assert host.page.exists()
+    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
+    host.play("page_absent")
+    assert not host.page.exists()
+
+
+def test_nothing_of_the_roles_goes_on_on_a_host_that_is_let_go(host):
+    """Firewall and cluster are gone by then. Twice, as after an interruption."""
+    host.ours("prometheus", "prometheus-node-exporter")
+    (host.data / "metrics2/01ABC").mkdir(parents=True)
+    (host.root / "monitoring").mkdir()
+    host.page.write_text("c.ServerApp.port = 80\n")
+    assert host.play("leaving", "prometheus.service").code == 0
+    hook, calls = host.root / "leave.d/monitoring", host.root / "calls"
+    text = hook.read_text()
+    programs = host.root / "programs"
+    programs.mkdir()
+    (programs / "systemctl").write_text(f"#!/bin/sh\n# STAND-IN\necho $* >>{calls}\n")
+    (programs / "systemctl").chmod(0o755)
+    path = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    for _ in range(2):
+        subprocess.run(["sh", "-c", text], env=path, check=True)
+    ended = [line for line in calls.read_text().splitlines() if line.startswith("disable")]
+    assert ended == [
+        "disable --now prometheus-node-exporter.service",
+        "disable --now prometheus.service",
+    ]
+    assert (host.data / "metrics2.gpubed/01ABC").exists()
+    assert list(host.units.iterdir()) == []
+    assert not (host.root / "monitoring").exists()
+    assert host.page.exists()
+    assert not hook.exists()
+    assert host.play("owners", page=False).code == 0
