@@ -312,7 +312,7 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
     elif kind == "string_pattern_mismatch" and context["pattern"] == FOLDER:
         message, allowed = f"is {details['input']!r}", _FOLDERS
     elif kind == "string_pattern_mismatch" and context["pattern"] == FILE:
-        message, allowed = f"is {details['input']!r}", "a path that begins with / or ~/"
+        message = "must be a path that begins with / or ~/"  # a passphrase may stand there
     return SpecError(file, document.line(path), _dotted(path), message, allowed)
 
 

@@ -213,4 +213,5 @@ def test_a_path_of_the_login_is_explained(write):
         "gpus: 1",
     )
     said = [str(error) for error in spec.check(path)[1]]
-    assert any("backend.login: is 'x.pem' (a path that begins with / or ~/)" in s for s in said)
+    assert any("backend.login: must be a path that begins with / or ~/" in s for s in said)
+    assert "x.pem" not in "".join(said)
