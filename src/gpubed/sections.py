@@ -16,6 +16,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    field_validator,
     model_validator,
 )
 
@@ -32,8 +33,10 @@ def _usable(subnet: IPv4Network) -> IPv4Network:
 
 
 Subnet = Annotated[IPv4Network, AfterValidator(_usable)]
+MOST_GPUS = 16  # of one node
 FOLDER = r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$"
 Folder = Annotated[str, Field(pattern=FOLDER)]
+FILE = r"^(~/|/).+$"
 # Folders of the system, and where a node keeps what it serves: a mount hides what is there.
 _SYSTEM = {
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/lost+found"),
@@ -77,6 +80,13 @@ class Machine(Section):
     memory: Bytes | None = None
 
 
+def _counted(value: object) -> object:
+    # Pydantic takes true for 1, and YAML takes yes and on for true.
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number")
+    return value
+
+
 class Simulation(Section):
     """GPUs that a node pretends to have; nothing computes on them."""
 
@@ -84,9 +94,11 @@ class Simulation(Section):
     gpus: int | None = Field(
         default=None,
         ge=1,
-        le=16,
+        le=MOST_GPUS,
         description="how many the machine has, where that is more than the group asks for",
     )
+
+    _counts = field_validator("gpus", mode="before")(_counted)
 
 
 def _named(value: object) -> object:
@@ -108,7 +120,7 @@ class NodeGroup(Section):
     gpus: int = Field(
         default=0,
         ge=0,
-        le=16,
+        le=MOST_GPUS,
         description="GPUs per node; a group without any beside others with GPUs serves them, and "
         "jobs start no ranks on it",
     )
@@ -121,6 +133,8 @@ class NodeGroup(Section):
     image: str = Field(
         default="debian-12", description="operating system: `debian-12`, `debian-13`"
     )
+
+    _counts = field_validator("count", "min", "gpus", mode="before")(_counted)
 
     @model_validator(mode="after")
     def _min_is_at_most_count(self) -> Self:

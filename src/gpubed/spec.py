@@ -27,6 +27,7 @@ from gpubed import located, nearest, placeholders, recipe, registry, wording
 from gpubed.backends.base import BackendConfig
 from gpubed.errors import UsageError
 from gpubed.sections import (
+    FILE,
     FOLDER,
     Firewall,
     Lease,
@@ -302,10 +303,16 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
         message, allowed = f"unknown backend {asked!r}", nearest.suggestion(asked, names)
     elif kind == "ip_v4_network":
         allowed = "for example 10.0.0.0/8, with no host bits set"
+    elif kind == "model_type" and path[-1:] == ("simulate",):
+        message, allowed = "must be the name of a GPU model", "for example A100-SXM4-80GB"
+    elif kind == "string_type" and path == ("recipe",):
+        allowed = f"there are: {', '.join(registry.recipe_names())}"
     elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
         message, allowed = f"is {details['input']!r}", _NAMES
     elif kind == "string_pattern_mismatch" and context["pattern"] == FOLDER:
         message, allowed = f"is {details['input']!r}", _FOLDERS
+    elif kind == "string_pattern_mismatch" and context["pattern"] == FILE:
+        message = "must be a path that begins with / or ~/"  # a passphrase may stand there
     return SpecError(file, document.line(path), _dotted(path), message, allowed)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+_FINITE = "must be a finite number"
 _LIST, _MAPPING = "must be a list", "must be a mapping of keys to values"
 _WHOLE, _NUMBER, _BOOL = "must be a whole number", "must be a number", "must be true or false"
 # Error types of pydantic, which are its interface; braces take what belongs to the error.
@@ -20,6 +21,7 @@ _WORDS = {
     "int_type": _WHOLE,
     "int_parsing": _WHOLE,
     "int_from_float": _WHOLE,
+    "finite_number": _FINITE,
     "float_type": _NUMBER,
     "float_parsing": _NUMBER,
     "bool_type": _BOOL,

@@ -68,6 +68,16 @@ def test_a_repair_names_the_cluster_that_was_examined(project, monkeypatch):
     assert "gpubed doctor mine --fix" in call("doctor", "mine").stdout
 
 
+def test_a_check_names_its_cluster_where_the_engine_is_missing(project, monkeypatch, capsys):
+    local = type(registry.backend("local"))
+    monkeypatch.setattr(local, "engine_required", "cli")
+    monkeypatch.setattr("sys.argv", ["gpubed", "check", "mine"])
+    monkeypatch.setattr("gpubed.stack.choose", lambda _: "embedded")
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "gpubed doctor mine --fix" in capsys.readouterr().err
+
+
 def test_a_plan_that_does_not_fit_is_no_success(project, monkeypatch):
     local = type(registry.backend("local"))
     monkeypatch.setattr(local, "fits", lambda *_: ["no worker has 4 GPUs"])

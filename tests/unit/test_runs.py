@@ -212,7 +212,8 @@ def test_a_run_is_repeated_and_it_is_said_what_is_not_as_it_was(call, cluster):
 
 
 def test_runs_are_listed_and_chosen(call):
-    assert "no such run" in call("runs", "lab").stdout
+    assert "there is no run yet" in call("runs", "lab").stdout
+    assert "there is no such run yet" in call("runs", "lab", "--job", "digits").stdout
     call("run", "lab", "digits")
     call("run", "lab", "digits", "--nodes", "1")
     assert len(document(call("runs", "lab", "--json"))["runs"]) == 2

@@ -23,6 +23,23 @@ REFUSED = {
     "more than any node may have": (STATIC, "cuda13", "gpus: 17", 3, "16"),
     "fewer than none": (STATIC, "cuda13", "gpus: -1", 3, "0"),
     "half a GPU": (STATIC, "cuda13", "gpus: 0.5", 3, "whole number"),
+    "a truth for a number": (STATIC, "cuda13", "gpus: yes", 3, "whole number"),
+    "a truth for the number pretended": (
+        LOCAL,
+        "cuda13",
+        "gpus: 1, simulate: {model: T4, gpus: true}",
+        3,
+        "whole number",
+    ),
+    "no end of GPUs": (STATIC, "cuda13", "gpus: .inf", 3, "must be a finite number"),
+    "a number for a model": (
+        LOCAL,
+        "cuda13",
+        "gpus: 1, simulate: 4090",
+        3,
+        "the name of a GPU model (for example A100-SXM4-80GB)",
+    ),
+    "a number for a recipe": (STATIC, "13", "gpus: 1", 5, "there are: cpu, cuda12, cuda13"),
     "more than this machine can give": (LOCAL, "cuda13", "gpus: 2", 3, "can give 1 (GPUs: 1"),
     "pretending elsewhere": (
         STATIC,
@@ -107,6 +124,23 @@ def test_check_refuses(write, case):
     assert any(at == line and words in text for at, text in said), said
 
 
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("T4-16GB", "T4?"),
+        ("Tesla T4", "T4?"),
+        ("RTX 4090", "RTX-4090?"),
+        ("nvidia a100-sxm4-80gb", "A100-"),
+        ("NVIDIA H100 80GB HBM3", "H100-"),
+        ("H100-SXM5-80G", "H100-SXM5-80GB or H100-PCIE-80GB?"),
+        ("A100-SXM4-80", "A100-SXM4-80GB or A100-"),
+    ],
+)
+def test_models_of_the_same_chip_are_the_nearest(write, name, first):
+    _, errors = spec.check(write(LOCAL, "cuda13", f"gpus: 1, simulate: {name}"))
+    assert errors[0].allowed.startswith(f"did you mean {first}")
+
+
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 def test_a_recipe_without_gpus_is_refused_on_all_backends(write, backend):
     _, errors = spec.check(write(json.dumps(BACKENDS[backend]), "cpu", "gpus: 1"))
@@ -171,3 +205,16 @@ class TestOwnHosts:
 
     def test_without_gpus_in_the_plan_nobody_is_asked(self, write, monkeypatch):
         assert self.said(write, monkeypatch, "cpu", 0, "away") == []
+
+
+def test_a_path_of_the_login_is_explained(write):
+    path = write(
+        "{type: virtualwall, project: p, login: x.pem, aggregate: {url: 'https://a/b', "
+        "urn: 'urn:publicid:IDN+a+authority+cm'}, authority: {slices: 'https://a/geni-sa/2', "
+        "members: 'https://a/geni-ma/2'}}",
+        "cuda13",
+        "gpus: 1",
+    )
+    said = [str(error) for error in spec.check(path)[1]]
+    assert any("backend.login: must be a path that begins with / or ~/" in s for s in said)
+    assert "x.pem" not in "".join(said)

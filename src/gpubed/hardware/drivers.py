@@ -323,7 +323,7 @@ def _pick(
             return max(fitting), source
     there = "; ".join(f"{source}: {', '.join(map(str, b)) or 'none'}" for source, b in had.items())
     raise NoDriver(
-        f"{_listed(nodes)} need driver branch {said}"
+        f"{_listed(nodes)} {'needs' if len(nodes) == 1 else 'need'} driver branch {said}"
         f"{' with Fabric Manager' if switched else ''}"
         f"{' and the NVLink subnet manager' if managed else ''}, and there is {there or 'none'}",
         _way_out(nodes, had, newest),

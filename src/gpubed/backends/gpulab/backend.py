@@ -14,6 +14,7 @@ from gpubed.backends.gpulab.client import Client
 from gpubed.backends.gpulab.remote import RemoteJob
 from gpubed.errors import GpubedError
 from gpubed.plan import plan as make_plan
+from gpubed.sections import MOST_GPUS
 from gpubed.spec import ClusterSpec
 
 # Pulumi's library is slow to import, and most verbs do not need it.
@@ -137,8 +138,8 @@ def _nodes(spec: ClusterSpec) -> list[Problem]:
             Problem(
                 ("nodes",),
                 _APART.format(count=spec.count),
-                f"one node with gpus: {gpus} for one world; backend.jobs: trials for "
-                f"{spec.count} worlds, one per job",
+                (f"one node with gpus: {gpus} for one world; " if gpus <= MOST_GPUS else "")
+                + f"backend.jobs: trials for {spec.count} worlds, one per job",
             )
         )
     for position, group in enumerate(spec.nodes):

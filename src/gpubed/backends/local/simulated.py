@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 
 from gpubed import recipe
@@ -29,12 +30,26 @@ def problems(spec: ClusterSpec) -> Iterator[Problem]:
 
 
 def _unknown(index: int, name: str) -> Problem:
-    near = difflib.get_close_matches(name.upper(), models(), n=3, cutoff=0.4)
+    near = _near(name)
     return Problem(
         ("nodes", index, "simulate"),
         f"there is no GPU model {name!r}",
         f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(models())}",
     )
+
+
+def _near(name: str) -> list[str]:
+    """Return models that may be meant: those of the same chip, else those spelt alike."""
+    words = re.split(r"[^A-Z0-9]+", name.upper())
+    alike = difflib.get_close_matches("-".join(words), models(), n=len(models()), cutoff=0.4)
+    # RTX is no chip, and so common that it would bring all of them.
+    same = [one for one in models() if any(w in words and w != "RTX" for w in _chip(one))]
+    nearest_first = [one for one in alike if one in same]
+    return [*nearest_first, *(one for one in same if one not in alike)][:3] or alike[:3]
+
+
+def _chip(model: str) -> list[str]:
+    return model.split("-")[:2] if model.startswith("RTX-") else model.split("-")[:1]
 
 
 def _room(index: int, group: NodeGroup, wanted: Simulation, model: Model) -> Iterator[Problem]:

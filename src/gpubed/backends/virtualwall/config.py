@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gpubed.backends.base import BackendConfig
+from gpubed.sections import FILE
 from gpubed.units import Seconds
 
 Url = Annotated[str, Field(pattern=r"^https://[^\s/@]+(/[^\s@]*)?$")]
 Urn = Annotated[str, Field(pattern=r"^urn:publicid:IDN\+[^\s+]+\+[a-z]+\+[^\s]+$")]
-File = Annotated[str, Field(pattern=r"^(~/|/).+$", description="an absolute path, or one below ~")]
+File = Annotated[str, Field(pattern=FILE, description="an absolute path, or one below ~")]
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?$")]
 
 

@@ -14,6 +14,7 @@ def command(cluster: Cluster, as_json: Json = False) -> int:
     """Find every error of a specification: file, line, what is wrong, what is allowed."""
     ui = UI(as_json)
     paths = named(cluster)
+    UI.cluster = paths.name
     if not paths.inventory.is_dir():
         find(cluster)  # says which clusters there are
     found, errors = plan.check(paths.spec)

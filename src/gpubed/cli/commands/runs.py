@@ -83,7 +83,8 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
     shown = found[-last:]
     ui.document("runs", {"runs": [one.document() for one in shown]})
     if not shown:
-        ui.say(f"no such run; gpubed run {paths.name} digits starts one")
+        filtered = "such " if job or status else ""
+        ui.say(f"there is no {filtered}run yet; gpubed run {paths.name} digits starts one")
         return 0
     ui.table(
         ["run", "status", "ranks", "took", "arguments", "figures"],
