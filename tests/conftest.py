@@ -20,3 +20,14 @@ def _signals():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def pytest_collection_modifyitems(items):
+    """Say what stays together where tests run side by side (`--dist loadgroup`).
+
+    All that uses the one whole cluster does, in its order; the rest by file.
+    """
+    for item in items:
+        whole = "cluster" in item.fixturenames and not hasattr(item.module, "cluster")
+        group = "cluster" if whole and item.path.parent.name == "e2e" else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))

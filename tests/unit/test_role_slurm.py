@@ -120,6 +120,61 @@ def test_devices_are_named_and_compared_with_slurms_own_detection_where_it_is(nv
     ]
 
 
+FULL = "CPUs=4 Boards=1 SocketsPerBoard=2 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=30000"
+
+
+def outside_sockets(root, *near):
+    """Return what the role's program says of a machine with two sockets of two processors and
+    GPUs that are near to these."""
+    for number in range(4):
+        place = root / f"cpu/cpu{number}/topology"
+        place.mkdir(parents=True)
+        (place / "physical_package_id").write_text(f"{number // 2}\n")
+    (root / "cpu/online").write_text("0-3\n")
+    for number, cpus in enumerate(near):
+        address = f"0000:0{number}:00.0"
+        (root / "driver/gpus" / address).mkdir(parents=True)
+        (root / "devices" / address).mkdir(parents=True)
+        (root / "devices" / address / "local_cpulist").write_text(f"{cpus}\n")
+    places = [str(root / name) for name in ("driver", "devices", "cpu")]
+    command = [sys.executable, str(ROLE / "files/outside_sockets.py"), *places]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("near", "says"),
+    [
+        (("0-1", "2-3", "0-3"), ""),
+        (("0-1", "2"), "0000:01:00.0\n"),
+        (("1-2",), "0000:00:00.0\n"),
+        (("", "0-1"), ""),
+    ],
+)
+def test_gpus_that_are_near_to_a_part_of_a_socket_are_found(tmp_path, near, says):
+    assert outside_sockets(tmp_path, *near) == says
+
+
+@pytest.mark.parametrize(
+    ("outside", "cpus", "detects"),
+    [("", None, True), ("0000:01:00.0", None, False), ("", 2, False)],
+)
+def test_slurms_own_detection_is_left_out_where_it_would_take_the_node_out(outside, cpus, detects):
+    """It knows whole sockets only, and knows none where not all processors are granted."""
+    group = {"name": "gpu", "machine": {"cpus": cpus, "memory": None}}
+    found = role_variables.value(
+        "slurm",
+        "__slurm_detects",
+        "debian-13",
+        group_names=["group_gpu"],
+        slurm_node_groups=[group],
+        __slurm_hardware={"stdout": FULL},
+        __slurm_nvml={"stat": {"exists": True}},
+        __slurm_outside={"stdout": outside},
+        __slurm_gpus=[{"device": "/dev/nvidia0", "type": A100}],
+    )
+    assert found is detects
+
+
 @pytest.mark.parametrize("cgroup", [False, True])
 def test_jobs_are_held_to_their_devices_where_all_nodes_have_cgroups(cgroup):
     offers = [offer(A100), offer(T4, cgroup=cgroup)]
