@@ -4,6 +4,10 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
+# Real nodes, two clusters side by side at most; what uses one and the same stays together.
+CLUSTERS := $(PYTEST) tests --ignore tests/unit --ignore tests/stacks --dist loadgroup \
+  -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk"
+
 .DEFAULT_GOAL := help
 .PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-docs test-exposure test-sizes test-live screenshots fuzz bench audit lint format docs lock clean
 
@@ -26,7 +30,9 @@ test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
 	  $(PYTEST) tests/unit tests/stacks -q --numprocesses auto --dist loadfile --durations=15 || \
 	    { echo "=== what failed beside others, once more and alone"; \
 	      $(PYTEST) tests/unit tests/stacks --last-failed --last-failed-no-failures none; } || code=1; \
-	  $(PYTEST) tests --ignore tests/unit --ignore tests/stacks --durations=15 -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk" || code=1; \
+	  $(CLUSTERS) --numprocesses 2 --durations=25 || \
+	    { echo "=== what failed beside others, once more and alone"; \
+	      $(CLUSTERS) --numprocesses 1 --last-failed --last-failed-no-failures none; } || code=1; \
 	  exit $$code
 
 test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
@@ -43,7 +49,7 @@ test-vms: ## virtual machines: the contract of the backend, NFS and RDMA between
 
 test-gpu: ## the whole way of GPU clusters, on nodes that pretend to have GPUs
 	@./setup.sh test
-	@GPUBED_VM=1 GPUBED_KEEP=1 $(PYTEST) tests/e2e/test_gpu.py tests/e2e/test_gpu_static.py
+	@GPUBED_VM=1 GPUBED_KEEP=1 $(PYTEST) tests/e2e/test_gpu.py tests/e2e/test_gpu_static.py tests/e2e/test_gpu_vms.py
 
 test-roles: ## molecule: every role and distribution; ROLES="nfs docker" IMAGES=debian-12 CHANGED=1 for a part
 	@./setup.sh test
