@@ -23,11 +23,17 @@ def _signals():
 
 
 def pytest_collection_modifyitems(items):
-    """Say what stays together where tests run side by side (`--dist loadgroup`).
-
-    All that uses the one whole cluster does, in its order; the rest by file.
-    """
+    """Say what stays together where tests run side by side (`--dist loadgroup`)."""
     for item in items:
-        whole = "cluster" in item.fixturenames and not hasattr(item.module, "cluster")
-        group = "cluster" if whole and item.path.parent.name == "e2e" else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
+def group_of(item):
+    """Return what a test shares with others: the one whole cluster, the nodes that all
+    contracts make under the same name and addresses, or else its file."""
+    folder = item.path.parent.name
+    if folder == "e2e" and "cluster" in item.fixturenames and not hasattr(item.module, "cluster"):
+        return "cluster"
+    if folder == "contract" and item.get_closest_marker("docker"):
+        return "contract"
+    return item.path.stem
