@@ -70,6 +70,28 @@ def forget(
             files.write(cluster.applied / f"{node.id}.json", json.dumps(kept).encode())
 
 
+def outdate(
+    cluster: ClusterPaths, allocation: Allocation, due: Mapping[str, Collection[str]]
+) -> None:
+    """Forget which version of roles nodes had, before these are applied there.
+
+    A role that fails half-way leaves neither the former version nor the wanted one: it is due
+    again then, also if the specification has become what it was before.
+
+    Args:
+        due: The nodes on which each role is to be applied, by role.
+    """
+    for node in allocation.nodes:
+        done = _record(cluster, node.id)
+        kept = {
+            role: had
+            for role, had in done.items()
+            if had.startswith(_BEGUN) or node.name not in due.get(role, ())
+        }
+        if kept != done:
+            files.write(cluster.applied / f"{node.id}.json", json.dumps(kept).encode())
+
+
 def _record(cluster: ClusterPaths, node_id: str) -> dict[str, str]:
     try:
         return reading.file(cluster.applied / f"{node_id}.json").json(dict[str, str])

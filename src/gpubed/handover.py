@@ -59,6 +59,7 @@ def await_nodes(cluster: ClusterPaths, allocation: Allocation) -> None:
 def _configure(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
     if due_roles := due.now(cluster, plan, allocation):
         emit("roles", roles=due.document(due_roles))
+        applied.outdate(cluster, allocation, due_roles)
         configure.configure(cluster, due=due_roles)
         if left := due.now(cluster, plan, allocation):
             raise GpubedError(f"roles did not record that they were applied: {sorted(left)}")

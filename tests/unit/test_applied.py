@@ -6,10 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from gpubed import applied
+from gpubed import applied, handover
+from gpubed.errors import GpubedError
 from gpubed.paths import Project
 from support.samples import sample_allocation, sample_plan
 
@@ -112,6 +114,25 @@ def test_a_role_that_was_begun_and_not_done_is_noticed_by_the_next_run(missing, 
     assert changed("begun", "done") == {1}, "and again, until it is done"
     assert changed("begun", "done") == {0}
     assert missing(wanted) == {}
+
+
+def test_a_role_that_fails_half_way_is_due_also_for_what_there_was_before(
+    cluster, missing, record, monkeypatch
+):
+    """A driver of another version, that failed and could not be taken back, stayed for good once
+    nobody asked for it any more."""
+    plan, before = sample_plan(), {"nvidia_driver": "1", "base": "1"}
+    for role in before:
+        record(role, before)
+    due = {"nvidia_driver": NODES[1:]}
+    monkeypatch.setattr("gpubed.due.now", lambda *_: due)
+    monkeypatch.setattr(handover, "render", lambda *_: None)
+    monkeypatch.setattr("gpubed.ssh.SSH.wait_ready", lambda *_: None)
+    failing = Mock(side_effect=GpubedError("role nvidia_driver failed"))
+    monkeypatch.setattr("gpubed.configure.configure", failing)
+    with pytest.raises(GpubedError, match="nvidia_driver failed"):
+        handover.hand_over(cluster, plan, record.allocation)
+    assert missing(before) == due
 
 
 @pytest.mark.parametrize("ending", [["begun"], ["begun", "done"]])
