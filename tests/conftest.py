@@ -11,6 +11,9 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 # A shell starts background jobs deaf to Ctrl-C, and so would be whatever is started
 # here; a handler of our own is not inherited, children get the default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# And nohup, to the end of a terminal.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
