@@ -4,10 +4,6 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
-# Real nodes, two clusters side by side at most; what uses one and the same stays together.
-CLUSTERS := $(PYTEST) tests --ignore tests/unit --ignore tests/stacks --dist loadgroup \
-  -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk"
-
 .DEFAULT_GOAL := help
 .PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-docs test-exposure test-sizes test-live screenshots fuzz bench audit lint format docs lock clean
 
@@ -30,10 +26,8 @@ test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
 	  $(PYTEST) tests/unit tests/stacks -q --numprocesses auto --dist loadfile --durations=15 || \
 	    { echo "=== what failed beside others, once more and alone"; \
 	      $(PYTEST) tests/unit tests/stacks --last-failed --last-failed-no-failures none; } || code=1; \
-	  $(CLUSTERS) --numprocesses 2 --durations=25 || \
-	    { echo "=== what failed beside others, once more and alone"; \
-	      $(CLUSTERS) --numprocesses 1 --last-failed --last-failed-no-failures none; } || code=1; \
-	  exit $$code
+	  $(PYTEST) tests --ignore tests/unit --ignore tests/stacks --durations=25 -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk" || code=1; \
+  exit $$code
 
 test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
 	@./setup.sh test

@@ -23,20 +23,3 @@ def _signals():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-def pytest_collection_modifyitems(items):
-    """Say what stays together where tests run side by side (`--dist loadgroup`)."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
-
-
-def group_of(item):
-    """Return what a test shares with others: the one whole cluster, the nodes that all
-    contracts make under the same name and addresses, or else its file."""
-    folder = item.path.parent.name
-    if folder == "e2e" and "cluster" in item.fixturenames and not hasattr(item.module, "cluster"):
-        return "cluster"
-    if folder == "contract" and item.get_closest_marker("docker"):
-        return "contract"
-    return item.path.stem
