@@ -300,6 +300,23 @@ def test_components_that_the_driver_depends_on_are_added(tmp_path, solvable):
     assert asked.read_text().split()[-2:] == ["nvidia-smi=535.261.03-*", "nvidia-persistenced"]
 
 
+@pytest.mark.parametrize(("unfinished", "before"), [([], VERSION), (["libcuda1"], "")])
+def test_a_driver_whose_installation_did_not_end_is_installed_again(tmp_path, unfinished, before):
+    """It has the right version, and what was unpacked of it does not work."""
+    done = tasks(
+        tmp_path,
+        "version",
+        programs={"apt-cache": "echo there", "dpkg-query": f"echo {VERSION}-1"},
+        tell=["__nvidia_driver_before", "__nvidia_driver_wanted"],
+        hardware_facts={"driver": {"installed": VERSION, "unfinished": unfinished}},
+        base_offered=[VERSION],
+        base_known=[],
+    )
+    assert done.code == 0, done.said
+    told = {"__nvidia_driver_before": before, "__nvidia_driver_wanted": VERSION}
+    assert done.told == told
+
+
 def test_on_ubuntu_what_has_the_kernels_version_is_not_asked_for_in_the_drivers(tmp_path):
     done = tasks(
         tmp_path,

@@ -237,6 +237,9 @@ def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
     installed = facts.driver.installed
     if installed is None:
         return None
+    if facts.driver.unfinished:
+        broken = _listed(facts.driver.unfinished)
+        return f"has driver {installed}, whose installation did not end ({broken})"
     if wanted.version is not None and installed != wanted.version:
         return f"has driver {installed}, and {wanted.version} is asked for"
     if wanted.pinned is not None and branch_of(installed) != wanted.pinned:

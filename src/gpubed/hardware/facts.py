@@ -82,6 +82,7 @@ class Driver(_Model):
     Attributes:
         loaded: Version of the kernel module that is loaded.
         installed: Version on disk; after an upgrade it may not be loaded yet.
+        unfinished: Its packages whose installation began and did not end.
         runfile: Installed by NVIDIA's installer, which apt knows nothing of.
         open: Whether the module is the open one.
         nouveau: Whether the other driver has the GPUs.
@@ -89,6 +90,7 @@ class Driver(_Model):
 
     loaded: str | None = None
     installed: str | None = None
+    unfinished: tuple[str, ...] = ()
     runfile: bool = False
     open: bool | None = None
     nouveau: bool = False

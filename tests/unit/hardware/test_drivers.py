@@ -198,6 +198,14 @@ def test_a_driver_that_does_not_serve_is_replaced_with_the_reason(
     assert because in found.replaced["node-0"]
 
 
+def test_a_driver_whose_installation_did_not_end_does_not_serve(nodes):
+    """Its module did not build, say: nothing is to be waited for from it."""
+    half = having(nodes["t4"], "580.70.99", unfinished=("nvidia-kernel-dkms",))
+    found = choose({"node-0": half}, DEBIAN_12, RECIPE)
+    assert found.kept == {}
+    assert "580.70.99, whose installation did not end (nvidia-kernel" in found.replaced["node-0"]
+
+
 def test_what_the_installer_put_there_is_not_installed_over(nodes):
     old = having(nodes["t4"], "535.104.05", runfile=True)
     with pytest.raises(NoDriver, match=r"node-0 has driver 535.104.05.*NVIDIA's installer"):

@@ -143,6 +143,21 @@ def test_a_driver_is_there_with_library_and_a_module_of_any_kernel(tmp_path, mod
     assert machines.collect(tmp_path)["driver"]["installed"] == installed
 
 
+def test_packages_that_dpkg_did_not_finish_are_told(tmp_path):
+    states = {
+        "nvidia-kernel-dkms": "install ok half-configured",
+        "libcuda1": "install ok unpacked",
+        "libnvidia-ml1": "install ok installed",
+        "nvidia-smi": "deinstall ok config-files",
+        "nvidia-container-toolkit": "install ok half-configured",
+        "openssh-server": "install ok half-configured",
+    }
+    about = "Maintainer: x\nArchitecture: amd64\nVersion: 580.70.99-1\nDescription: x\n"
+    told = [f"Package: {name}\nStatus: {state}\n{about}" for name, state in states.items()]
+    write({tmp_path / "var/lib/dpkg/status": "\n".join(told)})
+    assert machines.collect(tmp_path)["driver"]["unfinished"] == ["libcuda1", "nvidia-kernel-dkms"]
+
+
 def test_a_driver_of_nvidias_installer_is_told(tmp_path):
     assert machines.collect(tmp_path)["driver"]["runfile"] is False
     write({tmp_path / "usr/bin/nvidia-uninstall": ""})
