@@ -147,6 +147,15 @@ def uuid_of(stack: Stack) -> str | None:
     return uuid or identities.kept(stack.cluster)
 
 
+def remember(stack: Stack) -> None:
+    """Keep the UUID that the state has where the file beside it is lost, or was never written.
+
+    Former versions kept it in the state alone, which may have it made anew.
+    """
+    if identities.kept(stack.cluster) is None and (uuid := uuid_of(stack)):
+        identities.keep(stack.cluster, uuid)
+
+
 def testbeds(stack: Stack) -> Testbeds:
     """Return the testbeds that may have something of a cluster, also of one whose state is gone.
 

@@ -15,6 +15,7 @@ from gpubed import files, registry, roles
 from gpubed.allocation import Allocation, Hop, Node
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
+from gpubed.ssh import CONNECT_S
 
 _MARK = "# Written by `gpubed render {}`; edit cluster.yml instead.\n"
 # Resolved, since an inventory may be reached through a link.
@@ -175,6 +176,8 @@ def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
         "  GlobalKnownHostsFile /dev/null\n"
         "  StrictHostKeyChecking yes\n"
         "  PasswordAuthentication no\n"
+        # Also until it has said hello: a node that hangs or is paused takes connections.
+        f"  ConnectTimeout {CONNECT_S:.0f}\n"
         "  ServerAliveInterval 15\n"
     )
     return "\n".join(blocks)

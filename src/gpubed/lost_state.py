@@ -30,14 +30,14 @@ def mind(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) 
         PrerequisiteMissing: The testbed cannot be asked from here what is there.
         Refused: The testbed does not say what is there.
     """
+    audits.remember(stack)
     kept, has_state = identities.kept(stack.cluster), stack.has_resources()
     if kept and not has_state and not stack.interrupted():
         _mind_lost(stack.cluster, kept, backend, wanted, approve)
     elif not kept and not has_state:
+        if said := renamed(stack.cluster):
+            progress.emit("note", message=said)
         _mind_another(stack.cluster, backend, approve)
-    elif not kept and (uuid := audits.uuid_of(stack)):
-        # Former versions kept it in the state alone, which may have it made anew.
-        identities.keep(stack.cluster, uuid)
 
 
 def _mind_lost(
@@ -122,6 +122,22 @@ def taken_over(found: Sequence[Existing], wanted: ClusterPlan) -> str:
         return ""
     were = "was there already and is" if len(stays) == 1 else "were there already and are"
     return f"{', '.join(stays)} {were} taken over"
+
+
+def renamed(cluster: ClusterPaths) -> str:
+    """Say which clusters lost their specification, where a new one is about to be made.
+
+    A cluster is known by its folder's name: one that was renamed is another, with data of its own.
+    """
+    project = cluster.project
+    known = (project.cluster(name) for name in project.known())
+    lost = [each.name for each in known if each.was_made and not each.spec.exists()]
+    if not lost or cluster.was_made:
+        return ""
+    return (
+        f"{', '.join(lost)}: made here, and without a specification now; if its folder was "
+        f"renamed, {cluster.name} is a new cluster without its data: put inventories/{lost[0]} back"
+    )
 
 
 def _has_volume(wanted: ClusterPlan) -> bool:

@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gpubed import files, reading
+from gpubed.errors import GpubedError
+from gpubed.paths import ClusterPaths
 
 _LARGEST = 2**16  # bytes
 
@@ -56,6 +58,20 @@ def public_key(path: Path) -> str:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise kept.refusal("it is no private key of OpenSSH, or has a passphrase") from None
     return private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def require_key(cluster: ClusterPaths) -> None:
+    """Refuse to go on without the key that lets us in to a cluster's nodes.
+
+    Raises:
+        GpubedError: It is lost.
+        Unreadable: It is damaged.
+    """
+    if not public_key(cluster.private_key):
+        raise GpubedError(
+            f"the cluster's SSH key is lost ({cluster.private_key}): no node lets us in",
+            f"put it back, or see what a new one costs: gpubed plan {cluster.name}",
+        )
 
 
 def text(path: Path) -> str:

@@ -9,7 +9,9 @@ a cloud's project and region), that is noted, too: another one knows nothing of 
 
 from __future__ import annotations
 
+import hashlib
 import shlex
+import shutil
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -57,9 +59,34 @@ def note(cluster: ClusterPaths, backend: Backend) -> None:
 
 
 def keep_specification(cluster: ClusterPaths, backend: str) -> None:
-    """Keep a copy of the specification that is about to be applied on a testbed."""
+    """Keep a copy of the specification that is about to be applied on a testbed.
+
+    The one before stays until `forget_attempts`: a run that was killed may have begun what no
+    state knows, and what only that specification names.
+    """
     cluster.testbeds.mkdir(parents=True, exist_ok=True)
-    files.write(copy_of(cluster, backend), files.read(cluster.spec, located.MAX_BYTES))
+    text, copy = files.read(cluster.spec, located.MAX_BYTES), copy_of(cluster, backend)
+    if copy.is_file() and (before := files.read(copy, located.MAX_BYTES)) != text:
+        attempts = _attempts(cluster)
+        attempts.mkdir(exist_ok=True)
+        # By its content: the same one, applied again and again, is one.
+        digest = hashlib.sha256(before).hexdigest()[:12]
+        files.write(attempts / f"{backend}-{digest}.yml", before)
+    files.write(copy, text)
+
+
+def copies_of(cluster: ClusterPaths, backend: str) -> list[Path]:
+    """Return where specifications are kept that may have led to what is on a testbed."""
+    return [copy_of(cluster, backend), *sorted(_attempts(cluster).glob(f"{backend}-*.yml"))]
+
+
+def forget_attempts(cluster: ClusterPaths) -> None:
+    """Forget the specifications of former runs: what they began has been adopted or removed."""
+    shutil.rmtree(_attempts(cluster), ignore_errors=True)
+
+
+def _attempts(cluster: ClusterPaths) -> Path:
+    return cluster.testbeds / "attempts"
 
 
 def copy_of(cluster: ClusterPaths, backend: str) -> Path:

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpubed import runlock
-from gpubed.errors import GpubedError
+from gpubed.allocation import Allocation
+from gpubed.errors import GpubedError, UsageError
 from gpubed.paths import ClusterPaths
+from gpubed.plan import ClusterPlan
 
 CONFIGURING, INTERRUPTED = "configuring", "interrupted"
 # The verbs that hold a cluster and apply roles, or will; a full disk leaves a lock without one.
@@ -68,4 +70,18 @@ def require_none(cluster: ClusterPaths) -> None:
         raise GpubedError(
             f"the last configuration of {cluster.name} did not come to its end",
             f"gpubed up {cluster.name} goes on with it",
+        )
+
+
+def require_configured(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> None:
+    """Refuse to use what roles install on nodes that were to stay as the testbed made them.
+
+    Raises:
+        UsageError: The specification says `configure: false`.
+    """
+    if granted.nodes and not wanted.spec.configure:
+        raise UsageError(
+            f"nothing is installed on the nodes of {cluster.name}: its specification says "
+            "configure: false",
+            f"take that line out of {cluster.spec}, then: gpubed up {cluster.name}",
         )

@@ -68,8 +68,47 @@ def test_a_lost_state_leaves_what_can_still_be_named_and_removed(bare):
     assert len(bare.json(*removal)["removed"]) == 4, "two nodes, two networks"
     [volume] = bare.json("audit")["others"]
     assert volume["kind"] == "volume", "data stays unless that is asked for"
+    assert f"--remove --uuid {uuid} --data" in bare.call("audit").stdout
+    another = ("audit", "--remove", "--uuid", "6f0c0000-0000-4000-8000-000000000000", "-y")
+    assert "nothing carries the uuid" in bare.call(*another, rc=2).stderr
     assert bare.json(*removal, "--data")["removed"] == [f"volume {volume['name']}"]
     assert labelled(bare.name) == []
+
+
+def test_what_is_kept_beside_the_state_may_be_lost(bare):
+    """`plan` took the cluster's own networks for another's."""
+    bare.call("up")
+    shutil.rmtree(bare.root / ".gpubed" / bare.name)
+    assert bare.json("plan")["obstacles"] == []
+
+
+def test_data_that_is_gone_is_not_said_to_be_on_the_nodes_disks(bare):
+    bare.call("up")
+    for kind in ("container", "volume"):
+        rows = [row.split() for row in labelled(bare.name) if row.startswith(kind)]
+        remove = ["docker", kind, "rm", "-f", *(row[1] for row in rows)]
+        subprocess.run(remove, check=True, capture_output=True)
+    refused = bare.call("down", "--keep-data", rc=2).stderr
+    assert "no volume to keep any more: volume" in refused
+    assert "disks" not in refused
+
+
+def test_nodes_that_were_not_configured_are_offered_what_they_can_do(bare):
+    said = bare.call("up").stdout
+    assert f"next: gpubed ssh {bare.name} head" in said
+    refused = bare.call("run", "digits", rc=2).stderr
+    assert "configure: false" in refused
+
+
+def test_a_renamed_folder_is_another_cluster_and_says_so(bare):
+    bare.call("up")
+    spec = bare.root / "inventories" / bare.name
+    spec.rename(spec.with_name("renamed"))
+    try:
+        _, said = bare.start("plan", "renamed", stderr=subprocess.PIPE).communicate()
+        assert f"{bare.name}: made here, and without a specification now" in said
+    finally:
+        spec.with_name("renamed").rename(spec)
 
 
 def test_down_removes_what_is_not_in_the_state_and_in_the_way(bare):

@@ -5,7 +5,8 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli
+from gpubed import cli, secret
+from gpubed.errors import GpubedError
 from gpubed.paths import Project
 from support.samples import sample_allocation, sample_plan
 
@@ -16,7 +17,7 @@ def called(tmp_path, monkeypatch):
     paths = Project(tmp_path).cluster("lab")
     for folder in (paths.spec.parent, paths.state):
         folder.mkdir(parents=True)
-    paths.spec.touch()
+    secret.ensure_key(paths.private_key)
     paths.allocation.write_text(sample_allocation(sample_plan()).model_dump_json())
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     given = []
@@ -29,6 +30,13 @@ def called(tmp_path, monkeypatch):
         return given[-1]
 
     return run
+
+
+def test_without_the_key_it_says_so_before_ssh_does(called):
+    """And not before: in this test's project there is no specification either."""
+    Project.find().cluster("lab").private_key.unlink()
+    with pytest.raises(GpubedError, match="SSH key is lost"):
+        called("lab", "node-1")
 
 
 @pytest.mark.parametrize(

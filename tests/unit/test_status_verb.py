@@ -31,10 +31,11 @@ CHECKS = [
 ]
 
 
+JUPYTERLAB = {"name": "jupyterlab", "url": "https://10.0.0.1:8888/", "reason": ""}
 UNWELL = {"state": "quarantined", "reason": "fan is loud"}
 
 
-def document(state="ready", worker=()):
+def document(state="ready", worker=(), configured=True):
     row = {
         "state": "ready",
         "reason": "",
@@ -54,7 +55,8 @@ def document(state="ready", worker=()):
         "lease": {"granted_until": None, "remaining_s": None},
         "stopped": [],
         "unreadable": [],
-        "services": [{"name": "jupyterlab", "url": "https://10.0.0.1:8888/", "reason": ""}],
+        "configured": configured,
+        "services": [JUPYTERLAB] if configured else [],
         "verification": {**summary, "checks": CHECKS},
     }
 
@@ -160,3 +162,8 @@ def test_a_lost_key_is_named(broken_state):
     assert done.return_value == 1
     assert f"SSH key is lost ({key})" in done.output.replace("\n", "")
     assert "gpubed plan lab" in done.output
+
+
+def test_only_verbs_that_do_something_there_come_next(read):
+    assert read(document())[-1].startswith("next: gpubed open lab --print    gpubed run lab")
+    assert read(document(configured=False))[-1] == "next: gpubed ssh lab head"

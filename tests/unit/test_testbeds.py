@@ -13,6 +13,7 @@ from gpubed import audit, cli, identities, registry, resources, testbeds
 from gpubed.backends.base import Existing, Identity
 from gpubed.backends.openstack import census, cloud
 from gpubed.backends.static import backend as static
+from gpubed.backends.static import named
 from gpubed.cluster import status
 from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.paths import Project
@@ -316,8 +317,14 @@ def test_a_cloud_by_another_name_is_the_same(lab, clouds):
     assert call("down", "lab", "--keep-data", "-y").return_value == 0
 
 
-def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it(lab, monkeypatch):
-    """As after an `up` that was killed, or a lost state, and an edit of `hosts`."""
+@pytest.mark.parametrize("again", [False, True])
+def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it(
+    lab, monkeypatch, again
+):
+    """As after an `up` that was killed, or a lost state, and an edit of `hosts`.
+
+    And after another `up` with the edited file, which was killed, too.
+    """
     lab.paths.spec.write_text(STATIC)
     (lab.paths.testbeds / "local.json").unlink()
     testbeds.note(lab.paths, registry.backend("static"))
@@ -326,6 +333,8 @@ def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it
     lab.marked["node-1"] = mark
     one = STATIC.replace(", {address: 192.0.2.8}", "").replace("count: 2", "count: 1")
     lab.paths.spec.write_text(one)
+    if again:
+        testbeds.keep_specification(lab.paths, "static")
     released = []
     monkeypatch.setattr(
         registry.backend("static").__class__,
@@ -335,3 +344,19 @@ def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it
     assert call("down", "lab", "-y").return_value == 0
     assert released == ["node-1"]
     assert identities.kept(lab.paths) is None
+
+
+def test_what_former_runs_began_is_looked_for_until_one_comes_to_its_end(lab):
+    for text in (STATIC, STATIC.replace("192.0.2.8", "192.0.2.9"), STATIC):
+        lab.paths.spec.write_text(text)
+        testbeds.keep_specification(lab.paths, "static")
+    addresses = {
+        str(host.address) for config in named.attempted(lab.paths) for host in config.hosts["node"]
+    }
+    assert addresses == {"192.0.2.7", "192.0.2.8", "192.0.2.9"}
+    testbeds.forget_attempts(lab.paths)
+    assert [str(host.address) for host in named.applied(lab.paths).hosts["node"]] == [
+        "192.0.2.7",
+        "192.0.2.8",
+    ]
+    assert len(named.attempted(lab.paths)) == 1

@@ -33,6 +33,12 @@ def described(thing: Existing) -> str:
     return ", ".join(filter(None, [str(thing), *known]))
 
 
+def remove_command(cluster: str, things: Sequence[Existing]) -> str:
+    """Return the command that removes what carries one UUID; without it, what holds data stays."""
+    data = " --data" if all(thing.data for thing in things) else ""
+    return f"gpubed audit {cluster} --remove --uuid {things[0].uuid}{data}"
+
+
 def removal(removed: Sequence[str], kept: Sequence[str]) -> str:
     """Say how much of a cluster went and stayed; each thing was named as it went.
 
@@ -90,10 +96,13 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
         ui.say(f"{service['name']}: {service['url']}")
     if document["state"] != "ready":
         return
-    ui.say(
-        f"next: gpubed open {name} --print    gpubed run {name} digits    gpubed ssh {name} head",
-        whole=True,
-    )
+    offered = {service["name"] for service in document["services"]}
+    verbs = [
+        *([f"gpubed open {name} --print"] if "jupyterlab" in offered else []),
+        *([f"gpubed run {name} digits"] if document["configured"] else []),
+        f"gpubed ssh {name} head",
+    ]
+    ui.say(f"next: {'    '.join(verbs)}", whole=True)
 
 
 def _unfinished(ui: UI, name: str, document: dict[str, Any]) -> None:

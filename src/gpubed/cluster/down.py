@@ -18,7 +18,7 @@ from gpubed import (
 )
 from gpubed.backends.base import Existing
 from gpubed.cluster.events import emit
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, UsageError
 from gpubed.paths import ClusterPaths
 from gpubed.plan import from_file
 from gpubed.stack import EngineName, Stack
@@ -60,6 +60,22 @@ def data_of(cluster: ClusterPaths, engine: EngineName) -> list[Existing]:
         return []
     found = [*asked.existing().things, *asked.data_within()]
     return [thing for thing in found if thing.uuid == uuid and thing.data]
+
+
+def without_data(cluster: ClusterPaths, engine: EngineName) -> UsageError:
+    """Return why there is no volume to keep, as a refusal."""
+    cluster.project.prepare()
+    stack = Stack(cluster, engine)
+    plain = f"gpubed down {cluster.name}"
+    if gone := audits.missing_data(stack):
+        listed = ", ".join(map(str, gone))
+        return UsageError(f"there is no volume to keep any more: {listed} is gone", plain)
+    if not audits.nodes(stack):
+        return UsageError("there is no volume to keep, and no node is known either", plain)
+    return UsageError(
+        "there is no volume to keep: what was written is on the nodes' own disks",
+        f"copy it first, then {plain}",
+    )
 
 
 def shared_disk(cluster: ClusterPaths) -> str:

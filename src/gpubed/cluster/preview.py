@@ -69,6 +69,7 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
     cluster.project.prepare()
     testbeds.require_same(cluster, backend)
     stack, seen = Stack(cluster, engine), damage.look(cluster, wanted)
+    audits.remember(stack)
     gone = costs.gone(audits.missing_data(stack)) if seen else []
     planned = stack.preview(emit, refresh=seen is not None)
     there, given_up, notes = _known_again(stack, backend, wanted)
@@ -100,6 +101,8 @@ def _known_again(
         would take over, or why it would stop.
     """
     uuid = identities.kept(stack.cluster)
+    if uuid is None and (said := lost_state.renamed(stack.cluster)):
+        return None, [], [said]
     if uuid is None or stack.has_resources() or stack.interrupted():
         return None, [], []
     try:

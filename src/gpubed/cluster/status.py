@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -49,6 +48,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
         "engine": engine,
         "state": unfinished.state(cluster) or ("degraded" if unwell or unreadable else now.state),
         "unreadable": unreadable,
+        "configured": wanted.spec.configure,
         "nodes": [
             {
                 **_node_row(node, now.nodes[node.name], found.get(node.name)),
@@ -94,11 +94,13 @@ def _unreadable(
 ) -> list[dict[str, str]]:
     """Say why no other verb could go on from the state, and what helps; empty where it could."""
     found = []
-    with suppress(GpubedError):  # one that cannot be read is not lost
-        if granted.nodes and not secret.public_key(cluster.private_key):
-            message = f"the cluster's SSH key is lost ({cluster.private_key}): no node lets us in"
-            hint = f"put it back, or see what a new one costs: gpubed plan {cluster.name}"
-            found.append({"message": message, "hint": hint})
+    try:
+        if granted.nodes:
+            secret.require_key(cluster)
+    except Unreadable:
+        pass  # one that cannot be read is not lost
+    except GpubedError as error:
+        found.append({"message": error.message, "hint": error.hint or ""})
     if not cluster.project.pulumi.exists():
         return found
     try:

@@ -80,6 +80,7 @@ def up(
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack, approve)
             killed.unlink()
+        testbeds.forget_attempts(cluster)
         granted = allocations.load(cluster.allocation)
         identities.keep(cluster, granted.uuid)
         current_lease(cluster, wanted, granted, None)

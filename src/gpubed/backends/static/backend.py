@@ -134,7 +134,7 @@ class StaticBackend(Backend):
     def existing(self, cluster: str) -> list[Existing]:
         """Return the hosts that are marked as nodes of the cluster.
 
-        Those of the specification, and of the one that was applied last: where no state knows
+        Those of the specification, and of the ones that were applied before: where no state knows
         them, nobody else would. One of these that is silent counts as taken out.
         """
         from gpubed.backends.static import named
@@ -142,17 +142,17 @@ class StaticBackend(Backend):
         from gpubed.paths import Project
 
         paths = Project.find().cluster(cluster)
-        known, former = _known(paths), named.applied(paths)
+        known, former = _known(paths), named.attempted(paths)
         missed = self._missed[cluster] = list[_Missed]()
         if known is None:
             return []
         hosts = list(_all(known.config))
         places = {(host.address, host.port) for host, _ in hosts}
-        gone = [
-            (host, name)
-            for host, name in (_all(former) if former else ())
-            if (host.address, host.port) not in places
-        ]
+        gone = []
+        for host, name in (each for config in former for each in _all(config)):
+            if (host.address, host.port) not in places:
+                places.add((host.address, host.port))
+                gone.append((host, name))
 
         def find(host: Host, name: str) -> Existing | None:
             try:

@@ -34,6 +34,12 @@ def applied(cluster: ClusterPaths) -> Config | None:
     return _read(testbeds.copy_of(cluster, "static"))
 
 
+def attempted(cluster: ClusterPaths) -> list[Config]:
+    """Return the options of all specifications that may have led to a marked host."""
+    read = map(_read, testbeds.copies_of(cluster, "static"))
+    return [found for found in read if found]
+
+
 def nodes(cluster: ClusterPaths) -> set[str] | None:
     """Return the names of the nodes that are wanted, or were last; None where nobody knows."""
     wanted = check(cluster.spec)[0] or check(testbeds.copy_of(cluster, "static"), cluster.name)[0]

@@ -96,8 +96,8 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
             f"{paths.name} has a state, and in it the uuid {found.uuid}",
             f"gpubed down {paths.name} first, or --remove what carries {uuid}",
         )
-    if uuid not in {thing.uuid for thing in (*found.others, *found.within)}:
-        raise UsageError(f"nothing carries the uuid {uuid}", f"gpubed audit {paths.name}")
+    if uuid not in {thing.uuid for thing in found.within}:
+        _require_known(paths, found, uuid)
     lost = [e for e in found.others if e.uuid == uuid and not e.data]
     testbeds = [registry.backend(name) for name in sorted({thing.backend for thing in lost})]
     if not (said := "; ".join(filter(None, (_lost_for_good(paths, each) for each in testbeds)))):
@@ -131,12 +131,30 @@ def _adopt(ui: UI, paths: ClusterPaths, driven: stack.Stack, yes: bool) -> None:
         up.up(paths, driven.engine, approve=approve, refresh=True)
 
 
+def _require_known(paths: ClusterPaths, found: audits.Audit, uuid: str | None) -> None:
+    """Refuse a UUID that nothing else carries: it may be a typing error.
+
+    Raises:
+        UsageError: Nothing carries it, or it is this cluster's own.
+    """
+    if uuid is None or uuid in {thing.uuid for thing in found.others}:
+        return
+    if uuid == found.uuid:
+        raise UsageError(
+            f"{uuid} is the uuid of {paths.name} itself",
+            f"gpubed down {paths.name}   (or what its state does not know: gpubed audit "
+            f"{paths.name} --remove)",
+        )
+    raise UsageError(f"nothing carries the uuid {uuid}", f"gpubed audit {paths.name}")
+
+
 def _remove(
     ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str | None, data: bool, yes: bool
 ) -> list[str]:
     with runlock.hold(paths.state, "audit"):
         # Looked at again, since another run may just have ended.
         found = audits.audit(driven)
+        _require_known(paths, found, uuid)
         doomed = [e for e in found.others if e.uuid == uuid] if uuid else found.extra
         asked = [*([f"--uuid {uuid}"] if uuid else []), *(["--data"] if data else [])]
         if not data and (kept := [thing for thing in doomed if thing.data]):
@@ -210,7 +228,8 @@ def _lead_on(ui: UI, cluster: str, found: audits.Audit, *, half_made: bool) -> N
             # Somebody went on where a state was lost, and came as far as the first thing in use.
             ui.say(f"first remove what is half made: gpubed down {cluster}", whole=True)
             ui.say(_offer(cluster, uuid), whole=True)
-        ui.say(f"when nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}", whole=True)
+        its = [other for other in found.others if other.uuid == uuid]
+        ui.say(f"when nobody needs it: {report.remove_command(cluster, its)}", whole=True)
 
 
 def _offer(cluster: str, uuid: str) -> str:

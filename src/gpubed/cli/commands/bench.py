@@ -83,6 +83,7 @@ def command(
     wanted, granted = from_file(paths.spec), load_allocation(paths.allocation)
     points = matrix.expand(source, job)
     unfinished.require_none(paths)
+    unfinished.require_configured(paths, wanted, granted)
     lease.check_not_expired(paths)
     if before:
         repeat.require_comparable(before, paths, granted)

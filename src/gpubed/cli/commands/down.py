@@ -48,10 +48,7 @@ def command(
     ui, paths = UI(as_json), find(cluster, from_state=True)
     chosen = stack.choose(engine)
     if keep_data and not down.data_of(paths, chosen):
-        raise UsageError(
-            "there is no volume to keep: what was written is on the nodes' own disks",
-            f"copy it first, then gpubed down {cluster}",
-        )
+        raise down.without_data(paths, chosen)
     server = down.shared_disk(paths)
     lost = f", and the shared storage, which is on the disk of {server}" if server else ""
     questions = [f"Remove cluster {cluster} and all its nodes{lost}?"]
@@ -121,8 +118,9 @@ def _tell_of_unknown(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None
 def _others(ui: UI, cluster: str, removal: down.Removal) -> int:
     """Tell of another cluster of the name; it may be this one, whose state was lost."""
     for uuid in sorted({thing.uuid for thing in removal.others}):
-        listed = ", ".join(str(thing) for thing in removal.others if thing.uuid == uuid)
+        its = [thing for thing in removal.others if thing.uuid == uuid]
+        listed = ", ".join(map(str, its))
         ui.mark("skip", f"another {cluster} was left alone (uuid {uuid}): {listed}")
         ui.note(f"if its state was lost: gpubed audit {cluster} --adopt --uuid {uuid}", whole=True)
-        ui.note(f"if nobody needs it: gpubed audit {cluster} --remove --uuid {uuid}", whole=True)
+        ui.note(f"if nobody needs it: {report.remove_command(cluster, its)}", whole=True)
     return 1 if removal.others and not removal.removed else 0

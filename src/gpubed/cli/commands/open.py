@@ -44,6 +44,7 @@ def command(
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     if how_to_trust:
         return _say_how_to_trust(ui, paths, granted)
+    unfinished.require_configured(paths, wanted, granted)
     if not status:
         unfinished.require_none(paths)
     name = services.STATUS if status else "jupyterlab"

@@ -95,6 +95,7 @@ def command(
     _check_arguments(request, repeat)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
     unfinished.require_none(paths)
+    unfinished.require_configured(paths, wanted, granted)
     rates.require_declared(paths)
     usable, left_out = health.usable(paths, wanted, granted)
     for node in left_out:

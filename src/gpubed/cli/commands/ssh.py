@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
+from gpubed import secret
 from gpubed.allocation import load as load_allocation
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, find
@@ -33,6 +34,7 @@ def command(
     words: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
 ) -> None:
     """Open a shell on a node, or run a command there; on the head if none is named."""
-    paths = find(cluster)
+    paths = find(cluster, from_state=True)
     name = load_allocation(paths.allocation).node(node).name
+    secret.require_key(paths)
     os.execvp("ssh", ["ssh", "-F", str(paths.ssh_config), name, *(words or [])])  # noqa: S606
