@@ -13,7 +13,15 @@ import pytest
 from e2e.conftest import unique
 from support import gpu_results
 from support.cluster import Cluster, labelled
-from support.gpu_cluster import SERVICES, checks, group, model_of, pin_driver, without_gpus
+from support.gpu_cluster import (
+    SERVICES,
+    checks,
+    group,
+    model_of,
+    pin_driver,
+    standing,
+    without_gpus,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
@@ -53,12 +61,9 @@ def cluster(request, docker, tmp_path_factory):
         services=SERVICES,
     )
     started, failed = time.monotonic(), request.session.testsfailed
-    try:
-        made.first_up = made.json("up")
+    with standing(made):
         yield made
-    finally:
-        made.call("down", "-y")
-        assert labelled(made.name) == []
+    assert labelled(made.name) == []
     if os.environ.get("GPUBED_KEEP"):
         passed, seconds = request.session.testsfailed == failed, round(time.monotonic() - started)
         for one in with_gpus(made):

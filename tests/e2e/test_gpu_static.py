@@ -6,7 +6,7 @@ from e2e.conftest import unique
 from support import own
 from support.cluster import Cluster
 from support.everywhere import SUBNET
-from support.gpu_cluster import MACHINE, SERVICES, checks, group, pin_driver
+from support.gpu_cluster import MACHINE, SERVICES, checks, group, pin_driver, standing
 
 pytestmark = [pytest.mark.simulated, pytest.mark.e2e, pytest.mark.docker]
 
@@ -22,11 +22,8 @@ def ground(docker, tmp_path_factory):
         recipe="cuda13",
         configure=False,
     )
-    try:
-        made.call("up")
+    with standing(made):
         yield made
-    finally:
-        made.call("down", "-y")
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +39,8 @@ def cluster(ground, tmp_path_factory):
         recipe="cuda13",
         services=SERVICES,
     )
-    try:
-        made.first_up = made.json("up")
+    with standing(made):
         yield made
-    finally:
-        made.call("down", "-y")
 
 
 def test_own_hosts_become_a_verified_gpu_cluster(cluster):

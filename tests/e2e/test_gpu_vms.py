@@ -12,7 +12,7 @@ import pytest
 
 from e2e.conftest import unique
 from support.cluster import Cluster
-from support.gpu_cluster import checks, group
+from support.gpu_cluster import checks, group, standing
 
 pytestmark = [
     pytest.mark.simulated,
@@ -39,11 +39,8 @@ def cluster(docker, tmp_path_factory):
     own = made.spec_path.parent / "group_vars" / "all" / "ours.yml"
     own.parent.mkdir(parents=True)
     own.write_text("base_time_sync: none\n")  # no time server may be in reach of a test
-    try:
-        made.first_up = made.json("up")
+    with standing(made):
         yield made
-    finally:
-        made.call("down", "-y")
 
 
 def test_up_ends_in_a_verified_cluster_without_a_real_pass(cluster):

@@ -1,5 +1,7 @@
 """What tests of clusters with pretended GPUs have in common."""
 
+from contextlib import contextmanager
+
 MACHINE = {"cpus": 2, "memory": "6 GiB"}
 SERVICES = {"docker": {}, "slurm": {}, "monitoring": {}}
 
@@ -15,6 +17,16 @@ def group(model, gpus, *, name="gpu", count=1, image="debian-12", has=None):
         "image": image,
         "machine": MACHINE,
     }
+
+
+@contextmanager
+def standing(made):
+    """Give a cluster that is up, and take it down at the end whatever happened."""
+    try:
+        made.first_up = made.json("up")
+        yield made
+    finally:
+        made.call("down", "-y")
 
 
 def without_gpus(name):

@@ -282,6 +282,18 @@ def test_headers_are_looked_for_before_the_driver_is_changed():
     assert includes.index("buildable.yml") < includes.index("change.yml")
 
 
+def test_a_change_is_noted_as_begun_before_any_package_is_touched():
+    """One that fails, and cannot be taken back, is due again; what is as before is not."""
+    changed = yaml.safe_load((assets() / "roles/nvidia_driver/tasks/change.yml").read_text())
+    noted = [task.get("gpubed_applied", {}).get("state") for task in changed].index("begun")
+    touched = [
+        index
+        for index, task in enumerate(changed)
+        if {"block", "ansible.builtin.dpkg_selections", "ansible.builtin.apt"} & set(task)
+    ]
+    assert noted < min(touched)
+
+
 @pytest.mark.parametrize("solvable", [True, False])
 def test_components_that_the_driver_depends_on_are_added(tmp_path, solvable):
     """Debian 12 has its firmware in non-free-firmware, which hosts upgraded from 11 lack."""
