@@ -26,7 +26,7 @@ test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
 	  $(PYTEST) tests/unit tests/stacks -q --numprocesses auto --dist loadfile --durations=15 || \
 	    { echo "=== what failed beside others, once more and alone"; \
 	      $(PYTEST) tests/unit tests/stacks --last-failed --last-failed-no-failures none; } || code=1; \
-	  $(PYTEST) tests --ignore tests/unit --ignore tests/stacks --durations=25 -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk" || code=1; \
+	  $(PYTEST) tests --ignore tests/unit --ignore tests/stacks --numprocesses $(or $(LANES),2) --dist loadgroup --durations=25 -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk" || code=1; \
 	  exit $$code
 
 test-services: ## Slurm, containers, monitoring and datasets on a whole cluster

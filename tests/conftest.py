@@ -23,3 +23,10 @@ def _signals():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def pytest_itemcollected(item):
+    """Keep on one worker what shares a cluster: the one of the session, else a file's own."""
+    shared = "cluster" in getattr(item, "fixturenames", ()) and item.path.parent.name == "e2e"
+    shared = shared and not hasattr(item.module, "cluster")
+    item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.stem))

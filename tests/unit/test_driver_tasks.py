@@ -129,13 +129,13 @@ def test_nouveau_that_can_be_unloaded_takes_no_reboot(chosen):
 
 def test_nouveau_and_what_watches_the_gpus_let_go_of_them(tmp_path):
     told = {"driver": {"loaded": None, "nouveau": True}}
-    log = tmp_path / "asked"
+    log, watching = tmp_path / "asked", ["nvidia-dcgm.service", "gpubed-health.timer"]
     done = tasks(
         tmp_path,
         "reload",
         programs={
             "systemctl": f"""echo systemctl "$@" >>{log}
-            [ $1 != list-units ] || echo nvidia-dcgm.service loaded active running DCGM""",
+            [ $1 != list-units ] || printf '%s loaded active running x\\n' {" ".join(watching)}""",
             "modprobe": f'echo modprobe "$@" >>{log}',
             "nvidia-smi": "exit 1",
         },
@@ -145,12 +145,15 @@ def test_nouveau_and_what_watches_the_gpus_let_go_of_them(tmp_path):
         gpubed_cluster="lab",
     )
     assert done.code == 0, done.said
-    asked, stopped = log.read_text().splitlines()[1:], ("persistenced", "fabricmanager", "dcgm")
+    asked = [line.split() for line in log.read_text().splitlines()[1:]]
+    # A look that is at work ends, too; else it would load the old module again.
+    daemons = ["nvidia-persistenced.service", "nvidia-fabricmanager.service"]
+    looks = ["gpubed-health.service", "gpubed-metrics.service"]
     assert asked == [
-        f"systemctl stop {' '.join(f'nvidia-{name}.service' for name in stopped)}",
-        "modprobe --remove nouveau",
-        "modprobe nvidia",
-        "systemctl start nvidia-dcgm.service",
+        ["systemctl", "stop", *watching, *looks, *daemons],
+        ["modprobe", "--remove", "nouveau"],
+        ["modprobe", "nvidia"],
+        ["systemctl", "start", *watching],
     ]
 
 
