@@ -57,6 +57,9 @@ def tasks(folder, entry, *, kept=None, **options):
     given = {
         "__nvidia_driver_choice": choice(kept={"node-0": kept} if kept else {}),
         "__nvidia_driver_note": {"rc": 0, "stdout_lines": ["nvidia-driver-cuda"]},
+        "__nvidia_driver_note_there": {"stdout_lines": [f"installed {kept}-1"]},
+        "__nvidia_driver_pin": str(folder / "pin"),
+        "__nvidia_driver_noted": str(folder / "noted"),
         **node(folder),
         **options,
     }
@@ -67,7 +70,7 @@ def tasks(folder, entry, *, kept=None, **options):
 def chosen(tmp_path):
     """A function that runs the whole role in check mode on a node with two T4."""
 
-    def run(installed=None, *, ours=False, nouveau=False, **options):
+    def run(installed=None, *, ours=False, there=VERSION, nouveau=False, **options):
         told = machines.facts("t4", tmp_path / "machine", driver=False)
         told["driver"] |= {"installed": installed, "loaded": installed, "nouveau": nouveau}
         (tmp_path / "facts").mkdir()
@@ -77,6 +80,7 @@ def chosen(tmp_path):
             + ("echo nvidia-driver-cuda" if ours else "exit 1"),
             "modinfo": f"echo {VERSION}",
             "dpkg": 'echo "$2 install"',
+            "dpkg-query": f"echo installed {there}-1",
         }
         return play(
             tmp_path,
@@ -100,6 +104,16 @@ def test_a_driver_of_gpubeds_own_is_held(chosen):
     done = chosen(VERSION, ours=True)
     assert done.tasks["Hold the packages"] == "changed", done.said
     assert done.tasks["Let the owner have the driver then"] == "changed", done.said
+
+
+def test_a_change_that_never_came_to_apt_does_not_make_an_owners_driver_gpubeds(chosen, tmp_path):
+    """Its note names packages that are not there, and its pin another version."""
+    for name in ("noted", "pin"):
+        (tmp_path / name).touch()
+    done = chosen(VERSION, ours=True, there="580.82.07", nvidia_driver_may_reboot=False)
+    assert done.code == 0, done.said
+    assert done.tasks["Take back what was pinned and noted in vain"] == "changed"
+    assert "Hold the packages" not in done.tasks
 
 
 def test_a_driver_that_an_owner_installed_is_not_held_nor_called_gpubeds(chosen):
@@ -315,21 +329,64 @@ def test_components_that_the_driver_depends_on_are_added(tmp_path, solvable):
     assert asked.read_text().split()[-2:] == ["nvidia-smi=535.261.03-*", "nvidia-persistenced"]
 
 
-@pytest.mark.parametrize(("unfinished", "before"), [([], VERSION), (["libcuda1"], "")])
-def test_a_driver_whose_installation_did_not_end_is_installed_again(tmp_path, unfinished, before):
-    """It has the right version, and what was unpacked of it does not work."""
+@pytest.mark.parametrize(
+    ("there", "reason", "changes"),
+    [
+        (VERSION, None, False),
+        (VERSION, "whose installation did not end", True),
+        ("580.10.01", "and the recipe needs", True),
+    ],
+)
+def test_what_does_not_serve_is_changed_also_for_the_same_version(tmp_path, there, reason, changes):
+    """Half of it is there, or its module is of the other kind."""
     done = tasks(
         tmp_path,
         "version",
-        programs={"apt-cache": "echo there", "dpkg-query": f"echo {VERSION}-1"},
-        tell=["__nvidia_driver_before", "__nvidia_driver_wanted"],
-        hardware_facts={"driver": {"installed": VERSION, "unfinished": unfinished}},
+        programs={"apt-cache": "echo there", "dpkg-query": f"echo {there}-1"},
+        tell=["__nvidia_driver_changes", "__nvidia_driver_wanted"],
+        facts={"__nvidia_driver_choice": choice(replaced={"node-0": reason} if reason else {})},
         base_offered=[VERSION],
         base_known=[],
     )
     assert done.code == 0, done.said
-    told = {"__nvidia_driver_before": before, "__nvidia_driver_wanted": VERSION}
+    told = {"__nvidia_driver_changes": changes, "__nvidia_driver_wanted": VERSION}
     assert done.told == told
+
+
+@pytest.mark.parametrize(
+    ("health", "away"),
+    [
+        ('{"problems": [], "quarantine": null}', True),
+        ('{"problems": ["x"], "quarantine": {"reason": "fan is loud"}}', False),
+        ("", False),
+    ],
+)
+def test_jobs_are_kept_away_while_a_driver_is_changed(tmp_path, health, away):
+    """And a quarantine of another reason is left alone, as is a node that nobody looks at yet."""
+    program = f"[ $1 != status ] || printf '%s' '{health}'; [ -n '{health}' ]"
+    done = tasks(tmp_path, "apart", programs={"gpubed-health": program})
+    assert done.code == 0, done.said
+    said = [call for call in done.calls if call.startswith("gpubed-health quarantine")]
+    assert bool(said) == away
+    if away:
+        assert said == ["gpubed-health quarantine its GPU driver is being changed"]
+
+
+@pytest.mark.parametrize("reason", ["its GPU driver is being changed", "fan is loud"])
+def test_they_come_back_where_the_driver_was_why_they_were_kept_away(tmp_path, reason):
+    answer = json.dumps({"problems": [], "quarantine": {"reason": reason}})
+    done = tasks(tmp_path, "back", programs={"gpubed-health": f"echo '{answer}'"})
+    assert done.code == 0, done.said
+    assert ("gpubed-health requalify" in done.calls) == ("driver" in reason)
+
+
+def test_where_nvidia_smi_cannot_tell_who_computes_open_files_do(tmp_path):
+    """As where its library and the module differ in version: nobody seemed to be at work."""
+    programs = {"nvidia-smi": "exit 18", "find": "echo /proc/1/fd/5"}
+    done = tasks(tmp_path, "idle", programs=programs, nvidia_driver_ignore_jobs=False)
+    assert done.code != 0
+    assert "process 1 (" in done.said
+    assert "uses a GPU" in done.said
 
 
 def test_on_ubuntu_what_has_the_kernels_version_is_not_asked_for_in_the_drivers(tmp_path):
@@ -477,7 +534,7 @@ def test_packages_that_were_there_before_stay_and_are_let_go():
 def test_fabric_manager_of_another_version_is_refused(tmp_path, installed):
     done = tasks(
         tmp_path,
-        "check",
+        "manager",
         programs={"dpkg-query": f"echo 'installed {installed}-1'"},
         hardware_facts={"driver": {"loaded": VERSION}, "gpus": [{"driver": VERSION, "index": 0}]},
         __nvidia_driver_wanted=VERSION,

@@ -48,6 +48,18 @@ def test_processes_that_it_may_not_read_are_no_errors(tmp_path):
     assert busy(tmp_path, "", "setpriv", "--reuid=65534", "--clear-groups").stderr == ""
 
 
+def test_that_nvidia_smi_cannot_tell_is_not_nothing(tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\n# STAND-IN\necho 'Driver/library version mismatch' >&2\nexit 18\n"
+    )
+    program.chmod(0o755)
+    command = ["/bin/sh", FILES / "gpubed-busy"]
+    path = f"{tmp_path}{os.pathsep}/usr/bin:/bin"
+    done = subprocess.run(command, env={"PATH": path}, capture_output=True, check=False)
+    assert done.returncode == 3
+
+
 def test_a_rank_is_work(tmp_path):
     waits = [sys.executable, "-c", "input()"]
     with subprocess.Popen(waits, stdin=subprocess.PIPE, env={"HOROVOD_RANK": "0"}) as rank:
@@ -80,3 +92,13 @@ def test_a_console_holds_the_module(tmp_path, name, count, held):
         module.mkdir(parents=True)
         (module / "refcnt").write_text(f"{count}\n")
     assert [line[:13] for line in holders(tmp_path)] == held
+
+
+def test_modules_of_others_hold_it(tmp_path):
+    """Of storage and of networks; the driver's own go with it."""
+    for name in ("gdrdrv", "nvidia_uvm", "nvidia_fs"):
+        (tmp_path / "sys/module/nvidia/holders" / name).mkdir(parents=True)
+    assert holders(tmp_path) == [
+        "the kernel module gdrdrv uses the driver",
+        "the kernel module nvidia_fs uses the driver",
+    ]

@@ -237,7 +237,8 @@ def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
     installed = facts.driver.installed
     if installed is None:
         return None
-    if facts.driver.unfinished:
+    # One that is loaded works, whatever apt could not end beside it.
+    if facts.driver.unfinished and installed != facts.driver.loaded and not facts.driver.runfile:
         broken = _listed(facts.driver.unfinished)
         return f"has driver {installed}, whose installation did not end ({broken})"
     if wanted.version is not None and installed != wanted.version:
@@ -249,7 +250,21 @@ def _against(name: str, facts: Facts, wanted: Wanted) -> str | None:
     oldest, newest = _range({name: facts}, wanted)
     if not oldest <= branch_of(installed) <= (newest or branch_of(installed)):
         return f"has driver {installed}, which does not serve its GPUs"
-    return ""
+    return _against_module(facts)
+
+
+def _against_module(facts: Facts) -> str:
+    """Return what speaks against the kind of kernel module that is loaded; empty where nothing."""
+    kinds = {limits.open_module for limits in _known(facts.generations).values()}
+    if facts.driver.open is None or facts.driver.loaded != facts.driver.installed:
+        return ""
+    needed = "proprietary" if facts.driver.open and "no" in kinds else ""
+    needed = "open" if not facts.driver.open and "only" in kinds else needed
+    loaded = "open" if facts.driver.open else "proprietary"
+    return needed and (
+        f"has the {loaded} kernel module of driver {facts.driver.installed}, and "
+        f"{', '.join(facts.generations)} needs the {needed} one"
+    )
 
 
 def _range(nodes: Mapping[str, Facts], wanted: Wanted) -> tuple[int, int | None]:

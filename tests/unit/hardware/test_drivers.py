@@ -200,10 +200,42 @@ def test_a_driver_that_does_not_serve_is_replaced_with_the_reason(
 
 def test_a_driver_whose_installation_did_not_end_does_not_serve(nodes):
     """Its module did not build, say: nothing is to be waited for from it."""
-    half = having(nodes["t4"], "580.70.99", unfinished=("nvidia-kernel-dkms",))
+    broken = ("nvidia-kernel-dkms",)
+    half = having(nodes["t4"], "580.70.99", unfinished=broken, loaded="580.65.06")
     found = choose({"node-0": half}, DEBIAN_12, RECIPE)
     assert found.kept == {}
     assert "580.70.99, whose installation did not end (nvidia-kernel" in found.replaced["node-0"]
+
+
+@pytest.mark.parametrize("more", [{"loaded": "590.48.01"}, {"runfile": True}])
+def test_a_driver_that_works_stays_whatever_apt_could_not_end(nodes, more):
+    """For a kernel that does not run yet, say: the owner's driver is none of ours to replace."""
+    there = having(nodes["t4"], "590.48.01", unfinished=("nvidia-dkms-590",), **more)
+    assert choose({"node-0": there}, DEBIAN_12, RECIPE).kept == {"node-0": "590.48.01"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "version", "opened", "because"),
+    [
+        ("b200", "580.82.07", False, "proprietary kernel module of driver 580.82.07"),
+        ("b200", "580.82.07", True, None),
+        ("b200", "580.82.07", None, None),
+        ("v100-dgx1", "580.82.07", True, "needs the proprietary one"),
+        ("v100-dgx1", "580.82.07", False, None),
+        ("t4", "580.82.07", False, None),
+        ("t4", "580.82.07", True, None),
+    ],
+)
+def test_a_module_of_the_kind_that_does_not_serve_its_gpus_is_replaced(
+    nodes, machine, version, opened, because
+):
+    """Nothing answers with it, and its version is the right one."""
+    there = having(nodes[machine], version, loaded=version, open=opened)
+    offers = {"nvidia": [Offer(580, fabric_manager=True, subnet_manager=True)]}
+    found = choose({"node-0": there}, offers)
+    assert (because or "") in found.replaced.get("node-0", "")
+    assert bool(found.kept) == (because is None)
+    assert found.open_module == (() if machine.startswith("v100") else ("node-0",))
 
 
 def test_what_the_installer_put_there_is_not_installed_over(nodes):

@@ -151,6 +151,8 @@ def test_packages_that_dpkg_did_not_finish_are_told(tmp_path):
         "nvidia-smi": "deinstall ok config-files",
         "nvidia-container-toolkit": "install ok half-configured",
         "openssh-server": "install ok half-configured",
+        "nvidia-settings": "install ok half-configured",
+        "xserver-xorg-video-nvidia": "install ok unpacked",
     }
     about = "Maintainer: x\nArchitecture: amd64\nVersion: 580.70.99-1\nDescription: x\n"
     told = [f"Package: {name}\nStatus: {state}\n{about}" for name, state in states.items()]
