@@ -42,12 +42,14 @@ def test_each_node_says_whether_its_former_driver_is_there_again(tmp_path):
         "__nvidia_driver_former_version": "550.1",
         "__nvidia_driver_note": {"rc": 1},
         "__nvidia_driver_tried": {},
+        "__nvidia_driver_source_files": [str(tmp_path / "added.sources")],
         **{f"__nvidia_driver_{name}": str(tmp_path / name) for name in ("pin", "noted", "brought")},
     }
     hosts = {
         "node-0": {"gpubed_environment": {"FAILS": "1"}},
         "node-1": {"gpubed_environment": {}},
     }
+    (tmp_path / "added.sources").touch()
     inventory = tmp_path / "hosts.json"
     inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": common}}))
     done = subprocess.run(
@@ -57,6 +59,7 @@ def test_each_node_says_whether_its_former_driver_is_there_again(tmp_path):
         text=True,
         check=False,
     )
+    assert not (tmp_path / "added.sources").exists(), "an upgrade would take a driver from there"
     said = " ".join(done.stdout.split())
     assert "node-0: Driver 550.1 could not be brought back: held broken packages." in said
     assert "node-1: Driver 550.1 is installed again." in said
