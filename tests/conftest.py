@@ -1,10 +1,14 @@
 """What all tests need."""
 
 import os
+import re
 import signal
+from functools import cache
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 # Before gRPC is loaded: its handlers of forks end a process that serves calls and starts others.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
@@ -25,8 +29,29 @@ def _signals():
         signal.signal(number, handler)
 
 
-def pytest_itemcollected(item):
-    """Keep on one worker what shares a cluster: the one of the session, else a file's own."""
-    shared = "cluster" in getattr(item, "fixturenames", ()) and item.path.parent.name == "e2e"
-    shared = shared and not hasattr(item.module, "cluster")
-    item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.stem))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadgroup`, keep on one worker what shares a cluster: a file, or the session's.
+
+    Marks do not do it: xdist 3.8 writes groups where pytest 9.2 does not look for them.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByCluster(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.split("::", 1)[0]
+            return "cluster" if _takes_the_sessions_cluster(ROOT / file) else file
+
+    return ByCluster(config, log)
+
+
+@cache
+def _takes_the_sessions_cluster(file):
+    """Whether tests of a file ask for `cluster`, and the file makes none of its own."""
+    text = file.read_text()
+    asks = re.search(
+        r"^(def test_\w+|@pytest\.fixture.*\ndef \w+)\([^)]*\bcluster\b", text, re.MULTILINE
+    )
+    return file.parent.name == "e2e" and bool(asks) and "def cluster(" not in text
