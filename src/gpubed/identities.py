@@ -34,6 +34,11 @@ def kept(cluster: ClusterPaths) -> str | None:
         raise found.refusal("it holds no UUID") from None
 
 
+def forget(cluster: ClusterPaths) -> None:
+    """Forget a cluster's UUID, where nothing was made or taken over under it."""
+    cluster.uuid.unlink(missing_ok=True)
+
+
 def keep(cluster: ClusterPaths, wanted: str) -> None:
     """Keep a cluster's UUID.
 

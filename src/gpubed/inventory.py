@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gpubed import files, registry, roles
-from gpubed.allocation import Allocation, Hop, Node
+from gpubed.allocation import Allocation, Hop, Node, load
 from gpubed.paths import ClusterPaths
 from gpubed.plan import ClusterPlan
 from gpubed.ssh import CONNECT_S
@@ -33,6 +33,17 @@ def render(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> li
     wanted = _texts(paths, plan, allocation)
     paths.former_variables.unlink(missing_ok=True)
     return [path for path, text in wanted.items() if write_if_changed(path, text)]
+
+
+def render_ssh(paths: ClusterPaths) -> None:
+    """Write the ssh_config of a cluster anew, for what is granted now.
+
+    Raises:
+        GpubedError: The cluster is not up.
+        OSError: It cannot be written.
+    """
+    granted = load(paths.allocation)
+    write_if_changed(paths.ssh_config, _MARK.format(paths.name) + ssh_config(granted, paths))
 
 
 def is_rendered(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> bool:

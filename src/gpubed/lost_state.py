@@ -69,6 +69,7 @@ def given_up(
         )
     names = {node.name for node in wanted.nodes}
     _refuse_to_vacate(cluster, [thing for thing in there if thing.node in names], wanted)
+    _refuse_to_move(cluster, there, wanted)
     lost = [
         f"{thing}: what is on its own disk is lost: the state that knew it is, and the "
         "specification has no such node"
@@ -138,6 +139,21 @@ def renamed(cluster: ClusterPaths) -> str:
         f"{', '.join(lost)}: made here, and without a specification now; if its folder was "
         f"renamed, {cluster.name} is a new cluster without its data: put inventories/{lost[0]} back"
     )
+
+
+def _refuse_to_move(cluster: ClusterPaths, there: Sequence[Existing], wanted: ClusterPlan) -> None:
+    """Refuse a node that is there another address than it has: it would be replaced."""
+    planned = {node.name: str(node.control_address) for node in wanted.nodes}
+    for thing in there:
+        address = planned.get(thing.node, thing.address)
+        if thing.address and address != thing.address:
+            raise UsageError(
+                f"{thing} has the address {thing.address}, the specification gives it {address}, "
+                f"and the state that knew it is lost: it would be replaced, with what is on its "
+                "own disk",
+                f"make inventories/{cluster.name}/cluster.yml what it was; or give the nodes up, "
+                f"not the shared data: gpubed audit {cluster.name} --remove",
+            )
 
 
 def _has_volume(wanted: ClusterPlan) -> bool:

@@ -7,12 +7,15 @@ checkout both are the same folder; installed from a wheel they differ.
 
 from __future__ import annotations
 
+import getpass
 import os
+import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpubed import files
-from gpubed.errors import UsageError
+from gpubed.errors import PrerequisiteMissing, UsageError
 
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = _PACKAGE.parents[1]
@@ -71,6 +74,7 @@ class Project:
 
         Raises:
             UsageError: Its folder is a link that leads nowhere.
+            PrerequisiteMissing: It is another user's.
         """
         states = self.pulumi.parent
         if states.is_symlink() and not states.exists():
@@ -78,6 +82,10 @@ class Project:
                 f"{states} leads to {states.readlink()}, which is not there",
                 "mount the disk that has it: what the clusters are is known there alone",
             )
+        for place in (states, self.pulumi, self.pulumi / "passphrase"):
+            # In this order: what is in a folder of another's cannot even be looked for.
+            if place.exists() and not os.access(place, os.R_OK):
+                raise _not_ours(place, states)
 
     def prepare(self) -> None:
         """Put the program where both engines look for it; keeps what is there."""
@@ -120,6 +128,19 @@ class Project:
     def cluster(self, name: str) -> ClusterPaths:
         """Return the paths of one cluster."""
         return ClusterPaths(self, name)
+
+
+def _not_ours(place: Path, states: Path) -> PrerequisiteMissing:
+    """Return what to tell where somebody else holds what is known of the clusters."""
+    owner = str(place.stat().st_uid)
+    with suppress(KeyError):  # a user of another machine
+        owner = place.owner()
+    me = getpass.getuser()
+    return PrerequisiteMissing(
+        f"{place} belongs to {owner}, and is not for {me} to use",
+        f"run gpubed as {owner}, or have the whole given to you: sudo chown -R {me} "
+        f"{shlex.quote(str(states))}",
+    )
 
 
 @dataclass(frozen=True)

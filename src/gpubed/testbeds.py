@@ -112,6 +112,18 @@ def put_back(cluster: ClusterPaths) -> str:
     return f"{made}cp {shlex.quote(str(copy))} {target}"
 
 
+def applied(cluster: ClusterPaths, backend: str) -> ClusterSpec:
+    """Return the specification that was applied last on a testbed.
+
+    Raises:
+        UsageError: No copy was kept, or it has errors for this version.
+    """
+    found, errors = check(copy_of(cluster, backend), cluster.name)
+    if found is None:
+        raise refusal(copy_of(cluster, backend), errors)
+    return found
+
+
 def specification(cluster: ClusterPaths, backend: str) -> ClusterSpec:
     """Return how a testbed is reached: as the specification says, else as the last one there did.
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from support.cluster import labelled
+from support.cluster import BIN, Cluster, labelled
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 
@@ -73,6 +73,42 @@ def test_a_lost_state_leaves_what_can_still_be_named_and_removed(bare):
     assert "nothing carries the uuid" in bare.call(*another, rc=2).stderr
     assert bare.json(*removal, "--data")["removed"] == [f"volume {volume['name']}"]
     assert labelled(bare.name) == []
+
+
+def test_what_was_not_taken_over_stays_the_others(bare, tmp_path):
+    """A refused `--adopt` had taken the uuid, and the next `down` the other project's cluster."""
+    bare.call("up")
+    uuid, before = bare.json("audit")["uuid"], labelled(bare.name)
+    one = [{**bare.spec["nodes"][0], "count": 1}]
+    moved = {"control": {"subnet": "10.98.0.0/24"}}
+    for number, changes in enumerate(({"nodes": one}, {"networks": moved})):
+        other = Cluster(tmp_path / f"other-{number}", bare.name, **{**bare.spec, **changes})
+        refused = other.call("audit", "--adopt", "--uuid", uuid, rc=2).stderr
+        assert "own disk" in refused
+        assert "was left alone" in other.call("down", "-y", rc=1).stderr
+        assert labelled(bare.name) == before
+
+
+def test_a_moved_project_goes_on(bare):
+    bare.call("up")
+    there = bare.root.with_name("moved")
+    bare.root.rename(there)
+    try:
+        moved = {**bare.environment, "GPUBED_ROOT": str(there)}
+        command = [str(BIN / "gpubed"), "ssh", bare.name, "--", "hostname"]
+        done = subprocess.run(command, env=moved, capture_output=True, text=True, check=False)
+        assert done.stdout == "node-0\n", done.stderr
+    finally:
+        there.rename(bare.root)
+
+
+def test_kept_data_of_ones_own_is_not_half_made(bare):
+    bare.call("up")
+    bare.call("down", "--keep-data", "-y")
+    found = bare.call("audit").stdout
+    assert "half made" not in found
+    bare.call("up")
+    assert bare.json("audit")["unrecorded"] == []
 
 
 def test_what_is_kept_beside_the_state_may_be_lost(bare):

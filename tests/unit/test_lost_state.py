@@ -499,3 +499,15 @@ def test_audit_leads_out_of_a_second_cluster_that_is_half_made(call, tmp_path):
     said = call("audit", "lab", "--engine", "embedded").stdout
     assert "gpubed down" not in said, "one that came to its end is not to be removed"
     assert offer not in said
+
+
+def test_a_node_is_not_moved_to_another_address_where_the_state_is_lost(lost, monkeypatch):
+    """It would be replaced; `plan` said that it is made, and `up` failed half-way."""
+    wanted = sample_plan(nodes=[{"count": 2}])
+    there = [
+        Existing("container", f"gpubed-lab-{node.name}", "c", UUID, node=node.name, address=address)
+        for node, address in zip(wanted.nodes, ("10.1.2.3", "10.1.2.4"), strict=True)
+    ]
+    monkeypatch.setattr(type(registry.backend("local")), "existing", lambda *_: there)
+    with pytest.raises(UsageError, match=r"has the address 10\.1\.2\.3, the specification gives"):
+        lost(nodes=[{"count": 2}])

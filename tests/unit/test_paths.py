@@ -8,7 +8,7 @@ import pytest
 
 from gpubed import paths
 from gpubed.cli import options
-from gpubed.errors import UsageError
+from gpubed.errors import PrerequisiteMissing, UsageError
 
 
 def mode(folder: Path) -> int:
@@ -71,3 +71,15 @@ def test_what_is_known_of_clusters_is_on_a_disk_that_is_not_there(
     (tmp_path / ".gpubed").symlink_to(tmp_path / "unmounted")
     with pytest.raises(UsageError, match=r"leads to .*unmounted, which is not there"):
         options.find("lab")
+
+
+def test_a_project_of_another_user_says_whose_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It said that the passphrase cannot be written, and to make its folder writable."""
+    secret = tmp_path / ".gpubed/pulumi"
+    secret.mkdir(mode=0o700, parents=True)
+    monkeypatch.setattr(paths.os, "access", lambda place, _: place != secret)
+    with pytest.raises(PrerequisiteMissing, match=f"pulumi belongs to {secret.owner()}") as refused:
+        paths.Project(tmp_path).require_states()
+    assert (refused.value.hint or "").endswith(f" {tmp_path / '.gpubed'}")

@@ -235,6 +235,11 @@ def test_status_tells_of_what_was_applied_last(lab):
     assert [node.name for node in status._wanted(lab.paths, "local").nodes] == ["node-0"]
 
 
+def test_status_does_so_too_where_the_specification_has_an_error_by_now(lab):
+    lab.paths.spec.write_text(f"{LOCAL}\nxx: 1\n")
+    assert [node.name for node in status._wanted(lab.paths, "local").nodes] == ["node-0"]
+
+
 @pytest.mark.parametrize("words", [("plan", "lab"), ("up", "lab"), ("audit", "lab", "--adopt")])
 def test_others_name_the_copy_that_was_applied_last(lab, words):
     lab.paths.spec.unlink()

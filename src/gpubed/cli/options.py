@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpubed import nearest, testbeds
+from gpubed import nearest, reading, testbeds
 from gpubed.cli import completion
 from gpubed.cli.ui import UI
-from gpubed.errors import UsageError
+from gpubed.errors import GpubedError, UsageError
 from gpubed.paths import ClusterPaths, Project
 
 Cluster = Annotated[
@@ -44,6 +45,8 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
     cluster.project.require_states()
     # A path that leads to a file all the same would have a state and labels of its own.
     is_name = "/" not in cluster.name
+    if is_name:
+        _settle(cluster)
     if is_name and cluster.spec.is_file():
         return cluster
     if is_name and (cluster.was_made or (from_state and cluster.name in cluster.project.known())):
@@ -57,6 +60,15 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
         f"there is no cluster {name!r} in {cluster.project.inventories}",
         f"gpubed init {cluster.name} makes one; {hint}",
     )
+
+
+def _settle(cluster: ClusterPaths) -> None:
+    """Let ssh find a cluster's files where they are now: the project may have been moved."""
+    with suppress(GpubedError, OSError):
+        if str(cluster.known_hosts) not in reading.file(cluster.ssh_config).text():
+            from gpubed import inventory  # slow to import, and hardly ever needed here
+
+            inventory.render_ssh(cluster)
 
 
 def lost_specification(cluster: ClusterPaths) -> UsageError:

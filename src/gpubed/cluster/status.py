@@ -20,7 +20,7 @@ from gpubed import lease as leases
 from gpubed.allocation import Allocation, Node
 from gpubed.backends.base import Backend, JobTestbed
 from gpubed.condition import Condition
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, UsageError
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
@@ -67,8 +67,14 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
 
 def _wanted(cluster: ClusterPaths, backend: str) -> ClusterPlan:
     """Return what the cluster is to be; where the file is gone, what was applied last."""
-    if cluster.spec.exists():
-        return from_file(cluster.spec)
+    try:
+        if cluster.spec.exists():
+            return from_file(cluster.spec)
+    except UsageError as error:
+        if not testbeds.put_back(cluster):
+            raise
+        progress.emit("note", message=f"{error.message}; shown is what was applied last")
+        return plan(testbeds.applied(cluster, backend))
     kept = plan(testbeds.specification(cluster, backend))
     message = f"{cluster.spec} is gone; what was applied last comes back with:"
     progress.emit("note", message=f"{message} {testbeds.put_back(cluster)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import shutil
@@ -91,6 +92,10 @@ class StackFile:
 
     def _repair(self) -> str:
         """Returns the command that brings back the newest earlier state that can be read."""
+        if self.path.exists() and not os.access(self.path, os.R_OK):
+            # Whole, as far as anybody knows: another user, such as root, has run gpubed here.
+            mine = f"sudo chown -R {getpass.getuser()} {self.path.parents[3]}"
+            return f"{mine}   (it is {self.path.owner()}'s)"
         present = None
         with contextlib.suppress(GpubedError):
             present = _parsed(self.path)

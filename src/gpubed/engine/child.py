@@ -38,7 +38,8 @@ class Child:
         on_line: Callable[[str], None],
     ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-u", *arguments],
+            # A file in the project's folder that is called like a module is none of the engine's.
+            [sys.executable, "-u", "-P", *arguments],
             cwd=cwd,
             env={**os.environ, **_QUIET, **environment, ENGINE_PID: str(os.getpid())},
             stdin=subprocess.DEVNULL,

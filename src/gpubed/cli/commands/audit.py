@@ -1,5 +1,7 @@
 """gpubed audit."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -57,19 +59,30 @@ def command(
     found = audits.audit(driven)
     if (adopt or remove) and not uuid:
         _require_one(paths, found, "--adopt" if adopt else "--remove")
-    if adopt and (uuid or not found.clean):
+    if adopt and (uuid or _is_cut_short(paths, driven) or not found.clean):
         if uuid:
             with runlock.hold(paths.state, "audit"):
                 _take_over(ui, paths, driven, uuid, yes)
-        _adopt(ui, paths, driven, yes)
+        with _undone_if_refused(paths, driven, new=found.uuid is None):
+            _adopt(ui, paths, driven, yes)
         found = audits.audit(driven)
     removed: list[str] = []
     if remove:
         removed = _remove(ui, paths, driven, uuid, data, yes)
         found = audits.audit(driven)
     ui.document("audit", {**_document(found), "removed": removed})
-    _show(ui, cluster, found, removed, half_made=not paths.allocation.exists())
+    cut_short = _is_cut_short(paths, driven)
+    keeps = any(thing.data for thing in (*found.unrecorded, *found.within))
+    half_made = cut_short or not (paths.allocation.exists() or keeps)
+    _show(ui, cluster, found, removed, half_made=half_made)
+    if cut_short and found.clean:
+        ui.say(f"it was not handed over yet: gpubed up {cluster}", whole=True)
     return 0 if found.clean and not found.unseen else 1
+
+
+def _is_cut_short(paths: ClusterPaths, driven: stack.Stack) -> bool:
+    """Whether things were made and never handed over."""
+    return driven.has_resources() and not paths.allocation.exists()
 
 
 def _require_one(paths: ClusterPaths, found: audits.Audit, option: str) -> None:
@@ -91,6 +104,12 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
     found = audits.audit(driven)
     if found.uuid == uuid:
         return  # as it says: a run before this one came that far
+    if found.uuid is not None and not driven.has_resources():
+        raise UsageError(
+            f"{paths.name} has kept data of its own, under the uuid {found.uuid}",
+            f"gpubed up {paths.name} takes that over; take the other one over from another "
+            "project's folder, with its cluster.yml",
+        )
     if found.uuid is not None:
         raise UsageError(
             f"{paths.name} has a state, and in it the uuid {found.uuid}",
@@ -112,6 +131,20 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
         )
     identities.keep(paths, uuid)  # data that is elsewhere is found again by it
     audits.remove_found(lost)
+
+
+@contextmanager
+def _undone_if_refused(paths: ClusterPaths, driven: stack.Stack, *, new: bool) -> Iterator[None]:
+    """Forget a UUID that was to be taken over, where it came to nothing.
+
+    Else what carries it would be this project's from then on, for its next `down`.
+    """
+    try:
+        yield
+    except BaseException:
+        if new and not driven.has_resources() and not driven.interrupted():
+            identities.forget(paths)
+        raise
 
 
 def _lost_for_good(paths: ClusterPaths, backend: Backend) -> str:

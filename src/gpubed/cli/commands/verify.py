@@ -33,6 +33,7 @@ def command(cluster: Cluster, report_to: GpuReport = None, as_json: Json = False
     ui, paths = UI(as_json), find(cluster)
     unfinished.require_still(paths)
     granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    unfinished.require_configured(paths, wanted, granted)
     if report_to:
         found = gpu_report.of_cluster(paths, granted)
         gpu_report.write(report_to, found)
