@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pulumi
 import pytest
 
 from gpubed.backends.local import runtime
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.node_inputs import NodeInputs
 from gpubed.backends.local.runtime import simulation
+from gpubed.engine.values import UNKNOWN_TEXT
 
 INPUTS: dict[str, Any] = {
     "backend": "local",
@@ -101,6 +103,17 @@ def test_nodes_write_where_the_controller_makes_nothing(monkeypatch, tmp_path) -
     places = runtime.mounts(NodeInputs.model_validate(INPUTS))
     writable = {source for source, there in places.items() if there["mode"] == "rw"}
     assert writable == {str(tmp_path / "nodes"), "v"}
+
+
+@pytest.mark.parametrize("name", [pulumi.output.UNKNOWN, UNKNOWN_TEXT])
+def test_a_network_that_is_made_anew_replaces_no_node(name: Any) -> None:
+    """Its name is not known in a plan, which said that all nodes go with what is on their disks."""
+    news = {**INPUTS, "experiment": {"network": name, "address": "10.1.0.10"}}
+    change = NodeDriver().diff({"faults": ["not on e"]}, INPUTS, news)
+    assert (change.replace, change.update) == ([], ["not on e"])
+    moved = {**INPUTS, "experiment": {"network": name, "address": "10.2.0.10"}}
+    assert NodeDriver().diff({}, INPUTS, moved).replace == ["experiment"]
+    assert NodeDriver().diff({}, INPUTS, {**INPUTS, "experiment": name}).replace == ["experiment"]
 
 
 def test_a_node_of_an_earlier_version_is_not_replaced_to_be_confined() -> None:

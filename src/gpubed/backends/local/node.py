@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +14,7 @@ from gpubed import host_keys
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties
 from gpubed.backends.local import condition, confinement, daemon, image, ownership, runtime
 from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, NodeInputs
+from gpubed.engine.values import UNKNOWN_TEXT
 from gpubed.errors import GpubedError
 
 _BOOT_S = 180.0
@@ -29,11 +30,14 @@ class NodeDriver(Driver):
 
         A container stays, and with it what is on its disk, where it may do more than it must now,
         and where another version of gpubed would make another image of the same system. One that
-        may do less than it must is replaced: Docker changes that of no container.
+        may do less than it must is replaced: Docker changes that of no container. It stays, too,
+        where its network was lost and is made anew: a plan does not know the new one's name yet,
+        which is the same.
         """
         changed = sorted(
             key for key in {*olds, *news} - {CONFINED} if olds.get(key) != news.get(key)
         )
+        changed = [key for key in changed if not _is_same_place(olds.get(key), news.get(key))]
         if image.is_same_system(str(olds.get("image")), str(news.get("image"))):
             changed = [key for key in changed if key != "image"]
         if result.get(CONFINED) and not news.get(CONFINED):
@@ -266,3 +270,11 @@ def _result(container: Container, node: NodeInputs, faults: Sequence[str] = ()) 
         "faults": list(faults),
         **runtime.of(node).told(container),
     }
+
+
+def _is_same_place(old: Any, new: Any) -> bool:
+    """Whether an attachment has its address still, of a network that is not known yet."""
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)) or "network" not in new:
+        return False
+    unknown = new["network"] == UNKNOWN_TEXT or not isinstance(new["network"], str)
+    return unknown and old.get("address") == new.get("address")
