@@ -188,7 +188,7 @@ class Operation:
         program = Child(
             [
                 # The program's folder belongs on sys.path, the current one does not.
-                *("-P", "-m", "gpubed.engine.program", address, project.name, self.stack.name),
+                *("-m", "gpubed.engine.program", address, project.name, self.stack.name),
                 *(str(project.root), project.entry, str(self.parallel), preview),
             ],
             project.directory,
