@@ -38,7 +38,8 @@ class Child:
         on_line: Callable[[str], None],
     ) -> None:
         self._process = subprocess.Popen(
-            # A file in the project's folder that is called like a module is none of the engine's.
+            # The program puts its own folder on sys.path; of the one that they run in, the project's,
+            # no file that is called like a module is one.
             [sys.executable, "-u", "-P", *arguments],
             cwd=cwd,
             env={**os.environ, **_QUIET, **environment, ENGINE_PID: str(os.getpid())},

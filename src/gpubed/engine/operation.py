@@ -187,7 +187,6 @@ class Operation:
         preview = "true" if self.preview else "false"
         program = Child(
             [
-                # The program's folder belongs on sys.path, the current one does not.
                 *("-m", "gpubed.engine.program", address, project.name, self.stack.name),
                 *(str(project.root), project.entry, str(self.parallel), preview),
             ],
