@@ -38,8 +38,8 @@ class Child:
         on_line: Callable[[str], None],
     ) -> None:
         self._process = subprocess.Popen(
-            # The program puts its own folder on sys.path; of the one that they run in, the project's,
-            # no file that is called like a module is one.
+            # They run in the project's folder, where a file may be called like a module. The
+            # program puts its own folder on sys.path.
             [sys.executable, "-u", "-P", *arguments],
             cwd=cwd,
             env={**os.environ, **_QUIET, **environment, ENGINE_PID: str(os.getpid())},
