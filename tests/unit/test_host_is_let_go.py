@@ -38,7 +38,10 @@ def leave(folder):
     files = {f"__nvidia_driver_{name}": str(folder / name) for name in NOTED}
     text = (ROLES / "nvidia_driver/templates/leave.j2").read_text()
     hook = Environment(undefined=StrictUndefined).from_string(text)
-    return hook.render(ansible_managed="managed", **files), [folder / name for name in NOTED]
+    source = folder / "gpubed-nvidia.sources"
+    files["__nvidia_driver_source_files"] = [str(source)]
+    gone = [*(folder / name for name in NOTED), source]
+    return hook.render(ansible_managed="managed", **files), gone
 
 
 def test_the_driver_stays_and_is_not_held_any_more(host, tmp_path):

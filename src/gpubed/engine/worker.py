@@ -23,6 +23,8 @@ from gpubed.engine import lifeline
 def main() -> None:
     """Starts the server; it prints a line when it listens, and serves until it is ended."""
     lifeline.attach()
+    # Providers may be in modules of the project; none of these stands for one of Python's or the SDK's.
+    sys.path.append(os.getcwd())
     here, make = f"unix:{sys.argv[1]}", grpc.server
 
     def server(_pool: Any, **options: Any) -> Any:
