@@ -13,6 +13,7 @@ import os
 import runpy
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -23,8 +24,8 @@ from gpubed.engine import lifeline
 def main() -> None:
     """Starts the server; it prints a line when it listens, and serves until it is ended."""
     lifeline.attach()
-    # Providers may be in modules of the project; none of these stands for one of Python's or the SDK's.
-    sys.path.append(os.getcwd())
+    # Providers may be in modules of the project, and none of these is one of Python's or the SDK's.
+    sys.path.append(str(Path.cwd()))
     here, make = f"unix:{sys.argv[1]}", grpc.server
 
     def server(_pool: Any, **options: Any) -> Any:
