@@ -19,14 +19,14 @@ up: setup ## bring CLUSTER up (lab): allocate, configure, verify
 down: setup ## remove CLUSTER and everything that carries its id
 	@$(BIN)/gpubed down $(CLUSTER) -y
 
-test: ## lint, unit, contract, stacks, one whole cluster: all that can run here
+test: ## lint, unit, contract, stacks, one whole cluster: all that can run here; LANES=2 with clusters side by side
 	@./setup.sh test
 	@$(MAKE) --no-print-directory lint
 	@code=0; \
 	  $(PYTEST) tests/unit tests/stacks -q --numprocesses auto --dist loadfile --durations=15 || \
 	    { echo "=== what failed beside others, once more and alone"; \
 	      $(PYTEST) tests/unit tests/stacks --last-failed --last-failed-no-failures none; } || code=1; \
-	  $(PYTEST) tests --ignore tests/unit --ignore tests/stacks --numprocesses $(or $(LANES),2) --dist loadgroup --durations=25 -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk" || code=1; \
+	  $(PYTEST) tests --ignore tests/unit --ignore tests/stacks $(if $(LANES),--numprocesses $(LANES) --dist loadgroup) --durations=25 -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk" || code=1; \
 	  exit $$code
 
 test-services: ## Slurm, containers, monitoring and datasets on a whole cluster

@@ -201,7 +201,9 @@ def test_restart_keeps_driver_and_broken_hardware(cluster: Any, node: SSH) -> No
         known = json.loads(again.run("sudo gpubed-simulate status --json").stdout)
         assert known["module"]["loaded"] == NEW.removesuffix("-1")
         assert known["faults"] == [{"fault": "fallen-off-bus", "gpu": 1}]
-        # Of this boot: what healed with the restart is said no more.
-        said = again.run(LOG).stdout
+        # Of this boot: what healed with the restart is said no more. The log may be behind.
+        deadline = time.monotonic() + 30
+        while "): 79, " not in (said := again.run(LOG).stdout) and time.monotonic() < deadline:
+            time.sleep(0.5)
         assert "): 79, " in said
         assert "): 154, " not in said

@@ -117,7 +117,11 @@ def test_launcher(swapped):
 def test_what_gpubed_does_itself(swapped, verb):
     # A `configure` that was refused before leaves a cluster that has to be gone on with.
     swapped.paths.unfinished.unlink(missing_ok=True)
-    done = swapped.cluster.call(*verb, rc=1)
+    swapped.cluster.edit(lambda spec: spec.update(configure=True))
+    try:
+        done = swapped.cluster.call(*verb, rc=1)
+    finally:
+        swapped.cluster.edit(lambda spec: spec.update(configure=False))
     swapped.says_whose(done.stderr, "node-0")
 
 
