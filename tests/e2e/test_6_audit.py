@@ -91,6 +91,7 @@ def test_what_was_not_taken_over_stays_the_others(bare, tmp_path):
         assert labelled(bare.name) == before
 
 
+@pytest.mark.faults
 def test_a_moved_project_goes_on(bare):
     bare.call("up")
     there = bare.root.with_name("moved")
@@ -104,6 +105,7 @@ def test_a_moved_project_goes_on(bare):
         there.rename(bare.root)
 
 
+@pytest.mark.faults
 def test_kept_data_of_ones_own_is_not_half_made(bare):
     bare.call("up")
     bare.call("down", "--keep-data", "-y")
@@ -134,6 +136,7 @@ def test_what_is_kept_beside_the_state_may_be_lost(bare):
     assert bare.json("plan")["obstacles"] == []
 
 
+@pytest.mark.faults
 def test_data_that_is_gone_is_not_said_to_be_on_the_nodes_disks(bare):
     bare.call("up")
     for kind in ("container", "volume"):
@@ -145,6 +148,7 @@ def test_data_that_is_gone_is_not_said_to_be_on_the_nodes_disks(bare):
     assert "disks" not in refused
 
 
+@pytest.mark.faults
 def test_nodes_that_were_not_configured_are_offered_what_they_can_do(bare):
     said = bare.call("up").stdout
     assert f"next: gpubed ssh {bare.name} head" in said
@@ -152,6 +156,7 @@ def test_nodes_that_were_not_configured_are_offered_what_they_can_do(bare):
     assert "configure: false" in refused
 
 
+@pytest.mark.faults
 def test_a_renamed_folder_is_another_cluster_and_says_so(bare):
     bare.call("up")
     spec = bare.root / "inventories" / bare.name
