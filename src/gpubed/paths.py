@@ -85,7 +85,7 @@ class Project:
         for place in (states, self.pulumi, self.pulumi / "passphrase"):
             # In this order: what is in a folder of another's cannot even be looked for.
             if place.exists() and not os.access(place, os.R_OK):
-                raise _not_ours(place, states)
+                raise not_ours(place, states)
 
     def prepare(self) -> None:
         """Put the program where both engines look for it; keeps what is there."""
@@ -130,8 +130,13 @@ class Project:
         return ClusterPaths(self, name)
 
 
-def _not_ours(place: Path, states: Path) -> PrerequisiteMissing:
-    """Return what to tell where somebody else holds what is known of the clusters."""
+def not_ours(place: Path, states: Path) -> PrerequisiteMissing:
+    """Return what to tell where somebody else has what is known of the clusters.
+
+    Args:
+        place: What cannot be used.
+        states: The folder of all that is known; a part of it alone would be of no use.
+    """
     owner = str(place.stat().st_uid)
     with suppress(KeyError):  # a user of another machine
         owner = place.owner()

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gpubed import reading
 from gpubed.errors import GpubedError, Locked
+from gpubed.paths import not_ours
 
 WORKER, MEASURING = "GPUBED_WORKER", "measuring"
 _GRACE = 10.0
@@ -131,7 +132,7 @@ def holder(state: Path) -> Holder | None:
     except BlockingIOError:
         return _who(path)
     except PermissionError:
-        raise _not_ours(path) from None
+        raise not_ours(path, path.parent.parent) from None
     return None
 
 
@@ -158,7 +159,7 @@ def _acquire(path: Path, wait: float, kind: int) -> int:
         except IsADirectoryError:
             raise GpubedError(f"{path} is a folder and not a lock", f"rmdir {path}") from None
         except PermissionError:
-            raise _not_ours(path) from None
+            raise not_ours(path, path.parent.parent) from None
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             # `down` may have removed the file since: such a lock would hold nobody back.
@@ -170,17 +171,6 @@ def _acquire(path: Path, wait: float, kind: int) -> int:
                 raise _refusal(path) from None
             time.sleep(_A_LOOK)
         os.close(descriptor)
-
-
-def _not_ours(path: Path) -> GpubedError:
-    """Say whose the cluster is: nobody else can tell whether a run holds it."""
-    name, owner = path.parent.name, str(path.parent.stat().st_uid)
-    with suppress(KeyError):  # a user of another machine
-        owner = path.parent.owner()
-    return GpubedError(
-        f"{name} belongs to {owner}, and {path} is not for {getpass.getuser()} to open",
-        f"run gpubed as {owner}, or have {owner} give {path.parent} to you with chown -R",
-    )
 
 
 def _refusal(path: Path) -> Locked:
