@@ -10,16 +10,19 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
-from gpubed import paths, recipe
-from gpubed.hardware import drivers
+from gpubed import recipe
+from gpubed.hardware import catalog, drivers
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.models import Model, models
 from gpubed.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
-DISTRIBUTIONS = ("Debian 12", "Debian 13", "Ubuntu 22.04", "Ubuntu 24.04")
+DISTRIBUTIONS = {
+    "debian-12": "Debian 12",
+    "debian-13": "Debian 13",
+    "ubuntu-22.04": "Ubuntu 22.04",
+    "ubuntu-24.04": "Ubuntu 24.04",
+}
 HEAD = """# GPUs
 
 Which driver role [nvidia_driver](../../roles/nvidia_driver/README.md) chooses, by GPU, recipe
@@ -46,12 +49,15 @@ def page() -> str:
 
 
 def _rows() -> Iterator[str]:
-    yield f"| GPU | recipe | CUDA | {' | '.join(DISTRIBUTIONS)} |"
+    yield f"| GPU | recipe | CUDA | {' | '.join(DISTRIBUTIONS.values())} |"
     yield "| --- " * (3 + len(DISTRIBUTIONS)) + "|"
     for model in models().values():
         for name in recipe.with_gpus():
             yield _row(model, recipe.load(name))
-    volta, hopper = (_facts(models()[name]) for name in ("V100-SXM2-32GB", "H100-SXM5-80GB"))
+    volta, hopper = (
+        model.facts(model.most)
+        for model in (models()[name] for name in ("V100-SXM2-32GB", "H100-SXM5-80GB"))
+    )
     dgx_2 = volta.model_copy(update={"nvswitches": hopper.nvswitches})
     yield _special("V100-SXM3-32GB (DGX-2)", {"node": dgx_2})
     yield _special("V100-SXM2-32GB and H100-SXM5-80GB", {"node-0": volta, "node-1": hopper})
@@ -60,7 +66,7 @@ def _rows() -> Iterator[str]:
 def _special(title: str, nodes: dict[str, Facts]) -> str:
     """Return a row of what no simulation of one model covers, for the recipe of old GPUs."""
     of = recipe.load("cuda12")
-    cells = [_cell(title, nodes, of, release) for release in DISTRIBUTIONS]
+    cells = [_cell(title, nodes, of, image) for image in DISTRIBUTIONS]
     return f"| {title} | {of.name} | {of.cuda} | {' | '.join(cells)} |"
 
 
@@ -69,47 +75,22 @@ def _row(model: Model, of: Recipe) -> str:
         reason = f"no code for compute capability {model.compute_capability}"
         cells = [reason] + [""] * (len(DISTRIBUTIONS) - 1)
     else:
-        nodes = {"node": _facts(model)}
-        cells = [_cell(model.model, nodes, of, release) for release in DISTRIBUTIONS]
+        nodes = {"node": model.facts(model.most)}
+        cells = [_cell(model.model, nodes, of, image) for image in DISTRIBUTIONS]
     return f"| {model.model} | {of.name} | {of.cuda} | {' | '.join(cells)} |"
 
 
-def _cell(title: str, nodes: dict[str, Facts], of: Recipe, release: str) -> str:
-    wanted = drivers.Wanted(oldest=of.gpus.driver, cuda=int((of.cuda or "0").split(".")[0]))
+def _cell(title: str, nodes: dict[str, Facts], of: Recipe, image: str) -> str:
+    wanted = drivers.Wanted.of(of.cuda, of.gpus.driver)
     try:
-        choice = drivers.choose(nodes, _offers(release), wanted)
+        choice = drivers.choose(nodes, catalog.offers(image), wanted)
     except drivers.NoDriver as error:
         return f"none: {error.message}: {error.hint}"
     kinds = {"open" if name in choice.open_module else "proprietary" for name in nodes}
     kind = " and ".join(sorted(kinds))
     manager = ", FM" if choice.fabric_manager else ""
-    tested = RESULTS["described"](title, of.name, release.lower().replace(" ", "-"))
+    tested = RESULTS["described"](title, of.name, image)
     return f"{choice.branch} {choice.source}, {kind}{manager} ({tested})"
 
 
-def _facts(model: Model) -> Facts:
-    """Return what a machine full of such GPUs tells before it has a driver."""
-    content = MACHINE["load"](SIMULATION / "models" / f"{model.model}.json")
-    switches = MACHINE["machine"](content, model.most, "node", cpus=[0, 1])["nvswitches"]
-    found = model.facts(model.most)
-    return found.model_copy(update={"nvswitches": tuple(switch["pci"] for switch in switches)})
-
-
-def _offers(release: str) -> dict[str, list[drivers.Offer]]:
-    """Return the branches that role nvidia_driver knows for an operating system, by source."""
-    role = paths.assets() / "roles" / "nvidia_driver"
-    sources = yaml.safe_load((role / "defaults" / "main.yml").read_text())["nvidia_driver_sources"]
-    known = yaml.safe_load((role / "vars" / f"{release.split()[0]}.yml").read_text())
-    return {
-        source: [
-            drivers.Offer(row["branch"], row.get("fabric_manager", False))
-            for row in known["__nvidia_driver_catalog"][source]
-            if row["release"] in (release, "")
-        ]
-        for source in sources
-    }
-
-
-SIMULATION = ROOT / "templates" / "simulation"
-MACHINE = runpy.run_path(str(SIMULATION / "machine.py"))
 RESULTS = runpy.run_path(str(ROOT / "tests" / "support" / "gpu_results.py"))

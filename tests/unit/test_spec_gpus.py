@@ -91,6 +91,14 @@ REFUSED = {
         4,
         "no driver serves all nodes",
     ),
+    "generations without a common driver in the image's sources": (
+        LOCAL,
+        "cuda12",
+        "gpus: 1, image: debian-13, simulate: V100-SXM2-32GB}\n"
+        "  - {name: other, count: 1, gpus: 8, image: debian-13, simulate: H100-SXM5-80GB",
+        4,
+        "and there is distribution: none; nvidia: 590 (use an image with Debian 12",
+    ),
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from packaging.version import Version
 
@@ -49,6 +50,11 @@ class Wanted:
     version: str | None = None
     oldest: str | None = None
     cuda: int | None = None
+
+    @classmethod
+    def of(cls, cuda: str | None, oldest: str | None) -> Self:
+        """Return what a recipe asks, whose CUDA is given as `12.6`."""
+        return cls(oldest=oldest, cuda=int(cuda.split(".")[0]) if cuda else None)
 
     @property
     def pinned(self) -> int | None:

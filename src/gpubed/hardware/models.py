@@ -5,6 +5,7 @@ The node reads the same files, with `machine.py` beside them.
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from gpubed import paths, reading
 from gpubed.hardware.facts import Facts
+from gpubed.hardware.table import chip_of
 
 _FOLDER = "templates/simulation"
 _BOARDS = TypeAdapter(dict[str, Any])
@@ -51,9 +53,18 @@ class Model(BaseModel):
         return len(_addresses(self.board))
 
     def facts(self, gpus: int) -> Facts:
-        """Return what a node with this many of them tells before it has a driver."""
+        """Return what a node with this many of them tells before it has a driver.
+
+        Raises:
+            ValueError: A machine has no room for so many, or none is asked for.
+        """
+        folder = paths.assets() / _FOLDER
+        made = runpy.run_path(str(folder / "machine.py"))
+        content = made["load"](folder / "models" / f"{self.model}.json")
+        machine = made["machine"](content, gpus, "", cpus=[0, 1])
         on_bus = {
             "device_id": self.pci.device,
+            "chip": chip.chip if (chip := chip_of(self.pci.device)) else None,
             "generation": self.architecture,
             "compute_capability": self.compute_capability,
         }
@@ -64,7 +75,8 @@ class Model(BaseModel):
                 "kernel": "",
                 "cpus": 1,
                 "memory_kib": 0,
-                "gpus": [{"pci": address, **on_bus} for address in _addresses(self.board)[:gpus]],
+                "gpus": [{"pci": gpu["pci"], **on_bus} for gpu in machine["gpus"]],
+                "nvswitches": [switch["pci"] for switch in machine["nvswitches"]],
                 "simulated": self.model,
             }
         )

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from gpubed import recipe
 from gpubed.backends.base import Problem
-from gpubed.hardware import drivers
+from gpubed.backends.local.image import RELEASES
+from gpubed.hardware import catalog, drivers
+from gpubed.hardware.facts import Facts
 from gpubed.hardware.models import Model, models
 from gpubed.sections import NodeGroup, Simulation
 from gpubed.spec import ClusterSpec
@@ -54,7 +56,7 @@ def _chip(model: str) -> list[str]:
 
 def _room(index: int, group: NodeGroup, wanted: Simulation, model: Model) -> Iterator[Problem]:
     key = ("simulate",) if wanted.gpus else ("gpus",)
-    gpus = wanted.gpus or group.gpus
+    gpus = _gpus(group)
     if gpus > model.most:
         yield Problem(
             ("nodes", index, *key),
@@ -78,11 +80,26 @@ def _served(index: int, model: Model, spec: ClusterSpec) -> Iterator[Problem]:
 
 
 def _common_driver(spec: ClusterSpec, known: Mapping[int, Model]) -> Iterator[Problem]:
-    nodes = {
-        f"{spec.nodes[index].name}-0": model.facts(spec.nodes[index].gpus)
-        for index, model in known.items()
-    }
+    """Choose a driver as role nvidia_driver will, once each group by itself is possible."""
+    chosen = recipe.load(spec.recipe)
+    facts: dict[str, Facts] = {}
+    asked, images = {}, {}
+    for index, model in known.items():
+        group = spec.nodes[index]
+        node = f"{group.name}-0"
+        facts[node] = model.facts(min(_gpus(group), model.most))
+        if not recipe.why_not(chosen, model.compute_capability):
+            asked[node], images[node] = group.gpus, group.image
+    served = {node: facts[node] for node in asked}
+    wanted = drivers.Wanted.of(chosen.cuda, chosen.gpus.driver)
     try:
-        drivers.require_common(nodes)
+        drivers.require_common(facts)
+        for image in set(images.values()) & RELEASES.keys():
+            drivers.choose(served, catalog.offers(image), wanted, asked)
     except drivers.NoDriver as error:
         yield Problem(("nodes", max(known), "simulate"), error.message, error.hint or "")
+
+
+def _gpus(group: NodeGroup) -> int:
+    """Return how many GPUs the machines of a group have."""
+    return (group.simulate and group.simulate.gpus) or group.gpus

@@ -1,0 +1,39 @@
+"""The driver branches that can be had for an operating system: what role nvidia_driver knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from gpubed import paths, reading
+from gpubed.hardware.drivers import Offer
+
+_VARIABLES = TypeAdapter(dict[str, Any])
+
+
+@cache
+def offers(image: str) -> Mapping[str, tuple[Offer, ...]]:
+    """Return the branches by package source, the preferred source first.
+
+    Args:
+        image: Name of an operating system, as `debian-12` or `ubuntu-24.04`.
+    """
+    release = image.replace("-", " ").capitalize()
+    known = _variables(f"vars/{release.split()[0]}.yml")["__nvidia_driver_catalog"]
+    managers = ("fabric_manager", "subnet_manager")
+    return {
+        source: tuple(
+            Offer(row["branch"], *(row.get(manager, False) for manager in managers))
+            for row in known[source]
+            if row["release"] in (release, "")
+        )
+        for source in _variables("defaults/main.yml")["nvidia_driver_sources"]
+    }
+
+
+def _variables(file: str) -> dict[str, Any]:
+    path = paths.assets() / "roles" / "nvidia_driver" / file
+    return reading.file(path).yaml(_VARIABLES)
