@@ -68,6 +68,25 @@ def test_has_molecule_tests(role: Path) -> None:
     assert list((role / "molecule" / "default" / "tests").glob("test_*.py"))
 
 
+def test_what_another_role_may_leave_out_is_never_missed(role: Path) -> None:
+    """Ansible checks the options of an entry, and sets no default for one that is absent."""
+    entries = _yaml(role / "meta" / "argument_specs.yml")["argument_specs"].values()
+    optional = {
+        name
+        for entry in entries
+        for name, option in (entry.get("options") or {}).items()
+        if not option.get("required")
+    }
+    uses = [
+        f"{path.relative_to(role)}: {name}{then}"
+        for path in [*role.glob("tasks/*"), *role.glob("templates/*"), *role.glob("vars/*")]
+        for name in optional - set(_defaults(role))
+        for then in re.findall(rf"\b{name}\b(?!\s*:)(.*)", path.read_text(encoding="utf-8"))
+        if not re.match(r"\s*\|\s*default\(|\s+is (not )?defined", then)
+    ]
+    assert not uses
+
+
 def test_every_default_is_specified(role: Path) -> None:
     """Argument specs and defaults name the same inputs."""
     required = {name for name, option in _options(role).items() if option.get("required")}
