@@ -120,6 +120,16 @@ def test_a_run_that_is_none_of_the_campaign_stands_for_no_point(campaign, monkey
     assert lost not in {point.run_id for point in campaign.folder.ended().values()}
 
 
+def test_a_point_without_the_number_that_it_is_repeated_for_has_failed(campaign):
+    """Also where a run stands for it that ended before."""
+    stop = "{metric: gpu_percent, relative_width: 0.1, at_least: 2}"
+    campaign.file.write_text(f"{PLAIN}stop: {stop}\n")
+    said = campaign()
+    assert said.return_value == 1
+    reasons = {point.reason for point in campaign.folder.ended().values()}
+    assert reasons == {"it gave no gpu_percent, which stop asks for"}
+
+
 def test_repetitions_of_run_are_numbered(campaign):
     words = ["run", "lab", "mine", "--repeat", "2"]
     CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)

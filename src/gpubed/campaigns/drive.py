@@ -158,6 +158,10 @@ class Bench:
                 self.warns(fault)
 
     def _keep(self, record: Record) -> None:
+        stop = self.series.campaign.stop
+        if record.status == "ok" and stop and stop.metric not in summarize([record.metrics]):
+            why = {"status": "failed", "reason": f"it gave no {stop.metric}, which stop asks for"}
+            record = record.model_copy(update=why)
         self.folder.keep(record)
         self.series.ended[record.key] = record
         self.series.again.discard(record.key)
