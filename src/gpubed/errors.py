@@ -42,7 +42,7 @@ class PrerequisiteMissing(GpubedError):
     exit_code = 3
 
 
-# Of the errors of a file system, those that say something about the disk or its rights.
+# A full or read-only disk, or missing rights: what a person can put right.
 _ABOUT_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 

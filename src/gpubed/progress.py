@@ -39,7 +39,7 @@ def emit(what: str, **fields: Any) -> None:
     """
     if target := os.environ.get(VARIABLE):
         line = json.dumps({"at": round(time.time(), 3), "what": what, **fields}, default=str)
-        # News that cannot be written must not end the work that they are about.
+        # Progress is for show: where its file cannot be written, the work goes on without it.
         with suppress(OSError):
             # A single short append is atomic, so lines of several processes never mix.
             descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -138,7 +138,7 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
     # Only through nodes, while there are some.
     stays = [] if keep_data else asked.remove_data()
     known, uncleared = audits.nodes(stack), audits.left_nodes(stack)
-    # What is not in the state may hold on to what is.
+    # First what the state lacks: a port or volume that is in use would block what it has.
     removed = audits.remove_unrecorded(stack, transient=True)
     result = stack.destroy(emit)
     removed += [

@@ -153,7 +153,8 @@ def _up(
             except Locked:
                 raise
             except GpubedError:
-                # A plugin says that a server is not what it should be, the testbed says why.
+                # The error says only that a server did not come up, and the testbed says which and
+                # why: faulty ones are removed, and then `up` tries again.
                 if not (faults := _remove_faulty(stack, backend, approve)):
                     raise
                 run.add(faults)

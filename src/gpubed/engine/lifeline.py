@@ -28,7 +28,7 @@ def attach() -> None:
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
     end(descendants(os.getpid()))
-    # The interpreter would wait for its worker threads, which wait for the dead.
+    # A usual exit would join the worker threads, and those wait for the processes just ended.
     os._exit(128 + signal.SIGTERM)
 
 

@@ -52,7 +52,7 @@ def _read(run: Run, state: State, step: Step) -> bool:
     step.why = _update(state, found, guarded(state, outputs), inputs)
     if step.why:
         run.journal.touch(state)
-        # Drift that the provider would not act upon is none to the user.
+        # A read may differ from the state in ways that need no update: then nothing is reported.
         drifted = run.provider.diff(state, wanted, state.ignore_changes).changed
         step.counts_as = "same" if drifted is False else "update"
     return False

@@ -101,7 +101,7 @@ class Steps:
             operation = self._read(new)
             if old:
                 _keep_history(old, new)
-            # A look that brings no news is none to be counted.
+            # A read that changed nothing is left out of the counts of the result.
             step.why = changed_keys(old.outputs, new.outputs) if old else ()
             if step.why:
                 new.modified = timestamp()
