@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from pulumi import automation
 from gpubed.engine import EventSink, LogEvent, ResourceEvent, Result, lifeline
 from gpubed.engine.cipher import OPENED_BY
 from gpubed.engine.failures import last_words
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.silence import Silence
 
 Verb = Literal["preview", "up", "refresh", "destroy"]
@@ -43,6 +44,7 @@ def operate(
         options: Further arguments of the Automation API's method.
 
     Raises:
+        PrerequisiteMissing: The CLI has no version that the SDK works with.
         GpubedError: What the CLI said last, when it failed.
     """
     workspace = automation.LocalWorkspaceOptions(
@@ -79,6 +81,12 @@ def _pulumi_errors(told: _Translator) -> Iterator[None]:
     """Turn the CLI's failure into ours: all that it reported, or else its last words."""
     try:
         yield
+    except automation.errors.InvalidVersionError as error:
+        why = str(error).split(". ")[0]
+        raise PrerequisiteMissing(
+            f"the Pulumi CLI at {shutil.which('pulumi')} does not go with Pulumi's SDK here: {why}",
+            "gpubed doctor --fix installs one that does: put that first on PATH",
+        ) from error
     except automation.errors.CommandError as error:
         text = str(error)
         if _SEALED_OTHERWISE in text:

@@ -8,7 +8,7 @@ from pulumi import automation as api
 
 from gpubed import automation
 from gpubed.engine import LogEvent, ResourceEvent
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.silence import Silence
 
 PLUGIN = """1 error occurred:
@@ -60,10 +60,10 @@ def test_warnings_are_no_reason():
 def cli(tmp_path, monkeypatch):
     """Put a CLI on PATH that fails with a text."""
 
-    def install(text):
+    def install(text, version="v3.260.0"):
         path = tmp_path / "bin" / "pulumi"
         path.parent.mkdir()
-        path.write_text(f'#!/bin/sh\n[ "$1" = version ] && exec echo v3.260.0\nexec >&2\n{text}\n')
+        path.write_text(f'#!/bin/sh\n[ "$1" = version ] && exec echo {version}\nexec >&2\n{text}\n')
         path.chmod(0o755)
         monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
         (tmp_path / "Pulumi.yaml").write_text("name: x\nruntime: python\n")
@@ -80,6 +80,16 @@ def test_another_passphrase_leads_to_the_file_that_has_it(cli):
     assert "incorrect passphrase" in caught.value.message
     assert ".gpubed/pulumi/passphrase" in caught.value.hint
     assert "change-secrets-provider" in caught.value.hint
+
+
+@pytest.mark.parametrize("version", ["v1.0.0", "", "v99.0.0"])
+def test_a_cli_that_does_not_go_with_the_sdk_is_refused_by_name(cli, version):
+    """Too old, built by hand without a version, of another age."""
+    root = cli("exit 1", version)
+    with pytest.raises(PrerequisiteMissing) as caught:
+        automation.operate("preview", "lab", root, {}, lambda _: None)
+    assert str(root / "bin" / "pulumi") in caught.value.message
+    assert "gpubed doctor" in caught.value.hint
 
 
 def test_a_silent_cli_is_ended_and_the_way_on_is_named(cli, monkeypatch):
