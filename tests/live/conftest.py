@@ -41,6 +41,8 @@ NEEDED = [
     pytest.mark.skipif(not shutil.which("pulumi"), reason="the Pulumi CLI is not on PATH"),
 ]
 Ids = dict[str, dict[str, str]]
+# Servers close a connection that was idle while a test ran.
+_PATIENT = {"connect_retries": 3}
 
 
 def everything(connection: Any) -> Ids:
@@ -139,7 +141,7 @@ def owner() -> Iterator[Any]:
     """The connection of whoever runs the tests, to a cloud whose servers answer."""
     if lacking := [finding.message for finding in doctor.tools() if not finding.ok]:
         pytest.skip(lacking[0])
-    connection = openstack.connect()
+    connection = openstack.connect(**_PATIENT)
     needed = hypervisor.is_needed(connection)
     with hypervisor.running() if needed else nullcontext():
         yield connection
@@ -159,7 +161,7 @@ def login(owner: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logi
             patch.setenv("OS_CLIENT_CONFIG_FILE", str(path))
             found = Login(None, path, [_entry(connection.config, each) for each in made])
             found.use(0)
-            found.connection = openstack.connect("live")
+            found.connection = openstack.connect("live", **_PATIENT)
             yield found
     finally:
         for each in made:
