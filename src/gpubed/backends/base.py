@@ -379,8 +379,11 @@ class Backend(ABC):
         """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""
         return []
 
-    def plugin_environment(self) -> dict[str, str]:
-        """Return the variables with which Pulumi's plugin finds what this backend finds."""
+    def plugin_environment(self, cluster: str) -> dict[str, str]:
+        """Return the variables with which Pulumi's plugin finds what this backend finds.
+
+        An empty one must not be set: the plugin would take it for the cluster's.
+        """
         return {}
 
     def environment(self) -> dict[str, str]:

@@ -54,11 +54,11 @@ class OpenStackBackend(Backend):
 
         return doctor.findings(spec)
 
-    def plugin_environment(self) -> dict[str, str]:
-        """Return which clouds.yaml is meant: the plugin looks in other folders."""
+    def plugin_environment(self, cluster: str) -> dict[str, str]:
+        """Return which clouds.yaml and entry are meant, and which OS_* variables are not."""
         from gpubed.backends.openstack import clouds_file
 
-        return clouds_file.variables()
+        return clouds_file.variables(cluster)
 
     def repair(self, say: Callable[[str], None]) -> None:
         """Install Pulumi's plugin for OpenStack."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -74,6 +75,12 @@ def of(cluster: str) -> Connection:
     config = testbeds.specification(Project.find().cluster(cluster), "openstack").backend
     assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
     return connect(config.cloud, config.region)
+
+
+def entry(connection: Connection) -> str | None:
+    """Return the entry of clouds.yaml that a connection uses; None where OS_* variables do."""
+    name = str(connection.config.name)
+    return None if name in (os.environ.get("OS_CLOUD_NAME", "envvars"), "defaults") else name
 
 
 def identity(cluster: str) -> Identity | None:
