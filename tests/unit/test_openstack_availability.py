@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from openstack import exceptions
 
 from gpubed import plan, spec
 from gpubed.backends.base import Finding
@@ -39,6 +40,36 @@ IMAGE = SimpleNamespace(
 )
 
 
+class Qos:
+    """Neutron's QoS policies, of which an ordinary user may make some or none."""
+
+    def __init__(self) -> None:
+        self.policies: dict[str, Any] = {}
+        self.forbidden = ""
+        self.made: list[str] = []
+
+    def _make(self, what: str) -> None:
+        if what == self.forbidden:
+            raise exceptions.ForbiddenException(f"create_{what} is disallowed by policy")
+        self.made.append(what)
+
+    def create_qos_policy(self, *, name: str, **_: Any) -> Any:
+        self._make("policy")
+        policy = SimpleNamespace(id=f"p{len(self.made)}", name=name)
+        self.policies[policy.id] = policy
+        return policy
+
+    def create_qos_bandwidth_limit_rule(self, policy: Any, **_: Any) -> None:
+        assert policy.id in self.policies
+        self._make("rule")
+
+    def qos_policies(self, *, name: str, project_id: str) -> list[Any]:
+        return [policy for policy in self.policies.values() if policy.name == name]
+
+    def delete_qos_policy(self, policy: Any) -> None:
+        del self.policies[policy.id]
+
+
 class Cloud:
     """A connection whose project has used half of a small quota."""
 
@@ -53,6 +84,7 @@ class Cloud:
         self.flavors = {flavor.name: flavor for flavor in (TINY, GPU)}
         self.found_images = [IMAGE]
         self.extensions: set[str] = set()
+        self.qos = Qos()
         self.servers: list[Any] = []
         self.compute = SimpleNamespace(
             find_flavor=lambda name, **_: self.flavors.get(name),
@@ -70,6 +102,10 @@ class Cloud:
             networks=self._networks,
             find_extension=lambda name: name if name in self.extensions else None,
             get_quota=lambda *_, **__: self._quota(),
+            qos_policies=self.qos.qos_policies,
+            create_qos_policy=self.qos.create_qos_policy,
+            create_qos_bandwidth_limit_rule=self.qos.create_qos_bandwidth_limit_rule,
+            delete_qos_policy=self.qos.delete_qos_policy,
         )
 
     def has_service(self, name: str) -> bool:
@@ -183,6 +219,37 @@ def test_servers_of_the_cluster_that_are_there_are_not_asked_for_again(there: Cl
     assert held is not None
     assert held.nodes == 2
     assert availability.held(there, needs(), "nobody") is None  # type: ignore[arg-type]
+
+
+class TestQos:
+    """Neutron's default lets administrators alone make QoS policies."""
+
+    def wanted(self) -> Needs:
+        return needs(shaping="qos")
+
+    def test_who_may_make_policies_leaves_none(self, there: Cloud) -> None:
+        there.extensions = {"qos"}
+        assert failed(there, self.wanted()) == []
+        assert there.qos.policies == {}
+        assert there.qos.made == ["policy", "rule"]
+
+    @pytest.mark.parametrize("forbidden", ["policy", "rule"])
+    def test_who_may_not_is_told_what_helps(self, there: Cloud, forbidden: str) -> None:
+        there.extensions, there.qos.forbidden = {"qos"}, forbidden
+        (found,) = failed(there, self.wanted())
+        assert "only its operators make QoS policies" in found.message
+        assert "shaping: none" in str(found.fix)
+        assert there.qos.policies == {}
+
+    def test_what_a_killed_run_left_goes(self, there: Cloud) -> None:
+        there.extensions = {"qos"}
+        there.qos.create_qos_policy(name="gpubed-probe")
+        assert failed(there, self.wanted()) == []
+        assert there.qos.policies == {}
+
+    def test_a_cluster_that_has_its_policy_is_not_judged_again(self, there: Cloud) -> None:
+        there.extensions, there.qos.forbidden = {"qos"}, "policy"
+        assert failed(there, self.wanted(), self.wanted()) == []
 
 
 class TestCapacity:
