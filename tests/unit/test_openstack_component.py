@@ -77,6 +77,8 @@ class Cloud(pulumi.runtime.Mocks):
             inputs["result"] = {"public": public}
         elif "kind" in inputs:
             inputs["result"] = {"id": f"the cloud's {inputs.get('name')}"}
+        if args.typ.endswith(":Network") and args.typ.startswith("openstack:"):
+            inputs.setdefault("mtu", 1442)
         if args.typ.endswith(":FloatingIp"):
             inputs["address"] = "203.0.113.7"
         return f"id of {args.typ.rsplit(':', 1)[-1]} {args.name}", inputs
@@ -362,6 +364,16 @@ class TestNetworks:
                 f"id of Port {server.name}-control",
                 f"id of Port {server.name}-experiment",
             ]
+
+    def test_a_packet_size_that_nobody_wrote_is_the_clouds(self, cloud: Cloud) -> None:
+        """Networks in tunnels carry less than 1500 bytes, and each cloud its own number."""
+        networks = {"experiment": {"rate": "200 Mbit/s"}}
+        allocation, planned = declare(component.Cluster, {**DATA, "networks": networks})
+        assert "mtu" not in cloud.all("Network")["experiment"].inputs
+        assert planned.experiment is not None
+        assert planned.experiment.mtu is None
+        assert allocation.experiment is not None
+        assert allocation.experiment.mtu == 1442
 
     def test_the_clouds_own_servers_take_no_address_of_a_node(self, cloud: Cloud) -> None:
         _, planned = declare(

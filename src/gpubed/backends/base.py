@@ -240,6 +240,7 @@ class Backend(ABC):
         name: Its folder's name.
         shared_storage: What `storage.shared.provider: auto` stands for.
         may_reboot: Whether nodes may reboot where the specification does not say.
+        chooses_mtu: Whether it chooses a network's packet size where the specification does not.
         plans_addresses: Whether nodes get the addresses of the plan.
         engine_required: The only engine that its resources can be made with, if it is one.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
@@ -258,6 +259,7 @@ class Backend(ABC):
     name: str
     shared_storage: Literal["volume", "nfs"] = "nfs"
     may_reboot: bool = True
+    chooses_mtu: bool = False
     plans_addresses: bool = True
     engine_required: Literal["cli"] | None = None
     native: frozenset[str] = frozenset()
@@ -374,6 +376,10 @@ class Backend(ABC):
         Asked for by `gpubed down` alone, before anything else goes, and not if data is to stay.
         """
         return []
+
+    def explained(self, error: GpubedError) -> GpubedError | None:
+        """Return what a plugin's error means to who wrote the specification; None as it is."""
+        return None
 
     def faults(self, cluster: str) -> list[Fault]:
         """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""

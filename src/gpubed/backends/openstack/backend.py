@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from gpubed.allocation import Allocation
+    from gpubed.errors import GpubedError
     from gpubed.plan import ClusterPlan
     from gpubed.spec import ClusterSpec
 
@@ -33,6 +34,7 @@ class OpenStackBackend(Backend):
     engine_required = "cli"
     exchanges_keys = False
     boots_later = True
+    chooses_mtu = True
     the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(labels.TYPES.values())
 
@@ -98,6 +100,12 @@ class OpenStackBackend(Backend):
         from gpubed.backends.openstack import cloud
 
         return cloud.identity(cluster)
+
+    def explained(self, error: GpubedError) -> GpubedError | None:
+        """Say which option a refusal of the cloud is about."""
+        from gpubed.backends.openstack import refusals
+
+        return refusals.explained(error)
 
     def faults(self, cluster: str) -> list[Fault]:
         """Return the servers that never started, with Nova's reason."""

@@ -83,6 +83,13 @@ def entry(connection: Connection) -> str | None:
     return None if name in (os.environ.get("OS_CLOUD_NAME", "envvars"), "defaults") else name
 
 
+def interface(connection: Connection) -> str | None:
+    """Return which of the cloud's endpoints are meant; None for the public ones."""
+    wanted = connection.config.get_interface()
+    first = wanted[0] if isinstance(wanted, list) else wanted
+    return None if first in ("public", "publicURL") else first
+
+
 def identity(cluster: str) -> Identity | None:
     """Return which project and region a cluster's connection leads to; None of a token without.
 

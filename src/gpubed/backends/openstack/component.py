@@ -64,6 +64,7 @@ class Cluster(Testbed):
                 nodes[name].result(door, head) if name in nodes else {"failed": failed[name]}
                 for name in (node.name for node in plan.nodes)
             ],
+            mtu=self._experiment.network.mtu if self._experiment else None,
         )
 
     def native(self, *after: pulumi.Resource, **more: Any) -> pulumi.ResourceOptions:
@@ -114,13 +115,12 @@ class Cluster(Testbed):
         name = "-".join(part for part in (_BACKEND, config.cloud, config.region) if part)
         connection = cloud.connect(config.cloud, config.region)
         clouds_file.require_apart(connection)
-        interface = connection.config.get_interface()
         # What openstacksdk found out is said in full: the plugin looks for it in other ways.
         return Provider(
             name,
             cloud=cloud.entry(connection),
             region=connection.config.region_name or None,
-            endpoint_type=None if interface == "public" else interface,
+            endpoint_type=cloud.interface(connection),
             opts=self.children,
         )
 
