@@ -33,7 +33,7 @@ DATA: dict[str, Any] = {
 }
 TINY = SimpleNamespace(name="m1.tiny", vcpus=1, ram=512, disk=10, extra_specs={})
 GPU = SimpleNamespace(
-    name="g1", vcpus=8, ram=65536, disk=0, extra_specs={"pci_passthrough:alias": "a100:2"}
+    name="g1", vcpus=8, ram=65536, disk=100, extra_specs={"pci_passthrough:alias": "a100:2"}
 )
 IMAGE = SimpleNamespace(
     id="i", name="debian-12", status="active", min_disk=2, min_ram=256, size=10**9
@@ -85,6 +85,10 @@ class Cloud:
         self.found_images = [IMAGE]
         self.extensions: set[str] = set()
         self.qos = Qos()
+        self.roles = ["member"]
+        self.session = SimpleNamespace(
+            auth=SimpleNamespace(get_access=lambda _: SimpleNamespace(role_names=self.roles))
+        )
         self.servers: list[Any] = []
         self.compute = SimpleNamespace(
             find_flavor=lambda name, **_: self.flavors.get(name),
@@ -172,6 +176,18 @@ def test_an_image_that_does_not_fit_is_named(there: Cloud) -> None:
     assert "needs 20 GiB of disk, flavor m1.tiny has 10" in failed(there, needs())[0].message
     there.found_images = [SimpleNamespace(**{**vars(IMAGE), "min_ram": 1024})]
     assert "needs 1024 MiB, flavor m1.tiny has 512" in failed(there, needs())[0].message
+
+
+def test_a_flavor_without_a_disk_needs_a_volume(there: Cloud) -> None:
+    """Nova lets administrators alone boot an image on such a flavor."""
+    there.flavors["m1.tiny"] = SimpleNamespace(**{**vars(TINY), "disk": 0})
+    there.extensions = {"block-storage"}
+    (found,) = failed(there, needs())
+    assert "flavor m1.tiny has no disk" in found.message
+    assert "boot_volume" in str(found.fix)
+    assert failed(there, needs([{"count": 4}]), needs()) == [], "such nodes run already"
+    there.roles = ["admin"]
+    assert failed(there, needs()) == []
 
 
 def test_two_images_of_one_name_are_no_answer(there: Cloud) -> None:
@@ -300,10 +316,29 @@ class TestLookups:
         ({"pci_passthrough:alias": "a100:1, v100:3"}, 4, "a100, v100"),
         ({"resources:VGPU": "1"}, 1, "VGPU"),
         ({"resources:CUSTOM_GPU_H100": "8", "resources:MEMORY_MB": "1024"}, 8, "CUSTOM_GPU_H100"),
+        ({"resources:CUSTOM_NVIDIA_A100": "2"}, 2, "CUSTOM_NVIDIA_A100"),
+        ({"resources:CUSTOM_H100_80GB": "2", "resources:VCPU": "0"}, 2, "CUSTOM_H100_80GB"),
+        ({"resources1:VGPU": "1", "resources_B:VGPU": "1"}, 2, "VGPU, VGPU"),
+        ({"pci_passthrough:alias": "nvidia-t4:1"}, 1, "nvidia-t4"),
     ],
 )
 def test_gpus_are_read_from_extra_specs(specs: dict[str, str], count: int, model: str) -> None:
     assert flavors.gpus(specs) == flavors.Gpus(count, model)
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        {"pci_passthrough:alias": "mlx5:1"},
+        {"pci_passthrough:alias": "a100:1, accel:1"},
+        {"pci_passthrough:alias": "fpga100:1"},
+        {"resources:CUSTOM_BAREMETAL": "1"},
+    ],
+)
+def test_a_name_that_says_nothing_may_be_anything(there: Cloud, specs: dict[str, str]) -> None:
+    assert flavors.gpus(specs) is None
+    there.flavors["m1.tiny"] = SimpleNamespace(**{**vars(TINY), "extra_specs": specs})
+    assert failed(there, needs([{"count": 1, "gpus": 4}])) == []
 
 
 def test_a_flavor_that_tells_of_no_gpus_is_not_judged(there: Cloud) -> None:

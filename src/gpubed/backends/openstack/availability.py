@@ -36,6 +36,7 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
     }
     looked = [
         *(finding for group in needs.groups for finding in _group(connection, group, found)),
+        *_diskless(connection, needs, held, found),
         _external(connection, needs.external_network),
         *_extensions(connection, needs, held),
     ]
@@ -132,6 +133,32 @@ def _fits_image(group: GroupNeeds, flavor: Any, image: Any) -> Finding:
     right = not (small_disk or small_ram)
     fix = None if right else "set backend.boot_volume, or take a larger flavor"
     return Finding("openstack.disk", right, message, fix)
+
+
+def _diskless(
+    connection: Connection, needs: Needs, held: Needs | None, found: dict[str, Any]
+) -> Iterator[Finding]:
+    """Refuse flavors without a disk where the image needs one: Nova does, minutes later.
+
+    Its default lets administrators alone start them; a cloud that lets everybody has shown so
+    where such servers of the cluster are there.
+    """
+    there = {group.name: group for group in held.groups if group.count} if held else {}
+    for group in needs.groups:
+        flavor, server = found[group.server.flavor], group.server
+        if flavor is None or flavor.disk or server.boot_volume:
+            continue
+        before = there.get(group.name)
+        proved = before is not None and before.server.flavor == server.flavor
+        if not proved and not _is_administrator(connection):
+            message = f"group {group.name}: flavor {flavor.name} has no disk to boot from"
+            fix = "set backend.boot_volume (or boot_volume of the group), such as 40 GiB"
+            yield Finding("openstack.disk", False, message, fix)
+
+
+def _is_administrator(connection: Connection) -> bool:
+    login: Any = connection.session.auth  # of any kind
+    return "admin" in login.get_access(connection.session).role_names
 
 
 def _zone(connection: Connection, name: str) -> Finding:
