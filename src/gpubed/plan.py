@@ -36,10 +36,14 @@ class _Model(BaseModel):
 
 
 class NetworkPlan(_Model):
-    """A network; the gateway is its first address."""
+    """A network; the gateway is its first address.
+
+    Attributes:
+        mtu: None where the testbed chooses, and its networks say what it chose.
+    """
 
     subnet: IPv4Network
-    mtu: int = 1500
+    mtu: int | None = 1500
     rate_bps: int | None = None
 
 
@@ -148,7 +152,9 @@ def plan(spec: ClusterSpec) -> ClusterPlan:
     control = _subnet(spec, "control", needed, avoid=wanted.subnet if wanted else None)
     if wanted:
         subnet = _subnet(spec, "experiment", needed, avoid=control)
-        experiment = NetworkPlan(subnet=subnet, mtu=wanted.mtu, rate_bps=wanted.rate_bps)
+        free = testbed.chooses_mtu and "mtu" not in wanted.model_fields_set
+        mtu = None if free else wanted.mtu
+        experiment = NetworkPlan(subnet=subnet, mtu=mtu, rate_bps=wanted.rate_bps)
     one_world = not isinstance(testbed, JobTestbed)
     on_gpus = one_world and any(group.gpus for group in spec.nodes)
     nodes = tuple(

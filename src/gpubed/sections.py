@@ -186,7 +186,9 @@ class ExperimentNetwork(Section):
         description="of each node's link, both ways; ± 5 % where the testbed holds links to it "
         "(local, virtualwall, openstack with QoS), else the least: 80 %, or 40 Gbit/s over TCP"
     )
-    mtu: int = Field(default=1500, ge=1280, le=9216, description="bytes")
+    mtu: int = Field(
+        default=1500, ge=1280, le=9216, description="bytes; on OpenStack the cloud's own if absent"
+    )
     latency: Seconds = Field(default=0.0, description="one way; not on containers")
     loss: float = Field(default=0.0, ge=0, lt=1, description="fraction; not on containers")
     rdma: Rdma | None = Field(default=None, description="no RDMA when absent; `{}` asks for it")

@@ -169,6 +169,27 @@ def test_packets_have_a_network_to_pass_where_one_is_declared(declared, granted,
     assert [check.result for check in found] == wanted
 
 
+def test_a_packet_size_that_the_testbed_chose_is_the_declared_one():
+    plan = sample_plan(networks={"experiment": {"rate": "1 Gbit/s"}})
+    allocation = sample_allocation(plan)
+    granted = allocation.experiment.model_copy(update={"mtu": 1442})
+    allocation = allocation.model_copy(update={"experiment": granted})
+    chosen = plan.experiment.model_copy(update={"mtu": None})
+    asked = []
+    session = SimpleNamespace(
+        run=lambda _, size, __, **___: asked.append(size) or SimpleNamespace(exit_code=0)
+    )
+    sessions = {node.name: session for node in allocation.nodes}
+
+    def results(planned):
+        context = Context(SimpleNamespace(), planned, allocation, sessions)
+        return {check.result for check in network.mtu(context)}
+
+    assert results(plan.model_copy(update={"experiment": chosen})) == {"pass"}
+    assert set(asked) == {1442 - 28}
+    assert results(plan) == {"fail"}
+
+
 def test_links_without_a_declared_rate_are_skipped(verify):
     """The job measures the control network then, and has nothing to compare it with."""
     found = verify({"links": [link(9e8, None, None)], "floor_bps": None}, experiment=False)

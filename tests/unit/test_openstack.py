@@ -13,7 +13,7 @@ import yaml
 from gpubed import audit, plan, registry, secret, spec
 from gpubed.backends.base import Existing
 from gpubed.backends.openstack import cloud, cloud_init, host_key, limits
-from gpubed.errors import PrerequisiteMissing
+from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.paths import Project
 from support.samples import granted_cluster, sample_plan
 
@@ -192,6 +192,15 @@ def test_the_embedded_engine_is_refused_by_name() -> None:
         backend.require_engine("embedded")
     assert "doctor" in str(error.value.hint)
     registry.backend("local").require_engine("embedded")
+
+
+def test_a_packet_size_that_the_cloud_refuses_is_named() -> None:
+    backend = registry.backend("openstack")
+    answer = '400 instead: {"message": "Requested MTU is too big, maximum is 1442."}'
+    found = backend.explained(GpubedError(answer))
+    assert "networks.experiment.mtu" in str(found)
+    assert "mtu: 1442" in str(found and found.hint)
+    assert backend.explained(GpubedError("something else")) is None
 
 
 SERVER = {

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from openstack import exceptions
 
 from gpubed import plan, spec
 from gpubed.backends.base import Finding
@@ -32,11 +33,41 @@ DATA: dict[str, Any] = {
 }
 TINY = SimpleNamespace(name="m1.tiny", vcpus=1, ram=512, disk=10, extra_specs={})
 GPU = SimpleNamespace(
-    name="g1", vcpus=8, ram=65536, disk=0, extra_specs={"pci_passthrough:alias": "a100:2"}
+    name="g1", vcpus=8, ram=65536, disk=100, extra_specs={"pci_passthrough:alias": "a100:2"}
 )
 IMAGE = SimpleNamespace(
     id="i", name="debian-12", status="active", min_disk=2, min_ram=256, size=10**9
 )
+
+
+class Qos:
+    """Neutron's QoS policies, of which an ordinary user may make some or none."""
+
+    def __init__(self) -> None:
+        self.policies: dict[str, Any] = {}
+        self.forbidden = ""
+        self.made: list[str] = []
+
+    def _make(self, what: str) -> None:
+        if what == self.forbidden:
+            raise exceptions.ForbiddenException(f"create_{what} is disallowed by policy")
+        self.made.append(what)
+
+    def create_qos_policy(self, *, name: str, **_: Any) -> Any:
+        self._make("policy")
+        policy = SimpleNamespace(id=f"p{len(self.made)}", name=name)
+        self.policies[policy.id] = policy
+        return policy
+
+    def create_qos_bandwidth_limit_rule(self, policy: Any, **_: Any) -> None:
+        assert policy.id in self.policies
+        self._make("rule")
+
+    def qos_policies(self, *, name: str, project_id: str) -> list[Any]:
+        return [policy for policy in self.policies.values() if policy.name == name]
+
+    def delete_qos_policy(self, policy: Any) -> None:
+        del self.policies[policy.id]
 
 
 class Cloud:
@@ -53,6 +84,11 @@ class Cloud:
         self.flavors = {flavor.name: flavor for flavor in (TINY, GPU)}
         self.found_images = [IMAGE]
         self.extensions: set[str] = set()
+        self.qos = Qos()
+        self.roles = ["member"]
+        self.session = SimpleNamespace(
+            auth=SimpleNamespace(get_access=lambda _: SimpleNamespace(role_names=self.roles))
+        )
         self.servers: list[Any] = []
         self.compute = SimpleNamespace(
             find_flavor=lambda name, **_: self.flavors.get(name),
@@ -70,6 +106,10 @@ class Cloud:
             networks=self._networks,
             find_extension=lambda name: name if name in self.extensions else None,
             get_quota=lambda *_, **__: self._quota(),
+            qos_policies=self.qos.qos_policies,
+            create_qos_policy=self.qos.create_qos_policy,
+            create_qos_bandwidth_limit_rule=self.qos.create_qos_bandwidth_limit_rule,
+            delete_qos_policy=self.qos.delete_qos_policy,
         )
 
     def has_service(self, name: str) -> bool:
@@ -138,6 +178,18 @@ def test_an_image_that_does_not_fit_is_named(there: Cloud) -> None:
     assert "needs 1024 MiB, flavor m1.tiny has 512" in failed(there, needs())[0].message
 
 
+def test_a_flavor_without_a_disk_needs_a_volume(there: Cloud) -> None:
+    """Nova lets administrators alone boot an image on such a flavor."""
+    there.flavors["m1.tiny"] = SimpleNamespace(**{**vars(TINY), "disk": 0})
+    there.extensions = {"block-storage"}
+    (found,) = failed(there, needs())
+    assert "flavor m1.tiny has no disk" in found.message
+    assert "boot_volume" in str(found.fix)
+    assert failed(there, needs([{"count": 4}]), needs()) == [], "such nodes run already"
+    there.roles = ["admin"]
+    assert failed(there, needs()) == []
+
+
 def test_two_images_of_one_name_are_no_answer(there: Cloud) -> None:
     there.found_images = [IMAGE, SimpleNamespace(**{**vars(IMAGE), "id": "j"})]
     assert failed(there, needs())[0].message == "2 images are named 'debian-12': i, j"
@@ -183,6 +235,37 @@ def test_servers_of_the_cluster_that_are_there_are_not_asked_for_again(there: Cl
     assert held is not None
     assert held.nodes == 2
     assert availability.held(there, needs(), "nobody") is None  # type: ignore[arg-type]
+
+
+class TestQos:
+    """Neutron's default lets administrators alone make QoS policies."""
+
+    def wanted(self) -> Needs:
+        return needs(shaping="qos")
+
+    def test_who_may_make_policies_leaves_none(self, there: Cloud) -> None:
+        there.extensions = {"qos"}
+        assert failed(there, self.wanted()) == []
+        assert there.qos.policies == {}
+        assert there.qos.made == ["policy", "rule"]
+
+    @pytest.mark.parametrize("forbidden", ["policy", "rule"])
+    def test_who_may_not_is_told_what_helps(self, there: Cloud, forbidden: str) -> None:
+        there.extensions, there.qos.forbidden = {"qos"}, forbidden
+        (found,) = failed(there, self.wanted())
+        assert "only its operators make QoS policies" in found.message
+        assert "shaping: none" in str(found.fix)
+        assert there.qos.policies == {}
+
+    def test_what_a_killed_run_left_goes(self, there: Cloud) -> None:
+        there.extensions = {"qos"}
+        there.qos.create_qos_policy(name="gpubed-probe")
+        assert failed(there, self.wanted()) == []
+        assert there.qos.policies == {}
+
+    def test_a_cluster_that_has_its_policy_is_not_judged_again(self, there: Cloud) -> None:
+        there.extensions, there.qos.forbidden = {"qos"}, "policy"
+        assert failed(there, self.wanted(), self.wanted()) == []
 
 
 class TestCapacity:
@@ -233,10 +316,29 @@ class TestLookups:
         ({"pci_passthrough:alias": "a100:1, v100:3"}, 4, "a100, v100"),
         ({"resources:VGPU": "1"}, 1, "VGPU"),
         ({"resources:CUSTOM_GPU_H100": "8", "resources:MEMORY_MB": "1024"}, 8, "CUSTOM_GPU_H100"),
+        ({"resources:CUSTOM_NVIDIA_A100": "2"}, 2, "CUSTOM_NVIDIA_A100"),
+        ({"resources:CUSTOM_H100_80GB": "2", "resources:VCPU": "0"}, 2, "CUSTOM_H100_80GB"),
+        ({"resources1:VGPU": "1", "resources_B:VGPU": "1"}, 2, "VGPU, VGPU"),
+        ({"pci_passthrough:alias": "nvidia-t4:1"}, 1, "nvidia-t4"),
     ],
 )
 def test_gpus_are_read_from_extra_specs(specs: dict[str, str], count: int, model: str) -> None:
     assert flavors.gpus(specs) == flavors.Gpus(count, model)
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        {"pci_passthrough:alias": "mlx5:1"},
+        {"pci_passthrough:alias": "a100:1, accel:1"},
+        {"pci_passthrough:alias": "fpga100:1"},
+        {"resources:CUSTOM_BAREMETAL": "1"},
+    ],
+)
+def test_a_name_that_says_nothing_may_be_anything(there: Cloud, specs: dict[str, str]) -> None:
+    assert flavors.gpus(specs) is None
+    there.flavors["m1.tiny"] = SimpleNamespace(**{**vars(TINY), "extra_specs": specs})
+    assert failed(there, needs([{"count": 1, "gpus": 4}])) == []
 
 
 def test_a_flavor_that_tells_of_no_gpus_is_not_judged(there: Cloud) -> None:

@@ -8,12 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.backends.openstack import clouds_file
+from gpubed.backends.openstack import cloud, clouds_file
+from gpubed.errors import PrerequisiteMissing
 from gpubed.paths import Project
 from support.cluster import BIN, Cluster
 from support.specs import BACKENDS
 
-CLOUDS = "clouds: {mycloud: {auth: {auth_url: 'https://c.example/v3'}}}\n"
+CLOUDS = """
+clouds:
+  mycloud:
+    auth: {auth_url: 'https://c.example/v3', username: u, password: p, project_name: mine}
+"""
+OTHERS = {"OS_PROJECT_ID": "not mine", "OS_REGION_NAME": "elsewhere", "OS_INSECURE": "true"}
 SECRETS = "clouds: {mycloud: {auth: {password: p}}}\n"
 
 
@@ -32,11 +38,11 @@ def folder(tmp_path):
     return folder
 
 
-def run(cluster, folder, *words):
+def run(cluster, folder, *words, **more):
     environment = {k: v for k, v in cluster.environment.items() if not k.startswith("OS_")}
     return subprocess.run(
         words,
-        env={**environment, "HOME": str(folder.parents[1])},
+        env={**environment, "HOME": str(folder.parents[1]), **more},
         cwd=cluster.root,
         capture_output=True,
         text=True,
@@ -47,6 +53,48 @@ def run(cluster, folder, *words):
 def test_the_plugin_is_told_which_file_is_read(cluster, folder):
     said = run(cluster, folder, str(BIN / "gpubed"), "env", "lab")
     assert f"export OS_CLIENT_CONFIG_FILE={folder / 'clouds.yaml'}" in said
+
+
+def test_the_plugin_gets_no_variables_of_another_project(cluster, folder):
+    """openstacksdk leaves them alone beside an entry of clouds.yaml; the plugin does not."""
+    said = run(cluster, folder, str(BIN / "gpubed"), "env", "lab", **OTHERS)
+    assert {f"unset {name}" for name in OTHERS} <= set(said.splitlines())
+    assert "export OS_CLOUD=mycloud" in said
+    code = (
+        "from gpubed import stack; from gpubed.paths import Project;"
+        "print(stack.environment(Project.find().cluster('lab')))"
+    )
+    said = run(cluster, folder, sys.executable, "-c", code, **OTHERS)
+    for name in OTHERS:
+        assert f"'{name}': ''" in said
+
+
+def test_variables_that_nothing_else_names_are_handed_on(tmp_path, folder):
+    cluster = Cluster(tmp_path / "bare", "lab", backend=BACKENDS["openstack"], nodes=[{"count": 1}])
+    (folder / "clouds.yaml").unlink()
+    openrc = {"OS_AUTH_URL": "https://c.example/v3", "OS_USERNAME": "u", "OS_PASSWORD": "p"}
+    said = run(cluster, folder, str(BIN / "gpubed"), "env", "lab", **openrc)
+    assert "OS_" not in said
+
+
+def test_the_only_entry_is_named_to_the_plugin(tmp_path, folder):
+    """It is the cloud for openstacksdk, and none for the plugin."""
+    cluster = Cluster(tmp_path / "bare", "lab", backend=BACKENDS["openstack"], nodes=[{"count": 1}])
+    assert "export OS_CLOUD=mycloud" in run(cluster, folder, str(BIN / "gpubed"), "env", "lab")
+
+
+def test_a_mixture_is_refused_where_gpubed_starts_nothing(folder, monkeypatch):
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(folder / "clouds.yaml"))
+    for name in OTHERS:
+        monkeypatch.delenv(name, raising=False)
+    cloud.connect.cache_clear()
+    connection = cloud.connect("mycloud", None)
+    clouds_file.require_apart(connection)
+    monkeypatch.setenv("OS_PROJECT_ID", "not mine")
+    assert "ignored: OS_PROJECT_ID" in clouds_file.mixture(connection).message
+    with pytest.raises(PrerequisiteMissing, match="mix it with OS_PROJECT_ID") as error:
+        clouds_file.require_apart(connection)
+    assert "gpubed env" in str(error.value.hint)
 
 
 def test_secrets_that_the_plugin_would_not_find_are_named(cluster, folder, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
@@ -15,7 +16,9 @@ from google.protobuf.json_format import MessageToDict
 from pulumi.runtime.mocks import MockMonitor
 
 from gpubed import secret
+from gpubed.backends.openstack import cloud as connections
 from gpubed.backends.openstack import component, host_key, labels
+from gpubed.errors import PrerequisiteMissing
 from gpubed.paths import Project
 from support.declared import UUID, declare, mocked
 
@@ -74,6 +77,8 @@ class Cloud(pulumi.runtime.Mocks):
             inputs["result"] = {"public": public}
         elif "kind" in inputs:
             inputs["result"] = {"id": f"the cloud's {inputs.get('name')}"}
+        if args.typ.endswith(":Network") and args.typ.startswith("openstack:"):
+            inputs.setdefault("mtu", 1442)
         if args.typ.endswith(":FloatingIp"):
             inputs["address"] = "203.0.113.7"
         return f"id of {args.typ.rsplit(':', 1)[-1]} {args.name}", inputs
@@ -86,6 +91,11 @@ class Cloud(pulumi.runtime.Mocks):
 
     def one(self, kind: str) -> Declared:
         (found,) = self.all(kind).values()
+        return found
+
+    @property
+    def provider(self) -> Declared:
+        (found,) = (m for m in self.made if m.type.startswith("pulumi:providers:"))
         return found
 
     @property
@@ -117,6 +127,12 @@ class Monitor(MockMonitor):
         return answer
 
 
+def write_clouds(path: Path, **more: Any) -> None:
+    auth = {"auth_url": "https://192.0.2.1:5000/v3", "username": "u", "password": "p"}
+    entry = {"auth": {**auth, "project_name": "p"}, "regions": ["one", "north"], **more}
+    path.write_text(yaml.safe_dump({"clouds": {"mycloud": entry, "other": entry}}))
+
+
 def _kind_and_name(urn: str) -> str:
     *_, types, name = urn.split("::")
     return f"{types.rsplit(':', 1)[-1]} {name}"
@@ -125,8 +141,11 @@ def _kind_and_name(urn: str) -> str:
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    for name in ("OS_CLOUD", "OS_REGION_NAME"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("OS_")]:
+        monkeypatch.delenv(name)
+    write_clouds(tmp_path / "clouds.yaml")
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "clouds.yaml"))
+    connections.connect.cache_clear()
     cloud = Cloud(tmp_path)
     with mocked(cloud, Monitor(cloud)):
         yield cloud
@@ -346,6 +365,16 @@ class TestNetworks:
                 f"id of Port {server.name}-experiment",
             ]
 
+    def test_a_packet_size_that_nobody_wrote_is_the_clouds(self, cloud: Cloud) -> None:
+        """Networks in tunnels carry less than 1500 bytes, and each cloud its own number."""
+        networks = {"experiment": {"rate": "200 Mbit/s"}}
+        allocation, planned = declare(component.Cluster, {**DATA, "networks": networks})
+        assert "mtu" not in cloud.all("Network")["experiment"].inputs
+        assert planned.experiment is not None
+        assert planned.experiment.mtu is None
+        assert allocation.experiment is not None
+        assert allocation.experiment.mtu == 1442
+
     def test_the_clouds_own_servers_take_no_address_of_a_node(self, cloud: Cloud) -> None:
         _, planned = declare(
             component.Cluster, {**DATA, "nodes": [{"count": 9}, {"name": "b", "count": 5}]}
@@ -393,10 +422,35 @@ class TestSecrets:
     def test_the_provider_gets_no_credentials(
         self, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("OS_PASSWORD", "hunter2")
+        auth = {"AUTH_URL": "https://192.0.2.1/v3", "USERNAME": "u", "PASSWORD": "hunter2"}
+        for name, value in auth.items():
+            monkeypatch.setenv(f"OS_{name}", value)
+        backend = {key: value for key, value in DATA["backend"].items() if key != "cloud"}
+        declare(component.Cluster, {**DATA, "backend": backend})
+        assert cloud.provider.inputs == {}
+
+
+class TestOneCloud:
+    """The plugin works where openstacksdk looks: in the same project, region and endpoints."""
+
+    def test_what_an_entry_leads_to_is_said_in_full(self, cloud: Cloud) -> None:
         declare(component.Cluster, DATA)
-        provider = next(made for made in cloud.made if made.type.startswith("pulumi:providers:"))
-        assert provider.inputs == {"cloud": "mycloud"}
+        assert cloud.provider.inputs == {"cloud": "mycloud", "region": "one"}
+        assert cloud.provider.name == "openstack-mycloud", "another name would replace everything"
+
+    def test_endpoints_that_are_not_public(self, cloud: Cloud) -> None:
+        write_clouds(cloud.project / "clouds.yaml", interface="internal")
+        connections.connect.cache_clear()
+        declare(component.Cluster, DATA)
+        assert cloud.provider.inputs["endpointType"] == "internal"
+
+    def test_variables_of_another_project_are_refused(
+        self, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OS_PROJECT_ID", "another")
+        with pytest.raises(PrerequisiteMissing, match="OS_PROJECT_ID"):
+            declare(component.Cluster, DATA)
+        assert cloud.native == []
 
 
 class TestScaling:

@@ -240,6 +240,7 @@ class Backend(ABC):
         name: Its folder's name.
         shared_storage: What `storage.shared.provider: auto` stands for.
         may_reboot: Whether nodes may reboot where the specification does not say.
+        chooses_mtu: Whether it chooses a network's packet size where the specification does not.
         plans_addresses: Whether nodes get the addresses of the plan.
         engine_required: The only engine that its resources can be made with, if it is one.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
@@ -258,6 +259,7 @@ class Backend(ABC):
     name: str
     shared_storage: Literal["volume", "nfs"] = "nfs"
     may_reboot: bool = True
+    chooses_mtu: bool = False
     plans_addresses: bool = True
     engine_required: Literal["cli"] | None = None
     native: frozenset[str] = frozenset()
@@ -375,12 +377,19 @@ class Backend(ABC):
         """
         return []
 
+    def explained(self, error: GpubedError) -> GpubedError | None:
+        """Return what a plugin's error means to who wrote the specification; None as it is."""
+        return None
+
     def faults(self, cluster: str) -> list[Fault]:
         """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""
         return []
 
-    def plugin_environment(self) -> dict[str, str]:
-        """Return the variables with which Pulumi's plugin finds what this backend finds."""
+    def plugin_environment(self, cluster: str) -> dict[str, str]:
+        """Return the variables with which Pulumi's plugin finds what this backend finds.
+
+        An empty one must not be set: the plugin would take it for the cluster's.
+        """
         return {}
 
     def environment(self) -> dict[str, str]:

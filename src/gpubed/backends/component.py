@@ -40,9 +40,10 @@ class Testbed(pulumi.ComponentResource):
         nodes: Sequence[pulumi.Input[Mapping[str, Any]]],
         *,
         one_host: bool = False,
+        mtu: pulumi.Input[int] | None = None,
     ) -> None:
         """Set `allocation` from what became of the plan's nodes, in their order."""
-        self.allocation = pulumi.Output.all(uuid, *nodes).apply(
-            lambda known: allocation(plan, known[0], known[1:], one_host=one_host)
+        self.allocation = pulumi.Output.all(uuid, mtu, *nodes).apply(
+            lambda known: allocation(plan, known[0], known[2:], one_host=one_host, mtu=known[1])
         )
         self.register_outputs({"allocation": self.allocation})

@@ -11,13 +11,19 @@ from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
 
 
 def allocation(
-    plan: ClusterPlan, uuid: str, results: Sequence[Mapping[str, Any]], *, one_host: bool = False
+    plan: ClusterPlan,
+    uuid: str,
+    results: Sequence[Mapping[str, Any]],
+    *,
+    one_host: bool = False,
+    mtu: int | None = None,
 ) -> dict[str, Any]:
     """Return the data of the `Allocation` that these node results make.
 
     Args:
         results: Of each node of the plan, in its order: what `Node` has that the plan
             does not know, or ``{"failed": reason}`` where the testbed could not give it.
+        mtu: Of the experiment network, where the plan leaves it to the testbed.
 
     Raises:
         Refused: The head failed, or fewer nodes are there than a group's `min`.
@@ -31,7 +37,7 @@ def allocation(
         "backend": plan.backend,
         "nodes": [_node(node, result) for node, result in pairs if node.name not in failed],
         "control": _network(plan.control),
-        "experiment": _network(plan.experiment) if plan.experiment else None,
+        "experiment": _network(plan.experiment, mtu) if plan.experiment else None,
         "failed": [{"node": name, "reason": reason} for name, reason in failed.items()],
         "one_host": one_host,
     }
@@ -52,5 +58,6 @@ def _node(node: NodePlan, result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _network(network: NetworkPlan) -> dict[str, Any]:
-    return {"subnet": str(network.subnet), "rate_bps": network.rate_bps, "mtu": network.mtu}
+def _network(network: NetworkPlan, chosen: int | None = None) -> dict[str, Any]:
+    mtu = chosen if network.mtu is None else network.mtu
+    return {"subnet": str(network.subnet), "rate_bps": network.rate_bps, "mtu": mtu}

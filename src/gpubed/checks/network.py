@@ -27,6 +27,8 @@ def mtu(context: Context) -> Iterator[Check]:
     """Packets of the declared size pass unfragmented between neighbours."""
     network, nodes = context.allocation.experiment, context.allocation.nodes
     declared = context.plan.experiment
+    if declared and network and declared.mtu is None:
+        declared = None  # the testbed chose
     if declared and (reason := _other(_size(declared), _size(network) if network else None)):
         yield Check(id="network.mtu", result="fail", reason=reason)
         return
@@ -155,7 +157,7 @@ def _rate(network: Network | NetworkPlan) -> str:
 
 
 def _size(network: Network | NetworkPlan) -> str:
-    return f"packets of {network.mtu} bytes"
+    return f"packets of {network.mtu or 'some'} bytes"
 
 
 def link(row: dict[str, Any]) -> Check:

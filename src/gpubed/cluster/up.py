@@ -152,7 +152,9 @@ def _up(
                 return stack.up(emit)
             except Locked:
                 raise
-            except GpubedError:
+            except GpubedError as error:
+                if explained := backend.explained(error):
+                    raise explained from error
                 # The error says only that a server did not come up, and the testbed says which and
                 # why: faulty ones are removed, and then `up` tries again.
                 if not (faults := _remove_faulty(stack, backend, approve)):

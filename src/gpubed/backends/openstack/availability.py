@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from openstack import exceptions
 from openstack.connection import Connection
 
 from gpubed.backends.base import Finding
@@ -19,6 +20,7 @@ from gpubed.backends.openstack.needs import GroupNeeds, Needs
 
 GROUP = "gpubed.group"
 _GIB = 2**30
+_PROBE = "gpubed-probe"
 
 
 def findings(connection: Connection, needs: Needs, held: Needs | None = None) -> list[Finding]:
@@ -34,8 +36,9 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
     }
     looked = [
         *(finding for group in needs.groups for finding in _group(connection, group, found)),
+        *_diskless(connection, needs, held, found),
         _external(connection, needs.external_network),
-        *_extensions(connection, needs),
+        *_extensions(connection, needs, held),
     ]
     if all(finding.ok for finding in looked):
         looked += _quota(connection, needs, held, found)
@@ -132,6 +135,32 @@ def _fits_image(group: GroupNeeds, flavor: Any, image: Any) -> Finding:
     return Finding("openstack.disk", right, message, fix)
 
 
+def _diskless(
+    connection: Connection, needs: Needs, held: Needs | None, found: dict[str, Any]
+) -> Iterator[Finding]:
+    """Refuse flavors without a disk where the image needs one: Nova does, minutes later.
+
+    Its default lets administrators alone start them; a cloud that lets everybody has shown so
+    where such servers of the cluster are there.
+    """
+    there = {group.name: group for group in held.groups if group.count} if held else {}
+    for group in needs.groups:
+        flavor, server = found[group.server.flavor], group.server
+        if flavor is None or flavor.disk or server.boot_volume:
+            continue
+        before = there.get(group.name)
+        proved = before is not None and before.server.flavor == server.flavor
+        if not proved and not _is_administrator(connection):
+            message = f"group {group.name}: flavor {flavor.name} has no disk to boot from"
+            fix = "set backend.boot_volume (or boot_volume of the group), such as 40 GiB"
+            yield Finding("openstack.disk", False, message, fix)
+
+
+def _is_administrator(connection: Connection) -> bool:
+    login: Any = connection.session.auth  # of any kind
+    return "admin" in login.get_access(connection.session).role_names
+
+
 def _zone(connection: Connection, name: str) -> Finding:
     zones = [zone for zone in connection.compute.availability_zones() if zone.state["available"]]
     found = [zone for zone in zones if zone.name == name]
@@ -143,14 +172,9 @@ def _external(connection: Connection, name: str) -> Finding:
     return one("external network", name, external_networks(connection, name), others)
 
 
-def _extensions(connection: Connection, needs: Needs) -> Iterator[Finding]:
-    if needs.qos:
-        yield _has(
-            "qos",
-            connection.network.find_extension("qos") is not None,
-            "cannot hold links to a rate: its network service has no QoS",
-            "set backend.shaping: none, and networks.experiment.rate to what links carry",
-        )
+def _extensions(connection: Connection, needs: Needs, held: Needs | None) -> Iterator[Finding]:
+    if needs.qos and not (held and held.qos):
+        yield _qos(connection)
     if needs.counted()["volumes"]:
         yield _has(
             "volumes",
@@ -158,6 +182,42 @@ def _extensions(connection: Connection, needs: Needs) -> Iterator[Finding]:
             "has no volumes: there is no block storage service",
             "leave boot_volume and data_volumes out",
         )
+
+
+def _qos(connection: Connection) -> Finding:
+    there = connection.network.find_extension("qos") is not None
+    lack = "its network service has no QoS"
+    if there and not _may_limit(connection):
+        there, lack = False, "it lets only its operators make QoS policies"
+    return _has(
+        "qos",
+        there,
+        f"cannot hold links to a rate: {lack}",
+        "set backend.shaping: none, and networks.experiment.rate to what links carry",
+    )
+
+
+def _may_limit(connection: Connection) -> bool:
+    """Say whether the project may make QoS policies: nothing but an attempt tells.
+
+    Neutron allows it to administrators alone unless the cloud's own policy says otherwise,
+    and shows that policy to nobody.
+    """
+    network = connection.network
+    # One that a killed run left goes first.
+    for left in network.qos_policies(name=_PROBE, project_id=connection.current_project_id):
+        network.delete_qos_policy(left)
+    try:
+        policy = network.create_qos_policy(name=_PROBE, description="gpubed: removed at once")
+    except exceptions.ForbiddenException:
+        return False
+    try:
+        network.create_qos_bandwidth_limit_rule(policy, max_kbps=1000, direction="egress")
+    except exceptions.ForbiddenException:
+        return False
+    finally:
+        network.delete_qos_policy(policy)
+    return True
 
 
 def _has(what: str, there: bool, lack: str, fix: str) -> Finding:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from gpubed.allocation import Allocation
+    from gpubed.errors import GpubedError
     from gpubed.plan import ClusterPlan
     from gpubed.spec import ClusterSpec
 
@@ -33,6 +34,7 @@ class OpenStackBackend(Backend):
     engine_required = "cli"
     exchanges_keys = False
     boots_later = True
+    chooses_mtu = True
     the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(labels.TYPES.values())
 
@@ -54,11 +56,11 @@ class OpenStackBackend(Backend):
 
         return doctor.findings(spec)
 
-    def plugin_environment(self) -> dict[str, str]:
-        """Return which clouds.yaml is meant: the plugin looks in other folders."""
+    def plugin_environment(self, cluster: str) -> dict[str, str]:
+        """Return which clouds.yaml and entry are meant, and which OS_* variables are not."""
         from gpubed.backends.openstack import clouds_file
 
-        return clouds_file.variables()
+        return clouds_file.variables(cluster)
 
     def repair(self, say: Callable[[str], None]) -> None:
         """Install Pulumi's plugin for OpenStack."""
@@ -98,6 +100,12 @@ class OpenStackBackend(Backend):
         from gpubed.backends.openstack import cloud
 
         return cloud.identity(cluster)
+
+    def explained(self, error: GpubedError) -> GpubedError | None:
+        """Say which option a refusal of the cloud is about."""
+        from gpubed.backends.openstack import refusals
+
+        return refusals.explained(error)
 
     def faults(self, cluster: str) -> list[Fault]:
         """Return the servers that never started, with Nova's reason."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -74,6 +75,19 @@ def of(cluster: str) -> Connection:
     config = testbeds.specification(Project.find().cluster(cluster), "openstack").backend
     assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
     return connect(config.cloud, config.region)
+
+
+def entry(connection: Connection) -> str | None:
+    """Return the entry of clouds.yaml that a connection uses; None where OS_* variables do."""
+    name = str(connection.config.name)
+    return None if name in (os.environ.get("OS_CLOUD_NAME", "envvars"), "defaults") else name
+
+
+def interface(connection: Connection) -> str | None:
+    """Return which of the cloud's endpoints are meant; None for the public ones."""
+    wanted = connection.config.get_interface()
+    first = wanted[0] if isinstance(wanted, list) else wanted
+    return None if first in ("public", "publicURL") else first
 
 
 def identity(cluster: str) -> Identity | None:

@@ -3,26 +3,78 @@
 openstacksdk looks in the current folder and below $HOME. Pulumi's plugin looks in the
 project's folder and below the home that the system's accounts name, whatever $HOME says.
 So it is told; what it cannot be told, `gpubed doctor` names.
+
+Where an entry is used, openstacksdk leaves OS_* variables alone, and the plugin fills what the
+entry lacks from them: what is made would be in another project than the one that is looked at.
+So the plugin gets none of them.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
+from contextlib import suppress
 from pathlib import Path
 
 from openstack import config, exceptions
+from openstack.connection import Connection
 
 from gpubed.backends.base import Finding
+from gpubed.backends.openstack import cloud
+from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.paths import Project
 
 _VARIABLE = "OS_CLIENT_CONFIG_FILE"
+_SELECTORS = (_VARIABLE, "OS_CLIENT_SECURE_FILE", "OS_CLOUD", "OS_CLOUD_NAME")
 
 
-def variables() -> dict[str, str]:
-    """Return what tells the plugin which file the backend reads."""
-    found = _found()[0]
-    return {_VARIABLE: str(found)} if found else {}
+def variables(cluster: str) -> dict[str, str]:
+    """Return what tells the plugin which file and entry the backend reads.
+
+    Variables that it must not see are empty: who starts it cannot take them away.
+    """
+    path = _found()[0]
+    found = {_VARIABLE: str(path)} if path else {}
+    with suppress(GpubedError):  # whoever connects says what is wrong
+        connection = cloud.of(cluster)
+        if entry := cloud.entry(connection):
+            found |= {**dict.fromkeys(_strays(connection), ""), "OS_CLOUD": entry}
+    return found
+
+
+def require_apart(connection: Connection) -> None:
+    """Refuse OS_* variables beside an entry of clouds.yaml: the plugin would mix them.
+
+    Raises:
+        PrerequisiteMissing: There are such, which only `pulumi` without gpubed meets.
+    """
+    if strays := _strays(connection):
+        raise PrerequisiteMissing(
+            f"OpenStack: {connection.config.name} of clouds.yaml is used, and Pulumi's plugin "
+            f"would mix it with {', '.join(strays)}",
+            'eval "$(gpubed env CLUSTER)" in this shell unsets them',
+        )
+
+
+def mixture(connection: Connection) -> Finding:
+    """Name OS_* variables that count for nothing beside an entry of clouds.yaml."""
+    id_, entry, strays = "openstack.variables", cloud.entry(connection), _strays(connection)
+    if entry is None:
+        return Finding(id_, True, "credentials are those of OS_* variables")
+    message = f"credentials are those of {entry} in clouds.yaml"
+    if strays:
+        message += f"; ignored: {', '.join(strays)}"
+    return Finding(id_, True, message)
+
+
+def _strays(connection: Connection) -> list[str]:
+    if cloud.entry(connection) is None:
+        return []
+    return sorted(
+        name
+        for name, value in os.environ.items()
+        if name.startswith("OS_") and name not in _SELECTORS and value
+    )
 
 
 def finding() -> Finding:

@@ -10,7 +10,7 @@ from pulumi_openstack import Provider, blockstorage, compute, networking
 
 from gpubed import left_out, reading
 from gpubed.backends.component import Testbed
-from gpubed.backends.openstack import cloud_init, host_key, labels, security
+from gpubed.backends.openstack import cloud, cloud_init, clouds_file, host_key, labels, security
 from gpubed.backends.openstack.availability import GROUP
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.needs import Needs, gib
@@ -64,6 +64,7 @@ class Cluster(Testbed):
                 nodes[name].result(door, head) if name in nodes else {"failed": failed[name]}
                 for name in (node.name for node in plan.nodes)
             ],
+            mtu=self._experiment.network.mtu if self._experiment else None,
         )
 
     def native(self, *after: pulumi.Resource, **more: Any) -> pulumi.ResourceOptions:
@@ -112,7 +113,16 @@ class Cluster(Testbed):
     def _provider_of(self, config: Config) -> Provider:
         # By its name: another cloud is another provider, so that nothing is left on the old one.
         name = "-".join(part for part in (_BACKEND, config.cloud, config.region) if part)
-        return Provider(name, cloud=config.cloud, region=config.region, opts=self.children)
+        connection = cloud.connect(config.cloud, config.region)
+        clouds_file.require_apart(connection)
+        # What openstacksdk found out is said in full: the plugin looks for it in other ways.
+        return Provider(
+            name,
+            cloud=cloud.entry(connection),
+            region=connection.config.region_name or None,
+            endpoint_type=cloud.interface(connection),
+            opts=self.children,
+        )
 
     def _image(self, name: str) -> Image:
         inputs = {**self._config.where, "name": self._config.image(name)}

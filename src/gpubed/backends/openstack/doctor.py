@@ -105,6 +105,7 @@ def cloud_findings(spec: ClusterSpec) -> Iterator[Finding]:
         with cloud.errors("log in"):
             connection.session.get_token()  # `authorize` hides what Keystone says
             yield _identity(connection)
+            yield clouds_file.mixture(connection)
             yield _clock(connection)
             region = _region(connection)
         yield region

@@ -10,7 +10,7 @@ EXAMPLE = 'eval "$(gpubed env lab)" && pulumi preview -s lab'
 
 
 def command(cluster: Cluster, as_json: Json = False) -> int:
-    """Print `export` lines with which plain `pulumi` and `ansible-playbook` work."""
+    """Print `export` and `unset` lines with which plain `pulumi` and `ansible-playbook` work."""
     ui, paths = UI(as_json), find(cluster)
     paths.project.prepare()
     stack.Stack(paths, stack.choose(None)).init()
@@ -18,5 +18,9 @@ def command(cluster: Cluster, as_json: Json = False) -> int:
     variables.pop("ANSIBLE_NOCOLOR")
     ui.document("env", {"variables": variables})
     if not as_json:
-        ui.raw("".join(f"export {k}={shlex.quote(v)}\n" for k, v in variables.items()))
+        ui.raw("".join(_line(name, value) for name, value in variables.items()))
     return 0
+
+
+def _line(name: str, value: str) -> str:
+    return f"export {name}={shlex.quote(value)}\n" if value else f"unset {name}\n"
