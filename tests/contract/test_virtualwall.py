@@ -280,6 +280,17 @@ def test_too_few_nodes_give_everything_back_and_say_why(server, wall, driver):
     assert server.slivers() == []
 
 
+def test_a_cluster_of_one_node_has_no_experiment_network(server, wall, driver):
+    """Emulab has no link of one end, and gives no hardware to an interface without one."""
+    wall.changes["nodes"] = [{"name": "node", "count": 1}]
+    wall.changes["networks"] = {"experiment": {"rate": "1 Gbit/s"}}
+    id_, result = driver.create(wall.inputs)
+    assert "failed" not in result["nodes"]["node-0"]
+    assert result["nodes"]["node-0"]["interfaces"] == []
+    assert not driver.diff(result, wall.inputs, wall.inputs).replace
+    driver.delete(id_, wall.inputs)
+
+
 @with_hardware_types
 def test_fewer_machines_than_wanted_are_taken_when_they_will_do(server, wall, driver):
     wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
