@@ -404,6 +404,14 @@ def test_renewals_are_reported_as_granted(server, wall, driver):
     assert less == leases.granted(there, id_)
 
 
+def test_a_lease_that_lasts_longer_is_never_shortened(server, wall, driver):
+    id_ = up(wall, driver)
+    there = connect(wall.plan.spec.backend)
+    before = leases.granted(there, id_)
+    assert leases.renew(there, id_, before - timedelta(hours=1)) == before
+    assert leases.granted(there, id_) == before
+
+
 def test_a_refused_renewal_says_so_and_until_when_the_lease_is(server, wall, driver):
     id_ = up(wall, driver)
     there = connect(wall.plan.spec.backend)
