@@ -467,7 +467,15 @@ def test_doctor_finds_every_line_in_order(server, wall):
     findings = registry.backend("virtualwall").doctor(load(wall.paths.spec))
     assert [f.id for f in findings if not f.ok] == []
     looked_at = {f.id.removeprefix("virtualwall.") for f in findings}
-    assert looked_at == {"login", "key", "aggregate", "clock", "members", "project", "way"}
+    about = {"login", "key", "aggregate", "clock", "members", "project", "images", "way"}
+    assert looked_at == about
+
+
+def test_doctor_tells_which_disk_images_are_loaded_and_offered(server, wall):
+    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    [said] = [f.message for f in findings if f.id == "virtualwall.images"]
+    assert said.startswith("debian-12 is the testbed's default")
+    assert server.site.is_gcf or all(image in said for image in server.site.image_urns)
 
 
 def test_doctor_names_a_clock_that_is_wrong(server, wall, monkeypatch):

@@ -426,6 +426,12 @@ def test_check_refuses_what_the_testbed_would(backend, where, said):
     assert said in problem.message
 
 
+def test_an_image_that_the_testbeds_default_stands_for_is_named():
+    [said] = create().warnings(planned().spec)
+    assert "'debian-12'" in said
+    assert create().warnings(planned(backend={"images": {"debian-12": IMAGE}}).spec) == []
+
+
 def test_a_volume_needs_a_folder_that_the_testbed_mounts():
     wanted = planned(storage={"shared": {"provider": "volume"}}).spec
     assert create().check(wanted)[0].path == ("storage", "shared", "provider")

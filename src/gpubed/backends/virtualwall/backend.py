@@ -40,6 +40,12 @@ class VirtualWallBackend(Backend):
         """Links are asked for with their capacity, and the testbed holds them to it."""
         return True
 
+    def warnings(self, spec: ClusterSpec) -> list[str]:
+        """Name images that the testbed's default stands for."""
+        from gpubed.backends.virtualwall import limits
+
+        return limits.warnings(spec)
+
     def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
         """Look at login, servers, project and bastion."""
         from gpubed.backends.virtualwall import doctor
