@@ -18,8 +18,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import yaml
 
 from gpubed import progress, registry
+from gpubed.allocation import Allocation
 from gpubed.backends.virtualwall import acquaintance, leases, login, transport, verdict
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.faults import Unanswered
@@ -30,7 +32,7 @@ from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.spec import load, model
 from support.am import AmServer, Ghosts, Limits, Site, faults
 from support.am.witness import Witness, rspec
-from support.wall import NAME, Wall
+from support.wall import NAME, Wall, document
 
 pytestmark = pytest.mark.testbeds
 
@@ -469,6 +471,24 @@ def test_doctor_finds_every_line_in_order(server, wall):
     looked_at = {f.id.removeprefix("virtualwall.") for f in findings}
     about = {"login", "key", "aggregate", "clock", "members", "project", "images", "way"}
     assert looked_at == about
+
+
+def test_a_login_that_was_renewed_is_the_bastions_from_the_next_look_on(server, wall, driver):
+    """Nothing of the cluster has changed by then, so nothing of it is made anew."""
+    wall.block["bastion"] = {"host": "127.0.0.1", "host_keys": ["ssh-ed25519 AAAA"]}
+    wall.user = server.user("alice", passphrase=None)
+    wall.block = {**wall.block, "login": str(wall.user.pem)}
+    wall.block.pop("passphrase_file")
+    wall.paths.spec.write_text(yaml.safe_dump(document(wall.block, **wall.changes)))
+    driver.create(wall.inputs)
+    server.user("alice", passphrase=None)
+    head = {"name": "node-0", "group": "node", "role": "head", **KNOWN}
+    granted = {"cluster": NAME, "uuid": wall.uuid, "backend": "virtualwall", "nodes": [head]}
+    control = {"subnet": "192.0.2.0/24"}
+    backend = registry.backend("virtualwall")
+    backend.describe(Allocation.model_validate(granted | {"control": control}))
+    copy = (wall.paths.secrets / "virtualwall-login").read_bytes()
+    assert login.public_key(copy) == login.load(wall.plan.spec.backend).public_key
 
 
 def test_doctor_tells_which_disk_images_are_loaded_and_offered(server, wall):
