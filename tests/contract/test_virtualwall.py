@@ -18,8 +18,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import yaml
 
 from gpubed import progress, registry
+from gpubed.allocation import Allocation
 from gpubed.backends.virtualwall import acquaintance, leases, login, transport, verdict
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.faults import Unanswered
@@ -30,7 +32,7 @@ from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
 from gpubed.spec import load, model
 from support.am import AmServer, Ghosts, Limits, Site, faults
 from support.am.witness import Witness, rspec
-from support.wall import NAME, Wall
+from support.wall import NAME, Wall, document
 
 pytestmark = pytest.mark.testbeds
 
@@ -280,6 +282,17 @@ def test_too_few_nodes_give_everything_back_and_say_why(server, wall, driver):
     assert server.slivers() == []
 
 
+def test_a_cluster_of_one_node_has_no_experiment_network(server, wall, driver):
+    """Emulab has no link of one end, and gives no hardware to an interface without one."""
+    wall.changes["nodes"] = [{"name": "node", "count": 1}]
+    wall.changes["networks"] = {"experiment": {"rate": "1 Gbit/s"}}
+    id_, result = driver.create(wall.inputs)
+    assert "failed" not in result["nodes"]["node-0"]
+    assert result["nodes"]["node-0"]["interfaces"] == []
+    assert not driver.diff(result, wall.inputs, wall.inputs).replace
+    driver.delete(id_, wall.inputs)
+
+
 @with_hardware_types
 def test_fewer_machines_than_wanted_are_taken_when_they_will_do(server, wall, driver):
     wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
@@ -393,6 +406,14 @@ def test_renewals_are_reported_as_granted(server, wall, driver):
     assert less == leases.granted(there, id_)
 
 
+def test_a_lease_that_lasts_longer_is_never_shortened(server, wall, driver):
+    id_ = up(wall, driver)
+    there = connect(wall.plan.spec.backend)
+    before = leases.granted(there, id_)
+    assert leases.renew(there, id_, before - timedelta(hours=1)) == before
+    assert leases.granted(there, id_) == before
+
+
 def test_a_refused_renewal_says_so_and_until_when_the_lease_is(server, wall, driver):
     id_ = up(wall, driver)
     there = connect(wall.plan.spec.backend)
@@ -448,7 +469,33 @@ def test_doctor_finds_every_line_in_order(server, wall):
     findings = registry.backend("virtualwall").doctor(load(wall.paths.spec))
     assert [f.id for f in findings if not f.ok] == []
     looked_at = {f.id.removeprefix("virtualwall.") for f in findings}
-    assert looked_at == {"login", "key", "aggregate", "clock", "members", "project", "way"}
+    about = {"login", "key", "aggregate", "clock", "members", "project", "images", "way"}
+    assert looked_at == about
+
+
+def test_a_login_that_was_renewed_is_the_bastions_from_the_next_look_on(server, wall, driver):
+    """Nothing of the cluster has changed by then, so nothing of it is made anew."""
+    wall.block["bastion"] = {"host": "127.0.0.1", "host_keys": ["ssh-ed25519 AAAA"]}
+    wall.user = server.user("alice", passphrase=None)
+    wall.block = {**wall.block, "login": str(wall.user.pem)}
+    wall.block.pop("passphrase_file")
+    wall.paths.spec.write_text(yaml.safe_dump(document(wall.block, **wall.changes)))
+    driver.create(wall.inputs)
+    server.user("alice", passphrase=None)
+    head = {"name": "node-0", "group": "node", "role": "head", **KNOWN}
+    granted = {"cluster": NAME, "uuid": wall.uuid, "backend": "virtualwall", "nodes": [head]}
+    control = {"subnet": "192.0.2.0/24"}
+    backend = registry.backend("virtualwall")
+    backend.describe(Allocation.model_validate(granted | {"control": control}))
+    copy = (wall.paths.secrets / "virtualwall-login").read_bytes()
+    assert login.public_key(copy) == login.load(wall.plan.spec.backend).public_key
+
+
+def test_doctor_tells_which_disk_images_are_loaded_and_offered(server, wall):
+    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    [said] = [f.message for f in findings if f.id == "virtualwall.images"]
+    assert said.startswith("debian-12 is the testbed's default")
+    assert server.site.is_gcf or all(image in said for image in server.site.image_urns)
 
 
 def test_doctor_names_a_clock_that_is_wrong(server, wall, monkeypatch):

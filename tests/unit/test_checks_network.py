@@ -11,6 +11,7 @@ from gpubed.errors import GpubedError
 from gpubed.hardware.facts import GPU, HCA, Port
 from support.samples import sample_allocation, sample_plan
 from support.specs import sample
+from unit.test_virtualwall_documents import planned
 
 
 def link(measured, floor, ceiling):
@@ -310,3 +311,17 @@ def test_the_job_is_told_whether_links_are_held_to_their_rate(backend, shaped):
     plan = sample(backend, "cpu", "all", 0)
     launch = jobs._prepare(head, plan, "allreduce", "run", 2, [])
     assert launch.environment["GPUBED_SHAPED"] == shaped
+
+
+def test_a_node_that_is_alone_may_have_no_network():
+    """The Virtual Wall has no link of one end; that is nothing that another `up` would mend."""
+    plan = planned(1)
+    granted = sample_allocation(plan).model_copy(update={"experiment": None})
+    context = Context(SimpleNamespace(), plan, granted, {})
+    found = [*network.mtu(context), *network.links_and_collective(context)]
+    assert {(check.id, check.result) for check in found} == {
+        ("network.mtu", "skip"),
+        ("link.rate", "skip"),
+        ("allreduce.busbw", "skip"),
+        ("rdma.gpudirect", "skip"),
+    }

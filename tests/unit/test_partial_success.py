@@ -90,6 +90,14 @@ def test_the_others_make_the_cluster() -> None:
     assert [(f.node, f.reason) for f in granted.failed] == [("node-1", "busy")]
 
 
+def test_a_network_that_no_node_is_on_was_not_granted() -> None:
+    """A node that is alone may be in no link: traffic takes the control network then."""
+    plan = sample_plan(nodes=[{"count": 1}], networks={"experiment": {"rate": "1 Gbit/s"}})
+    assert allocation(plan, "u", [GIVEN])["experiment"] is None
+    on_it = GIVEN | {"experiment_address": "10.0.0.10"}
+    assert allocation(plan, "u", [on_it])["experiment"]
+
+
 @pytest.mark.parametrize(
     ("results", "message"),
     [

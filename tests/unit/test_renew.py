@@ -44,7 +44,7 @@ class Testbed:
     def renew(self, _spec: object, _allocation: object, until: datetime) -> Lease:
         if self.refuses:
             raise Refused("the project has used up its hours")
-        self.until = min(until, self.most)
+        self.until = max(self.until, min(until, self.most))
         return Lease(self.until)
 
 
@@ -76,6 +76,15 @@ def test_a_shortened_renewal_is_not_a_success(
     assert done.return_value == code
     granted = json.loads(done.stdout)["lease"]["remaining_s"]
     assert granted == pytest.approx(min(12 * HOUR, most).total_seconds(), abs=60)
+
+
+def test_a_lease_that_lasts_longer_already_is_told(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    testbed = Testbed(12 * HOUR, 24 * HOUR)
+    done = run(monkeypatch, testbed, "--for", "6 h", "--json")
+    assert (done.return_value, json.loads(done.stdout)["lasts_longer"]) == (0, True)
+    assert "lasts longer already" in run(monkeypatch, testbed, "--for", "6 h").stdout
 
 
 def test_auto_renews_by_the_policy(cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:

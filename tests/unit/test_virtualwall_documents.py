@@ -20,6 +20,7 @@ from gpubed.backends.virtualwall import (
     manifest,
     proof,
     rspec,
+    slice_inputs,
     times,
     urn,
 )
@@ -139,6 +140,20 @@ def test_leaving_nodes_out_takes_their_ends_of_links_along():
     assert "<link" not in rspec.without(rspec.request(planned(2)), ["node-1"])
 
 
+def test_a_node_that_is_alone_asks_for_no_interface():
+    """Emulab gives hardware to interfaces in links only."""
+    assert "<interface" not in rspec.without(rspec.request(planned(1)), ())
+    assert "<interface" not in rspec.without(rspec.request(planned(2)), ["node-1"])
+    assert "<interface" not in create().export(planned(1), "rspec")
+    assert create().foretold(planned(1), planned(1).nodes[0]) == {"experiment_address": None}
+
+
+def test_what_a_running_slice_was_asked_for_with_is_still_the_same():
+    """Another text would have it replaced."""
+    alone, pair = (slice_inputs.digest(rspec.request(planned(count))) for count in (1, 2))
+    assert (alone, pair) == ("67f50a54ae06ab03", "08aa3c94b2710449")
+
+
 def test_a_lan_of_which_two_are_left_is_shaped_as_a_link_of_two():
     shape = {"rate": "1 Gbit/s", "latency": "10 ms", "loss": 0.01}
     left = rspec.without(rspec.request(planned(3, experiment=shape)), ["node-2"])
@@ -224,6 +239,16 @@ def test_a_manifest_tells_login_addresses_and_mac():
     )
     assert node.interfaces == (manifest.Interface("00:30:48:7d:1a:2b", "10.0.0.10", 20),)
     assert manifest.read(text, ["node-0"], "carol")[0]["node-0"].user == "bob"
+
+
+def test_an_interface_of_no_link_is_none():
+    """Emulab leaves it as it was asked for: without hardware, it cannot get its address."""
+    text = _manifest(
+        LOGIN + '<interface client_id="node-0:experiment">'
+        '<ip address="10.0.0.10" netmask="255.255.240.0" type="ipv4"/></interface>'
+    )
+    granted, reasons = manifest.read(text, ["node-0"], "alice")
+    assert (granted["node-0"].interfaces, reasons) == ((), {})
 
 
 def test_a_virtual_machine_behind_a_port_of_its_host_is_reached_through_that_host():
@@ -399,6 +424,12 @@ def test_check_refuses_what_the_testbed_would(backend, where, said):
     [problem] = create().check(planned(backend=backend).spec)
     assert problem.path == where
     assert said in problem.message
+
+
+def test_an_image_that_the_testbeds_default_stands_for_is_named():
+    [said] = create().warnings(planned().spec)
+    assert "'debian-12'" in said
+    assert create().warnings(planned(backend={"images": {"debian-12": IMAGE}}).spec) == []
 
 
 def test_a_volume_needs_a_folder_that_the_testbed_mounts():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -114,6 +115,20 @@ def test_what_is_no_login_is_refused(tmp_path, content):
 def test_a_bundle_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(PrerequisiteMissing, match=r"absent\.pem"):
         login.context(config(pem(tmp_path / "l.pem"), ca=str(tmp_path / "absent.pem")))
+
+
+def test_a_login_that_was_renewed_in_its_place_opens_the_bastion(tmp_path):
+    """Its copy for OpenSSH is of the key that the bastion knows by now."""
+    cluster = Project(tmp_path).cluster("vw")
+    wanted = config(pem(tmp_path / "l.pem"), bastion={"host_keys": ["ssh-rsa X"]})
+    bastion.keep_identity(wanted, login.load(wanted), cluster)
+    pem(tmp_path / "l.pem")
+    renewed = login.load(wanted)
+    [hop] = bastion.way(wanted, renewed, cluster)
+    assert login.public_key(Path(hop.identity).read_bytes()) == renewed.public_key
+    before = Path(hop.identity).stat().st_mtime_ns
+    bastion.way(wanted, renewed, cluster)
+    assert Path(hop.identity).stat().st_mtime_ns == before
 
 
 def test_the_bastions_user_is_prefixed_for_accounts_of_imec_only(tmp_path):

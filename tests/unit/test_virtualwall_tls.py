@@ -76,6 +76,20 @@ def test_a_server_of_another_time_is_named_with_what_lets_it_in(tmp_path, weak):
         assert endpoint(tmp_path, url, old_tls=True).call("GetVersion") == 7
 
 
+def test_an_authority_as_emulab_makes_them_is_believed_by_every_python(tmp_path, monkeypatch):
+    """Python 3.13 and later are strict by default, and refuse it for what it does not say."""
+    genuine = ssl.create_default_context
+
+    def strict(**options):
+        made = genuine(**options)
+        made.verify_flags |= ssl.VERIFY_X509_STRICT
+        return made
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    with old_server(tmp_path, "connection") as url:
+        assert endpoint(tmp_path, url, old_tls=True).call("GetVersion") == 7
+
+
 def test_a_server_of_another_time_is_verified_all_the_same(tmp_path):
     with old_server(tmp_path, "key") as url:
         (tmp_path / "ca.pem").write_text(pki.root("somebody.else").pem)

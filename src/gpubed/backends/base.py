@@ -401,10 +401,11 @@ class Backend(ABC):
         return Lease()
 
     def renew(self, spec: ClusterSpec, allocation: Allocation, until: datetime) -> Lease:
-        """Ask for a longer lease.
+        """Ask for a longer lease; one that lasts as long already is never shortened.
 
         Returns:
-            What the testbed granted, read back: it may be less than what was asked for.
+            What the testbed granted, read back: it may be less than what was asked for,
+            or more, where that was granted before.
 
         Raises:
             Refused: The testbed said no.

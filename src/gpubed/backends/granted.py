@@ -31,13 +31,15 @@ def allocation(
     pairs = list(zip(plan.nodes, results, strict=True))
     failed = {node.name: str(result["failed"]) for node, result in pairs if "failed" in result}
     require_enough(plan, failed)
+    # A node that is alone may have no link, and then there is no such network.
+    is_there = any(result.get("experiment_address") for result in results)
     data = {
         "cluster": plan.cluster,
         "uuid": uuid,
         "backend": plan.backend,
         "nodes": [_node(node, result) for node, result in pairs if node.name not in failed],
         "control": _network(plan.control),
-        "experiment": _network(plan.experiment, mtu) if plan.experiment else None,
+        "experiment": _network(plan.experiment, mtu) if plan.experiment and is_there else None,
         "failed": [{"node": name, "reason": reason} for name, reason in failed.items()],
         "one_host": one_host,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpubed import jobs
+from gpubed import jobs, registry
 from gpubed.allocation import Network, Node
 from gpubed.checks import plain
 from gpubed.checks.context import Context
@@ -26,7 +26,7 @@ _NEAR = ("PIX", "PXB")
 def mtu(context: Context) -> Iterator[Check]:
     """Packets of the declared size pass unfragmented between neighbours."""
     network, nodes = context.allocation.experiment, context.allocation.nodes
-    declared = context.plan.experiment
+    declared = _declared(context)
     if declared and network and declared.mtu is None:
         declared = None  # the testbed chose
     if declared and (reason := _other(_size(declared), _size(network) if network else None)):
@@ -137,8 +137,18 @@ def _links(context: Context, found: Sequence[dict[str, Any]]) -> Iterator[Check]
         yield Check(id="link.rate", result="fail", reason=why)
 
 
+def _declared(context: Context) -> NetworkPlan | None:
+    """Return the declared network; a testbed may have none for a node that is alone."""
+    plan, granted = context.plan, context.allocation
+    if granted.experiment is None and len(granted.nodes) == 1:
+        planned = registry.backend(plan.backend).foretold(plan, plan.nodes[0])
+        if granted.failed or planned["experiment_address"] is None:
+            return None
+    return plan.experiment
+
+
 def _other_rate(context: Context) -> str:
-    declared, network = context.plan.experiment, context.allocation.experiment
+    declared, network = _declared(context), context.allocation.experiment
     if declared is None:
         return ""
     return _other(_rate(declared), _rate(network) if network else None)

@@ -119,11 +119,12 @@ def manifest(site, request, slivers, expires, links, users=(), hidden=()):
     root.set("expires", clock.stamp(expires))
     schema = root.get(_SCHEMA, f"{RSPEC} {RSPEC}/request.xsd")
     root.set(_SCHEMA, schema.replace("/request.xsd", "/manifest.xsd"))
+    linked = {member for link in request.links.values() for member in link.members}
     for node in root.findall(tag("node")):
         if node.get("client_id") in hidden:
             root.remove(node)
         elif node.get("client_id") in slivers:
-            _describe(site, node, slivers[node.get("client_id")], users)
+            _describe(site, node, slivers[node.get("client_id")], users, linked)
     places = {
         place.request.client_id: (sliver, place)
         for sliver in slivers.values()
@@ -138,7 +139,7 @@ def manifest(site, request, slivers, expires, links, users=(), hidden=()):
     return _text(root)
 
 
-def _describe(site, node, sliver, users):
+def _describe(site, node, sliver, users, linked):
     node.set("component_manager_id", site.manager)
     node.set("component_id", urn.make(site.authority, "node", sliver.machine.name))
     node.set("sliver_id", sliver.urn)
@@ -151,6 +152,8 @@ def _describe(site, node, sliver, users):
         _reach(node, sliver, users)
     etree.SubElement(node, f"{{{EMULAB}}}vnode", name=sliver.machine.name, nsmap={"emulab": EMULAB})
     for interface in node.findall(tag("interface")):
+        if interface.get("client_id") not in linked:
+            continue  # Emulab gives hardware to what is in a link only
         place = next(p for p in sliver.places if p.request.client_id == interface.get("client_id"))
         interface.set("component_id", _interface_urn(site, sliver, place))
         interface.set("sliver_id", place.urn)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpubed.backends.base import Offer
-from gpubed.backends.virtualwall import documents
+from gpubed.backends.virtualwall import documents, faults
 from gpubed.backends.virtualwall.faults import Malformed
 
 _GPU = re.compile(r"gpu-?([a-z0-9]+)$", re.IGNORECASE)
@@ -53,6 +53,22 @@ def read(text: str) -> list[Machine]:
     if documents.local(root) != "rspec" or root.get("type") != "advertisement":
         raise Malformed("the testbed answered with something else than an advertisement")
     return [_machine(element) for element in documents.children(root, "node")]
+
+
+def images(text: str) -> tuple[list[str], list[str]]:
+    """Return the disk images that an advertisement offers, and those that are the default.
+
+    Raises:
+        Malformed: It is none.
+    """
+    root = documents.parse(text, "the advertisement")
+    found = [
+        (faults.clean(image.get("name")), image.get("default") == "true")
+        for node in documents.children(root, "node")
+        for kind in documents.children(node, "sliver_type")
+        for image in documents.children(kind, "disk_image")
+    ]
+    return sorted({name for name, _ in found}), sorted({name for name, first in found if first})
 
 
 def offers(machines: list[Machine], gpus: Mapping[str, int]) -> list[Offer]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from gpubed.allocation import Allocation
-    from gpubed.plan import ClusterPlan
+    from gpubed.plan import ClusterPlan, NodePlan
     from gpubed.spec import ClusterSpec
 
 DATA_RECORD = "shared_folder.json"
@@ -40,11 +40,21 @@ class VirtualWallBackend(Backend):
         """Links are asked for with their capacity, and the testbed holds them to it."""
         return True
 
+    def warnings(self, spec: ClusterSpec) -> list[str]:
+        """Name images that the testbed's default stands for."""
+        from gpubed.backends.virtualwall import limits
+
+        return limits.warnings(spec)
+
     def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
         """Look at login, servers, project and bastion."""
         from gpubed.backends.virtualwall import doctor
 
         return doctor.findings(spec)
+
+    def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
+        """Return the planned address; a node that is alone is in no link and gets none."""
+        return super().foretold(plan, node) if len(plan.nodes) > 1 else {"experiment_address": None}
 
     def component(
         self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
@@ -129,7 +139,7 @@ class VirtualWallBackend(Backend):
         from gpubed.backends.virtualwall import espec, rspec
 
         if kind == "rspec":
-            return rspec.request(plan)
+            return rspec.without(rspec.request(plan), ())
         if kind == "espec":
             return espec.specification(plan)
         raise UsageError(f"the testbed has no {kind}", "espec or rspec")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import paramiko
 
-from gpubed import known_hosts
+from gpubed import files, known_hosts
 from gpubed.allocation import Hop
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Bastion, Config
@@ -18,6 +18,7 @@ from gpubed.reading import Missing
 
 # Accounts of this authority are named `fff…` at the bastion; older ones are not.
 _PREFIXED, _PREFIX = "ilabt.imec.be", "fff"
+_LARGEST = 2**20
 KNOWN_HOSTS = Path("~/.ssh/known_hosts")
 
 
@@ -75,8 +76,16 @@ def keep_identity(config: Config, login: Login, cluster: ClusterPaths) -> None:
     if config.bastion:
         host_keys(config.bastion)
         require_key(login)
-        if not login.encrypted:
-            logins.write_key(config, _copy(cluster))
+        renew_identity(config, login, cluster)
+
+
+def renew_identity(config: Config, login: Login, cluster: ClusterPaths) -> None:
+    """Keep the login's key where OpenSSH can read it; it may have been renewed since.
+
+    A key with a passphrase is left to an SSH agent: no copy without one is made.
+    """
+    if config.bastion and not login.encrypted and not _is_of(login, _copy(cluster)):
+        logins.write_key(config, _copy(cluster))
 
 
 def require_key(login: Login) -> None:
@@ -97,15 +106,16 @@ def require_key(login: Login) -> None:
 
 
 def _identity(config: Config, login: Login, cluster: ClusterPaths) -> Path:
-    """Return the key for the bastion.
+    """Return the key for the bastion."""
+    renew_identity(config, login, cluster)
+    return login.path if login.encrypted else _copy(cluster)
 
-    A key with a passphrase is left to an SSH agent: no copy without one is made.
-    """
-    if login.encrypted:
-        return login.path
-    if not _copy(cluster).exists():
-        logins.write_key(config, _copy(cluster))
-    return _copy(cluster)
+
+def _is_of(login: Login, copy: Path) -> bool:
+    try:
+        return logins.public_key(files.read(copy, _LARGEST)) == login.public_key
+    except (OSError, ValueError):
+        return False
 
 
 def _copy(cluster: ClusterPaths) -> Path:

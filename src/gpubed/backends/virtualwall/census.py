@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubed import progress
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Existing
-from gpubed.backends.virtualwall import journal, ownership
+from gpubed.backends.virtualwall import bastion, journal, ownership
 from gpubed.backends.virtualwall import urn as urns
 from gpubed.backends.virtualwall.aggregate import Description
 from gpubed.backends.virtualwall.config import Config
@@ -26,6 +26,8 @@ _reached: dict[ClusterPaths, Config] = {}
 def describe(allocation: Allocation) -> dict[str, str]:
     """Return the state of each node: ready, stopped (not ready) or missing."""
     there, slice_urn = slice_of(allocation)
+    # Whoever asks for states goes to the nodes next.
+    bastion.renew_identity(there.config, there.login, Project.find().cluster(allocation.cluster))
     found = _look(there, slice_urn)
     states = {s.urn: s.operational for s in found.slivers} if found else {}
     return {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from gpubed.backends.base import Finding
-from gpubed.backends.virtualwall import bastion, times
+from gpubed.backends.virtualwall import bastion, limits, supply, times
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import Connection, connect
@@ -34,7 +34,7 @@ def findings(spec: ClusterSpec | None) -> list[Finding]:
     found = [_login(login, spec), _key_file(login)]
     # Impatient: whoever asks wants to know what is wrong now.
     hasty = config.model_copy(update={"patience": 1.0})
-    found += [*_testbed(hasty), *_bastion(config, login)]
+    found += [*_testbed(hasty, spec), *_bastion(config, login)]
     return found
 
 
@@ -63,7 +63,7 @@ def _key_file(login: Login) -> Finding:
     )
 
 
-def _testbed(config: Config) -> Iterator[Finding]:
+def _testbed(config: Config, spec: ClusterSpec) -> Iterator[Finding]:
     there: list[Connection] = []
 
     def meet() -> str:
@@ -83,6 +83,17 @@ def _testbed(config: Config) -> Iterator[Finding]:
     yield _clock(connection.aggregate.clock_ahead_s or 0.0)
     yield _tried("virtualwall.members", lambda: _member(connection))
     yield _tried("virtualwall.project", lambda: _project(connection))
+    yield _tried("virtualwall.images", lambda: _images(connection, spec))
+
+
+def _images(there: Connection, spec: ClusterSpec) -> str:
+    """Say what is loaded, and what else could be: `image` alone does not tell."""
+    offered, default = supply.images(there)
+    lines = [f"{image} is {urn}" for image, urn in there.config.images.items()]
+    first = f" ({', '.join(default)})" if default else ""
+    lines += [f"{image} is the testbed's default{first}" for image in limits.unmapped(spec)]
+    lines += [f"it offers {', '.join(offered)}"] if offered else []
+    return "; ".join(lines)
 
 
 def _clock(ahead_s: float) -> Finding:

@@ -31,7 +31,7 @@ def granted(there: Connection, slice_urn: str) -> datetime:
 
 
 def renew(there: Connection, slice_urn: str, until: datetime) -> datetime:
-    """Ask for more time.
+    """Ask for more time; what lasts as long already is left alone, never shortened.
 
     Returns:
         What was granted, read back.
@@ -41,6 +41,8 @@ def renew(there: Connection, slice_urn: str, until: datetime) -> datetime:
     """
     patience = Patience.of(there.config, min(300.0, there.config.patience))
     before = granted(there, slice_urn)
+    if until <= before:
+        return before
     reasons = []
     if _slice(there, slice_urn, patience).expires < until:
         try:

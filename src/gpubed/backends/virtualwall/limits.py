@@ -19,6 +19,22 @@ def problems(spec: ClusterSpec) -> list[Problem]:
     return [*_hardware(spec, config), *_images(spec, config), *_storage(spec, config)]
 
 
+def warnings(spec: ClusterSpec) -> list[str]:
+    """Return which images are not what they are called."""
+    return [
+        f"backend.images names no disk image for {name!r}: the testbed's default is loaded, "
+        "whichever that is; roles take Debian 12 and 13, Ubuntu 22.04 and 24.04"
+        for name in unmapped(spec)
+    ]
+
+
+def unmapped(spec: ClusterSpec) -> list[str]:
+    """Return the images of node groups that no disk image of the testbed stands for."""
+    config = spec.backend
+    assert isinstance(config, Config)  # noqa: S101
+    return sorted({group.image for group in spec.nodes} - config.images.keys())
+
+
 def refusals(plan: ClusterPlan) -> list[Finding]:
     """Return why a running cluster cannot become what is planned, before anything of it goes."""
     known, config = journal.load(Project.find().cluster(plan.cluster)), plan.spec.backend

@@ -13,6 +13,7 @@ import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -78,8 +79,20 @@ def load(config: Config) -> Login:
     spki = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if public.public_bytes(*spki) != certificate.public_key().public_bytes(*spki):
         raise LoginRefused(f"the key in {path} does not belong to its certificate", _RENEW)
-    text = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    text = _open_ssh(public)
     return Login(path, _user(path, certificate), expires, text, _is_encrypted(key))
+
+
+def public_key(key: bytes) -> str:
+    """Return the public key, in OpenSSH form, of a private one that is not encrypted.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        return _open_ssh(load_pem_private_key(key, None).public_key())
+    except (TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(str(error)) from None
 
 
 def context(config: Config) -> ssl.SSLContext:
@@ -110,6 +123,9 @@ def server_context(config: Config) -> ssl.SSLContext:
         raise PrerequisiteMissing(
             f"the CA bundle {bundle} cannot be read: {why}", "correct backend.ca in cluster.yml"
         ) from None
+    # Python 3.13 wants of authorities what those that Emulab makes lack: a key usage, and a
+    # critical basic constraint. Chain, dates and host name are verified all the same.
+    made.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if config.old_tls:
         made.set_ciphers("DEFAULT@SECLEVEL=1")
     return made
@@ -123,6 +139,10 @@ def write_key(config: Config, target: Path) -> None:
         target,
         private.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()),
     )
+
+
+def _open_ssh(public: Any) -> str:
+    return str(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
 
 
 def _read(config: Config) -> tuple[Path, bytes]:

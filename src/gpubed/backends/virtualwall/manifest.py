@@ -177,6 +177,8 @@ def _interface(element: Any) -> Interface | None:
             mac = element.get("mac_address", "").replace(":", "").lower()
             if mac and _MAC.fullmatch(mac) is None:
                 raise Malformed(f"the manifest gives it the MAC address {mac[:80]!r}")
+            if not mac and not element.get("sliver_id"):
+                return None  # of no link: Emulab leaves it as it was asked for, without hardware
             colons = ":".join(mac[i : i + 2] for i in range(0, len(mac), 2))
             return Interface(colons, str(address), prefix)
     return None

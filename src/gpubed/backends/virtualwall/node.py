@@ -134,6 +134,7 @@ class NodeDriver(Driver):
         """
         node = NodeInputs.model_validate(inputs)
         cluster = Project.find().cluster(node.cluster)
+        bastion.renew_identity(node.testbed, logins.load(node.testbed), cluster)
         given = _granted_now(node, cluster)
         if given.failed or given.sliver != id:
             return None

@@ -22,6 +22,11 @@ account() {
     esac
 }
 
+# Images with a desktop suspend a while after they booted: nobody sits there.
+stay_awake() {
+    systemctl --quiet mask sleep.target suspend.target hibernate.target hybrid-sleep.target
+}
+
 # IPv4 beyond the testbed goes through its NAT; the testbed's own networks stay as they are.
 nat() {
     [ "$NAT" = yes ] || return 0
@@ -80,6 +85,7 @@ shared() {
 }
 
 account
+stay_awake
 nat
 expand
 experiment

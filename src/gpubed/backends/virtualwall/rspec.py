@@ -35,7 +35,10 @@ class InvalidRequest(GpubedError):
 
 
 def request(plan: ClusterPlan) -> str:
-    """Return the request for a plan.
+    """Return the request for a plan, as states compare it; `without` makes it fit to be sent.
+
+    A node that is alone has an end of no link here. It stays in the text, else clusters that
+    run would be taken for others, and replaced.
 
     Raises:
         InvalidRequest: It is not as the grammar says.
@@ -71,7 +74,10 @@ def with_command(text: str, command: str) -> str:
 
 
 def without(text: str, names: Iterable[str]) -> str:
-    """Return a request that leaves some nodes out, and their ends of links."""
+    """Return a request that leaves some nodes out, their ends of links, and ends of no link.
+
+    Emulab gives an interface that is in no link neither hardware nor an address.
+    """
     root, gone = documents.parse(text, "the request"), set(names)
     ends = {f"{name}:{LAN}" for name in gone}
     for node in documents.children(root, "node"):
@@ -89,6 +95,7 @@ def without(text: str, names: Iterable[str]) -> str:
             root.remove(link)
         elif len(left) == 2:
             _shape_both_ways(link, left)
+    _drop_loose_ends(root)
     check(root)
     return _text(root)
 
@@ -99,6 +106,15 @@ def linked(text: str) -> frozenset[str]:
     links = documents.children(root, "link")
     ends = [end for link in links for end in documents.children(link, "interface_ref")]
     return frozenset(str(end.get("client_id")).rpartition(":")[0] for end in ends)
+
+
+def _drop_loose_ends(root: Any) -> None:
+    links = documents.children(root, "link")
+    held = {e.get("client_id") for link in links for e in documents.children(link, "interface_ref")}
+    for node in documents.children(root, "node"):
+        for interface in documents.children(node, "interface"):
+            if interface.get("client_id") not in held:
+                node.remove(interface)
 
 
 def _shape_both_ways(link: Any, ends: list[str]) -> None:

@@ -28,6 +28,11 @@ def offers(spec: ClusterSpec) -> list[Offer]:
     return advertisement.offers(_machines(connect(config), config), config.gpus)
 
 
+def images(there: Connection) -> tuple[list[str], list[str]]:
+    """Return the disk images that the testbed offers, and those that are its default."""
+    return advertisement.images(_advertisement(there, there.config))
+
+
 def refusals(plan: ClusterPlan) -> list[Finding]:
     """Return why what is planned cannot be had, before what there is would be given up for it."""
     fix = f"gpubed resources {plan.cluster} lists what is free"
@@ -85,10 +90,13 @@ def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> lis
 
 
 def _machines(there: Connection, config: Config) -> list[Machine]:
+    return advertisement.read(_advertisement(there, config))
+
+
+def _advertisement(there: Connection, config: Config) -> str:
     patience = _patience(config)
     credentials = patience.insist(there.authority.credentials)
-    text = patience.insist(lambda: there.aggregate.advertisement(credentials, available=False))
-    return advertisement.read(text)
+    return patience.insist(lambda: there.aggregate.advertisement(credentials, available=False))
 
 
 def _held(there: Connection, slice_urn: str) -> frozenset[str]:

@@ -47,7 +47,7 @@ def command(
         return _keep(ui, paths, wanted, granted, once)
     end = until.astimezone() if until else lease.now() + timedelta(seconds=_duration(for_, wanted))
     record = lease.renew(paths, wanted, granted, end)
-    ui.document("renew", {"lease": record.document()})
+    ui.document("renew", {"lease": record.document(), "lasts_longer": _lasts_longer(record, end)})
     return _tell(ui, record, end)
 
 
@@ -60,10 +60,18 @@ def _duration(text: str | None, wanted: ClusterPlan) -> float:
         raise UsageError(f"--for {text!r} {error}", EXAMPLE) from None
 
 
+def _lasts_longer(record: lease.Record, asked: datetime) -> bool:
+    granted = record.granted_until
+    return granted is not None and (granted - asked).total_seconds() > _ENOUGH_S
+
+
 def _tell(ui: UI, record: lease.Record, asked: datetime) -> int:
     granted = record.granted_until
     if granted is None:
         ui.say("the nodes do not expire")
+        return 0
+    if _lasts_longer(record, asked):
+        ui.say(f"it lasts longer already, and stays: granted until {lease.local(granted)}")
         return 0
     ui.say(f"granted until {lease.local(granted)}")
     if (asked - granted).total_seconds() > _ENOUGH_S:
