@@ -7,6 +7,7 @@ driver of the backend and kind that the resource names, and delegates.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,9 +23,10 @@ from pulumi.dynamic import (
 )
 
 from gpubed import progress
-from gpubed.backends.base import Change, Driver, NodeFailed, Silent
+from gpubed.backends.base import Backend, Change, Driver, NodeFailed, Silent
 from gpubed.errors import GpubedError, is_about_the_disk, unwritable
 
+_LOADING = threading.Lock()
 _OWN = {"result", "__provider", "on_failure"}  # what drivers do not ask about
 
 
@@ -138,22 +140,36 @@ def _inputs(props: Mapping[str, Any]) -> dict[str, Any]:
 
 def _made_on(props: Mapping[str, Any]) -> None:
     """Note on which testbed a cluster is made; refuse to take another one for it."""
-    from gpubed import registry, testbeds
+    from gpubed import testbeds
     from gpubed.paths import Project
 
     if props["backend"] == "gpubed" or "cluster" not in props:
         return  # an image is of no cluster
-    cluster, backend = Project.find().cluster(props["cluster"]), registry.backend(props["backend"])
+    cluster, backend = Project.find().cluster(props["cluster"]), _backend(props["backend"])
     testbeds.require_same(cluster, backend)
     testbeds.note(cluster, backend)
 
 
 def _driver(props: Mapping[str, Any]) -> Any:
-    from gpubed import cluster_drivers, registry
+    from gpubed import cluster_drivers
 
     if props["backend"] == "gpubed":
         return cluster_drivers.driver(props["kind"])
-    return registry.backend(props["backend"]).driver(props["kind"])
+    return _backend(props["backend"]).driver(props["kind"])
+
+
+def _backend(name: str) -> Backend:
+    """Return a backend whose libraries are imported, by one thread alone.
+
+    Engines call drivers from several threads. Where two of them import a package whose modules
+    import each other, one may get a module that is not whole yet, or Python sees a deadlock.
+    """
+    from gpubed import registry
+
+    with _LOADING:
+        backend = registry.backend(name)
+        backend.load()
+    return backend
 
 
 class _Managed(Resource):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -259,3 +261,40 @@ class TestState:
     def test_only_what_is_unrecorded_is_removed(self, stack: Any) -> None:
         assert audit.remove_unrecorded(stack) == ["network orphan"]
         assert [thing.id for thing in stack.found] == ["server-id"]
+
+
+IMPORTED_SIDE_BY_SIDE = """
+import sys, threading, time
+from gpubed import resources
+
+class Slow:
+    def find_spec(self, name, *_):
+        if name == "openstack.config":  # the package itself is half imported then
+            time.sleep(1)
+
+sys.meta_path.insert(0, Slow())
+wrong = []
+
+def work(seconds, module):
+    time.sleep(seconds)
+    try:
+        resources._backend("openstack")
+        __import__(f"gpubed.backends.openstack.{module}")
+    except BaseException as error:
+        wrong.append(error)
+
+threads = [threading.Thread(target=work, args=each) for each in ((0, "cloud"), (0.5, "census"))]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+sys.exit(repr(wrong) if wrong else 0)
+"""
+
+
+def test_drivers_that_begin_side_by_side_import_the_sdk_once() -> None:
+    """Its modules import each other: Python saw a deadlock, and gave half of them."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED_SIDE_BY_SIDE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -385,6 +385,10 @@ class Backend(ABC):
         """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""
         return []
 
+    def load(self) -> None:
+        """Import the libraries that drivers use, where those cannot be imported by two at once."""
+        return
+
     def plugin_environment(self, cluster: str) -> dict[str, str]:
         """Return the variables with which Pulumi's plugin finds what this backend finds.
 

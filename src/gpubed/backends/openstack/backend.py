@@ -56,6 +56,10 @@ class OpenStackBackend(Backend):
 
         return doctor.findings(spec)
 
+    def load(self) -> None:
+        """Import openstacksdk, whose modules import each other."""
+        from gpubed.backends.openstack import cloud, lookups  # noqa: F401
+
     def plugin_environment(self, cluster: str) -> dict[str, str]:
         """Return which clouds.yaml and entry are meant, and which OS_* variables are not."""
         from gpubed.backends.openstack import clouds_file
