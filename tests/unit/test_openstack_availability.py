@@ -14,7 +14,7 @@ from openstack import exceptions
 
 from gpubed import plan, spec
 from gpubed.backends.base import Finding
-from gpubed.backends.openstack import availability, cloud, flavors, lookups, offers
+from gpubed.backends.openstack import availability, cloud, flavors, limits, lookups, offers
 from gpubed.backends.openstack.needs import Needs
 from gpubed.errors import Refused
 
@@ -38,6 +38,13 @@ GPU = SimpleNamespace(
 IMAGE = SimpleNamespace(
     id="i", name="debian-12", status="active", min_disk=2, min_ram=256, size=10**9
 )
+
+
+class Unlimited:
+    """Limits of block storage that are never reached."""
+
+    max_total_volumes = max_total_volume_gigabytes = -1
+    total_volumes_used = total_gigabytes_used = 0
 
 
 class Qos:
@@ -90,6 +97,7 @@ class Cloud:
             auth=SimpleNamespace(get_access=lambda _: SimpleNamespace(role_names=self.roles))
         )
         self.servers: list[Any] = []
+        self.block_storage: Any = None
         self.compute = SimpleNamespace(
             find_flavor=lambda name, **_: self.flavors.get(name),
             flavors=lambda **_: list(self.flavors.values()),
@@ -100,7 +108,8 @@ class Cloud:
             availability_zones=lambda: [SimpleNamespace(name="nova", state={"available": True})],
         )
         self.image = SimpleNamespace(
-            images=lambda name=None: [i for i in self.found_images if name in (None, i.name)]
+            images=lambda name=None: [i for i in self.found_images if name in (None, i.name)],
+            find_image=lambda id_: next((i for i in self.found_images if i.id == id_), None),
         )
         self.network = SimpleNamespace(
             networks=self._networks,
@@ -193,6 +202,25 @@ def test_a_flavor_without_a_disk_needs_a_volume(there: Cloud) -> None:
 def test_two_images_of_one_name_are_no_answer(there: Cloud) -> None:
     there.found_images = [IMAGE, SimpleNamespace(**{**vars(IMAGE), "id": "j"})]
     assert failed(there, needs())[0].message == "2 images are named 'debian-12': i, j"
+
+
+def test_an_image_may_be_named_by_its_id(there: Cloud) -> None:
+    id_ = "6f0c0000-0000-4000-8000-000000000000"
+    renewed = SimpleNamespace(**{**vars(IMAGE), "id": id_})
+    there.found_images = [IMAGE, renewed]
+    (found,) = failed(there, needs())
+    assert "its id under backend.images" in str(found.fix)
+    assert failed(there, needs(images={"debian-12": id_})) == []
+    inputs = {"cloud": None, "region": None, "name": id_}
+    assert lookups.ImageDriver().create(inputs) == (id_, {"id": id_})
+    renewed.status = "deactivated"
+    assert failed(there, needs(images={"debian-12": id_}))
+
+
+def test_a_flavor_has_no_other_name_than_its_own(there: Cloud) -> None:
+    """The plugin looks for it by its name."""
+    there.flavors["42"] = TINY
+    assert "no flavor '42'" in failed(there, needs(flavor="42"))[0].message
 
 
 @pytest.mark.parametrize(
@@ -294,6 +322,36 @@ class TestCapacity:
         assert list(driver.diff({}, old, grown).replace) == []
         assert "groups" in driver.diff({}, old, grown).update
         assert driver.diff({}, old, {**old, "cloud": "other"}).replace == ["cloud"]
+
+
+class TestDataVolumes:
+    @pytest.mark.parametrize(
+        ("before", "after", "right"),
+        [
+            (["1 GiB"], ["2 GiB"], True),
+            (["1 GiB"], ["1 GiB", "1 GiB"], True),
+            (["1 GiB", "2 GiB"], ["1 GiB"], True),
+            (["1 GiB", "2 GiB"], [], True),
+            (["2 GiB"], ["1 GiB"], False),
+            (["1 GiB", "2 GiB"], ["2 GiB"], False),
+        ],
+    )
+    def test_they_grow_and_change_no_places(
+        self, there: Cloud, before: list[str], after: list[str], right: bool
+    ) -> None:
+        old, new = needs(data_volumes=before), needs(data_volumes=after)
+        assert (limits.shrunk(old, new) == []) == right
+        there.extensions = {"block-storage"}
+        there.block_storage = SimpleNamespace(
+            get_limits=lambda: SimpleNamespace(absolute=Unlimited())
+        )
+        driver = lookups.CapacityDriver()
+        inputs = [wanted.model_dump(mode="json") for wanted in (old, new)]
+        if right:
+            assert driver.update("capacity", *inputs) == {}
+        else:
+            with pytest.raises(Refused, match="none can become smaller"):
+                driver.update("capacity", *inputs)
 
 
 class TestLookups:

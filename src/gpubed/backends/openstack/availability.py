@@ -7,6 +7,7 @@ extensions are asked for first.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from gpubed.backends.openstack.needs import GroupNeeds, Needs
 
 GROUP = "gpubed.group"
 _GIB = 2**30
+_ID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 _PROBE = "gpubed-probe"
 
 
@@ -31,7 +33,7 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
         held: What of it is there already.
     """
     found: dict[str, Any] = {
-        name: connection.compute.find_flavor(name, get_extra_specs=True)
+        name: _flavor(connection, name)
         for name in {group.server.flavor for group in (*needs.groups, *(held or needs).groups)}
     }
     looked = [
@@ -43,6 +45,12 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
     if all(finding.ok for finding in looked):
         looked += _quota(connection, needs, held, found)
     return looked
+
+
+def _flavor(connection: Connection, name: str) -> Any:
+    """Return the flavor of a name: the plugin knows none by its id."""
+    found = connection.compute.find_flavor(name, get_extra_specs=True)
+    return found if found is not None and found.name == name else None
 
 
 def held(connection: Connection, needs: Needs, cluster: str) -> Needs | None:
@@ -60,8 +68,13 @@ def held(connection: Connection, needs: Needs, cluster: str) -> Needs | None:
 
 
 def images(connection: Connection, name: str) -> list[Any]:
-    """Return the images of a name that can be booted."""
-    return [image for image in connection.image.images(name=name) if image.status == "active"]
+    """Return the images of a name, or of an id, that can be booted."""
+    found = list(connection.image.images(name=name))
+    if not found and _ID.fullmatch(name):
+        # Names may be used twice, and operators do so when they renew an image.
+        image = connection.image.find_image(name)
+        found = [image] if image else []
+    return [image for image in found if image.status == "active"]
 
 
 def external_networks(connection: Connection, name: str) -> list[Any]:
@@ -76,9 +89,8 @@ def one(what: str, name: str, found: list[Any], others: list[str]) -> Finding:
         return Finding(id_, True, f"{what} {name}")
     if found:
         ids = ", ".join(thing.id for thing in found)
-        return Finding(
-            id_, False, f"{len(found)} {what}s are named {name!r}: {ids}", f"use another {what}"
-        )
+        fix = "write its id under backend.images" if what == "image" else f"use another {what}"
+        return Finding(id_, False, f"{len(found)} {what}s are named {name!r}: {ids}", fix)
     there = ", ".join(sorted(others)[:10]) or "none at all"
     message = f"there is no {what} {name!r}; there are: {there}"
     return Finding(id_, False, message, "take one that exists")
