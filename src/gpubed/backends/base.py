@@ -379,6 +379,14 @@ class Backend(ABC):
         """
         return []
 
+    def unrefreshable(self, cluster: str) -> GpubedError | None:
+        """Return why a plugin cannot look at every resource now, with what helps.
+
+        Raises:
+            GpubedError: The testbed cannot be asked.
+        """
+        return None
+
     def explained(self, error: GpubedError) -> GpubedError | None:
         """Return what a plugin's error means to who wrote the specification; None as it is."""
         return None

@@ -206,6 +206,7 @@ def _refresh(stack: Stack, approve: Approve) -> None:
     """
     if gone := costs.gone(audits.missing_data(stack)):
         approve(gone)
+    audits.testbeds(stack).require_refreshable()
     stack.refresh(emit)
 
 

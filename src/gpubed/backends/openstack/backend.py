@@ -103,6 +103,12 @@ class OpenStackBackend(Backend):
 
         return cloud.identity(cluster)
 
+    def unrefreshable(self, cluster: str) -> GpubedError | None:
+        """Name a server in a state in which the plugin reads none."""
+        from gpubed.backends.openstack import census
+
+        return census.unrefreshable(cluster)
+
     def explained(self, error: GpubedError) -> GpubedError | None:
         """Say which option a refusal of the cloud is about."""
         from gpubed.backends.openstack import refusals
