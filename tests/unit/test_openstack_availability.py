@@ -296,6 +296,33 @@ class TestQos:
         assert failed(there, self.wanted(), self.wanted()) == []
 
 
+class TestRetiredImages:
+    """A pinned image stays what nodes are made of, also once the cloud has it no more."""
+
+    def found(self, there: Cloud, wanted: Needs, before: Needs) -> list[Finding]:
+        metadata = {"gpubed.cluster": "u", "gpubed.name": "cloudy", "gpubed.group": "node"}
+        image = SimpleNamespace(id="old")
+        there.servers = [SimpleNamespace(metadata=metadata, image=image) for _ in range(3)]
+        return availability.retired(there, wanted, before, "cloudy")  # type: ignore[arg-type]
+
+    def test_growth_is_refused_and_says_what_the_way_out_costs(self, there: Cloud) -> None:
+        (found,) = self.found(there, needs([{"count": 4}]), needs())
+        assert "image debian-12 (old)" in found.message
+        assert "replaces all nodes" in str(found.fix)
+
+    @pytest.mark.parametrize("count", [3, 2])
+    def test_who_wants_no_more_nodes_is_left_alone(self, there: Cloud, count: int) -> None:
+        assert self.found(there, needs([{"count": count}]), needs()) == []
+
+    def test_another_name_is_looked_up_anew(self, there: Cloud) -> None:
+        other = needs([{"count": 4}], images={"debian-12": "new"})
+        assert self.found(there, other, needs()) == []
+
+    def test_one_that_is_there_is_no_obstacle(self, there: Cloud) -> None:
+        there.found_images.append(SimpleNamespace(**{**vars(IMAGE), "id": "old"}))
+        assert self.found(there, needs([{"count": 4}]), needs()) == []
+
+
 class TestCapacity:
     def test_nothing_is_made_when_something_is_missing(self, there: Cloud) -> None:
         inputs = needs(flavor="m2").model_dump(mode="json")
@@ -413,5 +440,5 @@ def test_offers_are_flavors_and_what_the_quota_has_room_for(there: Cloud) -> Non
 
 def test_a_plan_says_why_it_does_not_fit(there: Cloud) -> None:
     there.used |= {"instances_used": 9}
-    (found,) = offers.obstacles(plan.plan(spec.model().model_validate(DATA)))
+    (found,) = offers.obstacles(plan.plan(spec.model().model_validate(DATA)), None)
     assert found.message == "quota: 3 more server(s) are wanted, and 1 of 10 are left"

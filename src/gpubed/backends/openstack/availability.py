@@ -47,6 +47,49 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
     return looked
 
 
+def retired(connection: Connection, needs: Needs, before: Needs, cluster: str) -> list[Finding]:
+    """Return groups that lack nodes, and whose pinned image the cloud has no more.
+
+    Nodes to come are made of the image that those that are there were made of, whatever its name
+    means by now. Servers that boot from a volume do not tell theirs.
+
+    Args:
+        before: The needs of the specification that was applied last.
+    """
+    names = {group.name: group.image for group in before.groups}
+    found = list[Finding]()
+    for group in needs.groups:
+        servers = [
+            server
+            for server in connection.compute.servers(details=True)
+            if labels.uuid_of_metadata(server.metadata or {}, cluster) is not None
+            and server.metadata.get(GROUP, "") == group.name
+        ]
+        if names.get(group.name) != group.image or len(servers) >= group.count:
+            continue  # another name is looked up anew
+        for id_ in {str(server.image.id) for server in servers if _image_id(server)}:
+            image = connection.image.find_image(id_)
+            if image is None or image.status != "active":
+                found.append(_gone(group, id_))
+    return found
+
+
+def _image_id(server: Any) -> str | None:
+    return server.image.id if server.image else None
+
+
+def _gone(group: GroupNeeds, id_: str) -> Finding:
+    message = (
+        f"image {group.image} ({id_}), which the nodes of group {group.name} were made of, can be "
+        "booted no more: no node can be added or made again"
+    )
+    fix = (
+        "name another image under backend.images: that replaces all nodes made of this one, with "
+        "what is on their own disks; or ask the cloud's operators for it"
+    )
+    return Finding("openstack.image", False, message, fix)
+
+
 def _flavor(connection: Connection, name: str) -> Any:
     """Return the flavor of a name: the plugin knows none by its id."""
     found = connection.compute.find_flavor(name, get_extra_specs=True)

@@ -150,7 +150,7 @@ class OpenStackBackend(Backend):
 
         before = limits.applied(plan)
         shrunk = limits.shrunk(before, Needs.of(plan)) if before else []
-        return [*limits.moved(plan), *shrunk, *offers.obstacles(plan)]
+        return [*limits.moved(plan), *shrunk, *offers.obstacles(plan, before)]
 
 
 def create() -> OpenStackBackend:
