@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from gpubed import (
     applied,
     configure,
@@ -22,6 +24,8 @@ from gpubed.plan import ClusterPlan
 from gpubed.progress import emit
 from gpubed.ssh import SSH
 from gpubed.verification import Verification
+
+_LEAST_S = 120.0  # that each is waited for, whenever its turn comes
 
 
 def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
@@ -49,11 +53,14 @@ def await_nodes(cluster: ClusterPaths, allocation: Allocation) -> None:
     """Wait until all nodes let us in.
 
     Raises:
-        Unreachable: One did not, within two minutes.
+        Unreachable: One did not, within the time that the testbed's nodes may take to boot.
     """
+    patience = registry.backend(allocation.backend).boots_within_s
+    deadline = time.monotonic() + patience
     for node in allocation.nodes:
         with SSH(node, cluster) as ssh:
-            ssh.wait_ready()
+            # They boot at the same time.
+            ssh.wait_ready(max(_LEAST_S, deadline - time.monotonic()))
 
 
 def _configure(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:

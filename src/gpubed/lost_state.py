@@ -83,8 +83,10 @@ def given_up(
         if thing.heir
     ]
     unused = [thing for thing in found if thing.data and not _has_volume(wanted)]
+    # A plugin makes new volumes, whatever the specification says, and adopts none.
+    why = "no state knows it by now" if backend.native else "the specification has no volume"
     return lost + [
-        f"{thing}: the specification has no volume: what is on it stays there, unused, until "
+        f"{thing}: {why}: what is on it stays there, unused, until "
         f"gpubed down {cluster.name} removes it"
         for thing in unused
     ]

@@ -222,6 +222,16 @@ class Testbeds:
         for backend in self.needed:
             backend.require_engine(engine)
 
+    def require_refreshable(self) -> None:
+        """Refuse a look at every resource where a plugin would fail on the state of one.
+
+        Raises:
+            GpubedError: It would, or a testbed cannot be asked.
+        """
+        for backend in self.needed:
+            if why := backend.unrefreshable(self.cluster.name):
+                raise why
+
     def existing(self) -> Listed:
         """Ask for everything that carries the cluster's name, whatever its UUID.
 

@@ -67,6 +67,7 @@ def run(tmp_path, monkeypatch):
         backend = registry.backend("openstack")
         monkeypatch.setattr(backend, "faults", cloud.faults)
         monkeypatch.setattr(backend, "remove", cloud.remove)
+        monkeypatch.setattr(backend, "unrefreshable", lambda _: None)
         return cloud, lambda: ups._up(cloud, backend, plan, pytest.fail, None)
 
     return make

@@ -274,6 +274,17 @@ def test_data_that_nobody_will_mount_is_said_to_stay_unused(lost, told, monkeypa
     assert told == []
 
 
+def test_kept_volumes_that_a_plugin_does_not_adopt_are_named(tmp_path):
+    """They are of a cluster that is down, and its specification may well have data volumes."""
+    backend = registry.backend("openstack")
+    volume = Existing("volume", "gpubed-lab-0-data-0", "v", UUID, data=True)
+    cluster = Project(tmp_path).cluster("lab")
+    wanted = sample_plan(storage={"shared": {"provider": "nfs"}})
+    [said] = lost_state.given_up(cluster, [volume], backend, wanted)
+    assert said.startswith("volume gpubed-lab-0-data-0: no state knows it by now")
+    assert "gpubed down lab removes it" in said
+
+
 def test_a_node_in_use_never_gives_its_address_away_unasked(lost, monkeypatch):
     heir = sample_plan(nodes=SWAPPED).nodes[0]
     assert heir.name == "first-0"

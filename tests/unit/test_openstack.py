@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed import audit, plan, registry, secret, spec
+from gpubed import audit, handover, plan, registry, secret, spec
 from gpubed.backends.base import Existing
 from gpubed.backends.openstack import cloud, cloud_init, host_key, limits
 from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.paths import Project
-from support.samples import granted_cluster, sample_plan
+from support.samples import granted_cluster, sample_allocation, sample_plan
 
 BACKEND: dict[str, Any] = {
     "type": "openstack",
@@ -185,6 +185,19 @@ class TestAddresses:
     def test_on_another_network_nothing_is_in_the_way(self, obstacles: Any) -> None:
         elsewhere = {"control": {"subnet": "10.99.0.0/24"}}
         assert obstacles({"name": "other", "count": 2}, **elsewhere) == []
+
+
+def test_servers_may_take_long_to_boot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All at the same time, and each has two minutes when its turn comes."""
+    allowed: list[float] = []
+    monkeypatch.setattr("gpubed.ssh.SSH.wait_ready", lambda _, limit: allowed.append(limit))
+    allocation = sample_allocation(sample_plan()).model_copy(update={"backend": "openstack"})
+    handover.await_nodes(Project(tmp_path).cluster("cloudy"), allocation)
+    assert len(allowed) == len(allocation.nodes)
+    assert 890 < min(allowed) <= 900
+    allowed.clear()
+    handover.await_nodes(Project(tmp_path).cluster("cloudy"), sample_allocation(sample_plan()))
+    assert set(allowed) == {120}
 
 
 def test_the_embedded_engine_is_refused_by_name() -> None:

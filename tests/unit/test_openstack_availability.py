@@ -14,7 +14,7 @@ from openstack import exceptions
 
 from gpubed import plan, spec
 from gpubed.backends.base import Finding
-from gpubed.backends.openstack import availability, cloud, flavors, lookups, offers
+from gpubed.backends.openstack import availability, cloud, flavors, limits, lookups, offers
 from gpubed.backends.openstack.needs import Needs
 from gpubed.errors import Refused
 
@@ -38,6 +38,13 @@ GPU = SimpleNamespace(
 IMAGE = SimpleNamespace(
     id="i", name="debian-12", status="active", min_disk=2, min_ram=256, size=10**9
 )
+
+
+class Unlimited:
+    """Limits of block storage that are never reached."""
+
+    max_total_volumes = max_total_volume_gigabytes = -1
+    total_volumes_used = total_gigabytes_used = 0
 
 
 class Qos:
@@ -90,6 +97,7 @@ class Cloud:
             auth=SimpleNamespace(get_access=lambda _: SimpleNamespace(role_names=self.roles))
         )
         self.servers: list[Any] = []
+        self.block_storage: Any = None
         self.compute = SimpleNamespace(
             find_flavor=lambda name, **_: self.flavors.get(name),
             flavors=lambda **_: list(self.flavors.values()),
@@ -100,7 +108,8 @@ class Cloud:
             availability_zones=lambda: [SimpleNamespace(name="nova", state={"available": True})],
         )
         self.image = SimpleNamespace(
-            images=lambda name=None: [i for i in self.found_images if name in (None, i.name)]
+            images=lambda name=None: [i for i in self.found_images if name in (None, i.name)],
+            find_image=lambda id_: next((i for i in self.found_images if i.id == id_), None),
         )
         self.network = SimpleNamespace(
             networks=self._networks,
@@ -195,6 +204,25 @@ def test_two_images_of_one_name_are_no_answer(there: Cloud) -> None:
     assert failed(there, needs())[0].message == "2 images are named 'debian-12': i, j"
 
 
+def test_an_image_may_be_named_by_its_id(there: Cloud) -> None:
+    id_ = "6f0c0000-0000-4000-8000-000000000000"
+    renewed = SimpleNamespace(**{**vars(IMAGE), "id": id_})
+    there.found_images = [IMAGE, renewed]
+    (found,) = failed(there, needs())
+    assert "its id under backend.images" in str(found.fix)
+    assert failed(there, needs(images={"debian-12": id_})) == []
+    inputs = {"cloud": None, "region": None, "name": id_}
+    assert lookups.ImageDriver().create(inputs) == (id_, {"id": id_})
+    renewed.status = "deactivated"
+    assert failed(there, needs(images={"debian-12": id_}))
+
+
+def test_a_flavor_has_no_other_name_than_its_own(there: Cloud) -> None:
+    """The plugin looks for it by its name."""
+    there.flavors["42"] = TINY
+    assert "no flavor '42'" in failed(there, needs(flavor="42"))[0].message
+
+
 @pytest.mark.parametrize(
     ("quota", "words"),
     [({"floating_ips": (1, 1)}, "floating address"), ({"ports": (9, 5)}, "7 more port(s)")],
@@ -268,6 +296,33 @@ class TestQos:
         assert failed(there, self.wanted(), self.wanted()) == []
 
 
+class TestRetiredImages:
+    """A pinned image stays what nodes are made of, also once the cloud has it no more."""
+
+    def found(self, there: Cloud, wanted: Needs, before: Needs) -> list[Finding]:
+        metadata = {"gpubed.cluster": "u", "gpubed.name": "cloudy", "gpubed.group": "node"}
+        image = SimpleNamespace(id="old")
+        there.servers = [SimpleNamespace(metadata=metadata, image=image) for _ in range(3)]
+        return availability.retired(there, wanted, before, "cloudy")  # type: ignore[arg-type]
+
+    def test_growth_is_refused_and_says_what_the_way_out_costs(self, there: Cloud) -> None:
+        (found,) = self.found(there, needs([{"count": 4}]), needs())
+        assert "image debian-12 (old)" in found.message
+        assert "replaces all nodes" in str(found.fix)
+
+    @pytest.mark.parametrize("count", [3, 2])
+    def test_who_wants_no_more_nodes_is_left_alone(self, there: Cloud, count: int) -> None:
+        assert self.found(there, needs([{"count": count}]), needs()) == []
+
+    def test_another_name_is_looked_up_anew(self, there: Cloud) -> None:
+        other = needs([{"count": 4}], images={"debian-12": "new"})
+        assert self.found(there, other, needs()) == []
+
+    def test_one_that_is_there_is_no_obstacle(self, there: Cloud) -> None:
+        there.found_images.append(SimpleNamespace(**{**vars(IMAGE), "id": "old"}))
+        assert self.found(there, needs([{"count": 4}]), needs()) == []
+
+
 class TestCapacity:
     def test_nothing_is_made_when_something_is_missing(self, there: Cloud) -> None:
         inputs = needs(flavor="m2").model_dump(mode="json")
@@ -294,6 +349,36 @@ class TestCapacity:
         assert list(driver.diff({}, old, grown).replace) == []
         assert "groups" in driver.diff({}, old, grown).update
         assert driver.diff({}, old, {**old, "cloud": "other"}).replace == ["cloud"]
+
+
+class TestDataVolumes:
+    @pytest.mark.parametrize(
+        ("before", "after", "right"),
+        [
+            (["1 GiB"], ["2 GiB"], True),
+            (["1 GiB"], ["1 GiB", "1 GiB"], True),
+            (["1 GiB", "2 GiB"], ["1 GiB"], True),
+            (["1 GiB", "2 GiB"], [], True),
+            (["2 GiB"], ["1 GiB"], False),
+            (["1 GiB", "2 GiB"], ["2 GiB"], False),
+        ],
+    )
+    def test_they_grow_and_change_no_places(
+        self, there: Cloud, before: list[str], after: list[str], right: bool
+    ) -> None:
+        old, new = needs(data_volumes=before), needs(data_volumes=after)
+        assert (limits.shrunk(old, new) == []) == right
+        there.extensions = {"block-storage"}
+        there.block_storage = SimpleNamespace(
+            get_limits=lambda: SimpleNamespace(absolute=Unlimited())
+        )
+        driver = lookups.CapacityDriver()
+        inputs = [wanted.model_dump(mode="json") for wanted in (old, new)]
+        if right:
+            assert driver.update("capacity", *inputs) == {}
+        else:
+            with pytest.raises(Refused, match="none can become smaller"):
+                driver.update("capacity", *inputs)
 
 
 class TestLookups:
@@ -355,5 +440,5 @@ def test_offers_are_flavors_and_what_the_quota_has_room_for(there: Cloud) -> Non
 
 def test_a_plan_says_why_it_does_not_fit(there: Cloud) -> None:
     there.used |= {"instances_used": 9}
-    (found,) = offers.obstacles(plan.plan(spec.model().model_validate(DATA)))
+    (found,) = offers.obstacles(plan.plan(spec.model().model_validate(DATA)), None)
     assert found.message == "quota: 3 more server(s) are wanted, and 1 of 10 are left"

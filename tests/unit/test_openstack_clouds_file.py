@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from gpubed.backends.openstack import cloud, clouds_file
 from gpubed.errors import PrerequisiteMissing
@@ -95,6 +96,39 @@ def test_a_mixture_is_refused_where_gpubed_starts_nothing(folder, monkeypatch):
     with pytest.raises(PrerequisiteMissing, match="mix it with OS_PROJECT_ID") as error:
         clouds_file.require_apart(connection)
     assert "gpubed env" in str(error.value.hint)
+
+
+@pytest.fixture
+def entry(folder, monkeypatch):
+    """Return a connection as an entry has it; none is made, since some logins need more."""
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(folder / "clouds.yaml"))
+    monkeypatch.setattr(clouds_file, "_folders", lambda: [folder])
+
+    def entry(**written):
+        (folder / "clouds.yaml").write_text(yaml.safe_dump({"clouds": {"mycloud": written}}))
+        return SimpleNamespace(config=SimpleNamespace(name="mycloud", config=written))
+
+    return entry
+
+
+@pytest.mark.parametrize("login", [None, "password", "v3password", "v3applicationcredential"])
+def test_ways_to_log_in_that_both_know(entry, login):
+    clouds_file.require_login(entry(**({"auth_type": login} if login else {})))
+
+
+@pytest.mark.parametrize("login", ["v3oidcpassword", "v3totp", "v3adfspassword"])
+def test_ways_to_log_in_that_the_plugin_lacks(entry, login):
+    with pytest.raises(PrerequisiteMissing, match=login) as error:
+        clouds_file.require_login(entry(auth_type=login))
+    assert "application credential" in str(error.value.hint)
+
+
+def test_a_profile_that_only_openstacksdk_knows(entry, folder):
+    connection = entry(profile="ovh")
+    with pytest.raises(PrerequisiteMissing, match="the profile ovh"):
+        clouds_file.require_login(connection)
+    (folder / "clouds-public.yaml").write_text("public-clouds: {ovh: {}}")
+    clouds_file.require_login(connection)
 
 
 def test_secrets_that_the_plugin_would_not_find_are_named(cluster, folder, monkeypatch):

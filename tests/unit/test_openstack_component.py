@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pulumi
@@ -339,6 +340,32 @@ class TestServers:
         assert sizes == {"big-0-data-0": 94, "big-0-data-1": 1}  # never less than asked for
         for attached in cloud.all("VolumeAttach").values():
             assert attached.inputs["instanceId"] == "id of Instance big-0"
+
+    def test_data_volumes_come_in_their_order(self, cloud: Cloud) -> None:
+        """A server names its disks in the order in which they are attached."""
+        declare(component.Cluster, document(data_volumes=["1 GiB", "2 GiB", "3 GiB"]))
+        attached = cloud.all("VolumeAttach")
+        assert "VolumeAttach node-0-data-0" in attached["node-0-data-1"].depends_on
+        assert "VolumeAttach node-0-data-1" in attached["node-0-data-2"].depends_on
+        assert "VolumeAttach" not in str(attached["node-1-data-0"].depends_on)
+
+    def test_a_data_volume_can_grow_while_it_is_attached(self, cloud: Cloud) -> None:
+        declare(component.Cluster, document(data_volumes=["1 GiB"]))
+        assert all(v.inputs["enableOnlineResize"] for v in cloud.all("Volume").values())
+
+    @pytest.mark.parametrize("zones", [["az2"], ["nova"]])
+    def test_block_storage_may_have_no_zone_of_that_name(
+        self, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, zones: list[str]
+    ) -> None:
+        connection = connections.connect("mycloud", None)
+        there = SimpleNamespace(
+            availability_zones=lambda: [SimpleNamespace(name=zone) for zone in zones]
+        )
+        monkeypatch.setattr(type(connection), "block_storage", there)
+        declare(component.Cluster, document(data_volumes=["1 GiB"], availability_zone="az2"))
+        assert cloud.all("Instance")["node-0"].inputs["availabilityZone"] == "az2"
+        volume = cloud.all("Volume")["node-0-data-0"].inputs
+        assert volume.get("availabilityZone") == ("az2" if "az2" in zones else None)
 
     def test_no_engine_ever_deletes_a_data_volume(self, cloud: Cloud) -> None:
         declare(component.Cluster, document(data_volumes=["1 GiB"]))

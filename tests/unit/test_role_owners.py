@@ -7,6 +7,7 @@ import json
 import os
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ PROGRAMS = """
 blkid: for last; do :; done; cat "$WORLD/blkid/$(basename "$last").$5" 2>/dev/null || exit 2
 findmnt: cat "$WORLD/mounted" 2>/dev/null
 lsblk: if [ "$1" = --json ]; then cat "$WORLD/disks.json"; else cat "$WORLD/below"; fi
-mkfs.xfs: cd "$WORLD/blkid"; n=$(basename "$4"); echo xfs >$n.TYPE; echo $3 >$n.LABEL
+mkfs.xfs: n=$WORLD/blkid/$(basename $4); echo xfs >$n.TYPE; echo $3 >$n.LABEL; echo ${6#*=} >$n.UUID
 mount: [ -s "$WORLD/owned/scratch" ] && echo "$WORLD/nvme1n1" >"$WORLD/mounted"
 umount: rm "$WORLD/mounted"
 wipefs: for last; do :; done; rm "$WORLD/blkid/$(basename "$last")".*
@@ -393,6 +394,27 @@ def test_ours_is_mounted_whatever_fstab_says(host):
     assert mounts == f"mount --types xfs --options noatime,nosuid,nodev {disk} {host.path}"
 
 
+def test_a_named_disk_that_outlives_its_node_is_mounted_again(host):
+    """The record was on the root disk of the node before."""
+    disk = host.disk("nvme1n1")
+    assert "mkfs.xfs" in str(host.up(scratch_devices=[str(disk)]).calls)
+    host.record.unlink()
+    host.mounted.unlink()
+    shutil.rmtree(host.path)
+    calls = str(host.up(scratch_devices=[str(disk)]).calls)
+    assert "mkfs.xfs" not in calls
+    assert f"{disk} {host.path}" in calls
+    assert host.written()["disks"] == [str(disk)]
+
+
+def test_what_another_cluster_had_there_is_not_to_be_wiped(host):
+    disk = host.disk("nvme1n1", TYPE="xfs", LABEL="gpubed", UUID="another")
+    refused = host.run(scratch_devices=[str(disk)])
+    assert refused.code != 0
+    assert f"{disk} is scratch that gpubed made before" in refused.said
+    assert "wipefs" not in refused.said
+
+
 def test_an_array_without_a_file_system_is_gone_on_with(host):
     disks = [host.disk(name) for name in ("nvme1n1", "nvme2n1")]
     array = host.root / "md-scratch"
@@ -405,7 +427,7 @@ def test_an_array_without_a_file_system_is_gone_on_with(host):
     host.programs["mkfs.xfs"] = mkfs
     host.programs["mount"] = f"echo {array} >{host.mounted}"
     calls = host.up(scratch_devices=[str(disk) for disk in disks]).calls
-    assert f"mkfs.xfs -q -L gpubed {array}" in calls
+    assert f"mkfs.xfs -q -L gpubed {array} -m uuid=" in str(calls)
     assert host.written()["disks"] == [str(disk) for disk in disks]
 
 

@@ -14,6 +14,7 @@ def script(monkeypatch):
     module = by_path.load(SCRIPT, "choose_disks")
     monkeypatch.setattr(module, "exclusive", lambda _disk: "")
     monkeypatch.setattr(module, "signature", lambda _disk: "")
+    monkeypatch.setattr(module, "tag", lambda _disk, _name: "")
     return module
 
 
@@ -26,16 +27,16 @@ ROOT = disk("/dev/nvme0n1", children=[{"name": "/dev/nvme0n1p1"}])
 
 def test_auto_takes_the_empty_nvme_disks(script):
     devices = [ROOT, disk("/dev/nvme2n1"), disk("/dev/nvme1n1"), disk("/dev/sda", tran="sata")]
-    assert script.choose("auto", devices) == (["/dev/nvme1n1", "/dev/nvme2n1"], {})
+    assert script.choose("auto", devices) == (["/dev/nvme1n1", "/dev/nvme2n1"], {}, [])
 
 
 def test_auto_without_a_free_disk_takes_none(script):
-    assert script.choose("auto", [ROOT]) == ([], {})
+    assert script.choose("auto", [ROOT]) == ([], {}, [])
 
 
 def test_a_mounted_disk_without_partitions_is_not_free(script, monkeypatch):
     monkeypatch.setattr(script, "exclusive", lambda _disk: "in use")
-    assert script.choose("auto", [disk("/dev/nvme1n1")]) == ([], {})
+    assert script.choose("auto", [disk("/dev/nvme1n1")]) == ([], {}, [])
 
 
 def test_a_disk_with_a_signature_is_not_free(script, monkeypatch):
@@ -72,3 +73,36 @@ def test_a_disk_is_known_by_the_name_that_it_keeps(script, monkeypatch, tmp_path
     monkeypatch.setattr(script, "_BY_ID", by_id)
     assert script.lasting(str(disk)) == str(by_id / "nvme-Acme_7")
     assert script.lasting(str(other)) == str(other)
+
+
+class TestDisksThatOutliveTheirNode:
+    """A cloud's data volume comes back to the node that replaces its own."""
+
+    @pytest.fixture(autouse=True)
+    def _file_system(self, script, monkeypatch):
+        tags = {"UUID": "ours", "LABEL": "gpubed"}
+        monkeypatch.setattr(script, "signature", lambda _disk: "xfs")
+        monkeypatch.setattr(script, "tag", lambda _disk, name: tags[name])
+
+    def test_the_clusters_own_is_kept(self, script):
+        assert script.choose(["/dev/vdb"], [disk("/dev/vdb")], "ours") == ([], {}, ["/dev/vdb"])
+
+    @pytest.mark.parametrize(
+        "changes", [{"ro": True}, {"type": "part"}, {"children": [{"name": "/dev/vdb1"}]}]
+    )
+    def test_what_cannot_be_mounted_is_not(self, script, changes):
+        _, refused, kept = script.choose(["/dev/vdb"], [disk("/dev/vdb", **changes)], "ours")
+        assert (list(refused), kept) == (["/dev/vdb"], [])
+
+    def test_one_in_use_is_not(self, script, monkeypatch):
+        monkeypatch.setattr(script, "exclusive", lambda _disk: "in use")
+        assert script.choose(["/dev/vdb"], [disk("/dev/vdb")], "ours")[2] == []
+
+    def test_another_clusters_is_refused_and_named(self, script):
+        _, refused, kept = script.choose(["/dev/vdb"], [disk("/dev/vdb")], "another")
+        assert (refused, kept) == ({"/dev/vdb": "xfs"}, [])
+        assert script.former(refused, "gpubed") == ["/dev/vdb"]
+
+    def test_of_an_array_nothing_is_kept(self, script):
+        both = [disk("/dev/vdb"), disk("/dev/vdc")]
+        assert script.choose(["/dev/vdb", "/dev/vdc"], both, "ours")[2] == []

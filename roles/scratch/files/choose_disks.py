@@ -2,6 +2,10 @@
 
 A disk is free when nothing is known to be on it (no partition, no signature) and the
 kernel lets it be opened exclusively: mounted disks and members of arrays refuse that.
+
+A disk may outlive its node, as a cloud's data volume does. The node that takes its place has no
+record of it; one that was named is kept with what is on it where its file system has the UUID
+that this cluster gives to scratch of a node of this name.
 """
 
 import errno
@@ -40,6 +44,24 @@ def signature(disk: str) -> str:
     return done.stdout.strip() or "a partition table"
 
 
+def tag(disk: str, name: str) -> str:
+    """Return what blkid says of a disk's file system: its UUID or LABEL; empty for none."""
+    done = subprocess.run(
+        ["blkid", "--probe", "--output", "value", "--match-tag", name, disk],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip()
+
+
+def is_own(device: dict[str, Any], uuid: str) -> bool:
+    """Return whether a disk that nobody uses has the file system of this node's scratch."""
+    disk, below = device["name"], device.get("children")
+    usable = device["type"] == "disk" and device["ro"] not in (True, "1") and not below
+    return usable and not exclusive(disk) and tag(disk, "UUID") == uuid
+
+
 def exclusive(disk: str) -> str:
     """Return why the kernel does not give a disk away; empty when it does."""
     try:
@@ -61,15 +83,25 @@ def occupied(device: dict[str, Any]) -> str:
 
 
 def choose(
-    wanted: str | list[str], devices: list[dict[str, Any]]
-) -> tuple[list[str], dict[str, str]]:
-    """Return the disks to take, and why each that was asked for cannot be taken."""
+    wanted: str | list[str], devices: list[dict[str, Any]], uuid: str = ""
+) -> tuple[list[str], dict[str, str], list[str]]:
+    """Return the disks to take, why each that was asked for cannot be, and what is kept as it is.
+
+    Only a single disk is kept: of an array, nobody knows whether all of it is there.
+    """
     known = {device["name"]: device for device in devices}
     if wanted == "auto":
         nvme = [d for d in devices if d.get("tran") == "nvme" and not occupied(d)]
-        return sorted(d["name"] for d in nvme), {}
+        return sorted(d["name"] for d in nvme), {}, []
+    if uuid and len(wanted) == 1 and wanted[0] in known and is_own(known[wanted[0]], uuid):
+        return [], {}, list(wanted)
     reasons = {name: occupied(known[name]) if name in known else "not there" for name in wanted}
-    return sorted(wanted), {name: reason for name, reason in reasons.items() if reason}
+    return sorted(wanted), {name: reason for name, reason in reasons.items() if reason}, []
+
+
+def former(refused: dict[str, str], label: str) -> list[str]:
+    """Return which of the refused disks hold scratch that gpubed once made: of whom, who knows."""
+    return [disk for disk, reason in refused.items() if reason and label in tag(disk, "LABEL")]
 
 
 def lasting(disk: str) -> str:
@@ -79,6 +111,8 @@ def lasting(disk: str) -> str:
 
 
 if __name__ == "__main__":
-    disks, refused = choose(json.loads(sys.argv[1]), listed())
-    named = [lasting(disk) for disk in disks]
-    sys.stdout.write(json.dumps({"disks": disks, "lasting": named, "refused": refused}))
+    asked, own, label = json.loads(sys.argv[1]), *sys.argv[2:]
+    disks, refused, kept = choose(asked, listed(), own)
+    answer = {"disks": disks, "kept": kept, "refused": refused, "former": former(refused, label)}
+    answer["lasting"] = [lasting(disk) for disk in (*disks, *kept)]
+    sys.stdout.write(json.dumps(answer))

@@ -248,6 +248,7 @@ class Backend(ABC):
         shapes_on_nodes: Whether nodes hold their links to the declared rate themselves.
         removes_disks: Whether what is on a node's own disks goes with the node.
         boots_later: Whether nodes may be granted, or started again, before they answer SSH.
+        boots_within_s: How long a node that was granted may take to answer SSH.
         leases: Whether it lends nodes for a time, and takes them back at its end.
         exchanges_keys: Whether nodes can be let in with another key than they were made with.
         vacates: Whether a node that is made takes its address from whatever has it.
@@ -267,6 +268,7 @@ class Backend(ABC):
     shapes_on_nodes: bool = False
     removes_disks: bool = True
     boots_later: bool = False
+    boots_within_s: float = 120.0
     leases: bool = False
     exchanges_keys: bool = True
     vacates: bool = False
@@ -376,6 +378,14 @@ class Backend(ABC):
         Asked for by `gpubed down` alone, before anything else goes, and not if data is to stay.
         """
         return []
+
+    def unrefreshable(self, cluster: str) -> GpubedError | None:
+        """Return why a plugin cannot look at every resource now, with what helps.
+
+        Raises:
+            GpubedError: The testbed cannot be asked.
+        """
+        return None
 
     def explained(self, error: GpubedError) -> GpubedError | None:
         """Return what a plugin's error means to who wrote the specification; None as it is."""

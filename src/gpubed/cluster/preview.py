@@ -71,6 +71,8 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
     stack, seen = Stack(cluster, engine), damage.look(cluster, wanted)
     audits.remember(stack)
     gone = costs.gone(audits.missing_data(stack)) if seen else []
+    if seen:
+        audits.testbeds(stack).require_refreshable()
     planned = stack.preview(emit, refresh=seen is not None)
     there, given_up, notes = _known_again(stack, backend, wanted)
     steps = planned.steps if stack.has_resources() else ()  # without a state, all is made "anew"

@@ -179,10 +179,13 @@ def _look_ahead(
     steps = planned.steps if planned else ()
     there = None if planned else lost_state.of_lost(stack, backend)
     left = served_folder.left_behind(stack.cluster, wanted, steps, there)
-    if lost := costs.lost(planned, left) if planned else left:
-        if found := backend.refusals(wanted):
-            said = "\n  ".join(finding.message for finding in found)
-            raise Refused(f"nothing was changed, since {said}", found[0].fix)
+    lost = costs.lost(planned, left) if planned else left
+    # Of nodes that a plugin begins to make and cannot, something is left.
+    makes = planned is not None and backend.native and costs.makes_nodes(planned)
+    if (lost or makes) and (found := backend.refusals(wanted)):
+        said = "\n  ".join(finding.message for finding in found)
+        raise Refused(f"nothing was changed, since {said}", found[0].fix)
+    if lost:
         approve(lost)
     return planned
 
@@ -206,6 +209,7 @@ def _refresh(stack: Stack, approve: Approve) -> None:
     """
     if gone := costs.gone(audits.missing_data(stack)):
         approve(gone)
+    audits.testbeds(stack).require_refreshable()
     stack.refresh(emit)
 
 

@@ -7,6 +7,7 @@ extensions are asked for first.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from gpubed.backends.openstack.needs import GroupNeeds, Needs
 
 GROUP = "gpubed.group"
 _GIB = 2**30
+_ID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 _PROBE = "gpubed-probe"
 
 
@@ -31,7 +33,7 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
         held: What of it is there already.
     """
     found: dict[str, Any] = {
-        name: connection.compute.find_flavor(name, get_extra_specs=True)
+        name: _flavor(connection, name)
         for name in {group.server.flavor for group in (*needs.groups, *(held or needs).groups)}
     }
     looked = [
@@ -43,6 +45,55 @@ def findings(connection: Connection, needs: Needs, held: Needs | None = None) ->
     if all(finding.ok for finding in looked):
         looked += _quota(connection, needs, held, found)
     return looked
+
+
+def retired(connection: Connection, needs: Needs, before: Needs, cluster: str) -> list[Finding]:
+    """Return groups that lack nodes, and whose pinned image the cloud has no more.
+
+    Nodes to come are made of the image that those that are there were made of, whatever its name
+    means by now. Servers that boot from a volume do not tell theirs.
+
+    Args:
+        before: The needs of the specification that was applied last.
+    """
+    names = {group.name: group.image for group in before.groups}
+    found = list[Finding]()
+    for group in needs.groups:
+        servers = [
+            server
+            for server in connection.compute.servers(details=True)
+            if labels.uuid_of_metadata(server.metadata or {}, cluster) is not None
+            and server.metadata.get(GROUP, "") == group.name
+        ]
+        if names.get(group.name) != group.image or len(servers) >= group.count:
+            continue  # another name is looked up anew
+        for id_ in {str(server.image.id) for server in servers if _image_id(server)}:
+            image = connection.image.find_image(id_)
+            if image is None or image.status != "active":
+                found.append(_gone(group, id_))
+    return found
+
+
+def _image_id(server: Any) -> str | None:
+    return server.image.id if server.image else None
+
+
+def _gone(group: GroupNeeds, id_: str) -> Finding:
+    message = (
+        f"image {group.image} ({id_}), which the nodes of group {group.name} were made of, can be "
+        "booted no more: no node can be added or made again"
+    )
+    fix = (
+        "name another image under backend.images: that replaces all nodes made of this one, with "
+        "what is on their own disks; or ask the cloud's operators for it"
+    )
+    return Finding("openstack.image", False, message, fix)
+
+
+def _flavor(connection: Connection, name: str) -> Any:
+    """Return the flavor of a name: the plugin knows none by its id."""
+    found = connection.compute.find_flavor(name, get_extra_specs=True)
+    return found if found is not None and found.name == name else None
 
 
 def held(connection: Connection, needs: Needs, cluster: str) -> Needs | None:
@@ -60,8 +111,13 @@ def held(connection: Connection, needs: Needs, cluster: str) -> Needs | None:
 
 
 def images(connection: Connection, name: str) -> list[Any]:
-    """Return the images of a name that can be booted."""
-    return [image for image in connection.image.images(name=name) if image.status == "active"]
+    """Return the images of a name, or of an id, that can be booted."""
+    found = list(connection.image.images(name=name))
+    if not found and _ID.fullmatch(name):
+        # Names may be used twice, and operators do so when they renew an image.
+        image = connection.image.find_image(name)
+        found = [image] if image else []
+    return [image for image in found if image.status == "active"]
 
 
 def external_networks(connection: Connection, name: str) -> list[Any]:
@@ -76,9 +132,8 @@ def one(what: str, name: str, found: list[Any], others: list[str]) -> Finding:
         return Finding(id_, True, f"{what} {name}")
     if found:
         ids = ", ".join(thing.id for thing in found)
-        return Finding(
-            id_, False, f"{len(found)} {what}s are named {name!r}: {ids}", f"use another {what}"
-        )
+        fix = "write its id under backend.images" if what == "image" else f"use another {what}"
+        return Finding(id_, False, f"{len(found)} {what}s are named {name!r}: {ids}", fix)
     there = ", ".join(sorted(others)[:10]) or "none at all"
     message = f"there is no {what} {name!r}; there are: {there}"
     return Finding(id_, False, message, "take one that exists")

@@ -34,6 +34,8 @@ class OpenStackBackend(Backend):
     engine_required = "cli"
     exchanges_keys = False
     boots_later = True
+    # An image of some GB is copied to each host at first, and to a volume where one is booted.
+    boots_within_s = 900.0
     chooses_mtu = True
     the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(labels.TYPES.values())
@@ -105,6 +107,12 @@ class OpenStackBackend(Backend):
 
         return cloud.identity(cluster)
 
+    def unrefreshable(self, cluster: str) -> GpubedError | None:
+        """Name a server in a state in which the plugin reads none."""
+        from gpubed.backends.openstack import census
+
+        return census.unrefreshable(cluster)
+
     def explained(self, error: GpubedError) -> GpubedError | None:
         """Say which option a refusal of the cloud is about."""
         from gpubed.backends.openstack import refusals
@@ -142,8 +150,11 @@ class OpenStackBackend(Backend):
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Return what the cloud lacks: quota, flavors, images, networks, addresses."""
         from gpubed.backends.openstack import limits, offers
+        from gpubed.backends.openstack.needs import Needs
 
-        return [*limits.moved(plan), *offers.obstacles(plan)]
+        before = limits.applied(plan)
+        shrunk = limits.shrunk(before, Needs.of(plan)) if before else []
+        return [*limits.moved(plan), *shrunk, *offers.obstacles(plan, before)]
 
 
 def create() -> OpenStackBackend:

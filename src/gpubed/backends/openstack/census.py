@@ -12,9 +12,25 @@ from openstack.connection import Connection
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Existing, Fault
 from gpubed.backends.openstack import cloud, labels
+from gpubed.errors import Refused
 
 _GONE_WITHIN_S = 300
-_READY = "ACTIVE"
+# What Nova calls a node that is as it should be, or that `up` starts.
+_WORDS = {
+    "ACTIVE": "ready",
+    "SHUTOFF": "stopped",
+    "SHELVED": "stopped",
+    "SHELVED_OFFLOADED": "stopped",
+}
+# In any other state, the plugin reads no server at all (`Invalid power_state for instance`).
+_READABLE = {*_WORDS, "BUILD", "ERROR", "MIGRATING", "PAUSED", "DELETED", "SOFT_DELETED"}
+_WAY_BACK = {
+    "VERIFY_RESIZE": "openstack server resize confirm {id} (or: resize revert {id})",
+    "SUSPENDED": "openstack server resume {id}",
+    "RESCUE": "openstack server unrescue {id}",
+    "UNKNOWN": "openstack server show {id}: its host does not answer; ask the cloud's operators",
+}
+_ENDS = "wait until that has ended; if it does not: openstack server reboot --hard {id}"
 
 
 @dataclass(frozen=True)
@@ -25,11 +41,32 @@ class Found(Existing):
 
 
 def describe(allocation: Allocation) -> dict[str, str]:
-    """Return for each node whether it is ready, stopped or missing."""
+    """Return for each node whether it is ready, stopped or missing, or else Nova's word."""
     connection = cloud.of(allocation.cluster)
     with cloud.errors("list the servers"):
         states = {server.id: server.status for server in connection.compute.servers(details=True)}
     return {node.name: _word(states.get(node.id)) for node in allocation.nodes}
+
+
+def unrefreshable(cluster: str) -> Refused | None:
+    """Name a server in a state in which the plugin reads none, and what brings it back.
+
+    Raises:
+        GpubedError: The cloud cannot be asked.
+    """
+    connection = cloud.of(cluster)
+    with cloud.errors("list the servers"):
+        servers = list(connection.compute.servers(details=True))
+    for server in servers:
+        ours = labels.uuid_of_metadata(server.metadata or {}, cluster) is not None
+        if ours and server.status not in _READABLE:
+            way_back = _WAY_BACK.get(server.status, _ENDS).format(id=server.id)
+            return Refused(
+                f"server {server.name} is in the state {server.status}, in which Pulumi's plugin "
+                "reads none",
+                f"{way_back}; then: gpubed up {cluster}",
+            )
+    return None
 
 
 def faults(cluster: str) -> list[Fault]:
@@ -208,4 +245,4 @@ _REMOVERS: dict[str, Callable[[Connection, str], object]] = {
 def _word(status: str | None) -> str:
     if status is None:
         return "missing"
-    return "ready" if status == _READY else "stopped"
+    return _WORDS.get(status, status.lower())

@@ -25,6 +25,17 @@ from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.paths import Project
 
 _VARIABLE = "OS_CLIENT_CONFIG_FILE"
+_PROFILES = "clouds-public.yaml"
+# Others are left out by gophercloud, which logs in with whatever fields it finds.
+_LOGINS = (
+    "password",
+    "token",
+    "v2password",
+    "v2token",
+    "v3password",
+    "v3token",
+    "v3applicationcredential",
+)
 _SELECTORS = (_VARIABLE, "OS_CLIENT_SECURE_FILE", "OS_CLOUD", "OS_CLOUD_NAME")
 
 
@@ -40,6 +51,33 @@ def variables(cluster: str) -> dict[str, str]:
         if entry := cloud.entry(connection):
             found |= {**dict.fromkeys(_strays(connection), ""), "OS_CLOUD": entry}
     return found
+
+
+def require_login(connection: Connection) -> None:
+    """Refuse a way to log in that openstacksdk knows and the plugin does not.
+
+    Raises:
+        PrerequisiteMissing: It is such a way, or `profile` names what the plugin does not find.
+    """
+    wanted = str(connection.config.config.get("auth_type") or "password").lower()
+    if wanted not in _LOGINS:
+        raise PrerequisiteMissing(
+            f"OpenStack: Pulumi's plugin cannot log in with auth_type {wanted}",
+            "make an application credential (openstack application credential create gpubed), "
+            "and put it into clouds.yaml with auth_type: v3applicationcredential",
+        )
+    profile = _profile(connection)
+    if profile and not any((folder / _PROFILES).is_file() for folder in _folders()):
+        raise PrerequisiteMissing(
+            f"OpenStack: Pulumi's plugin does not know the profile {profile} of clouds.yaml",
+            "write what it stands for (auth_url, region_name) into the entry, and leave it out",
+        )
+
+
+def _profile(connection: Connection) -> str | None:
+    entry = cloud.entry(connection)
+    written = config.OpenStackConfig().cloud_config["clouds"].get(entry) or {}
+    return written.get("profile") or written.get("cloud")
 
 
 def require_apart(connection: Connection) -> None:
@@ -80,8 +118,7 @@ def _strays(connection: Connection) -> list[str]:
 def finding() -> Finding:
     """Look whether the plugin finds the secrets that are in a file of their own."""
     id_, secrets = "openstack.secrets", _found()[1]
-    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
-    folders = [Project.find().root, home / ".config" / "openstack", Path("/etc/openstack")]
+    folders = _folders()
     if secrets is None or secrets.parent in [folder.resolve() for folder in folders]:
         return Finding(id_, True, "the plugin reads the files that gpubed reads")
     return Finding(
@@ -90,6 +127,12 @@ def finding() -> Finding:
         f"the plugin does not find {secrets}: it looks in {', '.join(map(str, folders))}",
         f"move it to {folders[1]}, or its content into clouds.yaml",
     )
+
+
+def _folders() -> list[Path]:
+    """Return where the plugin looks for files that no variable names."""
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    return [Project.find().root, home / ".config" / "openstack", Path("/etc/openstack")]
 
 
 def _found() -> tuple[Path | None, Path | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import pulumi
@@ -114,6 +115,7 @@ class Cluster(Testbed):
         # By its name: another cloud is another provider, so that nothing is left on the old one.
         name = "-".join(part for part in (_BACKEND, config.cloud, config.region) if part)
         connection = cloud.connect(config.cloud, config.region)
+        clouds_file.require_login(connection)
         clouds_file.require_apart(connection)
         # What openstacksdk found out is said in full: the plugin looks for it in other ways.
         return Provider(
@@ -261,7 +263,7 @@ class Cluster(Testbed):
         return pulumi.Output.secret(pulumi.Output.all(self._public_key, key.result).apply(text))
 
     def _data_volumes(self, node: NodePlan, server: compute.Instance) -> None:
-        wanted = self._config.server(node.group)
+        wanted, before = self._config.server(node.group), list[compute.VolumeAttach]()
         for index, size in enumerate(wanted.data_volumes):
             name = f"{node.name}-data-{index}"
             volume = blockstorage.Volume(
@@ -269,16 +271,29 @@ class Cluster(Testbed):
                 name=self.name(name),
                 size=gib(size),
                 volume_type=wanted.volume_type,
-                availability_zone=wanted.availability_zone,
+                availability_zone=self._volume_zone(wanted.availability_zone),
+                # Else one that is attached cannot grow.
+                enable_online_resize=True,
                 metadata=self._metadata(),
                 opts=self.native(retain_on_delete=True, delete_before_replace=False),
             )
-            compute.VolumeAttach(
-                name,
-                instance_id=server.id,
-                volume_id=volume.id,
-                opts=self.native(),
-            )
+            # One after the other: a server names its disks in the order in which they come.
+            before = [
+                compute.VolumeAttach(
+                    name, instance_id=server.id, volume_id=volume.id, opts=self.native(*before)
+                )
+            ]
+
+    def _volume_zone(self, wanted: str | None) -> str | None:
+        """Return the zone of servers where block storage has one of that name, too."""
+        return wanted if wanted and wanted in self._volume_zones else None
+
+    @cached_property
+    def _volume_zones(self) -> set[str]:
+        connection = cloud.connect(self._config.cloud, self._config.region)
+        with cloud.errors("list the zones of block storage"):
+            storage: Any = connection.block_storage
+            return {zone.name for zone in storage.availability_zones()}
 
     def _floating_address(self, head: _Node) -> networking.FloatingIp:
         return networking.FloatingIp(

@@ -48,7 +48,7 @@ class Config(ServerOptions, BackendConfig):
         default={}, description="by node group: what differs there"
     )
     images: dict[str, Text] = Field(
-        default={}, description="the cloud's name of an image; its own where it is not listed"
+        default={}, description="the cloud's name or id of an image; its own where it is not listed"
     )
     anti_affinity: Literal["soft", "hard", "none"] = Field(
         default="soft", description="each node on a host of its own: if possible, always, no matter"

@@ -102,6 +102,7 @@ def cloud_findings(spec: ClusterSpec) -> Iterator[Finding]:
     needs = Needs.of(plan(spec))
     try:
         connection = cloud.connect(needs.cloud, needs.region)
+        clouds_file.require_login(connection)
         with cloud.errors("log in"):
             connection.session.get_token()  # `authorize` hides what Keystone says
             yield _identity(connection)

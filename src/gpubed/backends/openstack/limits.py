@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from gpubed import allocation as allocations
+from gpubed import plan as plans
+from gpubed import testbeds
 from gpubed.backends.base import Finding, Problem
 from gpubed.backends.openstack.config import Config
+from gpubed.backends.openstack.needs import Needs, gib
 from gpubed.errors import GpubedError
 from gpubed.paths import Project
 from gpubed.plan import ClusterPlan
@@ -43,6 +46,36 @@ def moved(plan: ClusterPlan) -> list[Finding]:
             )
             return [Finding("openstack.address", False, message, fix)]
     return []
+
+
+def shrunk(before: Needs, after: Needs) -> list[Finding]:
+    """Return which data volumes would become smaller, or take the place of others.
+
+    A cloud makes no volume smaller, and the first of fewer is the first of before.
+    """
+    former = {group.name: group.server.data_volumes for group in before.groups}
+    found = list[Finding]()
+    for group in after.groups:
+        wanted, had = group.server.data_volumes, former.get(group.name, ())
+        moved = len(wanted) < len(had) and wanted != had[: len(wanted)]
+        smaller = any(gib(new) < gib(old) for new, old in zip(wanted, had, strict=False))
+        if moved or smaller:
+            sizes = ", ".join(f"{gib(size)} GiB" for size in had)
+            message = (
+                f"data_volumes of group {group.name} were {sizes}: none can become smaller, "
+                "and of several only the last can be left out"
+            )
+            fix = "keep their sizes and order: larger ones, more at the end, or fewer from there"
+            found.append(Finding("openstack.volumes", False, message, fix))
+    return found
+
+
+def applied(plan: ClusterPlan) -> Needs | None:
+    """Return the needs of the specification that was applied last; None where none is kept."""
+    with suppress(GpubedError):
+        former = testbeds.applied(Project.find().cluster(plan.cluster), plan.backend)
+        return Needs.of(plans.plan(former))
+    return None
 
 
 def _groups(spec: ClusterSpec, config: Config) -> Iterator[Problem]:

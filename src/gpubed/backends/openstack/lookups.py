@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubed.backends.base import Change, Driver, Properties
-from gpubed.backends.openstack import availability, cloud
+from gpubed.backends.base import Change, Driver, Finding, Properties
+from gpubed.backends.openstack import availability, cloud, limits
 from gpubed.backends.openstack.needs import Needs
 from gpubed.errors import Refused
 
@@ -30,7 +30,9 @@ class CapacityDriver(Driver):
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Look whether what is wanted in addition can be had."""
-        _require(Needs.model_validate(news), Needs.model_validate(olds))
+        needs, held = Needs.model_validate(news), Needs.model_validate(olds)
+        _refuse(limits.shrunk(held, needs))
+        _require(needs, held)
         return {}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
@@ -89,5 +91,9 @@ def _require(needs: Needs, held: Needs | None) -> None:
     connection = cloud.connect(needs.cloud, needs.region)
     with cloud.errors("look at what the cloud has"):
         failed = [f for f in availability.findings(connection, needs, held) if not f.ok]
+    _refuse(failed)
+
+
+def _refuse(failed: list[Finding]) -> None:
     if failed:
         raise Refused("\n  ".join(f.message for f in failed), failed[0].fix)
