@@ -50,6 +50,10 @@ class UntrustedServer(PrerequisiteMissing):
     """The server's certificate does not chain to a trusted one, or names another host."""
 
 
+class NoCommonTls(PrerequisiteMissing):
+    """The server and we share no version or cipher of TLS."""
+
+
 class LoginRefused(PrerequisiteMissing):
     """The login certificate cannot be used: unreadable, expired, or not accepted."""
 

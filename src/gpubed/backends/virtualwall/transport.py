@@ -26,6 +26,7 @@ from gpubed.backends.virtualwall.faults import (
     Busy,
     LoginRefused,
     Malformed,
+    NoCommonTls,
     Unanswered,
     UntrustedServer,
 )
@@ -37,6 +38,11 @@ _OTHER_HOST = (62, 64)  # OpenSSL's words for a certificate of another name, of 
 # in the handshake; the Virtual Wall's own page has its users allow them.
 _WEAK = (66, 67, 68)
 _TOO_WEAK = re.compile("TOO_(SMALL|WEAK)")
+# Alerts about our certificate; and those of a server with which we share no cipher or version.
+_LOGIN_ALERT = re.compile("ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)")
+_NO_CIPHER = re.compile("ALERT_(HANDSHAKE_FAILURE|INSUFFICIENT_SECURITY)")
+_NO_VERSION = re.compile("ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL")
+_NEW_TLS = "it speaks no TLS 1.2 or later, which gpubed needs: ask who runs it, or correct the URL"
 _OLD_TLS = "backend.old_tls: true lets it in; who it is is verified all the same"
 _CHUNK = 2**16
 _UNAVAILABLE = 503
@@ -75,6 +81,7 @@ class Endpoint:
             Answered: The server refused it.
             Malformed: The answer is none.
             UntrustedServer: The server is not the one that it should be; nothing was sent.
+            NoCommonTls: The server's TLS is older than what may be spoken with it.
             LoginRefused: The server does not accept our certificate.
         """
         body = xmlrpc.client.dumps(args, method, encoding="utf-8").encode()
@@ -119,12 +126,15 @@ class Endpoint:
         return UntrustedServer(message, hint)
 
     def _failed(self, what: str, error: Exception) -> GpubedError:
-        reason = str(getattr(error, "reason", "") or "")
-        if isinstance(error, ssl.SSLError) and _TOO_WEAK.search(reason):
-            return self._refused(reason.replace("_", " ").lower(), _OLD_TLS)
+        reason = str(error.reason or "") if isinstance(error, ssl.SSLError) else ""
+        said = reason.split("ALERT_", 1)[-1].replace("_", " ").lower()
+        if _TOO_WEAK.search(reason):
+            return self._refused(said, _OLD_TLS)
+        if _NO_CIPHER.search(reason) or _NO_VERSION.search(reason):
+            message = f"{self.what} {self._host}:{self._port} and gpubed share no TLS: {said}"
+            return NoCommonTls(message, _OLD_TLS if _NO_CIPHER.search(reason) else _NEW_TLS)
         # TLS 1.3 servers look at our certificate after the handshake: an alert comes first.
-        if isinstance(error, ssl.SSLError) and "ALERT" in reason:
-            said = reason.split("ALERT_", 1)[-1].replace("_", " ").lower()
+        if _LOGIN_ALERT.search(reason):
             return LoginRefused(
                 f"{self.what} {self._host} does not accept the login certificate: {said}",
                 "download a new login certificate from the account portal",
