@@ -307,6 +307,24 @@ def test_fewer_machines_than_wanted_are_taken_when_they_will_do(server, wall, dr
 
 
 @with_hardware_types
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (25, "Not enough bandwidth to connect some nodes"),
+        (26, "*** No physical nodes with fast enough interfaces found"),
+    ],
+)
+def test_a_rate_that_links_cannot_carry_is_no_lack_of_machines(server, wall, driver, code, said):
+    """Fewer nodes would not make their interfaces faster."""
+    wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 1}]
+    server.faults.on("Allocate", faults.refused(said, code=code), times=1)
+    with pytest.raises(Refused, match=said.strip("* ")) as refused:
+        driver.create(wall.inputs)
+    assert "networks.experiment.rate" in refused.value.hint
+    assert server.slivers() == []
+
+
+@with_hardware_types
 def test_machines_that_are_not_there_are_refused_with_the_mappers_words(server, wall, driver):
     wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
     wall.changes["nodes"] = [{"name": "node", "count": 5}]

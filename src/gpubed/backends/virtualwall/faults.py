@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
@@ -36,7 +37,10 @@ _NAMES = {
     101: "stitching failed",
     503: "server unavailable",
 }
-_NO_RESOURCES = {6, 24, 25, 26, 27, 28}
+_NO_RESOURCES = {6, 24, 26, 27, 28}
+_TOO_FAST = 25
+# The mapper says so with other codes, too: machines there are, but none with such interfaces.
+_TOO_SLOW = re.compile("not enough bandwidth|fast enough interfaces", re.IGNORECASE)
 _BUSY = {14, 503}
 _NOT_THERE = {12}
 _LONGEST = 1500
@@ -88,10 +92,16 @@ class NoResources(Answered):
     """The testbed does not have, now or ever, what was asked for."""
 
 
+class TooFast(Answered):
+    """Links of the declared rate cannot be had, however few nodes are asked for."""
+
+
 def answered(what: str, code: int, output: str, log_url: str = "") -> Answered:
     """Return the error for a code that is not 0."""
     kind: type[Answered] = Answered
-    if code in _BUSY:
+    if code == _TOO_FAST or (code in _NO_RESOURCES and _TOO_SLOW.search(str(output))):
+        kind = TooFast
+    elif code in _BUSY:
         kind = Busy
     elif code in _NOT_THERE:
         kind = NotThere
@@ -113,6 +123,8 @@ def clean(text: Any) -> str:
 def _hint(kind: type[Answered], log_url: str) -> str | None:
     hint = {
         NoResources: "gpubed resources CLUSTER lists what is free",
+        TooFast: "lower networks.experiment.rate in cluster.yml to what the machines' "
+        "interfaces carry, or name faster ones in backend.hardware",
         Busy: "try again in a few minutes",
     }.get(kind)
     log = f"the testbed's log: {clean(log_url)}" if log_url else None
