@@ -344,6 +344,22 @@ def test_a_manifest_that_lacks_a_node_is_one_clear_error(server, wall, driver):
 
 
 @with_hardware_types
+def test_the_node_whose_own_machine_cannot_be_had_is_left_out(server, wall, driver):
+    """Another one would have its machine, and be missed without need."""
+    machines = [m for m in server.inventory.machines if m.type.name == "pcgen05"][:3]
+    names = [f"urn:publicid:IDN+{server.site.authority}+node+{m.name}" for m in machines]
+    wall.block["hardware"] = {"node": {"machines": names}}
+    wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 2}]
+    machines[1].broken = True
+    id_, result = driver.create(wall.inputs)
+    assert [name for name, node in result["nodes"].items() if "failed" in node] == ["node-1"]
+    assert "Could not map node-1" in result["nodes"]["node-1"]["failed"]
+    machines[1].broken = False
+    result = driver.update(id_, wall.inputs, wall.inputs)
+    assert not [node for node in result["nodes"].values() if "failed" in node]
+
+
+@with_hardware_types
 def test_machines_of_a_cluster_are_free_for_what_replaces_it(server, wall, driver):
     wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
     up(wall, driver)  # all that there are

@@ -41,6 +41,7 @@ _REFUSED = (7, 11, 13)  # refused; GCF says: unavailable, unsupported
 _EXPIRED = 15
 _REFUSALS = 5  # of a start, until they are believed
 _RELEASE_AGAIN = 20  # looks after which an unfinished release is asked for once more
+_FIXED = re.compile(r"Could not map (\S+) to")  # of a node that names its machine
 _SHORT_OF = re.compile(r"(?:nodes|machines) of type (\S+)")
 
 
@@ -316,16 +317,18 @@ class Reservation:
         return text
 
     def _leave_out_one(self, error: NoResources) -> None:
-        """Ask for one node less, where fewer will do; the testbed says of which kind."""
-        short = _SHORT_OF.search(error.message)
+        """Ask for one node less, where fewer will do; the testbed says which, or of which kind."""
+        fixed, short = unmappable(error), _SHORT_OF.search(error.message)
         groups = list(self.wanted.groups.values())
-        named = [g for g in groups if short and g.type == short[1]]
+        named = [g for g in groups if fixed in g.nodes or (short and g.type == short[1])]
         for group in named or groups:
             left = [name for name in group.nodes if name not in self.journal.left_out]
-            if len(left) > group.min and left[-1] != self.wanted.head:
-                left_out = {**self.journal.left_out, left[-1]: error.message}
-                self._save(left_out=left_out)
-                progress.emit("note", message=f"going on without {left[-1]}: {error.message}")
+            if len(left) <= group.min:
+                continue
+            name = fixed if fixed in left else left[-1]
+            if name != self.wanted.head:
+                self._save(left_out={**self.journal.left_out, name: error.message})
+                progress.emit("note", message=f"going on without {name}: {error.message}")
                 return
         raise error
 
@@ -418,6 +421,12 @@ class Reservation:
 
     def _quick(self) -> Patience:
         return Patience.of(self._there.config, min(300.0, self._there.config.patience))
+
+
+def unmappable(error: NoResources) -> str:
+    """Return the node whose own machine cannot be had, where the mapper names one; else none."""
+    found = _FIXED.search(error.message)
+    return found[1] if found else ""
 
 
 def _there(found: Description | None) -> Description:
