@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import itertools
+import xmlrpc.client
 import zlib
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from gpubed.backends.virtualwall import (
     rspec,
     slice_inputs,
     times,
+    transport,
     urn,
 )
 from gpubed.backends.virtualwall.backend import create
@@ -342,6 +344,24 @@ def test_a_testbeds_words_are_fit_for_a_terminal():
     assert len(faults.clean("x" * 9999)) < 2000
     assert isinstance(faults.answered("x", 26, ""), faults.NoResources)
     assert "https://log" in str(faults.answered("x", 2, "bad", "https://log").hint)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "hint"),
+    [
+        ("Invalid or missing certificate", faults.LoginRefused, None),
+        ("Your account is no longer active", faults.LoginRefused, None),
+        ("Invalid module specification", faults.Answered, "correct the URLs in backend"),
+        ("No such requested authority", faults.Answered, "correct the URLs in backend"),
+        ("Internal error", faults.Unanswered, None),
+        ("Out of coffee", faults.Answered, None),
+    ],
+)
+def test_a_fault_of_emulabs_wrapper_is_told_by_its_words(said, kind, hint):
+    fault = xmlrpc.client.dumps(xmlrpc.client.Fault(-32500, said)).encode()
+    with pytest.raises(kind, match=said) as refused:
+        transport._decode("the aggregate", fault)
+    assert refused.value.hint == hint
 
 
 @pytest.mark.parametrize(

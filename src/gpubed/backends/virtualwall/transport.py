@@ -46,7 +46,10 @@ _NEW_TLS = "it speaks no TLS 1.2 or later, which gpubed needs: ask who runs it, 
 _OLD_TLS = "backend.old_tls: true lets it in; who it is is verified all the same"
 _CHUNK = 2**16
 _UNAVAILABLE = 503
-_NO_CERTIFICATE = -32500  # Emulab's wrapper, where TLS itself let us in
+_APPLICATION = -32500  # of Emulab's wrapper, which says in words alone what it is about
+_ABOUT_LOGIN = re.compile("certificate|account", re.IGNORECASE)
+_ABOUT_URL = re.compile("module specification|requested authority", re.IGNORECASE)
+_ABOUT_ITSELF = re.compile("internal error", re.IGNORECASE)
 
 
 class Endpoint:
@@ -206,9 +209,13 @@ def _refuse_entities(what: str, text: str) -> None:
 def _fault(what: str, fault: xmlrpc.client.Fault) -> Exception:
     if fault.faultCode in (14, _UNAVAILABLE):
         return Busy(f"{what}: busy", "try again in a few minutes", 14)
-    if fault.faultCode == _NO_CERTIFICATE:
-        return LoginRefused(f"{what} wants a login certificate: {faults.clean(fault.faultString)}")
-    return Answered(f"{what} is refused: {faults.clean(fault.faultString)}")
+    said = faults.clean(fault.faultString)
+    if fault.faultCode == _APPLICATION and _ABOUT_LOGIN.search(said):
+        return LoginRefused(f"{what} does not accept the login: {said}")
+    if _ABOUT_ITSELF.search(said):
+        return Unanswered(f"{what} failed inside the server: {said}")
+    hint = "correct the URLs in backend" if _ABOUT_URL.search(said) else None
+    return Answered(f"{what} is refused: {said}", hint)
 
 
 def _words(error: Exception) -> str:
