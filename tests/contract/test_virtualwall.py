@@ -22,7 +22,7 @@ import yaml
 
 from gpubed import progress, registry
 from gpubed.allocation import Allocation
-from gpubed.backends.virtualwall import acquaintance, leases, login, transport, verdict
+from gpubed.backends.virtualwall import acquaintance, doctor, leases, login, transport, verdict
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.faults import Unanswered
 from gpubed.backends.virtualwall.slice import SliceDriver
@@ -92,6 +92,7 @@ def server(request, tmp_path):
 @pytest.fixture
 def wall(server, tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", "")  # so that what a test sets is undone
+    monkeypatch.setattr(doctor, "_has_ipv6", lambda: True)  # whatever this machine has
     return a_wall(server, tmp_path, server.user("alice", passphrase="open sesame"))
 
 
@@ -530,6 +531,14 @@ def test_doctor_tells_which_disk_images_are_loaded_and_offered(server, wall):
     [said] = [f.message for f in findings if f.id == "virtualwall.images"]
     assert said.startswith("debian-12 is the testbed's default")
     assert server.site.is_gcf or all(image in said for image in server.site.image_urns)
+
+
+def test_doctor_names_the_bastion_where_there_is_no_ipv6(server, wall, monkeypatch):
+    monkeypatch.setattr(doctor, "_has_ipv6", lambda: False)
+    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    [wrong] = [f for f in findings if not f.ok]
+    assert "no IPv6 address" in wrong.message
+    assert "backend.bastion" in wrong.fix
 
 
 def test_doctor_names_a_clock_that_is_wrong(server, wall, monkeypatch):
