@@ -452,6 +452,18 @@ def test_an_image_that_the_testbeds_default_stands_for_is_named():
     assert create().warnings(planned(backend={"images": {"debian-12": IMAGE}}).spec) == []
 
 
+@pytest.mark.parametrize(
+    ("count", "networks"), [(1, {"experiment": {"rate": "1 Gbit/s"}}), (2, {})]
+)
+def test_traffic_without_links_needs_the_bastion_for_ipv4(count, networks):
+    mapped = {"images": {"debian-12": IMAGE}}
+    behind = mapped | {"bastion": {}}
+    [said] = create().warnings(planned(count, mapped, networks=networks).spec)
+    assert "backend.bastion" in said
+    assert create().warnings(planned(count, behind, networks=networks).spec) == []
+    assert create().warnings(planned(count, mapped, networks=networks, configure=False).spec) == []
+
+
 def test_a_volume_needs_a_folder_that_the_testbed_mounts():
     wanted = planned(storage={"shared": {"provider": "volume"}}).spec
     assert create().check(wanted)[0].path == ("storage", "shared", "provider")
