@@ -392,6 +392,26 @@ def test_machines_that_were_given_back_are_waited_for(
 
 
 @with_hardware_types
+def test_what_is_left_of_a_lease_that_ended_is_waited_for(server, wall, driver):
+    """Emulab takes its books in order some minutes later; until then, the name is taken."""
+    up(wall, driver)
+    for slice_ in [*server.accounts.slices.values(), *server.ledger.slices.values()]:
+        slice_.expires = server.clock.now() - timedelta(minutes=1)
+    gone = "Duplicate slice URN already exists here"
+    server.faults.on("geni-sa/create", faults.refused("URN already a registered slice", 2), times=2)
+    server.faults.on("Describe", faults.refused(gone, 1), times=2)
+    up(wall, driver)
+
+
+@with_hardware_types
+def test_the_name_of_a_slice_that_was_never_ours_is_not_waited_for(server, wall, driver):
+    server.faults.on("geni-sa/create", faults.refused("URN already a registered slice", 2), times=9)
+    with pytest.raises(Refused, match="already a registered slice") as refused:
+        driver.create(wall.inputs)
+    assert "wait some minutes" in refused.value.hint
+
+
+@with_hardware_types
 def test_machines_that_do_not_come_back_are_given_up(server, wall, driver):
     wall.block |= {"hardware": {"node": {"type": "pcgen07-gpu1080"}}, "patience": 6}
     wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 2}]

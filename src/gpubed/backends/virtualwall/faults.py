@@ -43,6 +43,7 @@ _TOO_FAST = 25
 _TOO_SLOW = re.compile("not enough bandwidth|fast enough interfaces", re.IGNORECASE)
 _BUSY = {14, 503}
 _NOT_THERE = {12}
+_REMAINS = re.compile("already (a registered slice|exists here)", re.IGNORECASE)
 _LONGEST = 1500
 
 
@@ -110,7 +111,12 @@ def answered(what: str, code: int, output: str, log_url: str = "") -> Answered:
     name = _NAMES.get(code, f"code {code}")
     said = clean(output)
     message = f"{what}: {name}" + (f": {said}" if said else "")
-    return kind(message, _hint(kind, log_url), code)
+    return kind(message, _hint(kind, said, log_url), code)
+
+
+def is_about_remains(said: str) -> bool:
+    """Say whether a refusal may be for what is left of a slice that has ended."""
+    return _REMAINS.search(said) is not None
 
 
 def clean(text: Any) -> str:
@@ -120,12 +126,14 @@ def clean(text: Any) -> str:
     return printable if len(printable) <= _LONGEST else printable[:_LONGEST] + "…"
 
 
-def _hint(kind: type[Answered], log_url: str) -> str | None:
+def _hint(kind: type[Answered], said: str, log_url: str) -> str | None:
     hint = {
         NoResources: "gpubed resources CLUSTER lists what is free",
         TooFast: "lower networks.experiment.rate in cluster.yml to what the machines' "
         "interfaces carry, or name faster ones in backend.hardware",
         Busy: "try again in a few minutes",
     }.get(kind)
+    if is_about_remains(said):
+        hint = "if its lease has just ended, wait some minutes; else gpubed down CLUSTER, then up"
     log = f"the testbed's log: {clean(log_url)}" if log_url else None
     return "; ".join(part for part in (hint, log) if part) or None

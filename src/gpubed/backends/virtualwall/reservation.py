@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from gpubed import progress
 from gpubed.backends.virtualwall import (
     acquaintance,
+    faults,
     journal,
     manifest,
     ownership,
@@ -172,7 +173,7 @@ class Reservation:
         """Be in a slice that is ours and lasts long enough."""
         while (found := patience.insist(self._find)) is None or found.is_over:
             try:
-                with self._calling("create slice"):
+                with self._outlasting(), self._calling("create slice"):
                     self._make()
             except (Busy, Unanswered) as error:
                 if patience.is_over:
@@ -210,7 +211,7 @@ class Reservation:
         """Refuse a slice that says nothing of its owner and holds nodes that we never asked for."""
         if owner(found.description) or self.journal.request:
             return
-        if patience.insist(lambda: self._there.aggregate.describe(self.urn, self._credentials)):
+        if patience.insist(self._describe):
             raise Refused(
                 f"slice {self.wanted.name} holds nodes, and nothing says whose they are",
                 "give them back with the tool that made them, or use another cluster name",
@@ -234,13 +235,27 @@ class Reservation:
     # One step.
 
     def _look(self) -> Description | None:
-        found = self._there.aggregate.describe(self.urn, self._credentials)
+        found = self._describe()
         if found:
             self._save(slivers=journal.recorded(found.slivers), granted_until=found.expires)
         if not self._looked:
             self._looked = True
             self.was_ready = found is not None and all(s.is_final for s in found.slivers)
         return found
+
+    def _describe(self) -> Description | None:
+        with self._outlasting():
+            return self._there.aggregate.describe(self.urn, self._credentials)
+
+    @contextmanager
+    def _outlasting(self) -> Iterator[None]:
+        """Wait for what is left of a slice of ours that has ended: its name is taken until then."""
+        try:
+            yield
+        except Answered as error:
+            if not self.journal.request or not faults.is_about_remains(error.message):
+                raise
+            raise Busy(error.message, error.hint, error.code) from None
 
     def _is_done(self, found: Description | None) -> bool:
         return (
