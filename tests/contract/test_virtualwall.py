@@ -22,7 +22,7 @@ import yaml
 
 from gpubed import progress, registry
 from gpubed.allocation import Allocation
-from gpubed.backends.virtualwall import acquaintance, leases, login, transport, verdict
+from gpubed.backends.virtualwall import acquaintance, doctor, leases, login, transport, verdict
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.faults import Unanswered
 from gpubed.backends.virtualwall.slice import SliceDriver
@@ -92,6 +92,7 @@ def server(request, tmp_path):
 @pytest.fixture
 def wall(server, tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", "")  # so that what a test sets is undone
+    monkeypatch.setattr(doctor, "_has_ipv6", lambda: True)  # whatever this machine has
     return a_wall(server, tmp_path, server.user("alice", passphrase="open sesame"))
 
 
@@ -307,6 +308,24 @@ def test_fewer_machines_than_wanted_are_taken_when_they_will_do(server, wall, dr
 
 
 @with_hardware_types
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (25, "Not enough bandwidth to connect some nodes"),
+        (26, "*** No physical nodes with fast enough interfaces found"),
+    ],
+)
+def test_a_rate_that_links_cannot_carry_is_no_lack_of_machines(server, wall, driver, code, said):
+    """Fewer nodes would not make their interfaces faster."""
+    wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 1}]
+    server.faults.on("Allocate", faults.refused(said, code=code), times=1)
+    with pytest.raises(Refused, match=said.strip("* ")) as refused:
+        driver.create(wall.inputs)
+    assert "networks.experiment.rate" in refused.value.hint
+    assert server.slivers() == []
+
+
+@with_hardware_types
 def test_machines_that_are_not_there_are_refused_with_the_mappers_words(server, wall, driver):
     wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
     wall.changes["nodes"] = [{"name": "node", "count": 5}]
@@ -323,6 +342,22 @@ def test_a_manifest_that_lacks_a_node_is_one_clear_error(server, wall, driver):
     with pytest.raises(Refused, match="node-1: the manifest does not list it"):
         driver.create(wall.inputs)
     assert server.slivers() == []
+
+
+@with_hardware_types
+def test_the_node_whose_own_machine_cannot_be_had_is_left_out(server, wall, driver):
+    """Another one would have its machine, and be missed without need."""
+    machines = [m for m in server.inventory.machines if m.type.name == "pcgen05"][:3]
+    names = [f"urn:publicid:IDN+{server.site.authority}+node+{m.name}" for m in machines]
+    wall.block["hardware"] = {"node": {"machines": names}}
+    wall.changes["nodes"] = [{"name": "node", "count": 3, "min": 2}]
+    machines[1].broken = True
+    id_, result = driver.create(wall.inputs)
+    assert [name for name, node in result["nodes"].items() if "failed" in node] == ["node-1"]
+    assert "Could not map node-1" in result["nodes"]["node-1"]["failed"]
+    machines[1].broken = False
+    result = driver.update(id_, wall.inputs, wall.inputs)
+    assert not [node for node in result["nodes"].values() if "failed" in node]
 
 
 @with_hardware_types
@@ -354,6 +389,26 @@ def test_machines_that_were_given_back_are_waited_for(
     driver.delete(id_, wall.inputs)
     up(wall, driver)
     assert "are loaded anew" in (tmp_path / "events").read_text()
+
+
+@with_hardware_types
+def test_what_is_left_of_a_lease_that_ended_is_waited_for(server, wall, driver):
+    """Emulab takes its books in order some minutes later; until then, the name is taken."""
+    up(wall, driver)
+    for slice_ in [*server.accounts.slices.values(), *server.ledger.slices.values()]:
+        slice_.expires = server.clock.now() - timedelta(minutes=1)
+    gone = "Duplicate slice URN already exists here"
+    server.faults.on("geni-sa/create", faults.refused("URN already a registered slice", 2), times=2)
+    server.faults.on("Describe", faults.refused(gone, 1), times=2)
+    up(wall, driver)
+
+
+@with_hardware_types
+def test_the_name_of_a_slice_that_was_never_ours_is_not_waited_for(server, wall, driver):
+    server.faults.on("geni-sa/create", faults.refused("URN already a registered slice", 2), times=9)
+    with pytest.raises(Refused, match="already a registered slice") as refused:
+        driver.create(wall.inputs)
+    assert "wait some minutes" in refused.value.hint
 
 
 @with_hardware_types
@@ -496,6 +551,14 @@ def test_doctor_tells_which_disk_images_are_loaded_and_offered(server, wall):
     [said] = [f.message for f in findings if f.id == "virtualwall.images"]
     assert said.startswith("debian-12 is the testbed's default")
     assert server.site.is_gcf or all(image in said for image in server.site.image_urns)
+
+
+def test_doctor_names_the_bastion_where_there_is_no_ipv6(server, wall, monkeypatch):
+    monkeypatch.setattr(doctor, "_has_ipv6", lambda: False)
+    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    [wrong] = [f for f in findings if not f.ok]
+    assert "no IPv6 address" in wrong.message
+    assert "backend.bastion" in wrong.fix
 
 
 def test_doctor_names_a_clock_that_is_wrong(server, wall, monkeypatch):

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import itertools
+import xmlrpc.client
 import zlib
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from gpubed.backends.virtualwall import (
     rspec,
     slice_inputs,
     times,
+    transport,
     urn,
 )
 from gpubed.backends.virtualwall.backend import create
@@ -345,6 +347,24 @@ def test_a_testbeds_words_are_fit_for_a_terminal():
 
 
 @pytest.mark.parametrize(
+    ("said", "kind", "hint"),
+    [
+        ("Invalid or missing certificate", faults.LoginRefused, None),
+        ("Your account is no longer active", faults.LoginRefused, None),
+        ("Invalid module specification", faults.Answered, "correct the URLs in backend"),
+        ("No such requested authority", faults.Answered, "correct the URLs in backend"),
+        ("Internal error", faults.Unanswered, None),
+        ("Out of coffee", faults.Answered, None),
+    ],
+)
+def test_a_fault_of_emulabs_wrapper_is_told_by_its_words(said, kind, hint):
+    fault = xmlrpc.client.dumps(xmlrpc.client.Fault(-32500, said)).encode()
+    with pytest.raises(kind, match=said) as refused:
+        transport._decode("the aggregate", fault)
+    assert refused.value.hint == hint
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "2026-11-20T22:20:58Z",
@@ -430,6 +450,18 @@ def test_an_image_that_the_testbeds_default_stands_for_is_named():
     [said] = create().warnings(planned().spec)
     assert "'debian-12'" in said
     assert create().warnings(planned(backend={"images": {"debian-12": IMAGE}}).spec) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "networks"), [(1, {"experiment": {"rate": "1 Gbit/s"}}), (2, {})]
+)
+def test_traffic_without_links_needs_the_bastion_for_ipv4(count, networks):
+    mapped = {"images": {"debian-12": IMAGE}}
+    behind = mapped | {"bastion": {}}
+    [said] = create().warnings(planned(count, mapped, networks=networks).spec)
+    assert "backend.bastion" in said
+    assert create().warnings(planned(count, behind, networks=networks).spec) == []
+    assert create().warnings(planned(count, mapped, networks=networks, configure=False).spec) == []
 
 
 def test_a_volume_needs_a_folder_that_the_testbed_mounts():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
+from gpubed import progress
 from gpubed.backends.virtualwall import prepare
 
 GIB = 2**21  # sectors
@@ -54,3 +56,25 @@ def test_a_node_does_not_go_to_sleep(node):
     _, calls = node()
     targets = "sleep.target suspend.target hibernate.target hybrid-sleep.target"
     assert f"systemctl --quiet mask {targets}" in calls
+
+
+def test_a_root_that_cannot_grow_says_how_small_it_is_and_what_is_unused(node):
+    said, calls = node(spare="233 /dev/sda4 part")
+    assert "warning: / has 16 GiB of the 233 of /dev/sda and cannot grow" in said
+    assert said.rstrip().endswith("nothing seems to be on /dev/sda4")
+    assert not [call for call in calls if call.startswith("resize2fs")]
+
+
+def test_a_root_that_grows_says_nothing(node):
+    said, calls = node(grows=True)
+    assert said == ""
+    assert "resize2fs /dev/sda1" in calls
+
+
+def test_what_a_node_warns_of_is_told_with_its_name(monkeypatch):
+    told = []
+    monkeypatch.setattr(progress, "_listener", told.append)
+    done = SimpleNamespace(stdout="resized\nwarning: / has 16 GiB\n")
+    ssh = SimpleNamespace(node=SimpleNamespace(name="node-1"), run=lambda *_, **__: done)
+    prepare.prepare(ssh, {})
+    assert [note["message"].split(";")[0] for note in told] == ["node-1: / has 16 GiB"]

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from gpubed.backends.virtualwall import login
 from gpubed.backends.virtualwall.config import Config
-from gpubed.backends.virtualwall.faults import UntrustedServer
+from gpubed.backends.virtualwall.faults import NoCommonTls, UntrustedServer
 from gpubed.backends.virtualwall.transport import Endpoint
 from support.am import pki
 from unit.test_virtualwall_documents import BACKEND
@@ -41,7 +41,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def old_server(folder, weak):
+def old_server(folder, weak, ciphers="DHE-RSA-AES256-GCM-SHA384", version=ssl.TLSVersion.TLSv1_2):
     """A server with a short key of its own, or with short ones for each connection."""
     root = pki.root("wall2.ilabt.example")
     key = rsa.generate_private_key(65537, 1024 if weak == "key" else 2048)
@@ -49,8 +49,8 @@ def old_server(folder, weak):
     (folder / "ca.pem").write_text(root.pem)
     (folder / "server.pem").write_text(identity.pem + identity.key_pem())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    context.set_ciphers("DHE-RSA-AES256-GCM-SHA384:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+    context.set_ciphers(f"{ciphers}:@SECLEVEL=0")
     context.load_cert_chain(folder / "server.pem")
     (folder / "dh.pem").write_text(SHORT)
     context.load_dh_params(folder / "dh.pem")
@@ -74,6 +74,22 @@ def test_a_server_of_another_time_is_named_with_what_lets_it_in(tmp_path, weak):
             endpoint(tmp_path, url).call("GetVersion")
         assert "backend.old_tls: true" in refused.value.hint
         assert endpoint(tmp_path, url, old_tls=True).call("GetVersion") == 7
+
+
+def test_a_server_with_old_ciphers_is_no_fault_of_the_login(tmp_path):
+    with old_server(tmp_path, "", ciphers="AES256-GCM-SHA384") as url:
+        with pytest.raises(NoCommonTls, match="handshake failure") as refused:
+            endpoint(tmp_path, url).call("GetVersion")
+        assert "backend.old_tls: true" in refused.value.hint
+        assert endpoint(tmp_path, url, old_tls=True).call("GetVersion") == 7
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+def test_a_server_with_an_old_version_is_no_fault_of_the_login(tmp_path):
+    with old_server(tmp_path, "", ciphers="ALL", version=ssl.TLSVersion.TLSv1_1) as url:
+        with pytest.raises(NoCommonTls, match="protocol") as refused:
+            endpoint(tmp_path, url).call("GetVersion")
+        assert "TLS 1.2" in refused.value.hint
 
 
 def test_an_authority_as_emulab_makes_them_is_believed_by_every_python(tmp_path, monkeypatch):

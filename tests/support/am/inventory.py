@@ -97,7 +97,7 @@ class Inventory:
         Raises:
             Refusal: There are not enough; the text is the mapper's.
         """
-        given = {node.client_id: self._bound(node) for node in nodes if node.machine}
+        given = {node.client_id: self._fixed(node) for node in nodes if node.machine}
         for kind, count in Counter(node.type for node in nodes if not node.machine).items():
             left = [m for m in self.free(kind) if m not in given.values()]
             if len(left) < count:
@@ -112,13 +112,13 @@ class Inventory:
         """Takes a machine back."""
         machine.holder, machine.loaded = None, time.monotonic() + self._reload
 
-    def _bound(self, node):
+    def _fixed(self, node):
         machine = self.machine(node.machine)
         if machine is None:
             raise answers.Refusal(answers.BADARGS, f"Bad resource {node.machine}")
         if not machine.is_free:
-            text = f"*** {node.machine} is not available"
-            raise answers.Refusal(answers.INSUFFICIENT_NODES, text)
+            text = f"*** Fixed node: Could not map {node.client_id} to {node.machine}"
+            raise answers.Refusal(answers.NO_MAPPING, text)
         return machine
 
 

@@ -122,13 +122,11 @@ def _project(there: Connection) -> str:
 
 def _bastion(config: Config, login: Login) -> Iterator[Finding]:
     if config.bastion is None:
+        # From outside, nodes of the Virtual Wall have IPv6 addresses only.
         has_ipv6 = _has_ipv6()
-        yield Finding(
-            "virtualwall.way",
-            True,
-            "nodes are reached at once"
-            + ("" if has_ipv6 else "; this machine has no IPv6 address"),
-        )
+        said = "" if has_ipv6 else ", and this machine has no IPv6 address"
+        fix = "name the testbed's bastion in cluster.yml: backend.bastion: {host: HOST}"
+        yield Finding("virtualwall.way", has_ipv6, f"nodes are reached at once{said}", fix)
         return
     there = config.bastion
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
@@ -36,9 +37,13 @@ _NAMES = {
     101: "stitching failed",
     503: "server unavailable",
 }
-_NO_RESOURCES = {6, 24, 25, 26, 27, 28}
+_NO_RESOURCES = {6, 24, 26, 27, 28}
+_TOO_FAST = 25
+# The mapper says so with other codes, too: machines there are, but none with such interfaces.
+_TOO_SLOW = re.compile("not enough bandwidth|fast enough interfaces", re.IGNORECASE)
 _BUSY = {14, 503}
 _NOT_THERE = {12}
+_REMAINS = re.compile("already (a registered slice|exists here)", re.IGNORECASE)
 _LONGEST = 1500
 
 
@@ -48,6 +53,10 @@ class Unanswered(GpubedError):
 
 class UntrustedServer(PrerequisiteMissing):
     """The server's certificate does not chain to a trusted one, or names another host."""
+
+
+class NoCommonTls(PrerequisiteMissing):
+    """The server and we share no version or cipher of TLS."""
 
 
 class LoginRefused(PrerequisiteMissing):
@@ -84,10 +93,16 @@ class NoResources(Answered):
     """The testbed does not have, now or ever, what was asked for."""
 
 
+class TooFast(Answered):
+    """Links of the declared rate cannot be had, however few nodes are asked for."""
+
+
 def answered(what: str, code: int, output: str, log_url: str = "") -> Answered:
     """Return the error for a code that is not 0."""
     kind: type[Answered] = Answered
-    if code in _BUSY:
+    if code == _TOO_FAST or (code in _NO_RESOURCES and _TOO_SLOW.search(str(output))):
+        kind = TooFast
+    elif code in _BUSY:
         kind = Busy
     elif code in _NOT_THERE:
         kind = NotThere
@@ -96,7 +111,12 @@ def answered(what: str, code: int, output: str, log_url: str = "") -> Answered:
     name = _NAMES.get(code, f"code {code}")
     said = clean(output)
     message = f"{what}: {name}" + (f": {said}" if said else "")
-    return kind(message, _hint(kind, log_url), code)
+    return kind(message, _hint(kind, said, log_url), code)
+
+
+def is_about_remains(said: str) -> bool:
+    """Say whether a refusal may be for what is left of a slice that has ended."""
+    return _REMAINS.search(said) is not None
 
 
 def clean(text: Any) -> str:
@@ -106,10 +126,14 @@ def clean(text: Any) -> str:
     return printable if len(printable) <= _LONGEST else printable[:_LONGEST] + "…"
 
 
-def _hint(kind: type[Answered], log_url: str) -> str | None:
+def _hint(kind: type[Answered], said: str, log_url: str) -> str | None:
     hint = {
         NoResources: "gpubed resources CLUSTER lists what is free",
+        TooFast: "lower networks.experiment.rate in cluster.yml to what the machines' "
+        "interfaces carry, or name faster ones in backend.hardware",
         Busy: "try again in a few minutes",
     }.get(kind)
+    if is_about_remains(said):
+        hint = "if its lease has just ended, wait some minutes; else gpubed down CLUSTER, then up"
     log = f"the testbed's log: {clean(log_url)}" if log_url else None
     return "; ".join(part for part in (hint, log) if part) or None

@@ -12,7 +12,7 @@ from gpubed import progress
 from gpubed.backends.virtualwall import verdict
 from gpubed.backends.virtualwall.aggregate import Description
 from gpubed.backends.virtualwall.faults import Answered, Busy, NoResources
-from gpubed.backends.virtualwall.reservation import Reservation
+from gpubed.backends.virtualwall.reservation import Reservation, unmappable
 
 
 class Growth(Reservation):
@@ -44,7 +44,10 @@ class Growth(Reservation):
                     patience.insist(partial(self._update, text))
                 return
             except NoResources as error:
-                why[more.pop()] = error.message
+                fixed = unmappable(error)
+                name = fixed if fixed in more else more[-1]
+                more.remove(name)
+                why[name] = error.message
             except Busy:
                 raise
             except Answered as error:

@@ -20,7 +20,24 @@ def problems(spec: ClusterSpec) -> list[Problem]:
 
 
 def warnings(spec: ClusterSpec) -> list[str]:
-    """Return which images are not what they are called."""
+    """Return which images are not what they are called, and whether traffic may lack IPv4."""
+    return [*_default_images(spec), *_without_ipv4(spec)]
+
+
+def _without_ipv4(spec: ClusterSpec) -> list[str]:
+    """Warn where nodes have their control addresses alone; some testbeds give IPv4 ones."""
+    config = spec.backend
+    assert isinstance(config, Config)  # noqa: S101
+    has_links = spec.networks.experiment and sum(group.count for group in spec.nodes) > 1
+    if has_links or config.bastion or not spec.configure:
+        return []
+    return [
+        "without links, traffic takes the control network, and roles need IPv4 there: nodes of the "
+        "Virtual Wall have it behind backend.bastion only"
+    ]
+
+
+def _default_images(spec: ClusterSpec) -> list[str]:
     return [
         f"backend.images names no disk image for {name!r}: the testbed's default is loaded, "
         "whichever that is; roles take Debian 12 and 13, Ubuntu 22.04 and 24.04"

@@ -217,13 +217,13 @@ def _node(name: str, result: dict[str, Any]) -> Node:
 
 
 def _door(node: NodeInputs, given: Given, cluster: ClusterPaths) -> _Door:
-    """Choose the control address: private IPv4 behind a bastion, else what the name stands for.
+    """Choose the control address: what answers behind a bastion, else what the name stands for.
 
     Roles need an address, not a name; names of nodes stand for IPv6 addresses.
     """
     via = bastion.way(node.testbed, logins.load(node.testbed), cluster)
     if via:
-        return _Door(given.ipv4 or given.host, given.port, given.user, via)
+        return _door_behind(node, given, via, cluster)
     try:
         found = socket.getaddrinfo(given.host, given.port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -232,6 +232,27 @@ def _door(node: NodeInputs, given: Given, cluster: ClusterPaths) -> _Door:
         ) from None
     addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
     return _Door(_answering(node, given, addresses), given.port, given.user, ())
+
+
+def _door_behind(
+    node: NodeInputs, given: Given, via: tuple[Hop, ...], cluster: ClusterPaths
+) -> _Door:
+    """Prefer the private IPv4; a bastion may let us through to the public address only."""
+    addresses = dict.fromkeys(address for address in (given.ipv4, given.host) if address)
+    doors = [_Door(address, given.port, given.user, via) for address in addresses]
+    deadline = time.monotonic() + _SSH_S
+    while len(doors) > 1:
+        for door in doors:
+            try:
+                host_keys.presented(door.node(node.name, ()), cluster, 0)
+            except Unreachable as error:
+                why = error
+            else:
+                return door
+        if time.monotonic() > deadline:
+            raise why
+        time.sleep(_LOOK_S)
+    return doors[0]
 
 
 def _answering(node: NodeInputs, given: Given, addresses: list[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from gpubed import progress
 from gpubed.ssh import SSH
 
 _SCRIPT = Path(__file__).with_name("prepare.sh")
@@ -24,10 +25,12 @@ WantedBy=multi-user.target
 """
 _END = "gpubed-end-of-file"
 _LONGEST_S = 300.0
+_WARNING = "warning: "  # how the script begins a line that the user must see
+_ROOM = "for data: another disk in storage.scratch.devices, or the testbed's mkextrafs on the node"
 
 
 def prepare(ssh: SSH, settings: dict[str, str]) -> None:
-    """Install what runs at each boot, and run it now.
+    """Install what runs at each boot, and run it now; what it warns of is told.
 
     Args:
         ssh: To the node, as a user who may become root.
@@ -36,7 +39,11 @@ def prepare(ssh: SSH, settings: dict[str, str]) -> None:
     Raises:
         CommandFailed: It did not work; says what the node said.
     """
-    ssh.run("sudo -n sh -s", stdin=_installation(settings), timeout=_LONGEST_S)
+    done = ssh.run("sudo -n sh -s", stdin=_installation(settings), timeout=_LONGEST_S)
+    for line in done.stdout.splitlines():
+        if line.startswith(_WARNING):
+            said = line.removeprefix(_WARNING)
+            progress.emit("note", message=f"{ssh.node.name}: {said}; {_ROOM}")
 
 
 def script() -> str:

@@ -44,18 +44,31 @@ nat() {
     ip -4 route replace default via "$after"
 }
 
-# Disk images leave most of the disk unused. Only grows into free space: no partition is removed.
+# Disk images may leave most of the disk unused. Only grows into free space: no partition is removed.
 expand() {
     root=$(findmnt -no SOURCE / 2>/dev/null) || return 0
     case $root in /dev/*) ;; *) return 0 ;; esac
     name=$(basename "$(readlink -f "$root")")
-    [ -r "/sys/class/block/$name/partition" ] && command -v growpart >/dev/null || return 0
+    [ -r "/sys/class/block/$name/partition" ] || return 0
     disk=$(basename "$(readlink -f "/sys/class/block/$name/..")")
-    growpart "/dev/$disk" "$(cat "/sys/class/block/$name/partition")" >/dev/null || return 0
-    case $(findmnt -no FSTYPE /) in
-    ext*) resize2fs "$root" ;;
-    xfs) xfs_growfs / ;;
-    esac
+    number=$(cat "/sys/class/block/$name/partition")
+    if command -v growpart >/dev/null && growpart "/dev/$disk" "$number" >/dev/null; then
+        case $(findmnt -no FSTYPE /) in
+        ext*) resize2fs "$root" ;;
+        xfs) xfs_growfs / ;;
+        esac
+    fi
+    say_how_small "$name" "$disk"
+}
+
+# Emulab's images have partitions behind that of /, and then it cannot grow.
+say_how_small() {
+    has=$(cat "/sys/class/block/$1/size") whole=$(cat "/sys/class/block/$2/size")
+    [ $((has * 2)) -lt "$whole" ] || return 0
+    spare=$(lsblk -lnbpo SIZE,NAME,TYPE,FSTYPE,MOUNTPOINT "/dev/$2" |
+        awk '$3 == "part" && NF == 3 { print $1, $2 }' | sort -rn | awk '{ print $2; exit }')
+    echo "warning: / has $((has / 2097152)) GiB of the $((whole / 2097152)) of /dev/$2 and cannot" \
+        "grow over the partitions behind it${spare:+; nothing seems to be on $spare}"
 }
 
 link_with() {

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from gpubed import progress
 from gpubed.backends.virtualwall import (
     acquaintance,
+    faults,
     journal,
     manifest,
     ownership,
@@ -41,6 +42,7 @@ _REFUSED = (7, 11, 13)  # refused; GCF says: unavailable, unsupported
 _EXPIRED = 15
 _REFUSALS = 5  # of a start, until they are believed
 _RELEASE_AGAIN = 20  # looks after which an unfinished release is asked for once more
+_FIXED = re.compile(r"Could not map (\S+) to")  # of a node that names its machine
 _SHORT_OF = re.compile(r"(?:nodes|machines) of type (\S+)")
 
 
@@ -171,7 +173,7 @@ class Reservation:
         """Be in a slice that is ours and lasts long enough."""
         while (found := patience.insist(self._find)) is None or found.is_over:
             try:
-                with self._calling("create slice"):
+                with self._outlasting(), self._calling("create slice"):
                     self._make()
             except (Busy, Unanswered) as error:
                 if patience.is_over:
@@ -209,7 +211,7 @@ class Reservation:
         """Refuse a slice that says nothing of its owner and holds nodes that we never asked for."""
         if owner(found.description) or self.journal.request:
             return
-        if patience.insist(lambda: self._there.aggregate.describe(self.urn, self._credentials)):
+        if patience.insist(self._describe):
             raise Refused(
                 f"slice {self.wanted.name} holds nodes, and nothing says whose they are",
                 "give them back with the tool that made them, or use another cluster name",
@@ -233,13 +235,27 @@ class Reservation:
     # One step.
 
     def _look(self) -> Description | None:
-        found = self._there.aggregate.describe(self.urn, self._credentials)
+        found = self._describe()
         if found:
             self._save(slivers=journal.recorded(found.slivers), granted_until=found.expires)
         if not self._looked:
             self._looked = True
             self.was_ready = found is not None and all(s.is_final for s in found.slivers)
         return found
+
+    def _describe(self) -> Description | None:
+        with self._outlasting():
+            return self._there.aggregate.describe(self.urn, self._credentials)
+
+    @contextmanager
+    def _outlasting(self) -> Iterator[None]:
+        """Wait for what is left of a slice of ours that has ended: its name is taken until then."""
+        try:
+            yield
+        except Answered as error:
+            if not self.journal.request or not faults.is_about_remains(error.message):
+                raise
+            raise Busy(error.message, error.hint, error.code) from None
 
     def _is_done(self, found: Description | None) -> bool:
         return (
@@ -316,16 +332,18 @@ class Reservation:
         return text
 
     def _leave_out_one(self, error: NoResources) -> None:
-        """Ask for one node less, where fewer will do; the testbed says of which kind."""
-        short = _SHORT_OF.search(error.message)
+        """Ask for one node less, where fewer will do; the testbed says which, or of which kind."""
+        fixed, short = unmappable(error), _SHORT_OF.search(error.message)
         groups = list(self.wanted.groups.values())
-        named = [g for g in groups if short and g.type == short[1]]
+        named = [g for g in groups if fixed in g.nodes or (short and g.type == short[1])]
         for group in named or groups:
             left = [name for name in group.nodes if name not in self.journal.left_out]
-            if len(left) > group.min and left[-1] != self.wanted.head:
-                left_out = {**self.journal.left_out, left[-1]: error.message}
-                self._save(left_out=left_out)
-                progress.emit("note", message=f"going on without {left[-1]}: {error.message}")
+            if len(left) <= group.min:
+                continue
+            name = fixed if fixed in left else left[-1]
+            if name != self.wanted.head:
+                self._save(left_out={**self.journal.left_out, name: error.message})
+                progress.emit("note", message=f"going on without {name}: {error.message}")
                 return
         raise error
 
@@ -418,6 +436,12 @@ class Reservation:
 
     def _quick(self) -> Patience:
         return Patience.of(self._there.config, min(300.0, self._there.config.patience))
+
+
+def unmappable(error: NoResources) -> str:
+    """Return the node whose own machine cannot be had, where the mapper names one; else none."""
+    found = _FIXED.search(error.message)
+    return found[1] if found else ""
 
 
 def _there(found: Description | None) -> Description:

@@ -26,6 +26,7 @@ from gpubed.backends.virtualwall.faults import (
     Busy,
     LoginRefused,
     Malformed,
+    NoCommonTls,
     Unanswered,
     UntrustedServer,
 )
@@ -37,10 +38,18 @@ _OTHER_HOST = (62, 64)  # OpenSSL's words for a certificate of another name, of 
 # in the handshake; the Virtual Wall's own page has its users allow them.
 _WEAK = (66, 67, 68)
 _TOO_WEAK = re.compile("TOO_(SMALL|WEAK)")
+# Alerts about our certificate; and those of a server with which we share no cipher or version.
+_LOGIN_ALERT = re.compile("ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)")
+_NO_CIPHER = re.compile("ALERT_(HANDSHAKE_FAILURE|INSUFFICIENT_SECURITY)")
+_NO_VERSION = re.compile("ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL")
+_NEW_TLS = "it speaks no TLS 1.2 or later, which gpubed needs: ask who runs it, or correct the URL"
 _OLD_TLS = "backend.old_tls: true lets it in; who it is is verified all the same"
 _CHUNK = 2**16
 _UNAVAILABLE = 503
-_NO_CERTIFICATE = -32500  # Emulab's wrapper, where TLS itself let us in
+_APPLICATION = -32500  # of Emulab's wrapper, which says in words alone what it is about
+_ABOUT_LOGIN = re.compile("certificate|account", re.IGNORECASE)
+_ABOUT_URL = re.compile("module specification|requested authority", re.IGNORECASE)
+_ABOUT_ITSELF = re.compile("internal error", re.IGNORECASE)
 
 
 class Endpoint:
@@ -75,6 +84,7 @@ class Endpoint:
             Answered: The server refused it.
             Malformed: The answer is none.
             UntrustedServer: The server is not the one that it should be; nothing was sent.
+            NoCommonTls: The server's TLS is older than what may be spoken with it.
             LoginRefused: The server does not accept our certificate.
         """
         body = xmlrpc.client.dumps(args, method, encoding="utf-8").encode()
@@ -119,12 +129,15 @@ class Endpoint:
         return UntrustedServer(message, hint)
 
     def _failed(self, what: str, error: Exception) -> GpubedError:
-        reason = str(getattr(error, "reason", "") or "")
-        if isinstance(error, ssl.SSLError) and _TOO_WEAK.search(reason):
-            return self._refused(reason.replace("_", " ").lower(), _OLD_TLS)
+        reason = str(error.reason or "") if isinstance(error, ssl.SSLError) else ""
+        said = reason.split("ALERT_", 1)[-1].replace("_", " ").lower()
+        if _TOO_WEAK.search(reason):
+            return self._refused(said, _OLD_TLS)
+        if _NO_CIPHER.search(reason) or _NO_VERSION.search(reason):
+            message = f"{self.what} {self._host}:{self._port} and gpubed share no TLS: {said}"
+            return NoCommonTls(message, _OLD_TLS if _NO_CIPHER.search(reason) else _NEW_TLS)
         # TLS 1.3 servers look at our certificate after the handshake: an alert comes first.
-        if isinstance(error, ssl.SSLError) and "ALERT" in reason:
-            said = reason.split("ALERT_", 1)[-1].replace("_", " ").lower()
+        if _LOGIN_ALERT.search(reason):
             return LoginRefused(
                 f"{self.what} {self._host} does not accept the login certificate: {said}",
                 "download a new login certificate from the account portal",
@@ -196,9 +209,13 @@ def _refuse_entities(what: str, text: str) -> None:
 def _fault(what: str, fault: xmlrpc.client.Fault) -> Exception:
     if fault.faultCode in (14, _UNAVAILABLE):
         return Busy(f"{what}: busy", "try again in a few minutes", 14)
-    if fault.faultCode == _NO_CERTIFICATE:
-        return LoginRefused(f"{what} wants a login certificate: {faults.clean(fault.faultString)}")
-    return Answered(f"{what} is refused: {faults.clean(fault.faultString)}")
+    said = faults.clean(fault.faultString)
+    if fault.faultCode == _APPLICATION and _ABOUT_LOGIN.search(said):
+        return LoginRefused(f"{what} does not accept the login: {said}")
+    if _ABOUT_ITSELF.search(said):
+        return Unanswered(f"{what} failed inside the server: {said}")
+    hint = "correct the URLs in backend" if _ABOUT_URL.search(said) else None
+    return Answered(f"{what} is refused: {said}", hint)
 
 
 def _words(error: Exception) -> str:

@@ -18,7 +18,7 @@ Results = dict[str, dict[str, Any]]
 
 _NO_NETWORK = (
     "the testbed did not grant it the experiment network that was asked for "
-    "(networks: {experiment: null} does without one)"
+    "(networks: {experiment: null}, with a backend.bastion, does without one)"
 )
 
 
