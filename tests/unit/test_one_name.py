@@ -1,9 +1,11 @@
 """What is written in several places, since programs on nodes stand alone, says the same there."""
 
 import re
+from dataclasses import asdict
 
 import pytest
 
+from gpubed.hardware import catalog
 from gpubed.paths import assets
 from support import by_path, role_variables
 
@@ -18,6 +20,15 @@ def test_a_release_is_called_alike(release):
     }
     distribution = role_variables.facts(release)["distribution"]
     assert names["cuda"] == names["nvidia_driver"] == f"{distribution} {names['base']}"
+
+
+@pytest.mark.parametrize("release", sorted(role_variables.RELEASES))
+def test_check_knows_the_driver_branches_that_the_role_chooses_from(release):
+    offers = catalog.offers(release)
+    known = {source: [asdict(offer) for offer in there] for source, there in offers.items()}
+    assert any(known.values())
+    assert known == role_variables.value("nvidia_driver", "__nvidia_driver_offers", release)
+    assert [*known] == role_variables.value("nvidia_driver", "nvidia_driver_sources", release)
 
 
 def test_the_kernel_module_has_the_names_that_packages_give_it(monkeypatch):

@@ -167,7 +167,7 @@ def _rate(network: Network | NetworkPlan) -> str:
 
 
 def _size(network: Network | NetworkPlan) -> str:
-    return f"packets of {network.mtu or 'some'} bytes"
+    return f"packets of {network.mtu} bytes" if network.mtu else "packets of the testbed's own size"
 
 
 def link(row: dict[str, Any]) -> Check:
