@@ -7,6 +7,7 @@ changing the count of a group changes no other node's name or address.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Literal
@@ -223,21 +224,32 @@ def _subnet(spec: ClusterSpec, purpose: str, needed: int, avoid: IPv4Network | N
     return given
 
 
-def _slice(cluster: str, purpose: str, needed: int, avoid: IPv4Network | None) -> IPv4Network:
-    """Return the slice of the range that the name picks, or the next that is not to be avoided."""
+def slices(cluster: str, purpose: str, prefix: int = _PREFIX) -> Iterator[IPv4Network]:
+    """Yield the slices of a network's range; the first is the one that the name picks.
+
+    Args:
+        cluster: The cluster's name.
+        purpose: `control` or `experiment`.
+        prefix: Length of a slice's prefix in bits.
+    """
     pool = _RANGES[purpose]
-    # Larger clusters need a larger slice; the usual size holds 400 nodes a group.
-    prefix = _PREFIX if needed < 2 ** (32 - _PREFIX) else 16
     slots = 2 ** (prefix - pool.prefixlen)
     digest = hashlib.sha256(f"{cluster}/{purpose}".encode()).digest()
     first = int.from_bytes(digest[:4], "big")
     for slot in range(first, first + slots):
         base = int(pool.network_address) + slot % slots * 2 ** (32 - prefix)
-        found = IPv4Network((base, prefix))
+        yield IPv4Network((base, prefix))
+
+
+def _slice(cluster: str, purpose: str, needed: int, avoid: IPv4Network | None) -> IPv4Network:
+    """Return the slice of the range that the name picks, or the next that is not to be avoided."""
+    # Larger clusters need a larger slice; the usual size holds 400 nodes a group.
+    prefix = _PREFIX if needed < 2 ** (32 - _PREFIX) else 16
+    for found in slices(cluster, purpose, prefix):
         if avoid is None or not found.overlaps(avoid):
             return found
     raise Unplannable(
         ("networks",),
-        f"{avoid} leaves nothing of {pool} to the {purpose} network",
+        f"{avoid} leaves nothing of {_RANGES[purpose]} to the {purpose} network",
         f"a smaller one, or name networks.{purpose}.subnet",
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from support import changes, own
-from support.cluster import Cluster
+from support.cluster import Cluster, unique
 from support.taint import taint
 
 pytestmark = [pytest.mark.testbeds, pytest.mark.docker]
@@ -91,7 +91,7 @@ def ground(tmp_path_factory):
     small = {"cpus": 1, "memory": "512 MiB"}
     made = Cluster(
         tmp_path_factory.mktemp("ground"),
-        f"ground-{uuid.uuid4().hex[:6]}",
+        unique("ground"),
         nodes=[
             {"name": "node", "count": len(HOSTS), "machine": small},
             {"name": "gate", "count": 1, "machine": small},
@@ -120,7 +120,7 @@ def ground(tmp_path_factory):
 def cluster(request, ground, tmp_path_factory):
     made = Cluster(
         tmp_path_factory.mktemp("own"),
-        f"own-{uuid.uuid4().hex[:6]}",
+        unique("own"),
         backend=ground.backend,
         nodes=[{"name": "node", "count": 2}],
         networks={"experiment": {"subnet": EXPERIMENT, "rate": "100 Mbit/s"}},

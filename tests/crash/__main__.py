@@ -11,13 +11,12 @@ import random
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.cluster import Cluster
+from support.cluster import Cluster, unique
 from support.crash import Crashes
 
 KILLS_PER_EPISODE = 5
@@ -29,7 +28,7 @@ BARE = {
 
 def project(seed, **changes):
     folder = Path(tempfile.mkdtemp(prefix=f"gpubed-crash-{seed}-"))
-    return Cluster(folder, f"crash-{seed}-{uuid.uuid4().hex[:4]}", **changes)
+    return Cluster(folder, unique(f"crash-{seed}"), **changes)
 
 
 def allocating(kills, seed, tally):

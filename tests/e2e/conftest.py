@@ -2,18 +2,12 @@
 
 import shutil
 import subprocess
-import uuid
 from contextlib import contextmanager
 
 import pytest
 
 from gpubed.backends.local import apt_sources
-from support.cluster import BIN, Cluster
-
-
-def unique(purpose):
-    """Return a cluster name of its own, so that a run that was killed is in nobody's way."""
-    return f"{purpose}-{uuid.uuid4().hex[:6]}"
+from support.cluster import BIN, Cluster, unique
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,10 @@
 import re
 import subprocess
 import time
-import uuid
 
 import pytest
 
-from support.cluster import BIN, ROOT, Cluster
+from support.cluster import BIN, ROOT, Cluster, unique
 
 pytestmark = [pytest.mark.vms, pytest.mark.e2e, pytest.mark.docker]
 
@@ -32,7 +31,7 @@ print(digest.hexdigest())
 @pytest.fixture(scope="module")
 def machines(docker, tmp_path_factory):
     """The machines of the page, with the roles that it names; node-0 serves, node-1 mounts."""
-    made = Cluster(tmp_path_factory.mktemp("project"), f"vms-{uuid.uuid4().hex[:6]}")
+    made = Cluster(tmp_path_factory.mktemp("project"), unique("vms"))
     made.spec_path.write_text(SPEC)
     variables = made.spec_path.parent / "group_vars" / "all" / "ours.yml"
     variables.parent.mkdir(parents=True)

@@ -10,9 +10,8 @@ import time
 
 import pytest
 
-from e2e.conftest import unique
 from support import gpu_results
-from support.cluster import Cluster, labelled
+from support.cluster import Cluster, labelled, unique
 from support.gpu_cluster import (
     SERVICES,
     checks,

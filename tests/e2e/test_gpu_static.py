@@ -2,9 +2,8 @@
 
 import pytest
 
-from e2e.conftest import unique
 from support import own
-from support.cluster import Cluster
+from support.cluster import Cluster, unique
 from support.everywhere import SUBNET
 from support.gpu_cluster import MACHINE, SERVICES, checks, group, pin_driver, standing
 

@@ -10,8 +10,7 @@ import time
 
 import pytest
 
-from e2e.conftest import unique
-from support.cluster import Cluster
+from support.cluster import Cluster, unique
 from support.gpu_cluster import checks, group, standing
 
 pytestmark = [

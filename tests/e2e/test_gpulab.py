@@ -12,8 +12,7 @@ import time
 
 import pytest
 
-from e2e.conftest import unique
-from support.cluster import Cluster, labelled
+from support.cluster import Cluster, labelled, unique
 from support.gpulab.runners import ContainerRunner
 from support.gpulab.site import IMAGE, Site
 

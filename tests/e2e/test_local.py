@@ -2,8 +2,7 @@
 
 import pytest
 
-from e2e.conftest import unique
-from support.cluster import Cluster
+from support.cluster import Cluster, unique
 from support.everywhere import EVERYWHERE, becomes_a_cluster_that_trains
 
 pytestmark = [pytest.mark.testbeds, pytest.mark.e2e, pytest.mark.docker]

@@ -10,9 +10,8 @@ import time
 
 import pytest
 
-from e2e.conftest import unique
 from support import sizes
-from support.cluster import Cluster, labelled
+from support.cluster import Cluster, labelled, unique
 
 pytestmark = [
     pytest.mark.sizes,

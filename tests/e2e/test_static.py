@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from e2e.conftest import unique
 from support import howto, own
-from support.cluster import Cluster
+from support.cluster import Cluster, unique
 from support.everywhere import EVERYWHERE, SUBNET, becomes_a_cluster_that_trains
 
 pytestmark = [pytest.mark.testbeds, pytest.mark.e2e, pytest.mark.docker]

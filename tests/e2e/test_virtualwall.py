@@ -7,7 +7,6 @@ testbed's user, prove their host keys, and are prepared, configured and verified
 from __future__ import annotations
 
 import subprocess
-import uuid
 
 import pytest
 import yaml
@@ -16,7 +15,7 @@ from gpubed.backends.local import environment
 from support import howto
 from support.am import AmServer, Site, faults, machines
 from support.am.machines import Machines
-from support.cluster import BIN, Cluster
+from support.cluster import BIN, Cluster, unique
 from support.everywhere import EVERYWHERE, becomes_a_cluster_that_trains
 from support.wall import backend
 
@@ -53,7 +52,7 @@ def wall(site, tmp_path_factory):
     )
     made = Cluster(
         tmp_path_factory.mktemp("project"),
-        f"vw-{uuid.uuid4().hex[:6]}",
+        unique("vw"),
         backend=block,
         **EVERYWHERE,
     )

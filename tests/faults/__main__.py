@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import uuid
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest does
 
-from support.cluster import ROOT, Cluster
+from support.cluster import ROOT, Cluster, unique
 from support.faults.play import Play, Played
 from support.faults.ways import FAULTS
 
@@ -40,7 +39,7 @@ def main() -> int:
     """Play the faults that are named, or all; the page is written when all are played."""
     wanted = [fault for fault in FAULTS if fault.name in sys.argv[1:] or not sys.argv[1:]]
     root = Path(tempfile.mkdtemp(prefix="gpubed-faults-"))
-    play = Play(Cluster(root, f"faults-{uuid.uuid4().hex[:6]}", **BARE))
+    play = Play(Cluster(root, unique("faults"), **BARE))
     played: list[Played] = []
     try:
         for fault in wanted:

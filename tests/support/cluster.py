@@ -4,12 +4,40 @@ import json
 import os
 import subprocess
 import sys
+import uuid
+from ipaddress import IPv4Network
 from pathlib import Path
 
+import docker
 import yaml
+from docker.errors import DockerException
+
+from gpubed.plan import slices
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+
+
+def unique(purpose):
+    """Return a cluster name of its own, so that a run that was killed is in nobody's way.
+
+    The subnets that gpubed draws by the name are free on this machine.
+    """
+    taken = _subnets()
+    while True:
+        name = f"{purpose}-{uuid.uuid4().hex[:6]}"
+        drawn = [next(slices(name, network)) for network in ("control", "experiment")]
+        if not any(subnet.overlaps(other) for subnet in drawn for other in taken):
+            return name
+
+
+def _subnets():
+    try:
+        networks = docker.from_env().networks.list()
+    except DockerException:
+        return []
+    pools = [pool for network in networks for pool in network.attrs["IPAM"]["Config"] or []]
+    return [IPv4Network(pool["Subnet"]) for pool in pools if ":" not in pool["Subnet"]]
 
 
 class Cluster:

@@ -12,7 +12,7 @@ import pytest
 from docker.types import IPAMConfig, IPAMPool
 
 from support import changes
-from support.cluster import Cluster, labelled
+from support.cluster import Cluster, labelled, unique
 
 LOSES = "what is on its own disks is lost"
 TAKEN = "10.127.231.0/24"
@@ -84,7 +84,7 @@ def running(runtime, engine, folder):
     """Gives a cluster of two nodes; it is gone afterwards, and nothing of it is left."""
     cluster = Cluster(
         folder,
-        f"changes-{uuid.uuid4().hex[:6]}",
+        unique("changes"),
         backend={"type": "local", "runtime": runtime},
         nodes=[{"name": "node", "count": 2, "machine": {"cpus": 1, "memory": "768 MiB"}}],
         networks={"experiment": {"rate": "200 Mbit/s"}},

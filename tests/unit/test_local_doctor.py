@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from gpubed import spec
 from gpubed.backends.base import Finding
 from gpubed.backends.local import build, daemon, doctor, image
 from gpubed.errors import PrerequisiteMissing
+from gpubed.plan import plan, slices
 
 INFO: dict[str, Any] = {
     "ServerVersion": "28.0",
@@ -135,7 +137,25 @@ def test_subnet_of_a_route_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_routes", lambda: iter([route]))
     found = find("local.subnet.control", lab())
     assert "vpn0" in found.message
-    assert "networks.control.subnet" in str(found.fix)
+    fix = "set networks.control.subnet in inventories/lab/cluster.yml"
+    assert found.fix == fix, "nothing is proposed where nothing is free"
+
+
+def test_a_free_subnet_is_proposed(docker: Docker) -> None:
+    drawn = plan(lab()).control.subnet
+    docker.network("gpubed-other-1-control", str(drawn), {"gpubed.name": "other"})
+    fix = str(find("local.subnet.control", lab()).fix)
+    proposed = fix.partition("(")[2].removesuffix(" is free)")
+    assert fix.endswith(f" ({proposed} is free)")
+    assert not doctor.IPv4Network(proposed).overlaps(drawn)
+    assert find("local.subnet.control", lab(control={"subnet": proposed})).ok
+
+
+def test_the_proposal_is_free_of_the_clusters_other_network(docker: Docker) -> None:
+    second = next(islice(slices("lab", "control"), 1, None))
+    wanted = lab(experiment={"rate": "1 Gbit/s", "subnet": str(second)})
+    docker.network("other", str(plan(lab()).control.subnet), {})
+    assert f"{second} is free" not in str(find("local.subnet.control", wanted).fix)
 
 
 def test_subnet_of_the_clusters_own_network_is_free(

@@ -17,7 +17,7 @@ from gpubed.backends.base import Finding
 from gpubed.backends.local import build, daemon, environment, image, limits, ownership
 from gpubed.backends.local.config import Runtime
 from gpubed.errors import GpubedError
-from gpubed.plan import ClusterPlan, plan
+from gpubed.plan import ClusterPlan, plan, slices
 from gpubed.spec import ClusterSpec
 
 _GB, _GIB = 10**9, 2**30
@@ -202,7 +202,9 @@ def subnets(planned: ClusterPlan) -> Iterator[Finding]:
     """Look whether others have the cluster's addresses."""
     kept = identities.kept(paths.Project.find().cluster(planned.cluster))
     taken = _taken(planned.cluster, kept)
-    for purpose, network in (("control", planned.control), ("experiment", planned.experiment)):
+    networks = {"control": planned.control, "experiment": planned.experiment}
+    own = [network.subnet for network in networks.values() if network]
+    for purpose, network in networks.items():
         if network is None:
             continue
         clash = next((text for net, text in taken if net.overlaps(network.subnet)), None)
@@ -210,8 +212,17 @@ def subnets(planned: ClusterPlan) -> Iterator[Finding]:
             f"local.subnet.{purpose}",
             clash is None,
             f"{network.subnet} is used by {clash}" if clash else f"{network.subnet} is free",
-            f"set networks.{purpose}.subnet in the specification",
+            f"set networks.{purpose}.subnet in inventories/{planned.cluster}/cluster.yml"
+            + _proposed(planned.cluster, purpose, [*own, *(net for net, _ in taken)]),
         )
+
+
+def _proposed(cluster: str, purpose: str, taken: Sequence[IPv4Network]) -> str:
+    """Return a free subnet in words; nothing where there is none."""
+    for proposed in slices(cluster, purpose):
+        if not any(proposed.overlaps(net) for net in taken):
+            return f" ({proposed} is free)"
+    return ""
 
 
 def _taken(cluster: str, uuid: str | None) -> list[tuple[IPv4Network, str]]:
