@@ -14,7 +14,7 @@ import typer.main
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, cluster_schema, errors, jobfile, paths, registry, roles
+from gpubed import cli, cluster_schema, errors, jobfile, paths, roles
 from gpubed.campaigns import file
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -180,7 +180,7 @@ def _verbs(group: Any) -> Iterator[list[str]]:
 def role_inputs() -> Iterator[str]:
     """Describe every role's inputs, from its argument specification."""
     yield "# Roles\n"
-    for name in registry.role_names():
+    for name in roles.names():
         folder = paths.assets() / "roles" / name
         main = yaml.safe_load((folder / "meta" / "argument_specs.yml").read_text())[
             "argument_specs"
@@ -199,7 +199,7 @@ def job_pages() -> Iterator[str]:
     """Describe every job's arguments and metrics, and how a job is described."""
     yield "# Jobs\n"
     yield "[Write a job](../how-to/write-a-job.md) tells how to make one; `job.yml` is below.\n"
-    for name in registry.job_names():
+    for name in jobfile.names():
         job = jobfile.load(name)
         yield f"## {name}\n\n{job.description}\n"
         yield "| argument | type | default | |\n| --- | --- | --- | --- |"

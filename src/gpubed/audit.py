@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpubed import identities, registry
+from gpubed import backend_config, identities, registry
 from gpubed import testbeds as made_on
 from gpubed.backends.base import Backend, Existing
 from gpubed.errors import GpubedError
 from gpubed.reading import Unreadable
-from gpubed.spec import load, spec_backend
+from gpubed.spec import spec_backend
+from gpubed.specification import load
 from gpubed.stack import Stack
 from gpubed.testbeds import Testbeds
 
@@ -165,7 +166,7 @@ def testbeds(stack: Stack) -> Testbeds:
     of_state = {
         name
         for resource in _resources(stack)
-        if (name := _mapping(resource.get("outputs")).get("backend")) in registry.backend_names()
+        if (name := _mapping(resource.get("outputs")).get("backend")) in backend_config.names()
     }
     noted = set(made_on.noted(stack.cluster)) - of_state
     if not (of_state or noted):
@@ -230,9 +231,9 @@ def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
             continue  # a node that the cluster does without: nobody says that it is there
         name, package = resource["urn"].rsplit("::", 1)[-1], type_.split(":", 1)[0]
         id_, kind = resource.get("id", ""), str(outputs.get("kind", ""))
-        if outputs.get("backend") in registry.backend_names():
+        if outputs.get("backend") in backend_config.names():
             yield Recorded(outputs["backend"], kind, name, id_, outputs)
-        elif package in registry.backend_names() and type_ in registry.backend(package).native:
+        elif package in backend_config.names() and type_ in registry.backend(package).native:
             yield Recorded(package, type_, name, id_, outputs)
 
 

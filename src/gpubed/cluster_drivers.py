@@ -14,13 +14,14 @@ from typing import Any
 
 import pulumi
 
-from gpubed import applied, handover, identities, inventory, registry, roles, secret, served_folder
+from gpubed import applied, handover, identities, inventory, roles, secret, served_folder
 from gpubed.allocation import Allocation
-from gpubed.backends.base import Change, Driver, JobTestbed, Properties
+from gpubed.backends.base import Change, Driver, Properties
 from gpubed.paths import ClusterPaths, Project
-from gpubed.plan import ClusterPlan, from_file
+from gpubed.plan import ClusterPlan
 from gpubed.reading import Unreadable
 from gpubed.resources import Configuration, Identity, Key
+from gpubed.specification import load_plan
 from gpubed.verification import Verification
 
 
@@ -44,8 +45,7 @@ def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -
     folder = Project.find().cluster(cluster.cluster).inventory
 
     # A testbed that runs jobs lends nothing to configure.
-    lends = not isinstance(registry.backend(cluster.backend), JobTestbed)
-    configured = cluster.spec.configure and lends
+    configured = cluster.spec.configure and cluster.spec.backend.lends_nodes
 
     def wanted(data: dict[str, Any]) -> dict[str, dict[str, str]]:
         return roles.fingerprints(cluster, Allocation.model_validate(data), folder)
@@ -129,7 +129,7 @@ class _ConfigurationDriver(Driver):
             return Change(update=sorted(keys))
         cluster, allocation = _paths(news), Allocation.model_validate(news["allocation"])
         stale = self._stale(cluster, allocation, news) if news["configure"] else set()
-        if not stale and not inventory.is_rendered(cluster, from_file(cluster.spec), allocation):
+        if not stale and not inventory.is_rendered(cluster, load_plan(cluster.spec), allocation):
             stale = {"inventory"}
         return Change(update=sorted(stale))
 
@@ -164,6 +164,6 @@ class _ConfigurationDriver(Driver):
 
     def _apply(self, inputs: Properties) -> dict[str, Any]:
         cluster = _paths(inputs)
-        wanted = from_file(cluster.spec)
+        wanted = load_plan(cluster.spec)
         handover.hand_over(cluster, wanted, Allocation.model_validate(inputs["allocation"]))
         return {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpubed import registry, spec
+from gpubed import recipe, spec
 
 # Bounds of a number that may also be written with a unit: pydantic leaves them beside the choice.
 _BOUNDS = {
@@ -23,7 +23,7 @@ def json_schema() -> dict[str, Any]:
     """Return the schema."""
     schema = spec.model().model_json_schema()
     schema["required"] = [key for key in schema["required"] if key != "name"]
-    schema["properties"]["recipe"]["enum"] = list(registry.recipe_names())
+    schema["properties"]["recipe"]["enum"] = list(recipe.names())
     schema["properties"]["backend"] = _by_type(schema["properties"]["backend"])
     for part in list(_parts(schema)):
         _simplify(part)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpubed import registry
+from gpubed import backend_config
 from gpubed.audit import Recorded
 from gpubed.engine import ResourceEvent, Result
 
@@ -91,7 +91,7 @@ def cost(step: ResourceEvent, *, new_volume: bool = True) -> str:
 def _removes_disks(step: ResourceEvent) -> bool:
     """Say whether a node's disks go with it: the specification may name another backend by now."""
     made_by = re.search(r"::gpubed:(\w+):Cluster\$", step.urn)
-    return made_by is None or registry.backend(made_by[1]).removes_disks
+    return made_by is None or backend_config.named(made_by[1]).removes_disks
 
 
 def _is_volume(step: ResourceEvent) -> bool:

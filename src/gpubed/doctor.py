@@ -8,12 +8,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
-from gpubed import allocation, exposure, plan, registry
+from gpubed import allocation, backend_config, exposure, registry, specification
 from gpubed.backends.base import Backend, Finding
 from gpubed.errors import GpubedError
 from gpubed.hardware import host
 from gpubed.paths import ClusterPaths
-from gpubed.spec import load, spec_backend
+from gpubed.spec import spec_backend
+from gpubed.specification import load
 from gpubed.ssh import SSH
 
 _PYTHON = (3, 11)
@@ -25,7 +26,7 @@ def examine(cluster: ClusterPaths | None) -> list[Finding]:
     findings = [_python(), _program("ssh", "apt-get install openssh-client"), _mitogen()]
     if cluster is None:
         findings.append(_engine(None))
-        for name in registry.backend_names():
+        for name in backend_config.names():
             findings += registry.backend(name).doctor(None)
         return findings
     spec = load(cluster.spec)
@@ -36,7 +37,7 @@ def examine(cluster: ClusterPaths | None) -> list[Finding]:
 
 def gpu_hosts(cluster: ClusterPaths) -> list[Finding]:
     """Look at the machines that are to have GPUs: the nodes, or what will be nodes."""
-    wanted = plan.from_file(cluster.spec)
+    wanted = specification.load_plan(cluster.spec)
     asked = {node.name: node.gpus for node in wanted.nodes if node.gpus}
     if cluster.allocation.is_file():
         sessions = [SSH(node, cluster) for node in allocation.load(cluster.allocation).nodes]

@@ -12,7 +12,8 @@ from gpubed import allocation as allocations
 from gpubed import inventory, registry
 from gpubed.backends.base import Backend
 from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, from_file
+from gpubed.plan import ClusterPlan
+from gpubed.specification import load_plan
 
 Kind = Literal["espec", "rspec", "ssh-config", "inventory"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -30,7 +31,7 @@ def export(cluster: ClusterPaths, kind: Kind) -> dict[str, str]:
         return {"ssh_config": inventory.ssh_config(granted, cluster)}
     if kind == "inventory":
         return {"hosts.yml": inventory.text(allocations.load(cluster.allocation))}
-    wanted = from_file(cluster.spec)
+    wanted = load_plan(cluster.spec)
     backend = registry.backend(wanted.backend)
     if kind == "espec":
         return _espec(backend, wanted)

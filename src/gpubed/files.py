@@ -96,3 +96,20 @@ def sync(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def has(path: Path, text: str) -> bool:
+    """Say whether a file has this content."""
+    try:
+        return read(path, len(text) * 4) == text.encode()
+    except OSError:
+        return False
+
+
+def write_if_changed(path: Path, text: str) -> bool:
+    """Write a file atomically unless it already has this content; say whether it was written."""
+    if has(path, text):
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, text.encode())
+    return True

@@ -32,7 +32,7 @@ def render(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> li
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     wanted = _texts(paths, plan, allocation)
     paths.former_variables.unlink(missing_ok=True)
-    return [path for path, text in wanted.items() if write_if_changed(path, text)]
+    return [path for path, text in wanted.items() if files.write_if_changed(path, text)]
 
 
 def render_ssh(paths: ClusterPaths) -> None:
@@ -43,13 +43,15 @@ def render_ssh(paths: ClusterPaths) -> None:
         OSError: It cannot be written.
     """
     granted = load(paths.allocation)
-    write_if_changed(paths.ssh_config, _MARK.format(paths.name) + ssh_config(granted, paths))
+    files.write_if_changed(paths.ssh_config, _MARK.format(paths.name) + ssh_config(granted, paths))
 
 
 def is_rendered(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> bool:
     """Return whether `render` would change nothing: a killed run may have left any mixture."""
     wanted = _texts(paths, plan, allocation)
-    return not paths.former_variables.exists() and all(_has(p, text) for p, text in wanted.items())
+    return not paths.former_variables.exists() and all(
+        files.has(p, text) for p, text in wanted.items()
+    )
 
 
 def _texts(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[Path, str]:
@@ -192,22 +194,6 @@ def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
         "  ServerAliveInterval 15\n"
     )
     return "\n".join(blocks)
-
-
-def write_if_changed(path: Path, text: str) -> bool:
-    """Write a file atomically unless it already has this content; say whether it was written."""
-    if _has(path, text):
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, text.encode())
-    return True
-
-
-def _has(path: Path, text: str) -> bool:
-    try:
-        return files.read(path, len(text) * 4) == text.encode()
-    except OSError:
-        return False
 
 
 def _yaml(document: Any) -> str:

@@ -6,11 +6,12 @@ Arguments are checked here, before anything starts; the program only sees what p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from gpubed import nearest, reading, registry
+from gpubed import nearest, paths, reading
 from gpubed.errors import UsageError
 from gpubed.reading import Unreadable
 
@@ -278,6 +279,32 @@ def parse_words(words: Sequence[str]) -> dict[str, str]:
     return given
 
 
+def _folders() -> dict[str, Path]:
+    """Return the folder of each job; a project's own job wins over one that gpubed brings."""
+    roots = (paths.assets() / "jobs", paths.Project.find().jobs)
+    return {path.parent.name: path.parent for root in roots for path in root.glob("*/job.yml")}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all jobs, sorted."""
+    return tuple(sorted(_folders()))
+
+
+def folder(name: str) -> Path:
+    """Return the folder of a job.
+
+    Raises:
+        UsageError: There is no such job.
+    """
+    known = _folders()
+    if name not in known:
+        close = nearest.suggestion(name, sorted(known))
+        raise UsageError(
+            f"there is no job {name!r}", f"gpubed init --job {name} writes one; {close}"
+        )
+    return known[name]
+
+
 def load(name: str) -> Job:
     """Return a job's description.
 
@@ -285,5 +312,5 @@ def load(name: str) -> Job:
         UsageError: There is no such job.
         Unusable: It is not as it should be.
     """
-    path = registry.job_folder(name) / "job.yml"
+    path = folder(name) / "job.yml"
     return reading.file(path, f"correct {path}", error=Unusable).yaml(Job)

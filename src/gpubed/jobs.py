@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, TypeAdapter
 
-from gpubed import files, images, jobfile, reading, registry, selection
+from gpubed import files, images, jobfile, launchers, reading, registry, selection
 from gpubed.allocation import Allocation
 from gpubed.backends.base import JobTestbed
 from gpubed.errors import GpubedError, UsageError
@@ -226,7 +226,7 @@ def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | Job
     backend = registry.backend(plan.backend)
     own = backend.launcher if isinstance(backend, JobTestbed) else None
     name = wanted or own or job.launcher
-    chosen = registry.launcher(name)
+    chosen = launchers.named(name)
     if own and name != own:
         raise UsageError(
             f"launcher {name} starts jobs on nodes, and {plan.backend} has none",
@@ -328,7 +328,7 @@ class _Run:
             )
             for number, node in enumerate(self.plan.nodes)
         ]
-        source, image = registry.job_folder(name), self.request.container or self.job.container
+        source, image = jobfile.folder(name), self.request.container or self.job.container
         task = Task(name, source, self.record.run_id, self.here, worlds, image)
         for world in worlds:
             world.here.mkdir(exist_ok=True)
@@ -376,7 +376,7 @@ def _prepare(
 ) -> Launch:
     storage = plan.spec.storage
     folder = f"{storage.shared.path}/runs/{run_id}"
-    head.put(registry.job_folder(name), folder)
+    head.put(jobfile.folder(name), folder)
     network = plan.spec.networks.experiment
     shaped = network is not None and registry.backend(plan.backend).shapes_links(plan.spec)
     environment = {

@@ -6,17 +6,13 @@ They are kept in a file while it runs, since those who look at hosts are other p
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpubed import files, nearest, reading
 from gpubed.errors import UsageError
 from gpubed.paths import ClusterPaths
-
-if TYPE_CHECKING:
-    from gpubed.stack import Stack
-    from gpubed.testbeds import Testbeds
 
 
 def place(address: str, port: int) -> str:
@@ -24,36 +20,39 @@ def place(address: str, port: int) -> str:
     return address if port == 22 else f"{address}:{port}"
 
 
-def addresses(stack: Stack, asked: Testbeds, wanted: Sequence[str]) -> set[str]:
+def addresses(cluster: str, known: Mapping[str, str], wanted: Sequence[str]) -> set[str]:
     """Return where the hosts are that somebody named by node or by address.
 
     Args:
-        stack: The cluster's; its state knows hosts that its specification names no more.
-        asked: Its testbeds.
+        cluster: Its name.
+        known: Its own hosts: where they are, by node.
         wanted: What was named.
 
     Raises:
         UsageError: It is no own host of the cluster.
     """
-    if not wanted:
-        return set()
-    known = asked.own_hosts() | dict(_of_state(stack))
     found = set()
     for name in wanted:
         if (where := known.get(name, name)) not in known.values():
             choice = nearest.suggestion(name, sorted({*known, *known.values()}))
-            raise UsageError(f"{stack.cluster.name} has no own host {name!r}", choice)
+            raise UsageError(f"{cluster} has no own host {name!r}", choice)
         found.add(where)
     return found
 
 
-def _of_state(stack: Stack) -> Iterator[tuple[str, str]]:
-    for resource in stack.export().get("deployment", {}).get("resources") or ():
+def of_state(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return where the hosts are, by node, that a stack's state knows.
+
+    It knows hosts that the specification names no more.
+    """
+    found = {}
+    for resource in state.get("deployment", {}).get("resources") or ():
         outputs: Any = resource.get("outputs") or {}
         host = outputs.get("host")
         if outputs.get("kind") == "node" and isinstance(host, dict) and "address" in host:
             name = resource["urn"].rsplit("::", 1)[-1]
-            yield name, place(str(host["address"]), int(host.get("port", 22)))
+            found[name] = place(str(host["address"]), int(host.get("port", 22)))
+    return found
 
 
 @contextmanager

@@ -9,17 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import located, registry
-from gpubed.backends.base import JobTestbed
 from gpubed.errors import UsageError
 from gpubed.sections import Machine, NodeGroup, Simulation
-from gpubed.spec import ClusterSpec, SpecError, refusal, spec_backend
-from gpubed.spec import check as check_spec
+from gpubed.spec import ClusterSpec, spec_backend
 
 # Private ranges for clusters that do not name their subnets; each cluster's name
 # picks one slice, so that clusters on one machine rarely meet.
@@ -86,12 +82,12 @@ class ClusterPlan(_Model):
     @property
     def removes_disks(self) -> bool:
         """Whether what is on a node's own disks goes with the node."""
-        return registry.backend(self.backend).removes_disks
+        return self.spec.backend.removes_disks
 
     @property
     def node_hours(self) -> float | None:
         """Node-hours of the whole lease; None where nodes have none."""
-        if not registry.backend(self.backend).leases:
+        if not self.spec.backend.leases:
             return None
         return len(self.nodes) * self.spec.lease.duration / 3600
 
@@ -110,41 +106,13 @@ class Unplannable(UsageError):
         self.path, self.allowed = path, allowed
 
 
-def check(path: Path) -> tuple[ClusterPlan | None, list[SpecError]]:
-    """Read a specification, plan it, and find everything that is wrong with it.
-
-    Returns:
-        The plan (None when there is none) and all errors by line.
-    """
-    spec, errors = check_spec(path)
-    if spec is None:
-        return None, errors
-    try:
-        return plan(spec), []
-    except Unplannable as error:
-        line, where = located.read(path).line(error.path), ".".join(map(str, error.path))
-        return None, [SpecError(str(path), line, where, error.message, error.allowed)]
-
-
-def from_file(path: Path) -> ClusterPlan:
-    """Read and plan a specification.
-
-    Raises:
-        UsageError: It has errors; all of them are in the message.
-    """
-    found, errors = check(path)
-    if found is None:
-        raise refusal(path, errors)
-    return found
-
-
 def plan(spec: ClusterSpec) -> ClusterPlan:
     """Compute the plan of a specification.
 
     Raises:
         Unplannable: The nodes do not fit into a subnet, or the subnets overlap.
     """
-    testbed = registry.backend(spec_backend(spec))
+    testbed = spec.backend
     spec = _storage_chosen(spec, testbed.shared_storage)
     needed = 0
     if testbed.plans_addresses:
@@ -156,8 +124,7 @@ def plan(spec: ClusterSpec) -> ClusterPlan:
         free = testbed.chooses_mtu and "mtu" not in wanted.model_fields_set
         mtu = None if free else wanted.mtu
         experiment = NetworkPlan(subnet=subnet, mtu=mtu, rate_bps=wanted.rate_bps)
-    one_world = not isinstance(testbed, JobTestbed)
-    on_gpus = one_world and any(group.gpus for group in spec.nodes)
+    on_gpus = testbed.lends_nodes and any(group.gpus for group in spec.nodes)
     nodes = tuple(
         _node(group, position, index, control, experiment, on_gpus)
         for position, group in enumerate(spec.nodes)

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from gpubed import paths, reading, registry
+from gpubed import paths, reading
 from gpubed.errors import UsageError
 from gpubed.fatbin import Architectures
 
@@ -153,14 +153,27 @@ class Locked:
 
 
 @cache
+def names() -> tuple[str, ...]:
+    """Return the names of all recipes, sorted."""
+    return tuple(sorted(path.parent.name for path in paths.recipes().glob("*/recipe.yml")))
+
+
+@cache
+def content(name: str) -> dict[str, Any]:
+    """Return what `recipe.yml` says, as it is written; the caller must not change it."""
+    path = paths.recipes() / name / "recipe.yml"
+    return reading.file(path, f"correct {path}").yaml(dict[str, Any])
+
+
+@cache
 def load(name: str) -> Recipe:
     """Return a recipe.
 
     Raises:
         UsageError: There is no such recipe.
     """
-    if name not in registry.recipe_names():
-        known = ", ".join(registry.recipe_names())
+    if name not in names():
+        known = ", ".join(names())
         raise UsageError(f"there is no recipe {name!r}", f"recipes: {known}")
     path = paths.recipes() / name / "recipe.yml"
     return reading.file(path, f"correct {path}").yaml(Recipe)
@@ -173,12 +186,12 @@ def normal(name: str) -> str:
 
 def serving(capability: str) -> list[str]:
     """Return the names of the recipes that serve GPUs of a compute capability."""
-    return [name for name in registry.recipe_names() if load(name).gpus.serve(capability)]
+    return [name for name in names() if load(name).gpus.serve(capability)]
 
 
 def with_gpus() -> list[str]:
     """Return the names of the recipes that serve any GPU."""
-    return [name for name in registry.recipe_names() if load(name).gpus.architectures]
+    return [name for name in names() if load(name).gpus.architectures]
 
 
 def why_not(recipe: Recipe, capability: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from packaging.markers import default_environment
 
-from gpubed import fatbin, plan, recipe
+from gpubed import fatbin, recipe, specification
 from gpubed.allocation import Allocation
 from gpubed.checks import software
 from gpubed.checks.context import Context
@@ -52,7 +52,7 @@ def check_nodes(of: Recipe, cluster: ClusterPaths, granted: Allocation) -> Itera
     Raises:
         GpubedError: A node could not be reached.
     """
-    wanted = plan.from_file(cluster.spec)
+    wanted = specification.load_plan(cluster.spec)
     spec = wanted.spec.model_copy(update={"recipe": of.name})
     with ExitStack() as stack:
         sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in granted.nodes}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import pulumi
@@ -151,10 +152,9 @@ def _made_on(props: Mapping[str, Any]) -> None:
 
 
 def _driver(props: Mapping[str, Any]) -> Any:
-    from gpubed import cluster_drivers
-
     if props["backend"] == "gpubed":
-        return cluster_drivers.driver(props["kind"])
+        # They stand on what they drive, far above the resources that look them up.
+        return import_module("gpubed.cluster_drivers").driver(props["kind"])
     return _backend(props["backend"]).driver(props["kind"])
 
 

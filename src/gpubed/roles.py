@@ -20,7 +20,7 @@ from jinja2 import StrictUndefined
 from jinja2.nativetypes import NativeEnvironment
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from gpubed import paths, reading, registry
+from gpubed import paths, reading, recipe
 from gpubed.allocation import Allocation, Node
 from gpubed.plan import ClusterPlan
 
@@ -43,6 +43,14 @@ _UNITS = TypeAdapter(dict[str, Where])
 # Who serves the storage, and who publishes the environment.
 SERVER, _ENVIRONMENT = "nfs", "python_env"
 _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of all roles, sorted."""
+    return tuple(
+        sorted(p.parent.parent.name for p in (paths.assets() / "roles").glob("*/meta/gpubed.yml"))
+    )
 
 
 class RoleMeta(BaseModel):
@@ -106,7 +114,7 @@ def meta(role: str) -> RoleMeta:
 def by_phase(plan: ClusterPlan) -> dict[str, list[str]]:
     """Return the roles that are on, per phase, in the order in which they run."""
     render = _renderer(plan)
-    on = {role for role in registry.role_names() if render(meta(role).when)}
+    on = {role for role in names() if render(meta(role).when)}
     return {phase: _ordered(role for role in on if meta(role).phase == phase) for phase in PHASES}
 
 
@@ -181,7 +189,7 @@ def _renderer(plan: ClusterPlan) -> Any:
     context = {
         "spec": plan.spec,
         "plan": plan,
-        "recipe": registry.recipe(plan.spec.recipe),
+        "recipe": recipe.content(plan.spec.recipe),
     }
 
     def render(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from gpubed import allocation as allocations
-from gpubed import files, reading, registry, roles
+from gpubed import backend_config, files, reading, registry, roles
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Existing
 from gpubed.errors import GpubedError, UsageError
@@ -51,7 +51,7 @@ class Served(BaseModel):
     @field_validator("backend")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        if name not in registry.backend_names():
+        if name not in backend_config.names():
             raise ValueError(f"there is no backend {name!r}")
         return name
 
@@ -131,7 +131,7 @@ def left_behind(
     if served is None:
         return []
     what = f"{served.path}, which {served.node} serves from its own disk"
-    lost = registry.backend(served.backend).removes_disks
+    lost = backend_config.named(served.backend).removes_disks
     then = _then(plan)
     if _goes(served, steps) or (there is not None and _is_missed(served, there, plan)):
         with_it = "is lost with it" if lost else "stays on its host, and is served no more"
@@ -152,7 +152,7 @@ def _goes(served: Served, steps: Sequence[ResourceEvent]) -> bool:
 
     An own host is taken in again with all that is on it.
     """
-    ops = _ANEW if registry.backend(served.backend).removes_disks else _ANEW - {"create"}
+    ops = _ANEW if backend_config.named(served.backend).removes_disks else _ANEW - {"create"}
     return any(
         step.name == served.node and step.op in ops and step.type.endswith(_NODE_KINDS)
         for step in steps

@@ -6,7 +6,7 @@ specification that is expected to be right. Nothing here talks to a testbed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, reduce
 from operator import or_
@@ -23,8 +23,8 @@ from pydantic import (
     field_validator,
 )
 
-from gpubed import located, nearest, placeholders, recipe, registry, wording
-from gpubed.backends.base import BackendConfig
+from gpubed import backend_config, located, nearest, placeholders, recipe, wording
+from gpubed.backend_config import BackendConfig
 from gpubed.errors import UsageError
 from gpubed.sections import (
     FILE,
@@ -75,9 +75,9 @@ class ClusterSpec(Section):
     @field_validator("recipe")
     @classmethod
     def _recipe_exists(cls, name: str) -> str:
-        if name not in registry.recipe_names():
+        if name not in recipe.names():
             raise ValueError(
-                f"there is no recipe {name!r}; {nearest.suggestion(name, registry.recipe_names())}"
+                f"there is no recipe {name!r}; {nearest.suggestion(name, recipe.names())}"
             )
         return name
 
@@ -130,6 +130,21 @@ class ClusterSpec(Section):
 
 
 @dataclass(frozen=True)
+class Problem:
+    """Something in a specification that a testbed cannot do.
+
+    Attributes:
+        path: Where in the specification, for example ``("nodes", 0, "gpus")``.
+        message: What is wrong.
+        allowed: What would do, in words.
+    """
+
+    path: tuple[str | int, ...]
+    message: str
+    allowed: str = ""
+
+
+@dataclass(frozen=True)
 class SpecError:
     """One thing that is wrong in a specification.
 
@@ -156,7 +171,7 @@ class SpecError:
 @cache
 def model() -> type[ClusterSpec]:
     """Return `ClusterSpec` with the options of every backend that is installed."""
-    configs = [registry.backend_config(name) for name in registry.backend_names()]
+    configs = [backend_config.named(name) for name in backend_config.names()]
     union = reduce(or_, configs) if len(configs) > 1 else configs[0]
     field: Any = (
         Annotated[union, Field(discriminator="type")] if len(configs) > 1 else union,
@@ -166,12 +181,15 @@ def model() -> type[ClusterSpec]:
     return made
 
 
-def check(path: Path, name: str = "") -> tuple[ClusterSpec | None, list[SpecError]]:
+def read(
+    path: Path, name: str, judge: Callable[[ClusterSpec], Iterable[Problem]]
+) -> tuple[ClusterSpec | None, list[SpecError]]:
     """Read a specification and find everything that is wrong with it.
 
     Args:
         path: The file.
         name: The cluster's; as its folder is called where it is empty.
+        judge: Tells what of a specification the testbed cannot do.
 
     Returns:
         The specification (None when it is not usable) and all errors by line.
@@ -196,7 +214,7 @@ def check(path: Path, name: str = "") -> tuple[ClusterSpec | None, list[SpecErro
         return None, _in_order(found)
     problems = [
         SpecError(file, document.line(p.path), _dotted(p.path), p.message, p.allowed)
-        for p in registry.backend(spec_backend(spec)).check(spec)
+        for p in judge(spec)
     ]
     problems += _gpus_without_recipe(file, document, spec)
     problems += _simulated_elsewhere(file, document, spec)
@@ -223,18 +241,6 @@ def name_fault(name: str) -> str:
     except ValidationError:
         return _NAMES
     return "it is reserved" if name in _RESERVED else ""
-
-
-def load(path: Path) -> ClusterSpec:
-    """Read a specification.
-
-    Raises:
-        UsageError: It has errors; all of them are in the message.
-    """
-    spec, errors = check(path)
-    if spec is None:
-        raise refusal(path, errors)
-    return spec
 
 
 def refusal(path: Path, errors: list[SpecError]) -> UsageError:
@@ -264,9 +270,9 @@ def _simulated_elsewhere(
     file: str, document: located.Located, spec: ClusterSpec
 ) -> list[SpecError]:
     kind = spec_backend(spec)
-    if registry.backend(kind).simulates:
+    if spec.backend.simulates:
         return []
-    able = [name for name in registry.backend_names() if registry.backend(name).simulates]
+    able = [name for name in backend_config.names() if backend_config.named(name).simulates]
     return [
         SpecError(
             file,
@@ -298,7 +304,7 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
     elif kind == "literal_error":
         message, allowed = f"is {details['input']!r}", f"allowed: {context['expected']}"
     elif kind.startswith("union_tag"):
-        path, names = (*path, "type"), registry.backend_names()
+        path, names = (*path, "type"), backend_config.names()
         asked = str(context.get("tag", ""))
         message, allowed = f"unknown backend {asked!r}", nearest.suggestion(asked, names)
     elif kind == "ip_v4_network":
@@ -306,7 +312,7 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
     elif kind == "model_type" and path[-1:] == ("simulate",):
         message, allowed = "must be the name of a GPU model", "for example A100-SXM4-80GB"
     elif kind == "string_type" and path == ("recipe",):
-        allowed = f"there are: {', '.join(registry.recipe_names())}"
+        allowed = f"there are: {', '.join(recipe.names())}"
     elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
         message, allowed = f"is {details['input']!r}", _NAMES
     elif kind == "string_pattern_mismatch" and context["pattern"] == FOLDER:
@@ -318,7 +324,7 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
 
 def _is_tag(loc: tuple[str | int, ...], part: str | int) -> bool:
     return (
-        loc[0] == "backend" and len(loc) > 1 and part is loc[1] and part in registry.backend_names()
+        loc[0] == "backend" and len(loc) > 1 and part is loc[1] and part in backend_config.names()
     )
 
 

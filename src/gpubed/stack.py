@@ -19,7 +19,8 @@ from gpubed import former_state, reading, registry, secret, testbeds
 from gpubed.engine import Engine, EventSink, Result
 from gpubed.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.paths import ClusterPaths, Project
-from gpubed.spec import load, spec_backend
+from gpubed.spec import spec_backend
+from gpubed.specification import load
 
 if TYPE_CHECKING:
     from gpubed import automation

@@ -20,11 +20,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import files, identities, located, reading, registry
+from gpubed import backend_config, files, identities, located, reading
 from gpubed.backends.base import Backend, Existing, Identity
 from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.paths import ClusterPaths
-from gpubed.spec import ClusterSpec, check, refusal, spec_backend
+from gpubed.spec import ClusterSpec, refusal, spec_backend
+from gpubed.specification import check
 
 
 class _Note(BaseModel):
@@ -43,7 +44,7 @@ class AnotherTestbed(PrerequisiteMissing):
 
 def noted(cluster: ClusterPaths) -> list[str]:
     """Return the names of the backends that a cluster was made on."""
-    return [name for name in registry.backend_names() if _file(cluster, name).exists()]
+    return [name for name in backend_config.names() if _file(cluster, name).exists()]
 
 
 def note(cluster: ClusterPaths, backend: Backend) -> None:
@@ -96,9 +97,7 @@ def copy_of(cluster: ClusterPaths, backend: str) -> Path:
 
 def kept_specification(cluster: ClusterPaths) -> Path | None:
     """Return the copy of the specification that was applied last; None where there is none."""
-    copies = [
-        path for name in registry.backend_names() if (path := copy_of(cluster, name)).is_file()
-    ]
+    copies = [path for name in backend_config.names() if (path := copy_of(cluster, name)).is_file()]
     return max(copies, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 

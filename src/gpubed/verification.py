@@ -8,9 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import reading
+from gpubed import files, reading
 from gpubed.allocation import Allocation
-from gpubed.inventory import write_if_changed
 from gpubed.units import Moment
 
 Result = Literal["pass", "fail", "skip", "simulated"]
@@ -117,7 +116,7 @@ class Verification(_Model):
 
     def save(self, path: Path) -> None:
         """Write it where `last` finds it."""
-        write_if_changed(path, self.model_dump_json(indent=2) + "\n")
+        files.write_if_changed(path, self.model_dump_json(indent=2) + "\n")
 
     def covers(self, allocation: Allocation) -> bool:
         """Say whether it passed on exactly these nodes."""

@@ -7,11 +7,11 @@ import pulumi
 
 from gpubed.cluster_drivers import configure, identity
 from gpubed.paths import Project
-from gpubed.plan import from_file
 from gpubed.registry import backend
+from gpubed.specification import load_plan
 
 paths = Project.find().cluster(pulumi.get_stack())
-cluster = from_file(paths.spec)
+cluster = load_plan(paths.spec)
 ident = identity(cluster)
 allocation = backend(cluster.backend).component(cluster, ident["uuid"], ident["public_key"])
 configure(cluster, allocation)

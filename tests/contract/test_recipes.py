@@ -4,11 +4,11 @@ import os
 
 import pytest
 
+from gpubed import recipe, recipe_check
 from gpubed import recipe as recipes
-from gpubed import recipe_check, registry
 
 
-@pytest.fixture(params=registry.recipe_names())
+@pytest.fixture(params=recipe.names())
 def recipe(request):
     return recipes.load(request.param)
 

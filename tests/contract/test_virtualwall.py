@@ -29,7 +29,8 @@ from gpubed.backends.virtualwall.slice import SliceDriver
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, description
 from gpubed.backends.virtualwall.urn import slice_name
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
-from gpubed.spec import load, model
+from gpubed.spec import model
+from gpubed.specification import load
 from support.am import AmServer, Ghosts, Limits, Site, faults
 from support.am.witness import Witness, rspec
 from support.wall import NAME, Wall, document

@@ -35,7 +35,6 @@ from gpubed import (
     lease,
     left_out,
     metrics,
-    plan,
     progress,
     reading,
     recipe,
@@ -43,6 +42,7 @@ from gpubed import (
     runlock,
     secret,
     served_folder,
+    specification,
 )
 from gpubed.backends.gpulab import login as gpulab_login
 from gpubed.backends.gpulab import offers as gpulab_offers
@@ -409,7 +409,7 @@ def _key_sample():
 
 
 def _specification(data, folder):
-    _, errors = plan.check(_file(folder / "lab" / "cluster.yml", data))
+    _, errors = specification.planned(_file(folder / "lab" / "cluster.yml", data))
     for error in errors:
         assert error.line > 0
         str(error)

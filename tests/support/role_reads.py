@@ -9,7 +9,7 @@ from functools import cache
 
 import yaml
 
-from gpubed import registry, roles
+from gpubed import roles
 from gpubed.paths import assets
 
 WORDS = ("tasks", "handlers", "templates", "defaults", "vars")
@@ -26,7 +26,7 @@ RATE = re.compile(r"gpubed_networks\.experiment\.rate_bps")
 # Variables that say where on the shared storage something is.
 SHARED = [
     name
-    for role in registry.role_names()
+    for role in roles.names()
     for name, template in roles.meta(role).variables.items()
     if re.search(r"spec\.storage\.(shared|datasets)", str(template))
 ]

@@ -5,7 +5,7 @@ import json
 from types import SimpleNamespace
 from typing import ClassVar
 
-from gpubed import health, images, jobs, registry
+from gpubed import health, images, jobs, launchers
 from gpubed.campaigns import linkrates
 from gpubed.launchers import leftovers
 
@@ -50,7 +50,7 @@ def install(replace):
 
     replace(jobs, "SSH", Head)
     replace(leftovers, "end", lambda *_: [])
-    replace(registry, "launcher", lambda _: SimpleNamespace(run=start))
+    replace(launchers, "named", lambda _: SimpleNamespace(run=start))
     replace(health, "usable", lambda _cluster, _plan, allocation: (allocation, []))
     replace(linkrates, "measure", lambda *_: [])
     replace(images, "require", lambda *_: "sha256:one")

@@ -7,7 +7,7 @@ import pytest
 
 from gpubed import jobfile
 from gpubed.campaigns import file, matrix, provenance
-from gpubed.plan import from_file
+from gpubed.specification import load_plan
 from gpubed.verification import Check, Verification
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
@@ -30,7 +30,7 @@ def header(cluster, tmp_path):
         source = file.load(str(path), cluster.project)
         points = matrix.expand(source, jobfile.load("digits"))
         granted = sample_allocation(sample_plan())
-        plan = from_file(cluster.spec)
+        plan = load_plan(cluster.spec)
         made = provenance.made_with(cluster, plan, granted, "digits")
         known = (cluster, plan, granted, source, points, "typed", made)
         return json.loads(json.dumps(provenance.header(*known)))

@@ -4,7 +4,7 @@ import jsonschema
 import pytest
 import yaml
 
-from gpubed import cluster_schema, registry
+from gpubed import backend_config, cluster_schema
 from gpubed.paths import assets
 
 SPEC = """
@@ -30,7 +30,7 @@ def test_a_right_specification_passes(errors):
     assert errors(SPEC) == []
 
 
-@pytest.mark.parametrize("backend", registry.backend_names())
+@pytest.mark.parametrize("backend", backend_config.names())
 def test_what_init_writes_passes(errors, backend):
     assert errors((assets() / f"templates/cluster/{backend}.yml").read_text()) == []
 
@@ -56,7 +56,7 @@ def test_what_check_refuses_by_form_the_schema_refuses(errors, right, wrong, pat
 
 def test_a_misspelt_backend_is_told_which_there_are(errors):
     assert errors(SPEC.replace("{type: local}", "{type: locl}")) == [
-        ("backend.type", f"'locl' is not one of {list(registry.backend_names())}")
+        ("backend.type", f"'locl' is not one of {list(backend_config.names())}")
     ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 import typer.main
 
-from gpubed import cli, registry
+from gpubed import backend_config, cli
 from gpubed.paths import Project
 from support.samples import sample_allocation, sample_plan
 
@@ -53,7 +53,7 @@ def offered(tmp_path, monkeypatch, capsys):
         ("gpubed ssh other n", []),
         ("gpubed health lab --quarantine node-2", ["node-2"]),
         ("gpubed health lab --requalify node-2", ["node-2"]),
-        ("gpubed init new --backend ", list(registry.backend_names())),
+        ("gpubed init new --backend ", list(backend_config.names())),
         ("gpubed export lab r", ["rspec"]),
         ("gpubed recipe show cp", ["cpu"]),
     ],

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import typer.main
 
-from gpubed import cli, paths, registry
+from gpubed import cli, jobfile, paths, roles
 from support import blocks
 from support.cluster import ROOT
 
@@ -89,7 +89,7 @@ def test_what_a_command_names_exists(block, command):
         if name == "gpubed":
             parse(words)
             if words[0] == "run" and "pi" not in words:
-                assert words[2] in registry.job_names()
+                assert words[2] in jobfile.names()
         if name == "make":
             assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.M)
         if name == "python":
@@ -98,7 +98,7 @@ def test_what_a_command_names_exists(block, command):
             if word.startswith(("playbooks/", "inventories/lab", "jobs/")):
                 assert (ROOT / word).exists(), word
         for tags in re.findall(r"--tags (\S+)", command.words):
-            assert set(tags.split(",")) <= set(registry.role_names())
+            assert set(tags.split(",")) <= set(roles.names())
 
 
 @pytest.mark.parametrize(("page", "words"), INLINE)

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from gpubed import due, paths, registry, roles
+from gpubed import due, paths, recipe, roles
 from gpubed.allocation import Allocation, Failure, Hop
 from gpubed.backends.static import access
 from gpubed.cli import report
@@ -101,14 +101,14 @@ def test_another_recipe_concerns_the_roles_that_take_something_of_it(change):
 def test_another_lock_concerns_whoever_uses_the_environment(change, monkeypatch):
     """The same recipe with other packages: a new environment, in which Horovod is not yet."""
     before = sample_plan(services=SERVICES)
-    there = registry.recipe
+    there = recipe.content
 
     def locked(name):
         made = there(name)
         return {**made, "lock": {**made["lock"], "sha256": "0" * 64}}
 
     assert change() == {}
-    monkeypatch.setattr(registry, "recipe", locked)
+    monkeypatch.setattr(recipe, "content", locked)
     found = due.now(change.cluster, before, sample_allocation(before))
     assert found == dict.fromkeys(["cuda", "python_env", "horovod", "jupyterlab"], NODES)
     assert list(found) == ["cuda", "python_env", "horovod", "jupyterlab"], "in this order"

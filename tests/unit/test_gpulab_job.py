@@ -6,7 +6,7 @@ import os
 import pytest
 from pydantic import ValidationError
 
-from gpubed import spec
+from gpubed import spec, specification
 from gpubed.backends.gpulab import request
 from gpubed.backends.gpulab.definition import NewJob
 from gpubed.errors import UsageError
@@ -173,7 +173,7 @@ def check(tmp_path):
         document = {**{k: v for k, v in DOCUMENT.items() if k != "name"}, **text}
         document["backend"] = {**DOCUMENT["backend"], **backend}
         path.write_text(json.dumps(document, indent=1))
-        return [f"{e.path}: {e.message} ({e.allowed})" for e in spec.check(path)[1]]
+        return [f"{e.path}: {e.message} ({e.allowed})" for e in specification.check(path)[1]]
 
     return check
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, cluster_schema, jobfile, registry
+from gpubed import backend_config, cli, cluster_schema, jobfile
 from gpubed.errors import UsageError
 
 
@@ -36,7 +36,7 @@ def test_the_nearest_name_that_would_do_is_offered(call, name, near):
     assert refused.value.hint == f"gpubed init {near}"
 
 
-@pytest.mark.parametrize("backend", registry.backend_names())
+@pytest.mark.parametrize("backend", backend_config.names())
 def test_an_editor_finds_the_schema_in_any_folder(call, tmp_path, backend):
     call("init", "mine", "--backend", backend)
     spec = tmp_path / "inventories" / "mine" / "cluster.yml"
@@ -55,7 +55,7 @@ def test_in_a_checkout_the_schema_is_the_published_one(call, tmp_path):
     assert not (tmp_path / "inventories" / "cluster.schema.json").exists()
 
 
-@pytest.mark.parametrize("backend", registry.backend_names())
+@pytest.mark.parametrize("backend", backend_config.names())
 def test_its_comments_speak_of_the_new_cluster(call, tmp_path, backend):
     call("init", "mine", "--backend", backend)
     text = (tmp_path / "inventories" / "mine" / "cluster.yml").read_text()
@@ -91,7 +91,7 @@ def test_what_is_written_for_local_nodes_is_right(call):
 def test_a_job_is_written_that_run_finds_and_that_needs_no_change(call, tmp_path):
     call("init", "--job", "mine")
     folder = tmp_path / "jobs" / "mine"
-    assert registry.job_folder("mine") == folder
+    assert jobfile.folder("mine") == folder
     assert jobfile.load("mine").words("mine", {})[:2] == ["python", "main.py"]
     assert {path.name for path in folder.iterdir()} == {"job.yml", "main.py", "README.md"}
     assert (folder / "README.md").read_text().startswith("# mine\n")

@@ -19,7 +19,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from gpubed import jobfile, registry
+from gpubed import jobfile, recipe
 from gpubed import recipe as recipes
 
 JOB = Path(__file__).parents[2] / "jobs/imagenet"
@@ -49,7 +49,7 @@ def job(monkeypatch):
     sys.modules.update(others)
 
 
-@pytest.mark.parametrize("recipe", registry.recipe_names())
+@pytest.mark.parametrize("recipe", recipe.names())
 def test_every_recipe_brings_what_the_job_imports(recipe):
     locked = {entry.name for entry in recipes.load(recipe).locked()}
     assert {"torch", "torchvision", "numpy", "pillow", "psutil"} <= locked

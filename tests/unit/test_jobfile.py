@@ -4,7 +4,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, health, jobfile, jobs, registry
+from gpubed import cli, health, jobfile, jobs
 from gpubed.errors import GpubedError, UsageError
 from support.samples import granted_cluster
 
@@ -22,7 +22,7 @@ WHOLE = {
 @pytest.fixture
 def described(tmp_path, monkeypatch):
     """A function that loads a job whose description has other keys than `WHOLE`."""
-    monkeypatch.setattr(registry, "job_folder", lambda _: tmp_path)
+    monkeypatch.setattr(jobfile, "folder", lambda _: tmp_path)
 
     def load(**changes):
         text = changes.pop("text", None) or yaml.safe_dump({**WHOLE, **changes}, sort_keys=False)

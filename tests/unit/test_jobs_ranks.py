@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import jobs, registry
+from gpubed import jobs, launchers
 from gpubed.errors import UsageError
 from gpubed.launchers import leftovers
 from gpubed.paths import ClusterPaths, Project
@@ -23,7 +23,7 @@ def run(monkeypatch, tmp_path):
         monkeypatch.setattr(jobs, "SSH", lambda *_: head)
         monkeypatch.setattr(leftovers, "end", lambda *_: [])
         starter = SimpleNamespace(run=lambda *given: started.append(given[2]) or 0)
-        monkeypatch.setattr(registry, "launcher", lambda _: starter)
+        monkeypatch.setattr(launchers, "named", lambda _: starter)
         plan = sample_plan(nodes=[{"name": "node", "count": len(slots)}])
         allocation = sample_allocation(plan)
         nodes = tuple(

@@ -20,7 +20,7 @@ from gpubed.cluster import up
 from gpubed.engine import ResourceEvent, Result
 from gpubed.errors import GpubedError, PrerequisiteMissing, Refused, UsageError
 from gpubed.paths import Project
-from gpubed.plan import from_file
+from gpubed.specification import load_plan
 from support.samples import sample_plan
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
@@ -423,7 +423,7 @@ def test_own_hosts_in_another_order_are_asked_about(tmp_path, monkeypatch, order
     paths.served.write_text(
         '{"node": "node-0", "id": "node-0-0a", "path": "/shared", "backend": "static"}'
     )
-    wanted, asked = from_file(paths.spec), []
+    wanted, asked = load_plan(paths.spec), []
     stack, own = LostStack(paths), registry.backend("static")
     monkeypatch.setattr(type(own), "refusals", lambda *_: [])
     up._look_ahead(stack, own, wanted, asked.extend)

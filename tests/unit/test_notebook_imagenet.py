@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from gpubed import jobfile, registry
+from gpubed import jobfile, recipe
 from gpubed import recipe as recipes
 from gpubed.paths import assets
 
@@ -43,7 +43,7 @@ found |= {{"compute_s": 0.6, "exposed_communication_s": 0.3}}
 """
 
 
-@pytest.mark.parametrize("recipe", registry.recipe_names())
+@pytest.mark.parametrize("recipe", recipe.names())
 def test_every_recipe_brings_what_it_draws_with(recipe):
     assert {"matplotlib", "ipython"} <= {entry.name for entry in recipes.load(recipe).locked()}
 

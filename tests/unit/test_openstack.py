@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed import audit, handover, plan, registry, secret, spec
+from gpubed import audit, handover, plan, registry, secret, spec, specification
 from gpubed.backends.base import Existing
 from gpubed.backends.openstack import cloud, cloud_init, host_key, limits
 from gpubed.errors import GpubedError, PrerequisiteMissing
@@ -37,7 +37,7 @@ class TestSpecification:
             "nodes": [{"count": 2}],
         }
         path.write_text(yaml.safe_dump(document, sort_keys=False) + text)
-        return [str(error).split("cluster.yml:", 1)[1] for error in spec.check(path)[1]]
+        return [str(error).split("cluster.yml:", 1)[1] for error in specification.check(path)[1]]
 
     def test_nothing_but_what_is_needed_is_required(self, tmp_path: Path) -> None:
         assert self.errors(tmp_path) == []
@@ -67,7 +67,7 @@ class TestSpecification:
         path = tmp_path / "cloudy" / "cluster.yml"
         path.parent.mkdir()
         path.write_text(template.read_text().replace("192.0.2.0/24", "198.51.100.0/24"))
-        assert spec.check(path)[1] == []
+        assert specification.check(path)[1] == []
 
 
 class TestUserData:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed import inventory, registry
+from gpubed import inventory, roles
 from support import role_names
 from support.samples import sample_allocation, sample_plan
 
@@ -30,7 +30,7 @@ MAGIC = {
     "range",
     "role_path",
 }
-ENTRIES = [(role, entry) for role in registry.role_names() for entry in role_names.entries(role)]
+ENTRIES = [(role, entry) for role in roles.names() for entry in role_names.entries(role)]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import yaml
 from ansible.errors import AnsibleFilterError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from gpubed import recipe, registry, roles
+from gpubed import backend_config, recipe, roles
 from gpubed.hardware.drivers import branch_of
 from gpubed.hardware.facts import Facts
 from gpubed.paths import assets
@@ -56,7 +56,7 @@ def plainly(value):
     return "number" if number else type(value).__name__, value
 
 
-@pytest.mark.parametrize("recipe", registry.recipe_names())
+@pytest.mark.parametrize("recipe", recipe.names())
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 @pytest.mark.parametrize("services", sorted(SERVICES))
 @pytest.mark.parametrize("gpus", [0, 2])
@@ -99,7 +99,7 @@ def test_disks_that_outlive_the_cluster_are_taken_by_name_only(backend, wanted):
 
 
 def test_the_samples_are_of_every_backend():
-    assert tuple(sorted(BACKENDS)) == registry.backend_names()
+    assert tuple(sorted(BACKENDS)) == backend_config.names()
 
 
 @pytest.fixture(scope="module")

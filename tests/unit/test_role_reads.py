@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpubed import inventory, registry, roles
+from gpubed import inventory, roles
 from gpubed.paths import assets
 from support import role_reads
 from support.samples import sample_allocation, sample_plan
@@ -26,14 +26,14 @@ KNOWN_TO_ALL = {
 }
 
 
-@pytest.mark.parametrize("role", registry.role_names())
+@pytest.mark.parametrize("role", roles.names())
 def test_a_role_declares_what_it_reads(role):
     """With everything switched on; what is off may need less."""
     everything = sample("virtualwall", "cuda13", "all", 2)
     assert set(roles.reads(everything, role)) == role_reads.reads(role)
 
 
-@pytest.mark.parametrize("role", registry.role_names())
+@pytest.mark.parametrize("role", roles.names())
 def test_a_role_declares_whose_files_it_works_with(role):
     """Of other roles; a change there concerns this one, too."""
     sources = {source for source in roles.meta(role).sources if source.startswith("roles/")}

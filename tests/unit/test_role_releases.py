@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from gpubed import registry, roles
+from gpubed import roles
 from gpubed.paths import assets
 from support import role_variables
 from support.specs import sample
@@ -27,21 +27,21 @@ def included(role):
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("role", registry.role_names())
+@pytest.mark.parametrize("role", roles.names())
 def test_the_files_that_a_role_reads_are_there(role, release):
     told, folder = role_variables.facts(release), assets() / "roles" / role / "vars"
     missing = [n for n in included(role) if not (folder / f"{told[n]}.yml").is_file()]
     assert not missing
 
 
-@pytest.mark.parametrize("role", registry.role_names())
+@pytest.mark.parametrize("role", roles.names())
 def test_no_file_of_a_distribution_is_read_by_nobody(role):
     own = {path.stem for path in (assets() / "roles" / role / "vars").glob("[A-Z]*.yml")}
     assert bool(own) == bool(included(role))
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("role", registry.role_names())
+@pytest.mark.parametrize("role", roles.names())
 def test_names_of_packages_are_worked_out(role, release):
     given = roles.inputs(sample("static", "cuda13", "all", 2), role)
     there = role_variables.variables(role, release, **given)

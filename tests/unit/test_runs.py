@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, health, jobs, registry, runlock
+from gpubed import cli, health, jobs, launchers, runlock
 from gpubed.errors import GpubedError, Locked, UsageError
 from gpubed.launchers import leftovers
 from gpubed.runs import compare, record
@@ -45,7 +45,7 @@ def call(cluster, monkeypatch):
 
     monkeypatch.setattr(jobs, "SSH", Head)
     monkeypatch.setattr(leftovers, "end", lambda *_: [])
-    monkeypatch.setattr(registry, "launcher", lambda _: SimpleNamespace(run=start))
+    monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
     monkeypatch.setattr(health, "usable", lambda _c, _p, allocation: (allocation, []))
 
     def run(*words):
@@ -193,7 +193,7 @@ def test_a_repetition_that_fails_fails_the_whole(call, monkeypatch):
         Head.metrics = {**GOOD, "world_size": launch.ranks}
         return next(done)
 
-    monkeypatch.setattr(registry, "launcher", lambda _: SimpleNamespace(run=start))
+    monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
     whole = call("run", "lab", "digits", "--repeat", "3", "--json")
     assert whole.return_value == 1
     assert [trial["status"] for trial in document(whole)["trials"]] == ["ok", "failed", "ok"]
@@ -372,7 +372,7 @@ def test_a_failure_is_kept_with_its_reason(call, cluster, monkeypatch):
     def start(*_):
         raise GpubedError("node-1 went away", "gpubed status lab")
 
-    monkeypatch.setattr(registry, "launcher", lambda _: SimpleNamespace(run=start))
+    monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
     with pytest.raises(GpubedError, match="went away"):
         call("run", "lab", "digits")
     kept = record.find(cluster, "last")

@@ -215,7 +215,7 @@ def test_the_last_lines_of_a_run_say_that_its_gpus_are_simulated(tmp_path, monke
     granted = sample_allocation(plan)
     monkeypatch.setattr(run, "find", lambda _: Project(tmp_path).cluster("lab"))
     monkeypatch.setattr(run, "load_allocation", lambda _: granted)
-    monkeypatch.setattr(run, "from_file", lambda _: plan)
+    monkeypatch.setattr(run, "load_plan", lambda _: plan)
     monkeypatch.setattr(run.health, "usable", lambda *_: (granted, []))
     done = jobs.JobResult("digits", "/runs/1", 2, {"loss": 0.1}, simulated=(MODEL,))
     monkeypatch.setattr(jobs, "run", lambda *_, **__: done)

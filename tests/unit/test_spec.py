@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import cluster_schema, spec
+from gpubed import cluster_schema, specification
 from gpubed.errors import UsageError
 
 GOOD = """\
@@ -30,7 +30,7 @@ def write(tmp_path):
 
 
 def test_a_right_specification_has_no_errors(write):
-    found, errors = spec.check(write(GOOD))
+    found, errors = specification.check(write(GOOD))
     assert errors == []
     assert found.name == "lab"
     assert found.networks.experiment.rate_bps == 200_000_000
@@ -47,7 +47,7 @@ netwroks: {}
 networks: {experiment: {rate: fast}}
 recipe: cqu
 """
-    found, errors = spec.check(write(text))
+    found, errors = specification.check(write(text))
     assert found is None
     assert [(error.line, error.path) for error in errors] == [
         (1, "version"),
@@ -78,7 +78,7 @@ recipe: cqu
     ],
 )
 def test_an_error_names_line_and_way_out(write, text, line, says):
-    _, errors = spec.check(write(text))
+    _, errors = specification.check(write(text))
     assert any(e.line == line and says in f"{e.message} {e.allowed}" for e in errors), errors
 
 
@@ -107,20 +107,20 @@ def test_an_error_names_line_and_way_out(write, text, line, says):
     ],
 )
 def test_what_is_not_plain_yaml_is_refused_with_its_line(write, raw, line, says):
-    _, errors = spec.check(write(raw))
+    _, errors = specification.check(write(raw))
     assert len(errors) == 1
     assert errors[0].line == line
     assert says in errors[0].message
 
 
 def test_a_missing_file_is_one_error(tmp_path):
-    _, errors = spec.check(tmp_path / "none" / "cluster.yml")
+    _, errors = specification.check(tmp_path / "none" / "cluster.yml")
     assert [error.message for error in errors] == ["the file does not exist"]
 
 
 def test_load_puts_all_errors_into_one_message(write):
     with pytest.raises(UsageError) as caught:
-        spec.load(write(GOOD.replace("count: 3", "count: -1") + "x: 1\n"))
+        specification.load(write(GOOD.replace("count: 3", "count: -1") + "x: 1\n"))
     assert caught.value.exit_code == 2
     assert "2 error(s)" in caught.value.message
 
@@ -130,13 +130,13 @@ def test_overlapping_subnets_are_refused(write):
         "experiment: {rate: 200 Mbit/s}",
         "experiment: {rate: 1 Gbit/s, subnet: 10.1.0.0/16}\n  control: {subnet: 10.1.2.0/24}",
     )
-    _, errors = spec.check(write(text))
+    _, errors = specification.check(write(text))
     assert "overlap" in errors[0].message
 
 
 def test_the_backend_says_what_it_cannot_do(write):
     text = GOOD.replace("rate: 200 Mbit/s", "rate: 200 Mbit/s, latency: 5 ms")
-    _, errors = spec.check(write(text))
+    _, errors = specification.check(write(text))
     assert [(e.line, e.path) for e in errors] == [(6, "networks.experiment.latency")]
 
 
@@ -148,7 +148,7 @@ def test_the_published_schema_is_the_model(request):
 def test_every_shipped_specification_is_right(request):
     root: Path = request.config.rootpath
     for path in root.glob("inventories/*/cluster.yml"):
-        assert spec.check(path)[1] == []
+        assert specification.check(path)[1] == []
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,9 @@ def test_nfs_over_rdma_needs_rdma(write, experiment, refused):
     text = GOOD.replace("{rate: 200 Mbit/s}", experiment).replace(
         "{type: local}", "{type: local, runtime: vm}"
     )
-    _, errors = spec.check(write(f"{text}storage: {{shared: {{provider: nfs, transport: rdma}}}}"))
+    _, errors = specification.check(
+        write(f"{text}storage: {{shared: {{provider: nfs, transport: rdma}}}}")
+    )
     assert [error.path for error in errors] == (["storage"] if refused else [])
 
 
@@ -175,7 +177,7 @@ def test_nfs_over_rdma_needs_rdma(write, experiment, refused):
 def test_what_cannot_be_a_mount_point_is_refused(write, where, folder):
     section, _, key = where.rpartition(".")
     value = f'{section}: {{{key}: "{folder}"}}' if section else f'{key}: "{folder}"'
-    _, [error] = spec.check(write(f"{GOOD}storage:\n  {value}\n"))
+    _, [error] = specification.check(write(f"{GOOD}storage:\n  {value}\n"))
     assert (error.line, error.path) == (8, f"storage.{where}")
 
 
@@ -183,7 +185,7 @@ def test_what_cannot_be_a_mount_point_is_refused(write, where, folder):
     "folder", ["/data", "/home/shared", "/var/scratch", "/mnt", "/srv/data", "/groups/ilabt/x.y_z"]
 )
 def test_any_other_folder_can_be_one(write, folder):
-    found, errors = spec.check(write(f"{GOOD}storage: {{shared: {{path: {folder}}}}}\n"))
+    found, errors = specification.check(write(f"{GOOD}storage: {{shared: {{path: {folder}}}}}\n"))
     assert errors == []
     assert found.storage.shared.path == folder
 
@@ -199,17 +201,17 @@ def test_any_other_folder_can_be_one(write, folder):
     ],
 )
 def test_what_nodes_mount_is_apart(write, storage, said):
-    _, [error] = spec.check(write(f"{GOOD}storage: {storage}\n"))
+    _, [error] = specification.check(write(f"{GOOD}storage: {storage}\n"))
     assert said in error.message
     assert error.path == "storage"
 
 
 def test_a_folder_with_other_characters_is_told_in_words(write):
-    _, [error] = spec.check(write(f'{GOOD}storage: {{datasets: "/with space"}}'))
+    _, [error] = specification.check(write(f'{GOOD}storage: {{datasets: "/with space"}}'))
     assert error.message == "is '/with space'"
     assert error.allowed.startswith("a folder's whole path, of letters, digits")
 
 
 def test_names_that_only_begin_alike_are_apart(write):
     text = f"{GOOD}storage: {{datasets: /shared-data, scratch: {{path: /datasets2}}}}\n"
-    assert spec.check(write(text))[1] == []
+    assert specification.check(write(text))[1] == []

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from gpubed import plan, registry, spec
+from gpubed import registry, specification
 from gpubed.backends.local import limits
 from gpubed.backends.static import backend as static
 from gpubed.backends.static.node import Found
@@ -126,7 +126,7 @@ def write(tmp_path, monkeypatch):
 @pytest.mark.parametrize("case", REFUSED)
 def test_check_refuses(write, case):
     backend, recipe, gpus, line, words = REFUSED[case]
-    found, errors = spec.check(write(backend, recipe, gpus))
+    found, errors = specification.check(write(backend, recipe, gpus))
     assert found is None
     said = [(error.line, f"{error.message} ({error.allowed})") for error in errors]
     assert any(at == line and words in text for at, text in said), said
@@ -145,13 +145,13 @@ def test_check_refuses(write, case):
     ],
 )
 def test_models_of_the_same_chip_are_the_nearest(write, name, first):
-    _, errors = spec.check(write(LOCAL, "cuda13", f"gpus: 1, simulate: {name}"))
+    _, errors = specification.check(write(LOCAL, "cuda13", f"gpus: 1, simulate: {name}"))
     assert errors[0].allowed.startswith(f"did you mean {first}")
 
 
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 def test_a_recipe_without_gpus_is_refused_on_all_backends(write, backend):
-    _, errors = spec.check(write(json.dumps(BACKENDS[backend]), "cpu", "gpus: 1"))
+    _, errors = specification.check(write(json.dumps(BACKENDS[backend]), "cpu", "gpus: 1"))
     assert [(e.line, e.allowed) for e in errors if e.path == "recipe"] == [
         (5, "allowed: cuda12, cuda13")
     ]
@@ -179,7 +179,7 @@ class TestOwnHosts:
             )
 
         monkeypatch.setattr(static, "_on", look)
-        wanted = plan.from_file(write(STATIC, recipe, f"gpus: {gpus}"))
+        wanted = specification.load_plan(write(STATIC, recipe, f"gpus: {gpus}"))
         return registry.backend("static").fits(wanted)
 
     def test_that_serve_are_well(self, write, monkeypatch):
@@ -223,6 +223,6 @@ def test_a_path_of_the_login_is_explained(write):
         "cuda13",
         "gpus: 1",
     )
-    said = [str(error) for error in spec.check(path)[1]]
+    said = [str(error) for error in specification.check(path)[1]]
     assert any("backend.login: must be a path that begins with / or ~/" in s for s in said)
     assert "x.pem" not in "".join(said)

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubed import cli, plan
+from gpubed import cli, specification
 
 WHOLE = {
     "version": 1,
@@ -239,7 +239,7 @@ def test_any_value_anywhere_is_planned_or_refused(tmp_path_factory, path, value)
     folder = tmp_path_factory.mktemp("lab")
     file = folder / "cluster.yml"
     file.write_bytes(with_value(path, value))
-    found, errors = plan.check(file)
+    found, errors = specification.planned(file)
     assert (found is None) == bool(errors)
 
 
@@ -248,6 +248,6 @@ def test_any_value_anywhere_is_planned_or_refused(tmp_path_factory, path, value)
 def test_any_bytes_are_refused(tmp_path_factory, raw):
     file = tmp_path_factory.mktemp("lab") / "cluster.yml"
     file.write_bytes(raw)
-    found, errors = plan.check(file)
+    found, errors = specification.planned(file)
     assert found is None
     assert errors

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from gpubed import allocation, configure, handover
-from gpubed.plan import from_file
+from gpubed.specification import load_plan
 from gpubed.ssh import SSH, HostKeyMismatch
 from support.answering import Host
 from support.samples import granted_cluster
@@ -58,7 +58,7 @@ def cluster(tmp_path, host, monkeypatch):
     )
     paths.private_key.write_bytes(key.private_bytes(*form))
     paths.private_key.chmod(0o600)
-    handover.render(paths, from_file(paths.spec), granted)
+    handover.render(paths, load_plan(paths.spec), granted)
     return paths
 
 

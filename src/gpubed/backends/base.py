@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from gpubed.errors import GpubedError, PrerequisiteMissing, UsageError
 
 if TYPE_CHECKING:
@@ -22,31 +20,10 @@ if TYPE_CHECKING:
 
     from gpubed.allocation import Allocation
     from gpubed.plan import ClusterPlan, NodePlan
-    from gpubed.spec import ClusterSpec
+    from gpubed.spec import ClusterSpec, Problem
     from gpubed.ssh import SSH
 
 Properties = Mapping[str, Any]
-
-
-class BackendConfig(BaseModel):
-    """Options of one backend; a sub-class adds `type: Literal[<name>]` and its own."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something in a specification that a backend cannot do.
-
-    Attributes:
-        path: Where in the specification, for example ``("nodes", 0, "gpus")``.
-        message: What is wrong.
-        allowed: What would do, in words.
-    """
-
-    path: tuple[str | int, ...]
-    message: str
-    allowed: str = ""
 
 
 @dataclass(frozen=True)
@@ -234,22 +211,15 @@ class Driver(ABC):
 
 
 class Backend(ABC):
-    """A testbed.
+    """A testbed; what a plan needs to know of its kind stands in its `BackendConfig`.
 
     Attributes:
         name: Its folder's name.
-        shared_storage: What `storage.shared.provider: auto` stands for.
-        may_reboot: Whether nodes may reboot where the specification does not say.
-        chooses_mtu: Whether it chooses a network's packet size where the specification does not.
-        plans_addresses: Whether nodes get the addresses of the plan.
         engine_required: The only engine that its resources can be made with, if it is one.
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
-        simulates: Whether its nodes can pretend to have GPUs.
         shapes_on_nodes: Whether nodes hold their links to the declared rate themselves.
-        removes_disks: Whether what is on a node's own disks goes with the node.
         boots_later: Whether nodes may be granted, or started again, before they answer SSH.
         boots_within_s: How long a node that was granted may take to answer SSH.
-        leases: Whether it lends nodes for a time, and takes them back at its end.
         exchanges_keys: Whether nodes can be let in with another key than they were made with.
         vacates: Whether a node that is made takes its address from whatever has it.
         lists_nodes: Whether `existing` returns each of its nodes, with the id of that node.
@@ -258,18 +228,11 @@ class Backend(ABC):
     """
 
     name: str
-    shared_storage: Literal["volume", "nfs"] = "nfs"
-    may_reboot: bool = True
-    chooses_mtu: bool = False
-    plans_addresses: bool = True
     engine_required: Literal["cli"] | None = None
     native: frozenset[str] = frozenset()
-    simulates: bool = False
     shapes_on_nodes: bool = False
-    removes_disks: bool = True
     boots_later: bool = False
     boots_within_s: float = 120.0
-    leases: bool = False
     exchanges_keys: bool = True
     vacates: bool = False
     lists_nodes: bool = False

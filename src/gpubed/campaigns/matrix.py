@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpubed import nearest, rates, registry
+from gpubed import launchers, nearest, rates, registry
 from gpubed.allocation import Allocation
 from gpubed.backends.base import JobTestbed
 from gpubed.campaigns.file import ENVIRONMENT, NODES, OWN, RANKS, RATE, Source, text
@@ -74,8 +74,8 @@ def expand(source: Source, job: Job) -> list[Point]:
     if math.prod(map(len, factors.values())) > _MOST:
         raise source.refusal(("factors",), f"they make more than {_MOST} points")
     for name, environment in source.campaign.environments.items():
-        if (chosen := environment.launcher) and chosen not in registry.launcher_names():
-            there = nearest.suggestion(chosen, registry.launcher_names())
+        if (chosen := environment.launcher) and chosen not in launchers.names():
+            there = nearest.suggestion(chosen, launchers.names())
             where = ("environments", name, "launcher")
             raise source.refusal(where, f"there is no launcher {chosen!r}", there)
     combinations = (

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import gpubed
-from gpubed import images, registry
+from gpubed import images, jobfile
 from gpubed import recipe as recipes
 from gpubed.allocation import Allocation
 from gpubed.campaigns import records
@@ -96,7 +96,7 @@ def made_with(
     """
     network = allocation.experiment
     return {
-        "the job's files": sha256_of_folder(registry.job_folder(job)),
+        "the job's files": sha256_of_folder(jobfile.folder(job)),
         "the recipe": recipes.load(plan.spec.recipe).lock_sha256(),
         "the experiment network": network.model_dump_json() if network else "",
         "cluster.yml": plan.spec.model_dump_json(exclude=_HARMLESS, exclude_defaults=True),

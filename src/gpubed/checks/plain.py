@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from gpubed import reading, registry
+from gpubed import jobfile, reading, registry
 from gpubed.allocation import Node
 from gpubed.checks.context import Context
 
@@ -79,7 +79,7 @@ def _program(context: Context) -> Iterator[str]:
     made = context.head.run("mktemp -d %s/runs/.links-XXXXXX", _shared(context))
     folder = made.stdout.strip()
     try:
-        program = registry.job_folder("allreduce") / f"{_PROGRAM}.py"
+        program = jobfile.folder("allreduce") / f"{_PROGRAM}.py"
         context.head.put(program, f"{folder}/{_PROGRAM}.py")
         yield folder
     finally:

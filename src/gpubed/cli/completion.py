@@ -10,8 +10,9 @@ from contextlib import suppress
 
 import typer
 
-from gpubed import registry
+from gpubed import backend_config, jobfile, recipe
 from gpubed.errors import GpubedError
+from gpubed.launchers import names as launcher_names
 from gpubed.paths import Project
 
 
@@ -22,17 +23,17 @@ def clusters(incomplete: str) -> list[str]:
 
 def backends(incomplete: str) -> list[str]:
     """Offer the testbeds."""
-    return _beginning(registry.backend_names(), incomplete)
+    return _beginning(backend_config.names(), incomplete)
 
 
 def recipes(incomplete: str) -> list[str]:
     """Offer the recipes."""
-    return _beginning(registry.recipe_names(), incomplete)
+    return _beginning(recipe.names(), incomplete)
 
 
 def jobs(incomplete: str) -> list[str]:
     """Offer the jobs, the project's own among them."""
-    return _beginning(registry.job_names(), incomplete)
+    return _beginning(jobfile.names(), incomplete)
 
 
 def campaigns(incomplete: str) -> list[str]:
@@ -44,7 +45,7 @@ def campaigns(incomplete: str) -> list[str]:
 
 def launchers(incomplete: str) -> list[str]:
     """Offer what starts jobs."""
-    return _beginning(registry.launcher_names(), incomplete)
+    return _beginning(launcher_names(), incomplete)
 
 
 def exports(incomplete: str) -> list[str]:

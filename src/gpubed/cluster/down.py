@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from gpubed import allocation as allocations
 from gpubed import audit as audits
 from gpubed import (
+    backend_config,
     costs,
     identities,
     left_hosts,
-    registry,
     runlock,
 )
 from gpubed.backends.base import Existing
 from gpubed.cluster.events import emit
 from gpubed.errors import GpubedError, UsageError
 from gpubed.paths import ClusterPaths
-from gpubed.plan import from_file
+from gpubed.specification import load_plan
 from gpubed.stack import EngineName, Stack
 from gpubed.testbeds import Testbeds
 
@@ -81,10 +81,10 @@ def without_data(cluster: ClusterPaths, engine: EngineName) -> UsageError:
 def shared_disk(cluster: ClusterPaths) -> str:
     """Name the node on whose own disk the shared storage is, if it goes with that node."""
     with suppress(GpubedError):
-        granted, wanted = allocations.load(cluster.allocation), from_file(cluster.spec)
+        granted, wanted = allocations.load(cluster.allocation), load_plan(cluster.spec)
         shared = wanted.spec.storage.shared
         if granted.nodes and shared.provider == "nfs":
-            lent = registry.backend(granted.backend).removes_disks
+            lent = backend_config.named(granted.backend).removes_disks
             return (shared.server or granted.head.name) if lent else ""
     return ""
 
@@ -121,8 +121,16 @@ def down(
                 f"gpubed check {cluster.name}",
             )
         asked.require_engine(engine)
-        with left_hosts.noted(cluster, left_hosts.addresses(stack, asked, without)):
+        with left_hosts.noted(cluster, _left(stack, asked, without)):
             return _remove(stack, asked, keep_data=keep_data)
+
+
+def _left(stack: Stack, asked: Testbeds, without: Sequence[str]) -> set[str]:
+    """Return where the hosts are that the run goes without."""
+    if not without:
+        return set()
+    known = asked.own_hosts() | left_hosts.of_state(stack.export())
+    return left_hosts.addresses(stack.cluster.name, known, without)
 
 
 def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:

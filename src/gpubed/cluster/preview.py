@@ -19,7 +19,7 @@ from gpubed import (
     served_folder,
     testbeds,
 )
-from gpubed.backends.base import Backend, Existing, JobTestbed
+from gpubed.backends.base import Backend, Existing
 from gpubed.cluster import damage
 from gpubed.cluster.events import emit
 from gpubed.condition import Condition
@@ -27,7 +27,8 @@ from gpubed.due import Due
 from gpubed.engine import Result
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, from_file
+from gpubed.plan import ClusterPlan
+from gpubed.specification import load_plan
 from gpubed.stack import EngineName, Stack
 
 
@@ -62,7 +63,7 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
         Locked: Another run is changing the cluster.
         GpubedError: State or testbed cannot be read.
     """
-    wanted = from_file(cluster.spec)
+    wanted = load_plan(cluster.spec)
     backend = registry.backend(wanted.backend)
     backend.require_engine(engine)
     runlock.require_free(cluster.state)
@@ -81,7 +82,7 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
     refused = backend.refusals(wanted) if lost else []
     found = seen[1] if seen else None
     runlock.require_free(cluster.state)  # one may have begun meanwhile
-    configures = wanted.spec.configure and not isinstance(backend, JobTestbed)
+    configures = wanted.spec.configure and wanted.spec.backend.lends_nodes
     return Preview(
         wanted,
         planned,

@@ -24,8 +24,9 @@ from gpubed.errors import GpubedError, UsageError
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, from_file, plan
+from gpubed.plan import ClusterPlan, plan
 from gpubed.reading import Unreadable
+from gpubed.specification import load_plan
 from gpubed.stack import EngineName, Stack
 from gpubed.verification import Verification
 
@@ -69,7 +70,7 @@ def _wanted(cluster: ClusterPaths, backend: str) -> ClusterPlan:
     """Return what the cluster is to be; where the file is gone, what was applied last."""
     try:
         if cluster.spec.exists():
-            return from_file(cluster.spec)
+            return load_plan(cluster.spec)
     except UsageError as error:
         if not testbeds.put_back(cluster):
             raise

@@ -31,7 +31,8 @@ from gpubed.engine import Result
 from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.lost_state import Approve
 from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, from_file
+from gpubed.plan import ClusterPlan
+from gpubed.specification import load_plan
 from gpubed.stack import EngineName, Stack
 
 _NOT_A_CHANGE = {"same", "read", "refresh"}
@@ -53,7 +54,7 @@ def up(
         Locked: Another run holds the cluster.
         GpubedError: A resource, a role or a check failed.
     """
-    wanted = from_file(cluster.spec)
+    wanted = load_plan(cluster.spec)
     backend = registry.backend(wanted.backend)
     backend.require_engine(engine)
     cluster.project.prepare()

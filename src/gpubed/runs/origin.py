@@ -9,8 +9,8 @@ from hashlib import sha256 as _sha256
 from pathlib import Path
 
 import gpubed
+from gpubed import jobfile
 from gpubed import recipe as recipes
-from gpubed import registry
 from gpubed.allocation import Allocation
 from gpubed.hardware import facts
 from gpubed.paths import ClusterPaths
@@ -34,7 +34,7 @@ def look(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, job: 
         recipe=recipe.name,
         recipe_sha256=recipe.lock_sha256(),
         spec_sha256=sha256_of(cluster.spec),
-        job_sha256=sha256_of_folder(registry.job_folder(job)),
+        job_sha256=sha256_of_folder(jobfile.folder(job)),
         git=commit(cluster.project.root),
         hosts=_hosts(cluster, allocation),
         rate_bps=allocation.experiment.rate_bps if allocation.experiment else None,

@@ -3,13 +3,13 @@
 import sys
 from pathlib import Path
 
-from gpubed import cli, registry
+from gpubed import cli, jobfile
 from gpubed.backends.gpulab import client
 from gpubed.launchers import gpulab
 
 jobs, *words = sys.argv[1:]
 # Whatever the job's name, one that needs no Horovod runs.
-registry.job_folder = lambda _name: Path(jobs) / "quick"
+jobfile.folder = lambda _name: Path(jobs) / "quick"
 gpulab.create = lambda: gpulab.GpulabLauncher(poll_s=0.05, silence_s=2, settle_s=0.5)
 client._BACKOFF_S = 0.01
 sys.argv = ["gpubed", *words]

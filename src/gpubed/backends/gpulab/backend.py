@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gpubed import paths, testbeds
-from gpubed.backends.base import Existing, Finding, JobState, JobTestbed, Offer, Problem
+from gpubed.backends.base import Existing, Finding, JobState, JobTestbed, Offer
 from gpubed.backends.gpulab import offers, request
 from gpubed.backends.gpulab.client import Client
 from gpubed.backends.gpulab.remote import RemoteJob
 from gpubed.errors import GpubedError
 from gpubed.plan import plan as make_plan
 from gpubed.sections import MOST_GPUS
-from gpubed.spec import ClusterSpec
+from gpubed.spec import ClusterSpec, Problem
 
 # Pulumi's library is slow to import, and most verbs do not need it.
 if TYPE_CHECKING:

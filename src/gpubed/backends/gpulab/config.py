@@ -4,13 +4,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubed.backends.base import BackendConfig
+from gpubed.backend_config import BackendConfig
 from gpubed.backends.gpulab.definition import ImageName
 from gpubed.units import Bytes, Seconds
 
 
 class Config(BackendConfig):
     """Jobs in containers; each node of the specification is one job, on one worker."""
+
+    lends_nodes = False
 
     type: Literal["gpulab"]
     master: str = Field(

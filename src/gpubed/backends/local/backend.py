@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.base import Backend, Driver, Existing, Finding, Identity, Problem
+from gpubed.backends.base import Backend, Driver, Existing, Finding, Identity
 from gpubed.errors import GpubedError
+from gpubed.spec import Problem
 
 # Docker's and Pulumi's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ class LocalBackend(Backend):
     """Nodes on this machine."""
 
     name = "local"
-    shared_storage = "volume"
-    simulates = True
     shapes_on_nodes = True
     vacates = True
     lists_nodes = True

@@ -4,13 +4,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from gpubed.backends.base import BackendConfig
+from gpubed.backend_config import BackendConfig
 
 Runtime = Literal["container", "vm"]
 
 
 class Config(BackendConfig):
     """Nodes on this machine."""
+
+    shared_storage = "volume"
+    simulates = True
 
     type: Literal["local"]
     runtime: Runtime = Field(

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gpubed.backends.base import Problem
 from gpubed.backends.local import simulated
 from gpubed.backends.local.image import RELEASES
 from gpubed.errors import GpubedError
 from gpubed.sections import ExperimentNetwork, NodeGroup
-from gpubed.spec import ClusterSpec
+from gpubed.spec import ClusterSpec, Problem
 
 _GIB = 2**30
 _MIB = 2**20

@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 
 from gpubed import recipe
-from gpubed.backends.base import Problem
 from gpubed.backends.local.image import RELEASES
 from gpubed.hardware import catalog, drivers
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.models import Model, models
 from gpubed.sections import NodeGroup, Simulation
-from gpubed.spec import ClusterSpec
+from gpubed.spec import ClusterSpec, Problem
 
 
 def problems(spec: ClusterSpec) -> Iterator[Problem]:

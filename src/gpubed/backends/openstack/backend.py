@@ -13,9 +13,9 @@ from gpubed.backends.base import (
     Finding,
     Identity,
     Offer,
-    Problem,
 )
 from gpubed.backends.openstack import labels
+from gpubed.spec import Problem
 
 # OpenStack's and Pulumi's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ class OpenStackBackend(Backend):
     boots_later = True
     # An image of some GB is copied to each host at first, and to a volume where one is booted.
     boots_within_s = 900.0
-    chooses_mtu = True
     the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(labels.TYPES.values())
 

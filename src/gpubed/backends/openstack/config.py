@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed.backends.base import BackendConfig
+from gpubed.backend_config import BackendConfig
 from gpubed.units import Bytes
 
 Text = Annotated[str, Field(min_length=1, max_length=255)]
@@ -33,6 +33,8 @@ class ServerOptions(BaseModel):
 
 class Config(ServerOptions, BackendConfig):
     """Servers of an OpenStack cloud; credentials come from clouds.yaml or OS_* variables."""
+
+    chooses_mtu = True
 
     type: Literal["openstack"]
     cloud: Text | None = Field(

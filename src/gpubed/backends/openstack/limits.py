@@ -8,13 +8,13 @@ from contextlib import suppress
 from gpubed import allocation as allocations
 from gpubed import plan as plans
 from gpubed import testbeds
-from gpubed.backends.base import Finding, Problem
+from gpubed.backends.base import Finding
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.needs import Needs, gib
 from gpubed.errors import GpubedError
 from gpubed.paths import Project
 from gpubed.plan import ClusterPlan
-from gpubed.spec import ClusterSpec
+from gpubed.spec import ClusterSpec, Problem
 
 
 def problems(spec: ClusterSpec) -> list[Problem]:

@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpubed.backends.base import Backend, Driver, Existing, Finding, Offer, Problem
+from gpubed.backends.base import Backend, Driver, Existing, Finding, Offer
 from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.spec import Problem
 
 # Pulumi's and paramiko's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ class StaticBackend(Backend):
     """Hosts that somebody else installed; they are never rebooted or wiped unasked."""
 
     name = "static"
-    plans_addresses = False
-    may_reboot = False
-    removes_disks = False
     lists_nodes = True
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubed.backends.base import BackendConfig
+from gpubed.backend_config import BackendConfig
 from gpubed.sections import Name, Port, Section
 
 User = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
@@ -36,6 +36,10 @@ class Bastion(Section):
 
 class Config(BackendConfig):
     """Hosts of one's own."""
+
+    plans_addresses = False
+    may_reboot = False
+    removes_disks = False
 
     type: Literal["static"]
     user: User = Field(description="login on all hosts; may use sudo without a password")

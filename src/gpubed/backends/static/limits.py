@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpubed.backends.base import Problem
 from gpubed.backends.static.config import Config
-from gpubed.spec import ClusterSpec
+from gpubed.spec import ClusterSpec, Problem
 
 _HOSTS = ("backend", "hosts")
 

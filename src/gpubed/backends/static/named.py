@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from gpubed import located, testbeds
 from gpubed.backends.static.config import Config
 from gpubed.paths import ClusterPaths
-from gpubed.spec import check
+from gpubed.specification import check
 
 _OF_HOST = ("address", "port")
 

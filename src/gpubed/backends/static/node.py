@@ -20,7 +20,7 @@ from gpubed.backends.static.membership import MARK
 from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.hardware.table import chip_of
 from gpubed.paths import ClusterPaths, Project
-from gpubed.spec import check
+from gpubed.specification import check
 from gpubed.ssh import SSH, LoginRefused, Unreachable
 
 _FREE_GIB = 5

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.base import Backend, Driver, Existing, Finding, Lease, Offer, Problem
+from gpubed.backends.base import Backend, Driver, Existing, Finding, Lease, Offer
 from gpubed.errors import UsageError
+from gpubed.spec import Problem
 
 # TLS, XML and SSH libraries are slow to import, and most verbs need none of them.
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ class VirtualWallBackend(Backend):
     """Nodes that an aggregate manager grants."""
 
     name = "virtualwall"
-    shared_storage = "nfs"
-    leases = True
     exchanges_keys = False
     data_records = frozenset({DATA_RECORD})
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubed.backends.base import BackendConfig
+from gpubed.backend_config import BackendConfig
 from gpubed.sections import FILE
 from gpubed.units import Seconds
 
@@ -61,6 +61,8 @@ class Hardware(BackendConfig):
 
 class Config(BackendConfig):
     """Nodes of a Fed4FIRE testbed."""
+
+    leases = True
 
     type: Literal["virtualwall"]
     aggregate: Aggregate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpubed import spec as specs
+from gpubed import specification
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.aggregate import Aggregate
 from gpubed.backends.virtualwall.authority import Authority
@@ -65,5 +65,5 @@ def connect(config: Config) -> Connection:
 
 def config_of(cluster: ClusterPaths) -> Config | None:
     """Return the options in a cluster's specification; None when it names another backend."""
-    wanted, _ = specs.check(cluster.spec)
+    wanted, _ = specification.check(cluster.spec)
     return wanted.backend if wanted and isinstance(wanted.backend, Config) else None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubed.backends.base import Finding, Problem
+from gpubed.backends.base import Finding
 from gpubed.backends.virtualwall import journal, urn
 from gpubed.backends.virtualwall.config import Config
 from gpubed.paths import Project
 from gpubed.plan import ClusterPlan
-from gpubed.spec import ClusterSpec
+from gpubed.spec import ClusterSpec, Problem
 
 
 def problems(spec: ClusterSpec) -> list[Problem]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import files, progress, reading
-from gpubed import spec as specs
+from gpubed import files, progress, reading, specification
 from gpubed.allocation import Node
 from gpubed.backends.base import Existing
 from gpubed.backends.virtualwall import acquaintance, journal
@@ -98,7 +97,7 @@ def _noted(cluster: ClusterPaths) -> _Part | None:
 
 def _unnoted(cluster: ClusterPaths) -> _Part | None:
     """Return what a version that did not write it down gave to nodes, as far as one can tell."""
-    wanted, known = specs.check(cluster.spec)[0], journal.load(cluster)
+    wanted, known = specification.check(cluster.spec)[0], journal.load(cluster)
     if wanted is None or known is None or not isinstance(wanted.backend, Config):
         return None
     shared, path = folder(wanted), wanted.storage.shared.path

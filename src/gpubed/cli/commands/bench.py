@@ -36,9 +36,10 @@ from gpubed.errors import UsageError
 from gpubed.job_progress import Estimate
 from gpubed.jobfile import Job
 from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, from_file
+from gpubed.plan import ClusterPlan
 from gpubed.reading import Unreadable
 from gpubed.runs.compare import Difference
+from gpubed.specification import load_plan
 
 EXAMPLE = "gpubed bench lab smoke"
 
@@ -80,7 +81,7 @@ def command(
     before = repeat.load(repeats) if repeats else None
     source = before.source if before else file.load(str(campaign), paths.project)
     job = jobfile.load(source.campaign.job)
-    wanted, granted = from_file(paths.spec), load_allocation(paths.allocation)
+    wanted, granted = load_plan(paths.spec), load_allocation(paths.allocation)
     points = matrix.expand(source, job)
     unfinished.require_none(paths)
     unfinished.require_configured(paths, wanted, granted)

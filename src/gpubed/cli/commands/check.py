@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from gpubed import plan, registry, stack
+from gpubed import registry, specification, stack
 from gpubed.cli.options import Cluster, Json, find, named
 from gpubed.cli.ui import UI
 
@@ -17,7 +17,7 @@ def command(cluster: Cluster, as_json: Json = False) -> int:
     UI.cluster = paths.name
     if not paths.inventory.is_dir():
         find(cluster)  # says which clusters there are
-    found, errors = plan.check(paths.spec)
+    found, errors = specification.planned(paths.spec)
     ui.document("check", {"errors": [asdict(error) for error in errors]})
     for error in errors:
         ui.say(str(error))

@@ -20,7 +20,8 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster.events import event_file
 from gpubed.errors import UsageError
-from gpubed.plan import ClusterPlan, from_file
+from gpubed.plan import ClusterPlan
+from gpubed.specification import load_plan
 
 EXAMPLE = "gpubed configure lab --tags jupyterlab"
 
@@ -36,7 +37,7 @@ def command(
 ) -> int:
     """Apply the roles to the nodes again, changed or not."""
     ui, paths = UI(as_json), find(cluster)
-    granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     granted.require_nodes()
     display = Display(ui)
     chosen = _roles(tags, wanted)

@@ -9,7 +9,7 @@ from gpubed import images
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.plan import from_file
+from gpubed.specification import load_plan
 
 EXAMPLE = "gpubed image lab my/horovod:1 --archive image.tar"
 
@@ -25,7 +25,7 @@ def command(
 ) -> int:
     """Give a container image to all nodes; it crosses the uplink once."""
     ui, paths = UI(as_json), find(cluster)
-    granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     granted.require_nodes()
     ui.note(f"handing {image} to {len(granted.nodes)} nodes …")
     id_ = images.hand_out(paths, wanted, granted, image, archive)

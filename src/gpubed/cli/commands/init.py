@@ -9,7 +9,15 @@ from typing import Annotated
 
 import typer
 
-from gpubed import cluster_schema, files, paths, placeholders, registry, spec
+from gpubed import (
+    backend_config,
+    cluster_schema,
+    files,
+    jobfile,
+    paths,
+    placeholders,
+    spec,
+)
 from gpubed.cli.options import Backend, Json, lost_specification
 from gpubed.cli.ui import UI
 from gpubed.errors import UsageError
@@ -52,9 +60,9 @@ def _job(project: Project, name: str) -> Path:
             "a letter first",
             "gpubed init --job myjob",
         )
-    if name in registry.job_names():
+    if name in jobfile.names():
         raise UsageError(
-            f"there is a job {name!r} already: {registry.job_folder(name)}",
+            f"there is a job {name!r} already: {jobfile.folder(name)}",
             f"gpubed run CLUSTER {name}, or another name",
         )
     folder = project.jobs / name
@@ -73,8 +81,8 @@ def _job(project: Project, name: str) -> Path:
 
 
 def _cluster(cluster: ClusterPaths, backend: str) -> Path:
-    if backend not in registry.backend_names():
-        known = ", ".join(registry.backend_names())
+    if backend not in backend_config.names():
+        known = ", ".join(backend_config.names())
         raise UsageError(f"there is no backend {backend!r}", f"backends: {known}")
     if why := spec.name_fault(cluster.name):
         raise UsageError(f"a cluster cannot be named {cluster.name!r}: {why}", _instead(cluster))

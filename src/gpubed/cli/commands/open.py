@@ -17,7 +17,7 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.errors import PrerequisiteMissing
 from gpubed.paths import ClusterPaths
-from gpubed.plan import from_file
+from gpubed.specification import load_plan
 
 EXAMPLE = "gpubed open lab --print"
 
@@ -41,7 +41,7 @@ def command(
 ) -> int:
     """Open JupyterLab, or the status page, in the browser; through a tunnel where one is needed."""
     ui, paths = UI(as_json), find(cluster)
-    granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     if how_to_trust:
         return _say_how_to_trust(ui, paths, granted)
     unfinished.require_configured(paths, wanted, granted)

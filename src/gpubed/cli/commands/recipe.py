@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gpubed import recipe, recipe_check, registry
+from gpubed import recipe, recipe_check
 from gpubed.allocation import load as load_allocation
 from gpubed.cli import completion
 from gpubed.cli.options import Json, find
@@ -26,7 +26,7 @@ OfCluster = Annotated[
 @app.command("list")
 def list_(as_json: Json = False) -> int:
     """List the recipes and the GPUs that they serve."""
-    ui, found = UI(as_json), [recipe.load(name) for name in registry.recipe_names()]
+    ui, found = UI(as_json), [recipe.load(name) for name in recipe.names()]
     ui.document("recipe-list", {"recipes": [one.model_dump(by_alias=True) for one in found]})
     ui.table(
         ("recipe", "torch", "CUDA", "driver", "compute capabilities"),

@@ -4,7 +4,7 @@ from gpubed import handover
 from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.plan import from_file
+from gpubed.specification import load_plan
 
 EXAMPLE = "gpubed render lab && ansible-playbook -i inventories/lab playbooks/site.yml"
 
@@ -12,7 +12,7 @@ EXAMPLE = "gpubed render lab && ansible-playbook -i inventories/lab playbooks/si
 def command(cluster: Cluster, as_json: Json = False) -> int:
     """Write inventory, variables, ssh_config and known_hosts; nothing else."""
     ui, paths = UI(as_json), find(cluster)
-    changed = handover.render(paths, from_file(paths.spec), load_allocation(paths.allocation))
+    changed = handover.render(paths, load_plan(paths.spec), load_allocation(paths.allocation))
     ui.document("render", {"changed": changed})
     for name in changed:
         ui.say(f"wrote {name}")

@@ -12,7 +12,8 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.errors import GpubedError, Refused, UsageError
 from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, from_file
+from gpubed.plan import ClusterPlan
+from gpubed.specification import load_plan
 from gpubed.units import parse_seconds
 
 EXAMPLE = "gpubed renew vw --for 12h"
@@ -42,7 +43,7 @@ def command(
     if for_ and until:
         raise UsageError("--for and --until exclude each other")
     ui, paths = UI(as_json), find(cluster)
-    wanted, granted = from_file(paths.spec), load(paths.allocation)
+    wanted, granted = load_plan(paths.spec), load(paths.allocation)
     if auto:
         return _keep(ui, paths, wanted, granted, once)
     end = until.astimezone() if until else lease.now() + timedelta(seconds=_duration(for_, wanted))

@@ -12,9 +12,9 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.paths import ClusterPaths
-from gpubed.plan import from_file
 from gpubed.report import analysis, findings, read, write
 from gpubed.report.read import Measured
+from gpubed.specification import load_plan
 
 EXAMPLE = "gpubed report lab smoke --open"
 
@@ -71,7 +71,7 @@ def _place(ui: UI, paths: ClusterPaths, measured: Measured, written: list[Path])
     if not paths.allocation.exists():
         return None
     try:
-        plan, granted = from_file(paths.spec), load_allocation(paths.allocation)
+        plan, granted = load_plan(paths.spec), load_allocation(paths.allocation)
         if not granted.nodes or plan.spec.services.jupyterlab is None:
             return None
         return campaign_reports.place(paths, plan, granted, measured, written)

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from gpubed import registry
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.plan import from_file
+from gpubed.specification import load_plan
 
 EXAMPLE = "gpubed resources vw"
 
@@ -13,7 +13,7 @@ EXAMPLE = "gpubed resources vw"
 def command(cluster: Cluster, as_json: Json = False) -> int:
     """Show what machines the cluster's testbed has, and how many of them are free now."""
     ui = UI(as_json)
-    wanted = from_file(find(cluster).spec)
+    wanted = load_plan(find(cluster).spec)
     offers = registry.backend(wanted.backend).resources(wanted.spec)
     ui.document("resources", {"offers": [asdict(offer) for offer in offers]})
     rows = [

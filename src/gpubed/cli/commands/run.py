@@ -14,9 +14,9 @@ from gpubed.errors import UsageError
 from gpubed.job_progress import Estimate
 from gpubed.jobfile import Metric
 from gpubed.paths import ClusterPaths
-from gpubed.plan import from_file
 from gpubed.runs import compare, record
 from gpubed.runs.record import Choice, Record, Request
+from gpubed.specification import load_plan
 from gpubed.trials import Summary
 
 EXAMPLE = "gpubed run lab digits --nodes 2 --repeat 3 --set epochs=20"
@@ -93,7 +93,7 @@ def command(
     else:
         raise UsageError("which job?", f"gpubed run {paths.name} digits")
     _check_arguments(request, repeat)
-    granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     unfinished.require_none(paths)
     unfinished.require_configured(paths, wanted, granted)
     rates.require_declared(paths)

@@ -13,7 +13,7 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster.events import event_file
 from gpubed.hardware import report as gpu_report
-from gpubed.plan import from_file
+from gpubed.specification import load_plan
 from gpubed.verify import VerificationFailed
 
 EXAMPLE = "gpubed verify lab"
@@ -32,7 +32,7 @@ def command(cluster: Cluster, report_to: GpuReport = None, as_json: Json = False
     """Prove that the cluster is what its specification says."""
     ui, paths = UI(as_json), find(cluster)
     unfinished.require_still(paths)
-    granted, wanted = load_allocation(paths.allocation), from_file(paths.spec)
+    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     unfinished.require_configured(paths, wanted, granted)
     if report_to:
         found = gpu_report.of_cluster(paths, granted)
