@@ -31,7 +31,7 @@ import openstack
 import yaml
 from openstack.exceptions import SDKException
 
-from gpubed.backends.local import image, runtime
+from gpubed.backends.local import image, image_cache, runtime, runtimes
 from gpubed.backends.local.network import NetworkDriver
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.node_inputs import NodeInputs
@@ -156,7 +156,7 @@ class Hypervisor:
             cluster=_name(server.id),
             uuid=self.uuid,
             name=data["hostname"],
-            image=image.ensure(image.Recipe("debian-12")),
+            image=image_cache.ensure(image.Recipe("debian-12")),
             public_key=user["ssh_authorized_keys"][0],
             cpus=server.flavor.vcpus,
             memory=server.flavor.ram << 20,
@@ -217,8 +217,8 @@ def _name(id_):
 def _container(node, data):
     """Makes a server's container, and does what cloud-init does before SSH starts."""
     try:
-        made = runtime.of(node).make(node)
-        runtime.of(node).prepare(made, node)
+        made = runtimes.of(node).make(node)
+        runtimes.of(node).prepare(made, node)
         keys = data["ssh_keys"]
         for path, content, mode in (
             (_HOST_KEY, keys["ed25519_private"], 0o600),

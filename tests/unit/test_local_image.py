@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubed import paths
-from gpubed.backends.local import image
+from gpubed.backends.local import image, image_cache
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
 from gpubed.errors import GpubedError
@@ -66,7 +66,7 @@ def test_digest_changes_with_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_image_of_another_version_cannot_be_made_again() -> None:
     with pytest.raises(GpubedError, match="gpubed-node:debian-12-0000 is gone"):
-        image.restore("gpubed-node:debian-12-0000")
+        image_cache.restore("gpubed-node:debian-12-0000")
 
 
 def test_machine_image_is_another_one_and_changes_with_the_node_image(templates: Path) -> None:

@@ -59,7 +59,7 @@ class LocalBackend(Backend):
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of an image, network, volume or node."""
-        from gpubed.backends.local.image import ImageDriver
+        from gpubed.backends.local.image_cache import ImageDriver
         from gpubed.backends.local.network import NetworkDriver
         from gpubed.backends.local.node import NodeDriver
         from gpubed.backends.local.volume import VolumeDriver

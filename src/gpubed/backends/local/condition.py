@@ -8,7 +8,7 @@ from docker.errors import NotFound
 from docker.models.containers import Container
 
 from gpubed import host_keys
-from gpubed.backends.local import daemon, runtime
+from gpubed.backends.local import daemon, runtimes
 from gpubed.backends.local.node_inputs import Attachment, NodeInputs
 from gpubed.ssh import Unreachable
 
@@ -46,7 +46,7 @@ def mend(container: Container, node: NodeInputs) -> None:
     container.reload()
     if container.status != "running" or _answers(container, node):
         return
-    runtime.of(node).run(container, ["systemctl", "restart", "ssh.service"])
+    runtimes.of(node).run(container, ["systemctl", "restart", "ssh.service"])
     if not _answers(container, node, _PATIENCE_S):
         container.restart()
         container.reload()
@@ -79,7 +79,7 @@ def _networks(container: Container) -> dict[str, dict[str, str]]:
 
 def _answers(container: Container, node: NodeInputs, timeout: float = _ANSWER_S) -> bool:
     try:
-        key = runtime.of(node).host_key(container)
+        key = runtimes.of(node).host_key(container)
         host_keys.prove(node.control.address, (key,), timeout=timeout)
     except (NotFound, Unreachable):
         return False
@@ -88,4 +88,4 @@ def _answers(container: Container, node: NodeInputs, timeout: float = _ANSWER_S)
 
 def _is_shaped(container: Container, node: NodeInputs) -> bool:
     address = node.experiment.address if node.experiment else ""
-    return runtime.of(node).run(container, ["sh", "-c", _SHAPED, "sh", address])[0] == 0
+    return runtimes.of(node).run(container, ["sh", "-c", _SHAPED, "sh", address])[0] == 0

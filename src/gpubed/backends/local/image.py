@@ -6,29 +6,22 @@ of what it is built from, shared by all clusters, and stays when a cluster goes.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 from docker.errors import ImageNotFound
 
 from gpubed import paths
-from gpubed.backends.base import Driver, Properties
 from gpubed.backends.local import daemon
 from gpubed.backends.local.config import Runtime
-from gpubed.errors import GpubedError
 
 LABEL = "gpubed.image"
 STAGE = "gpubed.stage"
-_REPOSITORIES: dict[Runtime, str] = {"container": "gpubed-node", "vm": "gpubed-machine"}
+REPOSITORIES: dict[Runtime, str] = {"container": "gpubed-node", "vm": "gpubed-machine"}
 
 # Version control and wheels keep neither owners nor all modes, so they are set here.
 _MODES = {"usr/local/sbin": 0o755, "etc/sudoers.d": 0o440}
@@ -119,7 +112,7 @@ class Recipe:
     def tag(self) -> str:
         """The image's name in Docker."""
         kind = "-simulated" if self.simulate else ""
-        return f"{_REPOSITORIES[self.runtime]}:{self.name}{kind}-{self.digest}"
+        return f"{REPOSITORIES[self.runtime]}:{self.name}{kind}-{self.digest}"
 
     @property
     def parts(self) -> list[str]:
@@ -135,23 +128,6 @@ class Recipe:
         return (self.folder / name).read_bytes()
 
 
-class ImageDriver(Driver):
-    """Inputs: image, runtime, simulate, digest."""
-
-    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
-        """Build the image unless this machine has it."""
-        runtime = inputs.get("runtime", "container")
-        tag = ensure(Recipe(inputs["image"], runtime, inputs.get("simulate", False)))
-        return tag, {"tag": tag}
-
-    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look whether this machine has the image."""
-        return {"tag": id} if exists(id) else None
-
-    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        """Keep the image: other clusters may use it."""
-
-
 def exists(tag: str) -> bool:
     """Return whether this machine has the image."""
     with daemon.errors(f"look for the image {tag}"):
@@ -165,37 +141,3 @@ def exists(tag: str) -> bool:
 def is_same_system(one: str, other: str) -> bool:
     """Return whether two tags differ at most in the version of the recipe that made them."""
     return one.rpartition("-")[0] == other.rpartition("-")[0]
-
-
-def ensure(recipe: Recipe) -> str:
-    """Build an image unless this machine has it; returns its tag."""
-    from gpubed.backends.local import build
-
-    if recipe.below:
-        ensure(recipe.below)
-    with _lock(recipe):
-        if not exists(recipe.tag):
-            build.build(recipe)
-    return recipe.tag
-
-
-def restore(tag: str) -> None:
-    """Build an image again that somebody removed from the cache."""
-    for parts in product(RELEASES, _REPOSITORIES, (False, True)):
-        if (recipe := Recipe(*parts)).tag == tag:
-            ensure(recipe)
-            return
-    raise GpubedError(
-        f"the node image {tag} is gone, and this version of gpubed builds another one",
-        "gpubed down CLUSTER, then gpubed up CLUSTER",
-    )
-
-
-@contextmanager
-def _lock(recipe: Recipe) -> Iterator[None]:
-    # Two clusters that come up at the same time need one image, once.
-    paths.cache().mkdir(parents=True, exist_ok=True)
-    kind = "simulated" if recipe.simulate else recipe.runtime
-    with (paths.cache() / f"image-{kind}-{recipe.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

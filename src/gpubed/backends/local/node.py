@@ -12,7 +12,16 @@ from docker.models.containers import Container
 
 from gpubed import host_keys
 from gpubed.backends.base import Change, Driver, NodeFailed, Properties
-from gpubed.backends.local import condition, confinement, daemon, image, ownership, runtime
+from gpubed.backends.local import (
+    condition,
+    confinement,
+    daemon,
+    image,
+    image_cache,
+    ownership,
+    runtime,
+    runtimes,
+)
 from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, NodeInputs
 from gpubed.engine.values import UNKNOWN_TEXT
 from gpubed.errors import GpubedError
@@ -95,7 +104,7 @@ class NodeDriver(Driver):
                 raise GpubedError(
                     f"node {node.name} is gone", f"gpubed up {node.cluster} makes it again"
                 )
-            runtime.of(node).limit(container, node)
+            runtimes.of(node).limit(container, node)
             container.reload()
             condition.mend(container, node)
             result = _up(container, node)
@@ -142,7 +151,7 @@ def _serves(container: Container, node: NodeInputs) -> bool:
     )
     if not (same and image.is_same_system(its_image, node.image)):
         return False
-    if not node.confined and runtime.of(node).told(container).get(CONFINED):
+    if not node.confined and runtimes.of(node).told(container).get(CONFINED):
         return False
     # A killed run may have made it without all its networks; one in use has lost them since.
     return runtime.is_connected(container, node) or runtime.is_in_use(container)
@@ -186,15 +195,15 @@ def _remove_own_volumes(node: NodeInputs) -> None:
 
 def _make(node: NodeInputs) -> Container:
     try:
-        return runtime.of(node).make(node)
+        return runtimes.of(node).make(node)
     except ImageNotFound:
-        image.restore(node.image)
-        return runtime.of(node).make(node)
+        image_cache.restore(node.image)
+        return runtimes.of(node).make(node)
 
 
 def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
     """Bring a container from any state to a node that is ready."""
-    kind, was_running = runtime.of(node), container.status == "running"
+    kind, was_running = runtimes.of(node), container.status == "running"
     with kind.turn(node):
         if not was_running:
             kind.prepare(container, node)
@@ -228,7 +237,7 @@ def _await_boot(container: Container, node: NodeInputs) -> None:
         if container.status != "running":
             break
         # Fails at first, until systemd has a bus to be asked on.
-        _, state = runtime.of(node).run(container, ["systemctl", "is-system-running", "--wait"])
+        _, state = runtimes.of(node).run(container, ["systemctl", "is-system-running", "--wait"])
         if state in ("running", "degraded"):
             return
         time.sleep(0.3)
@@ -240,14 +249,14 @@ def _await_boot(container: Container, node: NodeInputs) -> None:
 
 
 def _execute(container: Container, node: NodeInputs, command: list[str]) -> None:
-    code, output = runtime.of(node).run(container, command)
+    code, output = runtimes.of(node).run(container, command)
     if code:
         why = f"{output}\n{_last_words(container, node)}"
         raise GpubedError(f"`{' '.join(command)}` failed on node {node.name}: {why}")
 
 
 def _exchange_key(container: Container, node: NodeInputs) -> None:
-    code, output = runtime.of(node).exchange_key(container, node)
+    code, output = runtimes.of(node).exchange_key(container, node)
     if code:
         raise GpubedError(f"node {node.name} does not take the cluster's new key: {output}")
 
@@ -257,7 +266,7 @@ def _last_words(container: Container, node: NodeInputs) -> str:
     container.reload()
     if container.status == "running":
         command = ["journalctl", "--boot", "--no-pager", "--output=cat", f"--lines={_TAIL}"]
-        lines += runtime.of(node).run(container, command)[1].splitlines()
+        lines += runtimes.of(node).run(container, command)[1].splitlines()
     return "\n".join(f"  | {line}" for line in lines)
 
 
@@ -266,9 +275,9 @@ def _result(container: Container, node: NodeInputs, faults: Sequence[str] = ()) 
         "id": container.id,
         "control_address": node.control.address,
         "experiment_address": node.experiment.address if node.experiment else None,
-        "host_keys": [runtime.of(node).host_key(container)],
+        "host_keys": [runtimes.of(node).host_key(container)],
         "faults": list(faults),
-        **runtime.of(node).told(container),
+        **runtimes.of(node).told(container),
     }
 
 

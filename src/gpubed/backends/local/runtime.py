@@ -147,14 +147,6 @@ def labels(node: NodeInputs) -> dict[str, str]:
     return {**node.owner.labels(node.digest), ownership.NODE: node.name}
 
 
-def of(node: NodeInputs) -> Runtime:
-    """Return the runtime that a node asks for."""
-    from gpubed.backends.local.container import SystemContainer
-    from gpubed.backends.local.vm.machine import VirtualMachine
-
-    return VirtualMachine() if node.runtime == "vm" else SystemContainer()
-
-
 def is_connected(container: Container, node: NodeInputs) -> bool:
     """Return whether a container is on the networks that there are now.
 

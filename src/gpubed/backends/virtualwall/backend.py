@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.base import Backend, Driver, Existing, Finding, Lease, Offer
+from gpubed.backends.virtualwall.config import DATA_RECORD
 from gpubed.errors import UsageError
 from gpubed.spec import Problem
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from gpubed.plan import ClusterPlan, NodePlan
     from gpubed.spec import ClusterSpec
 
-DATA_RECORD = "shared_folder.json"
 """Where a cluster's state says which part of the testbed's folder is the cluster's."""
 
 

@@ -8,6 +8,8 @@ from gpubed.backend_config import BackendConfig
 from gpubed.sections import FILE
 from gpubed.units import Seconds
 
+# The file of a cluster that says which part of the shared folder is its own.
+DATA_RECORD = "shared_folder.json"
 Url = Annotated[str, Field(pattern=r"^https://[^\s/@]+(/[^\s@]*)?$")]
 Urn = Annotated[str, Field(pattern=r"^urn:publicid:IDN\+[^\s+]+\+[a-z]+\+[^\s]+$")]
 File = Annotated[str, Field(pattern=FILE, description="an absolute path, or one below ~")]

@@ -13,8 +13,7 @@ from gpubed import files, progress, reading, specification
 from gpubed.allocation import Node
 from gpubed.backends.base import Existing
 from gpubed.backends.virtualwall import acquaintance, journal
-from gpubed.backends.virtualwall.backend import DATA_RECORD
-from gpubed.backends.virtualwall.config import Config
+from gpubed.backends.virtualwall.config import DATA_RECORD, Config
 from gpubed.errors import GpubedError
 from gpubed.paths import ClusterPaths, Project
 from gpubed.spec import ClusterSpec

@@ -1,0 +1,64 @@
+"""The node images of this machine: built when one is missing, and kept when a cluster goes."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from typing import Any
+
+from gpubed import paths
+from gpubed.backends.base import Driver, Properties
+from gpubed.backends.local import build
+from gpubed.backends.local.image import RELEASES, REPOSITORIES, Recipe, exists
+from gpubed.errors import GpubedError
+
+
+class ImageDriver(Driver):
+    """Inputs: image, runtime, simulate, digest."""
+
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Build the image unless this machine has it."""
+        runtime = inputs.get("runtime", "container")
+        tag = ensure(Recipe(inputs["image"], runtime, inputs.get("simulate", False)))
+        return tag, {"tag": tag}
+
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Look whether this machine has the image."""
+        return {"tag": id} if exists(id) else None
+
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Keep the image: other clusters may use it."""
+
+
+def ensure(recipe: Recipe) -> str:
+    """Build an image unless this machine has it; returns its tag."""
+    if recipe.below:
+        ensure(recipe.below)
+    with _lock(recipe):
+        if not exists(recipe.tag):
+            build.build(recipe)
+    return recipe.tag
+
+
+def restore(tag: str) -> None:
+    """Build an image again that somebody removed from the cache."""
+    for parts in product(RELEASES, REPOSITORIES, (False, True)):
+        if (recipe := Recipe(*parts)).tag == tag:
+            ensure(recipe)
+            return
+    raise GpubedError(
+        f"the node image {tag} is gone, and this version of gpubed builds another one",
+        "gpubed down CLUSTER, then gpubed up CLUSTER",
+    )
+
+
+@contextmanager
+def _lock(recipe: Recipe) -> Iterator[None]:
+    # Two clusters that come up at the same time need one image, once.
+    paths.cache().mkdir(parents=True, exist_ok=True)
+    kind = "simulated" if recipe.simulate else recipe.runtime
+    with (paths.cache() / f"image-{kind}-{recipe.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
