@@ -6,7 +6,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, identities, registry
+from gpubed import backend_config, cli, identities, registry
 from gpubed.backends.base import Existing
 from gpubed.cli.ui import UI
 from gpubed.cluster import down
@@ -109,7 +109,7 @@ def test_the_node_whose_disk_has_the_shared_storage_is_named(question, server, n
 
 
 def test_an_own_hosts_disk_stays(question, monkeypatch):
-    monkeypatch.setattr(type(registry.backend("local")), "removes_disks", False)
+    monkeypatch.setattr(backend_config.named("local"), "removes_disks", False)
     assert question(provider="nfs") == "Remove cluster lab and all its nodes?"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubed import registry, resources
+from gpubed import backend_config, resources
 from gpubed.allocation import Allocation
 from gpubed.backends.base import Driver, NodeFailed
 from gpubed.backends.granted import allocation
@@ -113,4 +113,4 @@ def test_too_few_are_refused_with_the_testbeds_reasons(results: Any, message: st
 def test_the_local_backend_says_which_nodes_it_may_lose() -> None:
     plan = sample_plan(nodes=[{"count": 3, "min": 2}])
     assert [node.on_failure for node in plan.nodes] == [None, "replace", "replace"]
-    assert registry.backend("local").shared_storage == "volume"
+    assert backend_config.named("local").shared_storage == "volume"
