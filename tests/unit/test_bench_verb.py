@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, jobfile, rates, registry, runlock
+from gpubed import backend_config, cli, jobfile, rates, runlock
 from gpubed.campaigns import file, linkrates, matrix
 from gpubed.campaigns.drive import Series
 from gpubed.campaigns.records import Folder
@@ -672,7 +672,7 @@ def test_what_is_left_is_reckoned_from_what_points_took(bench):
 
 
 def test_node_hours_are_told_where_nodes_are_lent_for_a_time(bench, monkeypatch):
-    monkeypatch.setattr(type(registry.backend("local")), "leases", True)
+    monkeypatch.setattr(backend_config.named("local"), "leases", True)
     assert "node-hours: 3 each hour" in bench("--plan").stderr
     bench.behave(interrupted="32")
     bench()
