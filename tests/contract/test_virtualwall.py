@@ -790,6 +790,18 @@ def test_another_project_is_refused_before_anything_goes(server, wall, driver):
     assert f"gpubed down {NAME}" in finding.fix
 
 
+def test_who_waits_for_nodes_is_told_for_how_many(server, wall, driver, monkeypatch):
+    """Bare metal takes up to 25 minutes: silence would look as if nothing happened."""
+    told = []
+    monkeypatch.setattr(progress, "_listener", told.append)
+    server.faults.node("node-1", slow=1)
+    up(wall, driver)
+    said = [note["message"] for note in told if "booted" in note["message"]]
+    assert said[0].startswith("3 of 3 nodes are being loaded and booted; waiting for ")
+    assert said[-1].startswith("1 of 3 nodes are ")
+    assert len(said) == len(set(said)) <= 3
+
+
 def test_who_waits_for_a_testbed_is_told_what_for(server, wall, monkeypatch):
     told = []
     monkeypatch.setattr(progress, "_listener", told.append)
