@@ -802,6 +802,16 @@ def test_who_waits_for_nodes_is_told_for_how_many(server, wall, driver, monkeypa
     assert len(said) == len(set(said)) <= 3
 
 
+def test_doctor_says_what_may_be_wrong_where_nobody_answers(server, wall):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    wall.block["aggregate"]["url"] = f"https://127.0.0.1:{port}/am/3.0"
+    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    [found] = [f for f in findings if f.id == "virtualwall.aggregate"]
+    assert found.message.endswith("does not answer: Connection refused")
+    assert f"port {port}" in found.fix
+
+
 def test_who_waits_for_a_testbed_is_told_what_for(server, wall, monkeypatch):
     told = []
     monkeypatch.setattr(progress, "_listener", told.append)
