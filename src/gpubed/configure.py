@@ -202,7 +202,8 @@ class _Watcher:
             reason = _reason(answer)
             if result == "unreachable" and "host key" in reason.lower():
                 self.distrusted.append(str(data.get("host")))
-            where = f"{data.get('role') or self._phase}: {data.get('task')}"
+            part, task = data.get("role") or self._phase, data.get("task")
+            where = f"{part}: {task}" if part else task
             self.failure = self.failure or f"{where} failed on {data.get('host')}: {reason}"
             emit(
                 "host", host=data.get("host"), task=data.get("task"), status=result, message=reason

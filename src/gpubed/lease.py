@@ -110,8 +110,12 @@ def renew(
 
 
 def due(record: Record, wanted: Wanted) -> datetime | None:
-    """Return until when to renew now by the policy; None when there is nothing to ask for."""
-    if record.state(wanted.renewal.margin) != "expiring" or record.since is None:
+    """Return until when to renew now by the policy; None when there is nothing to ask for.
+
+    What is due before the end is due where nothing more is granted: that is asked first.
+    """
+    margin = max(wanted.renewal.margin, wanted.before_end.margin)
+    if record.state(margin) != "expiring" or record.since is None:
         return None
     most = record.since + timedelta(seconds=wanted.renewal.most)
     until = min(now() + timedelta(seconds=wanted.duration), most)

@@ -338,6 +338,22 @@ def test_machines_that_are_not_there_are_refused_with_the_mappers_words(server, 
     assert server.slivers() == []
 
 
+@with_hardware_types
+def test_machines_that_nobody_wants_are_not_missing(server, wall):
+    wall.changes["nodes"] = [{"name": "node", "count": 30}]
+    assert registry.backend("virtualwall").fits(wall.plan) == [
+        "30 machines of type pcgen05 are wanted, 8 are free"
+    ]
+
+
+def test_a_plan_without_a_login_says_how_to_get_one(server, wall):
+    """That it does not fit now would be no help, and nobody knows."""
+    wall.block["login"] = str(wall.paths.state / "none.pem")
+    with pytest.raises(PrerequisiteMissing) as missing:
+        registry.backend("virtualwall").fits(wall.plan)
+    assert "backend.login" in missing.value.hint
+
+
 def test_a_manifest_that_lacks_a_node_is_one_clear_error(server, wall, driver):
     server.faults.hidden.add("node-1")
     with pytest.raises(Refused, match="node-1: the manifest does not list it"):
@@ -511,8 +527,8 @@ def test_a_server_that_no_bundle_vouches_for_is_never_told_anything(server, wall
     with pytest.raises(PrerequisiteMissing, match="cannot be trusted"):
         driver.create(wall.inputs)
     assert server.calls == []
-    [obstacle] = registry.backend("virtualwall").fits(wall.plan)
-    assert "cannot be trusted" in obstacle
+    with pytest.raises(PrerequisiteMissing, match="cannot be trusted"):
+        registry.backend("virtualwall").fits(wall.plan)
 
 
 def test_the_oldest_form_of_a_login_works_too(server, tmp_path, driver, monkeypatch):
@@ -773,6 +789,28 @@ def test_another_project_is_refused_before_anything_goes(server, wall, driver):
     [finding] = registry.backend("virtualwall").refusals(wall.plan)
     assert "one of project testproj until it expires" in finding.message
     assert f"gpubed down {NAME}" in finding.fix
+
+
+def test_who_waits_for_nodes_is_told_for_how_many(server, wall, driver, monkeypatch):
+    """Bare metal takes up to 25 minutes: silence would look as if nothing happened."""
+    told = []
+    monkeypatch.setattr(progress, "_listener", told.append)
+    server.faults.node("node-1", slow=1)
+    up(wall, driver)
+    said = [note["message"] for note in told if "booted" in note["message"]]
+    assert said[0].startswith("3 of 3 nodes are being loaded and booted; waiting for ")
+    assert said[-1].startswith("1 of 3 nodes are ")
+    assert len(said) == len(set(said)) <= 3
+
+
+def test_doctor_says_what_may_be_wrong_where_nobody_answers(server, wall):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    wall.block["aggregate"]["url"] = f"https://127.0.0.1:{port}/am/3.0"
+    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    [found] = [f for f in findings if f.id == "virtualwall.aggregate"]
+    assert found.message.endswith("does not answer: Connection refused")
+    assert f"port {port}" in found.fix
 
 
 def test_who_waits_for_a_testbed_is_told_what_for(server, wall, monkeypatch):

@@ -116,3 +116,16 @@ def test_no_other_node_serves_the_shared_folder_unasked(asked, words):
         call(*words)
     assert refused.value.hint == "gpubed up lab asks before it does that"
     assert "cmdline" not in asked
+
+
+def test_a_failure_outside_of_roles_and_phases_names_the_task(asked, monkeypatch):
+    def run(**words):
+        lost = {"host": "node-1", "task": "Gathering Facts", "res": {"msg": "no route"}}
+        words["event_handler"]({"event": "runner_on_unreachable", "event_data": lost})
+        artifacts = SimpleNamespace(artifact_dir=words["private_data_dir"])
+        return SimpleNamespace(rc=4, config=artifacts)
+
+    monkeypatch.setattr(configure.ansible_runner, "run", run)
+    with pytest.raises(configure.ConfigurationFailed) as failed:
+        call()
+    assert failed.value.message == "Gathering Facts failed on node-1: no route"

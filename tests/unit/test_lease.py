@@ -82,6 +82,14 @@ def test_the_policy_says_when_and_how_far(known: lease.Record, until: datetime |
     assert lease.due(known, Wanted()) == until
 
 
+@pytest.mark.usefixtures("cluster")
+def test_more_is_asked_for_before_the_end_is_prepared() -> None:
+    """A job would be told to stop, and its nodes would stay."""
+    wanted = Wanted.model_validate({"before_end": {"margin": "3 h"}})
+    assert lease.is_ending(record(2.5 * HOUR), wanted)
+    assert lease.due(record(2.5 * HOUR), wanted) == NOW + 24 * HOUR
+
+
 def test_the_end_is_prepared_once(cluster: ClusterPaths) -> None:
     assert not lease.is_ending(record(HOUR), Wanted())
     near = record(HOUR / 4)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli, lease, leaving, registry
 from gpubed.backends.base import Lease
-from gpubed.errors import Refused
+from gpubed.errors import Refused, UsageError
 from gpubed.paths import ClusterPaths, Project
 from support.samples import sample_allocation, sample_plan
 
@@ -92,6 +92,24 @@ def test_auto_renews_by_the_policy(cluster: ClusterPaths, monkeypatch: pytest.Mo
     assert run(monkeypatch, testbed, "--auto", "--once").return_value == 0
     left = testbed.until - datetime.now(UTC)
     assert left.total_seconds() == pytest.approx(86400, abs=60)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--once",), ("--auto", "--for", "6 h"), ("--auto", "--until", "2026-12-01")],
+)
+def test_what_would_have_no_effect_is_refused(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    done = run(monkeypatch, Testbed(HOUR, HOUR), *words)
+    assert isinstance(done.exception, UsageError)
+
+
+def test_the_watch_says_until_when(cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nobody sees whether it does anything, for as long as the lease lasts."""
+    testbed = Testbed(12 * HOUR, 100 * HOUR)
+    done = run(monkeypatch, testbed, "--auto", "--once")
+    assert f"granted until {lease.local(testbed.until)}" in done.stderr
 
 
 @pytest.mark.parametrize("refuses", [False, True])

@@ -1,7 +1,8 @@
-"""Which of a node's addresses is its control address behind a bastion."""
+"""Which of a node's addresses is its control address, behind a bastion and without."""
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -50,3 +51,15 @@ def test_a_node_that_answers_nowhere_is_named(door):
 
 def test_a_single_address_is_not_tried_beforehand(door):
     assert door(given=GIVEN.model_copy(update={"ipv4": ""})) == "n1.wall.example"
+
+
+def test_a_name_that_nobody_knows_yet_says_what_helps(monkeypatch):
+    def unknown(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(bastion, "way", lambda *_: ())
+    monkeypatch.setattr(node.logins, "load", lambda _: None)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(Unreachable, match="stands for no address: Name or") as failed:
+        node._door(SimpleNamespace(name="node-0", testbed=None), GIVEN, None)
+    assert failed.value.hint.endswith("gpubed up CLUSTER")

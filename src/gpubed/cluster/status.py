@@ -45,9 +45,11 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     unreadable = _unreadable(cluster, engine, granted)
     verified = _verified(cluster)
     found = hardware.of_cluster(cluster.facts, granted)
+    # Where `up` configures nothing, it would not go on with what `configure` has begun.
+    begun = unfinished.state(cluster) if wanted.spec.configure else ""
     return {
         "engine": engine,
-        "state": unfinished.state(cluster) or ("degraded" if unwell or unreadable else now.state),
+        "state": begun or ("degraded" if unwell or unreadable else now.state),
         "unreadable": unreadable,
         "configured": wanted.spec.configure,
         "nodes": [

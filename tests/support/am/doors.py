@@ -9,6 +9,7 @@ import hmac
 import re
 import socket
 import threading
+import time
 from contextlib import suppress
 
 import paramiko
@@ -22,10 +23,14 @@ _SHOWS_PROOF = "gpubed-host-keys.mac"
 
 
 class Doors(Nodes):
-    """Slivers that answer SSH on ports of 127.0.0.1."""
+    """Slivers that answer SSH on ports of 127.0.0.1.
 
-    def __init__(self):
-        self._doors = {}
+    Args:
+        boot_seconds: How long a start takes.
+    """
+
+    def __init__(self, boot_seconds=0.0):
+        self._doors, self._boot_seconds = {}, boot_seconds
         self.commands = []
         """All that anybody ran, on whichever."""
 
@@ -36,6 +41,7 @@ class Doors(Nodes):
 
     def start(self, slice_, sliver):
         """Lets the slice's users in."""
+        time.sleep(self._boot_seconds)
         if sliver.urn not in self._doors:
             raise NodeBroken("it was removed before it started")
         self._doors[sliver.urn].open(slice_.users)

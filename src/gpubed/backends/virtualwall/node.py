@@ -228,7 +228,8 @@ def _door(node: NodeInputs, given: Given, cluster: ClusterPaths) -> _Door:
         found = socket.getaddrinfo(given.host, given.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise Unreachable(
-            f"{node.name}: the testbed's name {given.host} stands for no address: {error}"
+            f"{node.name}: the testbed's name {given.host} stands for no address: {error.strerror}",
+            "names of new nodes may take some minutes; then: gpubed up CLUSTER",
         ) from None
     addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
     return _Door(_answering(node, given, addresses), given.port, given.user, ())

@@ -9,6 +9,7 @@ before and after it.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -79,6 +80,7 @@ class Reservation:
         self._until = datetime.now(UTC) + timedelta(seconds=wanted.duration)
         self._tickets = self._refusals = 0
         self._started = self._extended = self._looked = False
+        self._told = ""
         if known is None or known.slice_urn != self.urn or known.uuid != wanted.uuid:
             known = Journal(uuid=wanted.uuid, slice_urn=self.urn, testbed=wanted.testbed)
         self.journal = known.model_copy(update={"testbed": wanted.testbed})
@@ -103,6 +105,7 @@ class Reservation:
                 if self._is_done(last):
                     return _there(last)
                 if not self._advance(last):
+                    self._tell(last, patience)
                     if patience.is_over:
                         return _there(last)
                     patience.look()
@@ -288,6 +291,18 @@ class Reservation:
         else:
             return False
         return True
+
+    def _tell(self, found: Description | None, patience: Patience) -> None:
+        """Say for how many nodes is waited, whenever that changes: machines boot for minutes."""
+        slivers = found.slivers if found else ()
+        # Some aggregates say of no sliver which part of the request it is; those list no links.
+        nodes = [s for s in slivers if not s.client_id or s.client_id in self.wanted.nodes]
+        booting = sum(not sliver.is_final for sliver in nodes)
+        said = f"{booting} of {len(nodes)} nodes are being loaded and booted"
+        if said != self._told and booting:
+            self._told = said
+            left = max(0.0, patience.deadline - time.monotonic())
+            progress.emit("note", message=f"{said}; waiting for {left:.0f} s at most")
 
     def _require_unused(self) -> None:
         """Refuse to give back, for another request, nodes that a cluster has worked with.

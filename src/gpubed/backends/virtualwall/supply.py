@@ -13,7 +13,7 @@ from gpubed.backends.virtualwall.connection import Connection, connect
 from gpubed.backends.virtualwall.faults import Answered, Busy
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.slice_inputs import digest
-from gpubed.errors import GpubedError
+from gpubed.errors import GpubedError, PrerequisiteMissing
 from gpubed.paths import Project
 from gpubed.plan import ClusterPlan
 from gpubed.spec import ClusterSpec
@@ -43,7 +43,10 @@ def shortages(plan: ClusterPlan) -> list[str]:
     """Return why a plan cannot be had now: the fewest nodes that will do are counted.
 
     What the cluster holds already is not asked for again, or is free for what replaces it. A
-    testbed that cannot be asked is a reason too.
+    testbed that does not answer is a reason too.
+
+    Raises:
+        PrerequisiteMissing: It cannot be asked from here, now or later.
     """
     config = plan.spec.backend
     assert isinstance(config, Config)  # noqa: S101
@@ -54,6 +57,8 @@ def shortages(plan: ClusterPlan) -> list[str]:
         there = connect(config)
         machines = _machines(there, config)
         held = _held(there, known.slice_urn) if known and known.slivers else frozenset()
+    except PrerequisiteMissing:
+        raise
     except GpubedError as error:
         return [error.message]
     ours = [replace(machine, free=machine.free or machine.id in held) for machine in machines]
@@ -79,7 +84,7 @@ def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> lis
         else:
             any_kind += group.min or group.count
     left = sum(machine.free and machine.is_whole for machine in machines) - wanted.total()
-    if any_kind > left:
+    if any_kind and any_kind > left:
         found.append(f"{any_kind} machines of any type are wanted, {max(0, left)} are free")
     for type_, count in wanted.items():
         if type_ not in known:

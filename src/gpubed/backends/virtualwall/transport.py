@@ -142,8 +142,13 @@ class Endpoint:
                 f"{self.what} {self._host} does not accept the login certificate: {said}",
                 "download a new login certificate from the account portal",
             )
-        why = "time-out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-        return Unanswered(f"{what} at {self._host}:{self._port} does not answer: {why}")
+        words = str(getattr(error, "strerror", None) or error) or type(error).__name__
+        why = "time-out" if isinstance(error, TimeoutError) else words
+        return Unanswered(
+            f"{what} at {self._host}:{self._port} does not answer: {why}",
+            "correct its URL in cluster.yml, or try again later; a firewall on the way out may "
+            f"forbid port {self._port}",
+        )
 
 
 def _read(response: http.client.HTTPResponse, sock: socket.socket | None, deadline: float) -> bytes:

@@ -83,8 +83,8 @@ def command(
     job = jobfile.load(source.campaign.job)
     wanted, granted = load_plan(paths.spec), load_allocation(paths.allocation)
     points = matrix.expand(source, job)
-    unfinished.require_none(paths)
     unfinished.require_configured(paths, wanted, granted)
+    unfinished.require_none(paths)
     lease.check_not_expired(paths)
     if before:
         repeat.require_comparable(before, paths, granted)

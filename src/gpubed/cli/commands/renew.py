@@ -19,6 +19,7 @@ from gpubed.units import parse_seconds
 EXAMPLE = "gpubed renew vw --for 12h"
 _LOOK_EVERY_S = 60.0
 _ENOUGH_S = 60.0
+_POLICY = "lease.duration in cluster.yml is what each renewal asks for"
 
 
 def command(
@@ -42,6 +43,10 @@ def command(
     """Ask the testbed for more time, and say what it granted."""
     if for_ and until:
         raise UsageError("--for and --until exclude each other")
+    if auto and (for_ or until):
+        raise UsageError("--auto follows cluster.yml: it takes neither --for nor --until", _POLICY)
+    if once and not auto:
+        raise UsageError("--once goes with --auto", "gpubed renew CLUSTER --auto --once")
     ui, paths = UI(as_json), find(cluster)
     wanted, granted = load_plan(paths.spec), load(paths.allocation)
     if auto:
@@ -83,9 +88,11 @@ def _tell(ui: UI, record: lease.Record, asked: datetime) -> int:
 
 def _keep(ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation, once: bool) -> int:
     """Watch a lease to its end; a testbed that does not answer is asked again."""
+    is_first = True
     while True:
         try:
-            record = _look(ui, paths, wanted, granted)
+            record = _look(ui, paths, wanted, granted, is_first=is_first)
+            is_first = False
         except GpubedError as error:
             ui.error(error.message, error.hint)
             record = lease.last(paths)
@@ -102,7 +109,9 @@ def _keep(ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation,
         time.sleep(_LOOK_EVERY_S)
 
 
-def _look(ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> lease.Record:
+def _look(
+    ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation, *, is_first: bool
+) -> lease.Record:
     record = lease.read(paths, wanted, granted)
     if until := lease.due(record, wanted.spec.lease):
         try:
@@ -110,6 +119,8 @@ def _look(ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation)
             _tell(ui, record, until)
         except Refused as error:
             ui.error(f"not renewed: {error.message}")
+    elif is_first and record.granted_until:
+        ui.note(f"granted until {lease.local(record.granted_until)}")
     if lease.is_ending(record, wanted.spec.lease):
         for what in leaving.prepare(paths, wanted, granted):
             ui.note(what)

@@ -94,8 +94,8 @@ def command(
         raise UsageError("which job?", f"gpubed run {paths.name} digits")
     _check_arguments(request, repeat)
     granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
-    unfinished.require_none(paths)
     unfinished.require_configured(paths, wanted, granted)
+    unfinished.require_none(paths)
     rates.require_declared(paths)
     usable, left_out = health.usable(paths, wanted, granted)
     for node in left_out:

@@ -1,0 +1,34 @@
+"""Nodes that were to stay as the testbed made them: `configure: false`."""
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli, condition
+from gpubed.cluster import status
+from gpubed.errors import UsageError
+from support.samples import granted_cluster
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    """A cluster on which `gpubed configure` was cut off, and of which `up` configures nothing."""
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    paths = granted_cluster(tmp_path)
+    paths.spec.write_text(f"{paths.spec.read_text()}configure: false\n")
+    paths.unfinished.touch()
+    return paths
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("words", [["run", "lab", "digits"], ["bench", "lab", "smoke"]])
+def test_a_job_is_refused_with_what_helps(words):
+    """`up` would not go on with the configuration."""
+    with pytest.raises(UsageError, match="configure: false"):
+        CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
+
+
+def test_what_up_does_not_go_on_with_is_not_unfinished(bare, monkeypatch):
+    well = condition.Condition({f"node-{n}": "ready" for n in range(3)})
+    monkeypatch.setattr(condition, "look", lambda *_: well)
+    monkeypatch.setattr(status, "_unreadable", lambda *_: [])
+    assert status.status(bare, "embedded")["state"] == "ready"
