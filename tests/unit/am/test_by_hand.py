@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpubed import registry
-from gpubed.spec import load
+from gpubed.specification import load
 from support import wall
 
 ROOT = Path(__file__).parents[3]
