@@ -12,6 +12,7 @@ import random
 import signal
 import socket
 import threading
+import time
 import uuid
 from contextlib import suppress
 from datetime import timedelta
@@ -103,6 +104,15 @@ def a_wall(server, tmp_path, user):
 @pytest.fixture
 def driver():
     return SliceDriver()
+
+
+def _slice(server):
+    [urn] = server.ledger.slices
+    return urn
+
+
+def _name(sliver):
+    return sliver.request.client_id
 
 
 def up(wall, driver):
@@ -224,6 +234,37 @@ def test_another_request_than_an_interrupted_run_had_is_asked_for_anew(server, w
     wall.changes["nodes"] = [{"name": "node", "count": 2}]
     _, result = driver.create(wall.inputs)
     assert sorted(result["nodes"]) == ["node-0", "node-1"]
+
+
+def test_a_failed_start_of_a_killed_run_is_given_back_as_that_of_any_other(server, wall, driver):
+    """Else each run after it would find the same node failed, and end there."""
+    server.faults.node("node-2", fails="no boot loader")
+    life = [call.method for call in server.calls]
+    with pytest.raises(Refused):
+        up(wall, driver)
+    start = [call.method for call in server.calls[len(life) :]].index("PerformOperationalAction")
+    server.faults.node("node-2", fails="no boot loader")
+    assert _killed_at(start + 1, lambda: up(wall, driver), answered=True)
+    while any(sliver.operational == "geni_configuring" for sliver in server.slivers()):
+        time.sleep(0.05)
+    with pytest.raises(Refused, match="no boot loader") as caught:
+        driver.create(wall.inputs)
+    assert "gpubed up" in caught.value.hint
+    assert server.slivers() == []
+    up(wall, driver)
+
+
+def test_a_node_in_use_that_failed_costs_the_others_nothing(server, wall, driver):
+    """Pulumi's state was lost, and one of the nodes is broken by now."""
+    up(wall, driver)
+    acquaintance.save(wall.paths, "node-0", KNOWN)
+    [broken] = [s for s in server.ledger.find(_slice(server)).all_slivers() if _name(s) == "node-2"]
+    broken.operational, broken.error = "geni_failed", "it burns"
+    before = server.slivers()
+    with pytest.raises(Refused, match="it burns") as caught:
+        driver.create(wall.inputs)
+    assert "gpubed down" in caught.value.hint
+    assert server.slivers() == before
 
 
 def test_nodes_in_use_are_not_given_back_for_another_request(server, wall, driver):
@@ -724,6 +765,14 @@ def test_a_group_without_hardware_is_compared_with_what_is_free(server, wall):
     wall.changes["nodes"] = [{"name": "node", "count": 99}]
     free = sum(not m.type.virtual or server.site.is_gcf for m in server.inventory.machines)
     said = f"99 machines of any type are wanted, {free} are free"
+    assert registry.backend("virtualwall").fits(wall.plan) == [said]
+
+
+@with_hardware_types
+def test_who_asks_for_one_type_is_told_of_that_alone(server, wall):
+    """As many as that are wanted exceed what there is of any type, too."""
+    wall.changes["nodes"] = [{"name": "node", "count": 50}]
+    said = "50 machines of type pcgen05 are wanted, 8 are free"
     assert registry.backend("virtualwall").fits(wall.plan) == [said]
 
 

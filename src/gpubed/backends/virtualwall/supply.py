@@ -79,7 +79,7 @@ def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> lis
         else:
             any_kind += group.min or group.count
     left = sum(machine.free and machine.is_whole for machine in machines) - wanted.total()
-    if any_kind > left:
+    if any_kind and any_kind > left:
         found.append(f"{any_kind} machines of any type are wanted, {max(0, left)} are free")
     for type_, count in wanted.items():
         if type_ not in known:
