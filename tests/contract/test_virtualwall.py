@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -23,7 +23,15 @@ import yaml
 
 from gpubed import progress, registry
 from gpubed.allocation import Allocation
-from gpubed.backends.virtualwall import acquaintance, doctor, leases, login, transport, verdict
+from gpubed.backends.virtualwall import (
+    acquaintance,
+    authority,
+    doctor,
+    leases,
+    login,
+    transport,
+    verdict,
+)
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.faults import Unanswered
 from gpubed.backends.virtualwall.slice import SliceDriver
@@ -515,8 +523,9 @@ def test_a_refused_renewal_says_so_and_until_when_the_lease_is(server, wall, dri
     there = connect(wall.plan.spec.backend)
     before = leases.granted(there, id_)
     server.faults.on("Renew", faults.refused("pre-reserved", code=7), nth=1, times=1)
-    with pytest.raises(Refused, match=r"stays as it was.*pre-reserved"):
+    with pytest.raises(Refused, match=r"stays as it was.*pre-reserved") as caught:
         leases.renew(there, id_, before + timedelta(hours=5))
+    assert "gpubed renew" in caught.value.hint
     assert leases.granted(there, id_) == before
 
 
@@ -607,6 +616,58 @@ def test_doctor_names_a_clock_that_is_wrong(server, wall, monkeypatch):
     findings = registry.backend("virtualwall").doctor(load(wall.paths.spec))
     [wrong] = [f for f in findings if not f.ok]
     assert "600 s ahead" in wrong.message
+
+
+class Ahead(datetime):
+    """This machine's clock, ahead by more than any lease here."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        """Return the time, as it is not."""
+        return datetime.now(tz) + timedelta(days=30)
+
+
+def test_a_clock_that_is_ahead_ends_no_slice(server, wall, driver, monkeypatch):
+    """Else `down` would take what runs for over, and forget it."""
+    id_ = up(wall, driver)
+    monkeypatch.setattr(authority, "datetime", Ahead)
+    monkeypatch.setattr(transport, "datetime", Ahead)
+    assert driver.read(id_, wall.inputs) is not None
+    driver.delete(id_, wall.inputs)
+    assert server.slivers() == []
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_turns_the_login_away_says_what_to_get(server, wall, driver, status):
+    server.faults.on("geni-sa/lookup", faults.http(status))
+    with pytest.raises(PrerequisiteMissing, match=str(status)) as caught:
+        driver.create(wall.inputs)
+    assert "new login certificate" in caught.value.hint
+
+
+def test_a_credential_that_is_over_at_once_leads_to_the_clock(server, wall, driver):
+    server.faults.on("geni-sa/get_credentials", faults.expired())
+    with pytest.raises(Refused, match="expired") as caught:
+        driver.create(wall.inputs)
+    assert "gpubed doctor CLUSTER" in caught.value.hint
+
+
+@pytest.mark.parametrize("garbled", [*GARBLED, faults.reset])
+def test_what_is_no_answer_says_what_to_do(server, wall, driver, garbled):
+    wall.block["patience"] = 1
+    server.faults.on("geni-ma/get_credentials", garbled(), times=None)
+    with pytest.raises(GpubedError) as caught:
+        driver.create(wall.inputs)
+    assert "try again" in caught.value.hint
+
+
+@with_hardware_types
+def test_another_login_than_the_one_that_made_the_slice_is_told_so(server, wall, driver):
+    id_ = up(wall, driver)
+    server.faults.on("geni-sa/get_credentials", faults.refused("No privilege on slice", code=3))
+    with pytest.raises(Refused, match="No privilege") as caught:
+        driver.read(id_, wall.inputs)
+    assert "backend.login" in caught.value.hint
 
 
 def a_colleagues_slice(server, wall, *, cluster=NAME, member=False):

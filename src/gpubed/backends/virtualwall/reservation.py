@@ -455,5 +455,7 @@ def unmappable(error: NoResources) -> str:
 
 def _there(found: Description | None) -> Description:
     if found is None:
-        raise GpubedError("the testbed has lost the slice while its nodes booted")
+        raise GpubedError(
+            "the testbed has lost the slice while its nodes booted", "gpubed up CLUSTER"
+        )
     return found
