@@ -233,6 +233,21 @@ def test_down_cancels_what_a_killed_run_left(up):
     assert [one["id"] for one in json.loads(record.read_text())] == list(up.service.jobs)
 
 
+def test_another_users_certificate_does_not_make_jobs_look_gone(up):
+    """Nobody sees another user's jobs: `down` would forget what could cancel them."""
+    process = up.start(*QUICK, "--set", "sleep=60")
+    wait_for(lambda: states(up) == ["RUNNING"])
+    process.kill()
+    process.wait()
+    up.write("gl", certificate=str(up.authority.user("bob")))
+    said = up.call("down", "gl", "-y", rc=3).stderr
+    assert "+user+alice" in said
+    assert "backend.certificate" in said
+    up.write("gl")
+    up.call("down", "gl", "-y")
+    assert states(up) == ["CANCELLED"]
+
+
 def test_down_of_one_cluster_leaves_the_jobs_of_another(up):
     up.write("other")
     up.call("up", "other")

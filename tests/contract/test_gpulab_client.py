@@ -97,8 +97,9 @@ def test_a_job_that_nobody_knows_is_told_apart_from_silence(site, talking):
     with pytest.raises(client.NoSuchJob):
         talking.job("00000000-0000-4000-8000-000000000000")
     site.server.stumbles.append(Stumble("GET slaves", "504 gone", times=5))
-    with pytest.raises(client.Unanswered, match="504"):
+    with pytest.raises(client.Unanswered, match="504") as caught:
         talking.workers()
+    assert "repeat the command" in caught.value.hint
 
 
 def test_a_submission_is_asked_once(site, talking):

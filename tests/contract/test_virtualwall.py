@@ -12,9 +12,10 @@ import random
 import signal
 import socket
 import threading
+import time
 import uuid
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,7 +23,15 @@ import yaml
 
 from gpubed import progress, registry
 from gpubed.allocation import Allocation
-from gpubed.backends.virtualwall import acquaintance, doctor, leases, login, transport, verdict
+from gpubed.backends.virtualwall import (
+    acquaintance,
+    authority,
+    doctor,
+    leases,
+    login,
+    transport,
+    verdict,
+)
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.faults import Unanswered
 from gpubed.backends.virtualwall.slice import SliceDriver
@@ -104,6 +113,15 @@ def a_wall(server, tmp_path, user):
 @pytest.fixture
 def driver():
     return SliceDriver()
+
+
+def _slice(server):
+    [urn] = server.ledger.slices
+    return urn
+
+
+def _name(sliver):
+    return sliver.request.client_id
 
 
 def up(wall, driver):
@@ -225,6 +243,37 @@ def test_another_request_than_an_interrupted_run_had_is_asked_for_anew(server, w
     wall.changes["nodes"] = [{"name": "node", "count": 2}]
     _, result = driver.create(wall.inputs)
     assert sorted(result["nodes"]) == ["node-0", "node-1"]
+
+
+def test_a_failed_start_of_a_killed_run_is_given_back_as_that_of_any_other(server, wall, driver):
+    """Else each run after it would find the same node failed, and end there."""
+    server.faults.node("node-2", fails="no boot loader")
+    life = [call.method for call in server.calls]
+    with pytest.raises(Refused):
+        up(wall, driver)
+    start = [call.method for call in server.calls[len(life) :]].index("PerformOperationalAction")
+    server.faults.node("node-2", fails="no boot loader")
+    assert _killed_at(start + 1, lambda: up(wall, driver), answered=True)
+    while any(sliver.operational == "geni_configuring" for sliver in server.slivers()):
+        time.sleep(0.05)
+    with pytest.raises(Refused, match="no boot loader") as caught:
+        driver.create(wall.inputs)
+    assert "gpubed up" in caught.value.hint
+    assert server.slivers() == []
+    up(wall, driver)
+
+
+def test_a_node_in_use_that_failed_costs_the_others_nothing(server, wall, driver):
+    """Pulumi's state was lost, and one of the nodes is broken by now."""
+    up(wall, driver)
+    acquaintance.save(wall.paths, "node-0", KNOWN)
+    [broken] = [s for s in server.ledger.find(_slice(server)).all_slivers() if _name(s) == "node-2"]
+    broken.operational, broken.error = "geni_failed", "it burns"
+    before = server.slivers()
+    with pytest.raises(Refused, match="it burns") as caught:
+        driver.create(wall.inputs)
+    assert "gpubed down" in caught.value.hint
+    assert server.slivers() == before
 
 
 def test_nodes_in_use_are_not_given_back_for_another_request(server, wall, driver):
@@ -491,8 +540,9 @@ def test_a_refused_renewal_says_so_and_until_when_the_lease_is(server, wall, dri
     there = connect(wall.plan.spec.backend)
     before = leases.granted(there, id_)
     server.faults.on("Renew", faults.refused("pre-reserved", code=7), nth=1, times=1)
-    with pytest.raises(Refused, match=r"stays as it was.*pre-reserved"):
+    with pytest.raises(Refused, match=r"stays as it was.*pre-reserved") as caught:
         leases.renew(there, id_, before + timedelta(hours=5))
+    assert "gpubed renew" in caught.value.hint
     assert leases.granted(there, id_) == before
 
 
@@ -583,6 +633,58 @@ def test_doctor_names_a_clock_that_is_wrong(server, wall, monkeypatch):
     findings = registry.backend("virtualwall").doctor(load(wall.paths.spec))
     [wrong] = [f for f in findings if not f.ok]
     assert "600 s ahead" in wrong.message
+
+
+class Ahead(datetime):
+    """This machine's clock, ahead by more than any lease here."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        """Return the time, as it is not."""
+        return datetime.now(tz) + timedelta(days=30)
+
+
+def test_a_clock_that_is_ahead_ends_no_slice(server, wall, driver, monkeypatch):
+    """Else `down` would take what runs for over, and forget it."""
+    id_ = up(wall, driver)
+    monkeypatch.setattr(authority, "datetime", Ahead)
+    monkeypatch.setattr(transport, "datetime", Ahead)
+    assert driver.read(id_, wall.inputs) is not None
+    driver.delete(id_, wall.inputs)
+    assert server.slivers() == []
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_turns_the_login_away_says_what_to_get(server, wall, driver, status):
+    server.faults.on("geni-sa/lookup", faults.http(status))
+    with pytest.raises(PrerequisiteMissing, match=str(status)) as caught:
+        driver.create(wall.inputs)
+    assert "new login certificate" in caught.value.hint
+
+
+def test_a_credential_that_is_over_at_once_leads_to_the_clock(server, wall, driver):
+    server.faults.on("geni-sa/get_credentials", faults.expired())
+    with pytest.raises(Refused, match="expired") as caught:
+        driver.create(wall.inputs)
+    assert "gpubed doctor CLUSTER" in caught.value.hint
+
+
+@pytest.mark.parametrize("garbled", [*GARBLED, faults.reset])
+def test_what_is_no_answer_says_what_to_do(server, wall, driver, garbled):
+    wall.block["patience"] = 1
+    server.faults.on("geni-ma/get_credentials", garbled(), times=None)
+    with pytest.raises(GpubedError) as caught:
+        driver.create(wall.inputs)
+    assert "try again" in caught.value.hint
+
+
+@with_hardware_types
+def test_another_login_than_the_one_that_made_the_slice_is_told_so(server, wall, driver):
+    id_ = up(wall, driver)
+    server.faults.on("geni-sa/get_credentials", faults.refused("No privilege on slice", code=3))
+    with pytest.raises(Refused, match="No privilege") as caught:
+        driver.read(id_, wall.inputs)
+    assert "backend.login" in caught.value.hint
 
 
 def a_colleagues_slice(server, wall, *, cluster=NAME, member=False):
@@ -741,6 +843,14 @@ def test_a_group_without_hardware_is_compared_with_what_is_free(server, wall):
     wall.changes["nodes"] = [{"name": "node", "count": 99}]
     free = sum(not m.type.virtual or server.site.is_gcf for m in server.inventory.machines)
     said = f"99 machines of any type are wanted, {free} are free"
+    assert registry.backend("virtualwall").fits(wall.plan) == [said]
+
+
+@with_hardware_types
+def test_who_asks_for_one_type_is_told_of_that_alone(server, wall):
+    """As many as that are wanted exceed what there is of any type, too."""
+    wall.changes["nodes"] = [{"name": "node", "count": 50}]
+    said = "50 machines of type pcgen05 are wanted, 8 are free"
     assert registry.backend("virtualwall").fits(wall.plan) == [said]
 
 

@@ -265,6 +265,28 @@ def test_servers_of_the_cluster_that_are_there_are_not_asked_for_again(there: Cl
     assert availability.held(there, needs(), "nobody") is None  # type: ignore[arg-type]
 
 
+def test_volumes_that_grow_count(there: Cloud) -> None:
+    """No volume more, and yet more of the quota."""
+    limits_ = SimpleNamespace(**{name: getattr(Unlimited, name) for name in vars(Unlimited)})
+    limits_.max_total_volume_gigabytes, limits_.total_gigabytes_used = 100, 90
+    there.block_storage = SimpleNamespace(get_limits=lambda: SimpleNamespace(absolute=limits_))
+    there.extensions = {"block-storage"}
+    small, large = needs(data_volumes=["10 GiB"]), needs(data_volumes=["20 GiB"])
+    assert failed(there, small, small) == []
+    (short,) = failed(there, large, small)
+    assert "30 more GiB of volumes are wanted, and 10 of 100 are left" in short.message
+
+
+def test_what_servers_that_are_there_were_made_with_is_not_what_they_shall_be(there: Cloud) -> None:
+    metadata = {"gpubed.cluster": "u", "gpubed.name": "cloudy", "gpubed.group": "node"}
+    there.servers = [SimpleNamespace(metadata=metadata) for _ in range(3)]
+    there.used |= {"total_cores_used": 9}
+    larger = {**DATA, "backend": {**DATA["backend"], "flavor": "g1"}}
+    wanted = plan.plan(spec.model().model_validate(larger))
+    messages = [found.message for found in offers.obstacles(wanted, needs())]
+    assert "quota: 21 more CPU(s) are wanted, and 1 of 10 are left" in messages
+
+
 class TestQos:
     """Neutron's default lets administrators alone make QoS policies."""
 

@@ -353,7 +353,7 @@ def test_a_testbeds_words_are_fit_for_a_terminal():
         ("Your account is no longer active", faults.LoginRefused, None),
         ("Invalid module specification", faults.Answered, "correct the URLs in backend"),
         ("No such requested authority", faults.Answered, "correct the URLs in backend"),
-        ("Internal error", faults.Unanswered, None),
+        ("Internal error", faults.Unanswered, faults.Unanswered("").hint),
         ("Out of coffee", faults.Answered, None),
     ],
 )

@@ -76,8 +76,12 @@ def test_an_encrypted_key_needs_its_passphrase_from_a_file(tmp_path, monkeypatch
     with pytest.raises(LoginRefused, match="is encrypted"):
         login.load(config(path))
     secret.write_text("wrong\n")
-    with pytest.raises(LoginRefused, match="passphrase is wrong"):
+    with pytest.raises(LoginRefused, match="passphrase is wrong") as refused:
         login.load(config(path, passphrase_file=str(secret)))
+    assert str(secret) in refused.value.hint
+    with pytest.raises(LoginRefused, match="No such file") as refused:
+        login.load(config(path, passphrase_file=str(tmp_path / "nowhere")))
+    assert "backend.passphrase_file" in refused.value.hint
     secret.write_text("open sesame\n")
     assert login.load(config(path, passphrase_file=str(secret))).encrypted
     monkeypatch.setenv(login.PASSPHRASE_VARIABLE, str(secret))

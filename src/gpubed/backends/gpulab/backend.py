@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gpubed import paths, testbeds
-from gpubed.backends.base import Existing, Finding, JobState, JobTestbed, Offer
-from gpubed.backends.gpulab import offers, request
+from gpubed.backends.base import Existing, Finding, Identity, JobState, JobTestbed, Offer
+from gpubed.backends.gpulab import login, offers, request
 from gpubed.backends.gpulab.client import Client
+from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.remote import RemoteJob
 from gpubed.errors import GpubedError
 from gpubed.plan import plan as make_plan
@@ -47,6 +48,7 @@ class GpulabBackend(JobTestbed):
 
     name = "gpulab"
     launcher = "gpulab"
+    the_way_back = "put `backend.certificate` of cluster.yml back"
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Return what jobs in containers cannot do."""
@@ -74,6 +76,11 @@ class GpulabBackend(JobTestbed):
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return nothing: there are no nodes."""
         return {}
+
+    def identity(self, cluster: str) -> Identity:
+        """Return whose jobs are seen: those of others are hidden."""
+        user = login.read(_config(cluster)).urn
+        return Identity(user, f"GPULab as {user.rpartition('+')[2]}")
 
     def existing(self, cluster: str) -> list[Existing]:
         """Return the cluster's jobs that have not ended."""
@@ -233,9 +240,11 @@ def _clock(error_s: float | None) -> Finding:
 
 
 def _client(cluster: str) -> Client:
-    return Client(
-        request.config(testbeds.specification(paths.Project.find().cluster(cluster), "gpulab"))
-    )
+    return Client(_config(cluster))
+
+
+def _config(cluster: str) -> Config:
+    return request.config(testbeds.specification(paths.Project.find().cluster(cluster), "gpulab"))
 
 
 def _labels(job: RemoteJob) -> list[str]:

@@ -34,6 +34,7 @@ _STUMBLES = {500, 502, 503, 504}
 # A job list or log part that is larger is not read: it would only fill the memory.
 _LONGEST_ANSWER = 64 * 2**20
 _PAGE = 500
+_AGAIN = "see whether the network or the service is down, then repeat the command"
 _MASTER = "backend.master must be the URL of the API v4.0"
 T = TypeVar("T")
 
@@ -202,7 +203,7 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             raise Unanswered(
                 f"GPULab at {self._host} does not answer: {error or type(error).__name__}",
-                "see whether the network or the service is down, then repeat the command",
+                _AGAIN,
             ) from error
         else:
             if not cut:
@@ -212,7 +213,8 @@ class Client:
                 connection.close()
         self._note_clock(answer.getheader("Date"))
         if answer.status in _STUMBLES:
-            raise Unanswered(f"GPULab answers {answer.status} {answer.reason}: {_said(content)}")
+            said = f"GPULab answers {answer.status} {answer.reason}: {_said(content)}"
+            raise Unanswered(said, _AGAIN)
         return Answer(answer.status, content, cut)
 
     def _connection(self, *, fresh: bool) -> http.client.HTTPSConnection:
@@ -239,7 +241,7 @@ class Client:
             )
         said = str(error.reason or error).replace("_", " ").lower()
         if "alert" not in said:
-            return Unanswered(f"the connection to GPULab at {self._host} broke: {said}")
+            return Unanswered(f"the connection to GPULab at {self._host} broke: {said}", _AGAIN)
         # With TLS 1.3 a server turns a certificate away after the handshake.
         return Refused(
             f"GPULab refuses the certificate {self._config.certificate}: {said}",

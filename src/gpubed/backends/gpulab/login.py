@@ -107,7 +107,9 @@ def _password(config: Config) -> bytes:
             raise PrerequisiteMissing(f"{path} can be read by others", f"chmod 600 {path}")
         return files.read(path, _LARGEST).rstrip(b"\r\n")
     except OSError as error:
-        raise PrerequisiteMissing(f"{path} cannot be read: {error.strerror}") from error
+        raise PrerequisiteMissing(
+            f"{path} cannot be read: {error.strerror}", "correct backend.password_file"
+        ) from error
 
 
 def _user(certificate: x509.Certificate, path: Path) -> str:

@@ -96,18 +96,25 @@ def _flavor(connection: Connection, name: str) -> Any:
     return found if found is not None and found.name == name else None
 
 
-def held(connection: Connection, needs: Needs, cluster: str) -> Needs | None:
-    """Return what of a cluster's needs is met by servers that it has; None when it has none."""
+def held(
+    connection: Connection, needs: Needs, cluster: str, before: Needs | None = None
+) -> Needs | None:
+    """Return what of a cluster's needs is met by servers that it has; None when it has none.
+
+    Args:
+        before: What they were made for, where that is known: the same but for their number, else.
+    """
     counts: Counter[str] = Counter()
     for server in connection.compute.servers(details=True):
         if labels.uuid_of_metadata(server.metadata or {}, cluster) is not None:
             counts[server.metadata.get(GROUP, "")] += 1
     if not counts:
         return None
-    groups = tuple(g.model_copy(update={"count": counts[g.name]}) for g in needs.groups)
-    return needs.model_copy(
-        update={"groups": groups, "members": min(needs.members, counts.total())}
-    )
+    made = before or needs
+    # Of another group, servers go after those that come.
+    stay = [group for group in made.groups if group.name in {g.name for g in needs.groups}]
+    groups = tuple(group.model_copy(update={"count": counts[group.name]}) for group in stay)
+    return made.model_copy(update={"groups": groups, "members": min(made.members, counts.total())})
 
 
 def images(connection: Connection, name: str) -> list[Any]:
@@ -290,9 +297,10 @@ def _quota(
     # Not a sum: what is in use by other groups does not count.
     members = needs.members if not held or needs.members > held.members else 0
     wanted["server_group_members"] = members
+    volumes = bool(wanted["volumes"] or wanted["gigabytes"])  # those that are there may grow
     short = [
         limit.shortage(wanted[limit.name])
-        for limit in quota.read(connection, volumes=bool(wanted["volumes"]))
+        for limit in quota.read(connection, volumes=volumes)
         if wanted[limit.name] > limit.left
     ]
     if not short:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from gpubed import reading
 from gpubed.backends.base import Finding
-from gpubed.backends.openstack import availability, cloud, clouds_file
+from gpubed.backends.openstack import availability, cloud, clouds_file, limits
 from gpubed.backends.openstack.needs import Needs
 from gpubed.errors import GpubedError
 from gpubed.plan import plan
@@ -99,7 +99,8 @@ def _wanted() -> str:
 
 def cloud_findings(spec: ClusterSpec) -> Iterator[Finding]:
     """Look at credentials, clock, region, and whether the cloud has what is wanted."""
-    needs = Needs.of(plan(spec))
+    wanted = plan(spec)
+    needs = Needs.of(wanted)
     try:
         connection = cloud.connect(needs.cloud, needs.region)
         clouds_file.require_login(connection)
@@ -113,7 +114,7 @@ def cloud_findings(spec: ClusterSpec) -> Iterator[Finding]:
         if not region.ok:
             return  # no service of the cloud can be found
         with cloud.errors("look at what the cloud has"):
-            held = availability.held(connection, needs, spec.name)
+            held = availability.held(connection, needs, spec.name, limits.applied(wanted))
             yield from availability.findings(connection, needs, held)
     except GpubedError as error:
         yield Finding("openstack.credentials", False, error.message, error.hint)

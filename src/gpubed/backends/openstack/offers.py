@@ -36,7 +36,7 @@ def obstacles(plan: ClusterPlan, before: Needs | None) -> list[Finding]:
     needs = Needs.of(plan)
     connection = cloud.connect(needs.cloud, needs.region)
     with cloud.errors("look at what the cloud has"):
-        held = availability.held(connection, needs, plan.cluster)
+        held = availability.held(connection, needs, plan.cluster, before)
         found = availability.findings(connection, needs, held)
         if before:
             found += availability.retired(connection, needs, before, plan.cluster)

@@ -7,7 +7,7 @@ handed on byte for byte, since they are signed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpubed.backends.virtualwall import faults, times
@@ -18,8 +18,7 @@ from gpubed.backends.virtualwall.urn import Urn
 
 Credential = dict[str, str]
 _FIELDS = ("SLICE_URN", "SLICE_EXPIRATION", "SLICE_EXPIRED", "SLICE_DESCRIPTION")
-
-
+_FORBIDDEN = 3
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -28,19 +27,17 @@ class Slice:
     """A slice as its authority knows it.
 
     Attributes:
+        expired: Whether its authority says that it has ended.
+        is_over: Whether it has, by that word or by the authority's clock; ours may be wrong.
         is_closed: Whether it is others': Emulab tells its members alone more than its name.
     """
 
     urn: str
     expires: datetime
     expired: bool
+    is_over: bool
     description: str
     is_closed: bool = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended, by its own word or by the clock."""
-        return self.expired or self.expires <= datetime.now(UTC)
 
 
 class Authority:
@@ -120,7 +117,8 @@ class Authority:
         except NotThere:
             return {}
         found = _mapping(value or {}, "lookup")
-        return {urn: _slice(urn, _mapping(fields, "lookup")) for urn, fields in found.items()}
+        now = datetime.now(UTC) + timedelta(seconds=self._slices.clock_ahead_s or 0.0)
+        return {urn: _slice(urn, _mapping(fields, "lookup"), now) for urn, fields in found.items()}
 
     def _ask(self, endpoint: Endpoint, method: str, *args: Any) -> Any:
         what = f"{endpoint.what} ({method})"
@@ -142,10 +140,14 @@ def _explained(error: Answered) -> Answered:
     if "already" in said:
         # Names are used once in all projects, and nobody can remove a slice.
         error.hint = "gpubed down CLUSTER, then up, makes a slice of another name"
+    elif "expired" in said:
+        error.hint = "gpubed doctor CLUSTER compares the clocks, and looks at the login"
     elif "expiration" in said or "short life" in said:
         error.hint = "correct lease.duration in cluster.yml"
     elif "project" in said or "authority mismatch" in said:
         error.hint = "correct backend.project in cluster.yml; gpubed doctor CLUSTER"
+    elif error.code == _FORBIDDEN:
+        error.hint = "use the login that made it: correct backend.login in cluster.yml"
     return error
 
 
@@ -168,12 +170,15 @@ def _credentials(value: Any) -> list[Credential]:
     return found
 
 
-def _slice(urn: str, fields: dict[str, Any]) -> Slice:
+def _slice(urn: str, fields: dict[str, Any], now: datetime) -> Slice:
     if "SLICE_EXPIRATION" not in fields:
-        return Slice(urn, _NEVER, expired=False, description="", is_closed=True)
+        return Slice(urn, _NEVER, expired=False, is_over=False, description="", is_closed=True)
+    expires = times.parse(fields["SLICE_EXPIRATION"])
+    expired = bool(fields.get("SLICE_EXPIRED", False))
     return Slice(
         urn=urn,
-        expires=times.parse(fields.get("SLICE_EXPIRATION")),
-        expired=bool(fields.get("SLICE_EXPIRED", False)),
+        expires=expires,
+        expired=expired,
+        is_over=expired or expires <= now,
         description=str(fields.get("SLICE_DESCRIPTION") or ""),
     )

@@ -50,6 +50,9 @@ _LONGEST = 1500
 class Unanswered(GpubedError):
     """No answer, or none that is of use: nobody knows whether the call was carried out."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "see whether network or testbed is down, then try again")
+
 
 class UntrustedServer(PrerequisiteMissing):
     """The server's certificate does not chain to a trusted one, or names another host."""
@@ -65,6 +68,9 @@ class LoginRefused(PrerequisiteMissing):
 
 class Malformed(Unreadable):
     """The testbed answered something that its protocol does not know."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint or "try again; if it stays so, correct the URLs in backend")
 
 
 class Answered(Refused):

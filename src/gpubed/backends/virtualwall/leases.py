@@ -61,7 +61,10 @@ def renew(there: Connection, slice_urn: str, until: datetime) -> datetime:
         reasons.append(error.message)
     after = granted(there, slice_urn)
     if after <= before < until and reasons:
-        raise Refused(f"the lease stays as it was, until {times.write(before)}: {reasons[-1]}")
+        raise Refused(
+            f"the lease stays as it was, until {times.write(before)}: {reasons[-1]}",
+            "ask for less time: gpubed renew CLUSTER --for 12h",
+        )
     for reason in reasons:
         progress.emit("note", message=f"the lease was renewed by less than wanted: {reason}")
     return after

@@ -182,19 +182,28 @@ def _private_key(config: Config, path: Path, key: bytes):  # type: ignore[no-unt
     try:
         return load_pem_private_key(key, passphrase)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        why = "the passphrase is wrong" if passphrase else "its format is unknown"
-        raise LoginRefused(f"the key in {path} cannot be read: {why}") from None
+        why, fix = "its format is unknown", _RENEW
+        if passphrase:
+            why, fix = "the passphrase is wrong", f"put the right one into {_passphrase_at(config)}"
+        raise LoginRefused(f"the key in {path} cannot be read: {why}", fix) from None
 
 
 def _passphrase(config: Config) -> bytes | None:
-    named = os.environ.get(PASSPHRASE_VARIABLE) or config.passphrase_file
-    if not named:
+    path = _passphrase_at(config)
+    if path is None:
         return None
-    path = Path(named).expanduser()
     try:
         return files.read(path, _LARGEST).rstrip(b"\r\n")
     except OSError as error:
-        raise LoginRefused(f"the passphrase file {path} cannot be read: {error.strerror}") from None
+        raise LoginRefused(
+            f"the passphrase file {path} cannot be read: {error.strerror}",
+            f"correct backend.passphrase_file in cluster.yml, or {PASSPHRASE_VARIABLE}",
+        ) from None
+
+
+def _passphrase_at(config: Config) -> Path | None:
+    named = os.environ.get(PASSPHRASE_VARIABLE) or config.passphrase_file
+    return Path(named).expanduser() if named else None
 
 
 def _user(path: Path, certificate: x509.Certificate) -> Urn:

@@ -58,7 +58,8 @@ class Reservation:
         urn: The slice's, where it is known; else it is looked for.
 
     Attributes:
-        was_ready: Whether all nodes that it holds were found ready, or failed, at the first look.
+        was_ready: Whether all nodes that it holds were found ready, or in use and failed, at the
+            first look.
         is_ours: Whether this run got into the slice: only then may it give it back.
     """
 
@@ -243,8 +244,16 @@ class Reservation:
             self._save(slivers=journal.recorded(found.slivers), granted_until=found.expires)
         if not self._looked:
             self._looked = True
-            self.was_ready = found is not None and all(s.is_final for s in found.slivers)
+            self.was_ready = found is not None and self._is_in_use(found)
         return found
+
+    def _is_in_use(self, found: Description) -> bool:
+        """Say whether a cluster works with the nodes, or can: one that was killed may not have."""
+        if not all(sliver.is_final for sliver in found.slivers):
+            return False
+        are_ready = all(sliver.operational == "geni_ready" for sliver in found.slivers)
+        # What our own run asked for and never met is in use by nobody.
+        return are_ready or not self.journal.request or bool(acquaintance.everyone(self._cluster))
 
     def _describe(self) -> Description | None:
         with self._outlasting():
@@ -461,5 +470,7 @@ def unmappable(error: NoResources) -> str:
 
 def _there(found: Description | None) -> Description:
     if found is None:
-        raise GpubedError("the testbed has lost the slice while its nodes booted")
+        raise GpubedError(
+            "the testbed has lost the slice while its nodes booted", "gpubed up CLUSTER"
+        )
     return found

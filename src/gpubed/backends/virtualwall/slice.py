@@ -48,6 +48,11 @@ class SliceDriver(Driver):
         except GpubedError as error:
             if reservation.is_a_failed_start:
                 self._give_back(reservation, error)
+            elif isinstance(error, verdict.TooFew):
+                error.hint = (
+                    "the nodes stay, since they may be in use: a smaller `min` goes on without "
+                    f"those that failed; or give all up: gpubed down {reservation.wanted.cluster}"
+                )
             raise
         return reservation.urn, {"slice": reservation.urn, "nodes": results}
 

@@ -44,6 +44,7 @@ _NO_CIPHER = re.compile("ALERT_(HANDSHAKE_FAILURE|INSUFFICIENT_SECURITY)")
 _NO_VERSION = re.compile("ALERT_PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL")
 _NEW_TLS = "it speaks no TLS 1.2 or later, which gpubed needs: ask who runs it, or correct the URL"
 _OLD_TLS = "backend.old_tls: true lets it in; who it is is verified all the same"
+_NEW_LOGIN = "download a new login certificate from the account portal"
 _CHUNK = 2**16
 _UNAVAILABLE = 503
 _APPLICATION = -32500  # of Emulab's wrapper, which says in words alone what it is about
@@ -140,7 +141,7 @@ class Endpoint:
         if _LOGIN_ALERT.search(reason):
             return LoginRefused(
                 f"{self.what} {self._host} does not accept the login certificate: {said}",
-                "download a new login certificate from the account portal",
+                _NEW_LOGIN,
             )
         words = str(getattr(error, "strerror", None) or error) or type(error).__name__
         why = "time-out" if isinstance(error, TimeoutError) else words
@@ -181,6 +182,8 @@ def _http_fault(what: str, status: int) -> Exception:
         return faults.answered(what, _UNAVAILABLE, "")
     if status >= http.client.INTERNAL_SERVER_ERROR:
         return Unanswered(f"{what} failed inside the server (HTTP {status})")
+    if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
+        return LoginRefused(f"{what} does not accept the login (HTTP {status})", _NEW_LOGIN)
     return Answered(f"{what} is refused (HTTP {status})", "correct the URLs in backend")
 
 

@@ -22,6 +22,10 @@ _NO_NETWORK = (
 )
 
 
+class TooFew(Refused):
+    """The head, or more nodes than may fail, cannot be had."""
+
+
 def judge(
     found: Description,
     nodes: Iterable[str],
@@ -68,19 +72,19 @@ def require_enough(wanted: SliceInputs, results: Results) -> None:
     """Check that the head and the fewest nodes that will do are there.
 
     Raises:
-        Refused: They are not; names each node that failed, with the testbed's reason.
+        TooFew: They are not; names each node that failed, with the testbed's reason.
     """
     failed = {name: result["failed"] for name, result in results.items() if "failed" in result}
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
     if wanted.head in failed:
-        raise Refused(f"the testbed could not give the head:{reasons}")
+        raise TooFew(f"the testbed could not give the head:{reasons}", _again(wanted))
     for name, group in wanted.groups.items():
         left = sum(node not in failed for node in group.nodes)
         if left < group.min:
-            raise Refused(
+            raise TooFew(
                 f"{left} of {len(group.nodes)} nodes of group {name!r} are there, "
                 f"at least {group.min} are needed:{reasons}",
-                f"gpubed resources {wanted.cluster}",
+                _again(wanted),
             )
 
 
@@ -99,6 +103,13 @@ def missing(results: Results, wanted: SliceInputs) -> dict[str, str]:
 def is_unfinished(results: Results, wanted: SliceInputs) -> bool:
     """Say whether more can come of the slice: nodes to ask for again, or to see through."""
     return bool(missing(results, wanted)) or any(r.get("booting") for r in results.values())
+
+
+def _again(wanted: SliceInputs) -> str:
+    return (
+        f"gpubed up {wanted.cluster} asks for other machines; "
+        f"gpubed resources {wanted.cluster} lists what is free"
+    )
 
 
 def _usable(node: Granted) -> dict[str, Any]:
