@@ -50,8 +50,10 @@ _LONGEST = 1500
 class Unanswered(GpubedError):
     """No answer, or none that is of use: nobody knows whether the call was carried out."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, "see whether network or testbed is down, then try again")
+    def __init__(
+        self, message: str, hint: str = "see whether network or testbed is down, then try again"
+    ) -> None:
+        super().__init__(message, hint)
 
 
 class UntrustedServer(PrerequisiteMissing):
