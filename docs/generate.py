@@ -14,8 +14,12 @@ import typer.main
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, cluster_schema, errors, jobfile, paths, roles
+from gpubed import cli
 from gpubed.campaigns import file
+from gpubed.configuration import roles
+from gpubed.core import errors, paths
+from gpubed.jobs import jobfile
+from gpubed.spec import schema
 
 REFERENCE = Path(__file__).parent / "reference"
 MARK = "<!-- Written by `make docs` from the code. -->\n\n"
@@ -24,7 +28,7 @@ MARK = "<!-- Written by `make docs` from the code. -->\n\n"
 def pages() -> dict[str, str]:
     """Return every generated page by file name."""
     return {
-        "cluster.schema.json": json.dumps(cluster_schema.json_schema(), indent=2) + "\n",
+        "cluster.schema.json": json.dumps(schema.json_schema(), indent=2) + "\n",
         "cluster-yml.md": MARK + "\n".join(cluster_yml()) + "\n",
         "cli.md": MARK + "\n".join(command_line()) + "\n",
         "roles.md": MARK + "\n".join(role_inputs()) + "\n",
@@ -102,7 +106,7 @@ def horovod_settings() -> str:
 
 def cluster_yml() -> Iterator[str]:
     """Describe the keys of the specification, from its JSON Schema."""
-    schema = cluster_schema.json_schema()
+    schema = schema.json_schema()
     yield "# cluster.yml\n"
     yield "Unknown keys are errors; `gpubed check` names the line and the nearest key.\n"
     yield from _keys("The file", schema)
@@ -162,7 +166,7 @@ def command_line() -> Iterator[str]:
         yield f"## gpubed {' '.join(words)}\n\n```text\n{text}\n```\n"
     yield "## Exit codes\n\n| code | meaning |\n| --- | --- |\n| 0 | done |"
     for kind in (errors.GpubedError, *errors.GpubedError.__subclasses__()):
-        if kind.__module__ == "gpubed.errors":
+        if kind.__module__ == "gpubed.core.errors":
             first = (kind.__doc__ or "").splitlines()[0]
             yield f"| {kind.exit_code} | {first} |"
     yield "| 77 | Nothing was proved: there are only skips and simulated GPUs. |"

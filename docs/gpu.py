@@ -10,11 +10,11 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpubed import recipe
 from gpubed.hardware import catalog, drivers
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.models import Model, models
-from gpubed.recipe import Recipe
+from gpubed.recipes import recipe
+from gpubed.recipes.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = {

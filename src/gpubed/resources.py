@@ -23,9 +23,9 @@ from pulumi.dynamic import (
     UpdateResult,
 )
 
-from gpubed import progress
-from gpubed.backends.base import Backend, Change, Driver, NodeFailed, Silent
-from gpubed.errors import GpubedError, is_about_the_disk, unwritable
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError, is_about_the_disk, unwritable
+from gpubed.testbeds.base import Backend, Change, Driver, NodeFailed, Silent
 
 _LOADING = threading.Lock()
 _OWN = {"result", "__provider", "on_failure"}  # what drivers do not ask about
@@ -141,20 +141,20 @@ def _inputs(props: Mapping[str, Any]) -> dict[str, Any]:
 
 def _made_on(props: Mapping[str, Any]) -> None:
     """Note on which testbed a cluster is made; refuse to take another one for it."""
-    from gpubed import testbeds
-    from gpubed.paths import Project
+    from gpubed.core.paths import Project
+    from gpubed.testbeds import made_on
 
     if props["backend"] == "gpubed" or "cluster" not in props:
         return  # an image is of no cluster
     cluster, backend = Project.find().cluster(props["cluster"]), _backend(props["backend"])
-    testbeds.require_same(cluster, backend)
-    testbeds.note(cluster, backend)
+    made_on.require_same(cluster, backend)
+    made_on.note(cluster, backend)
 
 
 def _driver(props: Mapping[str, Any]) -> Any:
     if props["backend"] == "gpubed":
         # They stand on what they drive, far above the resources that look them up.
-        return import_module("gpubed.cluster_drivers").driver(props["kind"])
+        return import_module("gpubed.cluster.drivers").driver(props["kind"])
     return _backend(props["backend"]).driver(props["kind"])
 
 
@@ -164,7 +164,7 @@ def _backend(name: str) -> Backend:
     Engines call drivers from several threads. Where two of them import a package whose modules
     import each other, one may get a module that is not whole yet, or Python sees a deadlock.
     """
-    from gpubed import registry
+    from gpubed.testbeds import registry
 
     with _LOADING:
         backend = registry.backend(name)

@@ -5,10 +5,10 @@ Run by `pulumi up -s <cluster>` and by `gpubed up <cluster>` alike.
 
 import pulumi
 
-from gpubed.cluster_drivers import configure, identity
-from gpubed.paths import Project
-from gpubed.registry import backend
-from gpubed.specification import load_plan
+from gpubed.cluster.drivers import configure, identity
+from gpubed.core.paths import Project
+from gpubed.testbeds.registry import backend
+from gpubed.testbeds.specification import load_plan
 
 paths = Project.find().cluster(pulumi.get_stack())
 cluster = load_plan(paths.spec)

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from tests.support.theatre import Theatre, by_cli
 
-from gpubed.configure import environment
-from gpubed.paths import Project
-from gpubed.plan import plan
-from gpubed.spec import model
-from gpubed.stack import choose
+from gpubed.configuration.configure import environment
+from gpubed.core.paths import Project
+from gpubed.engines.stack import choose
+from gpubed.spec.clusterspec import model
+from gpubed.spec.plan import plan
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

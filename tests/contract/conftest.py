@@ -18,11 +18,13 @@ import pulumi
 import pytest
 import yaml
 
-from gpubed import plan, registry, secret, spec
-from gpubed.allocation import Allocation
-from gpubed.backends.base import Backend, Existing
-from gpubed.paths import ClusterPaths, Project
+from gpubed.core import secret
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.nodes.allocation import Allocation
 from gpubed.resources import Provider
+from gpubed.spec import clusterspec, plan
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import Backend, Existing
 from support import wall
 from support.am import AmServer, Site
 from support.am.machines import Machines
@@ -209,8 +211,8 @@ class _Engine(pulumi.runtime.Mocks):
 @contextmanager
 def made_cluster(data: dict[str, Any], project: Project) -> Iterator[Cluster]:
     """Make a cluster from its specification; it is gone afterwards."""
-    wanted = spec.model().model_validate(data)
-    backend = registry.backend(spec.spec_backend(wanted))
+    wanted = clusterspec.model().model_validate(data)
+    backend = registry.backend(clusterspec.spec_backend(wanted))
     refused = [found for found in backend.doctor(wanted) if not found.ok]
     if refused:
         pytest.skip(f"{wanted.name}: {refused[0].message}")

@@ -7,8 +7,8 @@ import time
 import pytest
 from lxml import etree
 
-from gpubed import registry
 from gpubed.backends.local import daemon, environment
+from gpubed.testbeds import registry
 from support.am import AmServer, Limits, Site
 from support.am.machines import Machines
 from support.am.request import tag

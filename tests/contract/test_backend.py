@@ -7,8 +7,10 @@ from typing import Any
 import paramiko
 import pytest
 
-from gpubed import host_keys, leaving, plan
-from gpubed.ssh import SSH, CommandFailed, HostKeyMismatch
+from gpubed.cluster import leaving
+from gpubed.nodes import host_keys
+from gpubed.nodes.ssh import SSH, CommandFailed, HostKeyMismatch
+from gpubed.spec import plan
 
 
 def test_nodes_are_ready_and_let_us_in(cluster: Any) -> None:

@@ -6,10 +6,10 @@ from email.utils import formatdate
 
 import pytest
 
-from gpubed import spec
 from gpubed.backends.gpulab import backend, client, request
 from gpubed.backends.gpulab.definition import NewJob
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
+from gpubed.spec import clusterspec
 from support.gpulab.server import Stumble
 from support.gpulab.site import IMAGE, Site
 
@@ -24,7 +24,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def options(site):
-    return request.config(spec.model().model_validate({"name": "gl", **site.spec()}))
+    return request.config(clusterspec.model().model_validate({"name": "gl", **site.spec()}))
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import spec
 from gpubed.backends.gpulab import request
-from gpubed.plan import plan
+from gpubed.spec import clusterspec
+from gpubed.spec.plan import plan
 from support.gpulab.site import IMAGE, Site
 
 CLI = os.environ.get("GPUBED_GPULAB_CLI") or shutil.which("gpulab-cli")
@@ -71,7 +71,7 @@ def definition(site, tmp_path):
     """The job that gpubed would submit."""
     (tmp_path / "job").mkdir()
     document = {"name": "gl", **site.spec(cluster=6)}
-    cluster = plan(spec.model().model_validate(document))
+    cluster = plan(clusterspec.model().model_validate(document))
     return request.render(
         cluster,
         cluster.nodes[0],

@@ -15,10 +15,10 @@ from typing import Any
 import docker
 import pytest
 
-from gpubed.allocation import Node
 from gpubed.backends.local.runtime import MADE, NODE_CACHE
-from gpubed.errors import GpubedError
-from gpubed.ssh import SSH
+from gpubed.core.errors import GpubedError
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH
 from support.escapes import ESCAPES, Escape
 
 pytestmark = [

@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-from gpubed import recipe, recipe_check
-from gpubed import recipe as recipes
+from gpubed.cluster import recipe_check
+from gpubed.recipes import recipe
+from gpubed.recipes import recipe as recipes
 
 
 @pytest.fixture(params=recipe.names())

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gpubed import paths
+from gpubed.core import paths
 from gpubed.hardware.facts import Facts
-from gpubed.ssh import SSH, CommandResult
+from gpubed.nodes.ssh import SSH, CommandResult
 
 MODEL, GPUS = "A100-SXM4-80GB", 2
 OLD, NEW, BROKEN = "580.65.06-1", "580.82.07-1", "580.70.99-1"

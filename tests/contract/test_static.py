@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from contract.conftest import RATE_BPS, SPECS, made_cluster, own_hosts
-from gpubed import registry, secret
-from gpubed.backends.base import NodeFailed
-from gpubed.paths import Project
-from gpubed.ssh import SSH
+from gpubed.core import secret
+from gpubed.core.paths import Project
+from gpubed.nodes.ssh import SSH
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import NodeFailed
 
 pytestmark = [pytest.mark.testbeds, pytest.mark.docker]
 
@@ -56,7 +57,7 @@ SPARE = {"min": 2, "on_failure": "leave_out"}
 @pytest.fixture(autouse=True, scope="module")
 def _impatient() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpubed.ssh._ATTEMPTS", 1)
+        patch.setattr("gpubed.nodes.ssh._ATTEMPTS", 1)
         # The whole cluster is refused by doctor where a host is missing; here it comes so far.
         patch.setattr("gpubed.backends.static.backend.StaticBackend.doctor", lambda *_: [])
         yield

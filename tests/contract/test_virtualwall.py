@@ -21,8 +21,6 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed import progress, registry
-from gpubed.allocation import Allocation
 from gpubed.backends.virtualwall import (
     acquaintance,
     authority,
@@ -37,9 +35,12 @@ from gpubed.backends.virtualwall.faults import Unanswered
 from gpubed.backends.virtualwall.slice import SliceDriver
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, description
 from gpubed.backends.virtualwall.urn import slice_name
-from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
-from gpubed.spec import model
-from gpubed.specification import load
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.clusterspec import model
+from gpubed.testbeds import registry
+from gpubed.testbeds.specification import load
 from support.am import AmServer, Ghosts, Limits, Site, faults
 from support.am.witness import Witness, rspec
 from support.wall import NAME, Wall, document

@@ -10,13 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import host_keys, inventory, secret, ssh
-from gpubed.allocation import Allocation, Node
-from gpubed.backends.base import NodeFailed
 from gpubed.backends.virtualwall import acquaintance, node, proof, shared
 from gpubed.backends.virtualwall.node import NodeDriver
 from gpubed.backends.virtualwall.slice import SliceDriver
-from gpubed.ssh import SSH, HostKeyMismatch
+from gpubed.configuration import inventory
+from gpubed.core import secret
+from gpubed.nodes import host_keys, ssh
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.ssh import SSH, HostKeyMismatch
+from gpubed.testbeds.base import NodeFailed
 from support.am import AmServer, Site
 from support.am.machines import Machines
 from support.impostor import SWAP

@@ -12,7 +12,7 @@ import docker
 import pytest
 
 from gpubed.backends.local.runtime import NODE_CACHE
-from gpubed.ssh import SSH
+from gpubed.nodes.ssh import SSH
 from support.escapes import ESCAPES, Escape
 
 pytestmark = [

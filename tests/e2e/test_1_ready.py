@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import jobfile
-from gpubed.paths import assets
+from gpubed.core.paths import assets
+from gpubed.jobs import jobfile
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from gpubed import runlock
+from gpubed.core import runlock
 from support.cluster import labelled
 
 pytestmark = [pytest.mark.faults, pytest.mark.e2e, pytest.mark.docker]

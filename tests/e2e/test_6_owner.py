@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from gpubed import allocation
-from gpubed.paths import Project
+from gpubed.core.paths import Project
+from gpubed.nodes import allocation
 
 pytestmark = [pytest.mark.faults, pytest.mark.e2e, pytest.mark.docker]
 

@@ -11,11 +11,12 @@ import time
 import pytest
 
 from e2e.conftest import bare_cluster
-from gpubed import inventory, tunnel
-from gpubed.allocation import Hop
-from gpubed.launchers.base import on_head
-from gpubed.paths import Project
-from gpubed.ssh import SSH, HostKeyMismatch
+from gpubed.access import tunnel
+from gpubed.configuration import inventory
+from gpubed.core.paths import Project
+from gpubed.jobs.launchers.base import on_head
+from gpubed.nodes.allocation import Hop
+from gpubed.nodes.ssh import SSH, HostKeyMismatch
 from support.cluster import BIN
 from support.impostor import SWAP, Granted
 

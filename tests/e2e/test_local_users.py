@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.engine.lifeline import descendants
+from gpubed.engines.embedded.lifeline import descendants
 from support import listening
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker]

@@ -12,9 +12,9 @@ import time
 import docker
 import pytest
 
-from gpubed import secret
 from gpubed.backends.local import container, environment, image, image_cache
 from gpubed.backends.openstack import cloud_init
+from gpubed.core import secret
 
 pytestmark = pytest.mark.docker
 SEED = "/var/lib/cloud/seed/nocloud"

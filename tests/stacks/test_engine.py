@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.engine import LogEvent, ProgramFailed, Refusal, StepFailed
-from gpubed.engine.checkpoint import verify
-from gpubed.engine.cipher import PassphraseCipher
-from gpubed.engine.state import decode
-from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
+from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
+from gpubed.engines.embedded import LogEvent, ProgramFailed, Refusal, StepFailed
+from gpubed.engines.embedded.checkpoint import verify
+from gpubed.engines.embedded.cipher import PassphraseCipher
+from gpubed.engines.embedded.state import decode
 from support import listening
 
 A = {"name": "a", "props": {"size": 1}}

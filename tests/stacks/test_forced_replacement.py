@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpubed.errors import UsageError
+from gpubed.core.errors import UsageError
 
 A = {"name": "a", "props": {"size": 1}}
 B = {"name": "b", "props": {"size": "@a.ip"}}

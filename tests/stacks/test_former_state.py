@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpubed import former_state
+from gpubed.engines import former_state
 
 VOLUME = {"name": "data", "props": {"size": 1}}
 

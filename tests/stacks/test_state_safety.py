@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
 
 A, B = {"name": "a", "props": {}}, {"name": "b", "props": {"size": 1}}
 

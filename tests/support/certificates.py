@@ -2,7 +2,7 @@
 
 import subprocess
 
-from gpubed.paths import assets
+from gpubed.core.paths import assets
 from support import role_variables
 
 SCRIPT = assets() / "roles/jupyterlab/files/make-certificate"

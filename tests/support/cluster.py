@@ -12,7 +12,7 @@ import docker
 import yaml
 from docker.errors import DockerException
 
-from gpubed.plan import slices
+from gpubed.spec.plan import slices
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

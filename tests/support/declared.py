@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import pulumi
 
-from gpubed import plan, spec
-from gpubed.allocation import Allocation
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec import clusterspec, plan
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
 KEY = "ssh-ed25519 K"
@@ -25,7 +25,7 @@ def mocked(mocks, monitor=None):
 
 def declare(cluster, data):
     """Declare a cluster from its specification; return its allocation and its plan."""
-    planned = plan.plan(spec.model().model_validate(data))
+    planned = plan.plan(clusterspec.model().model_validate(data))
     resolved = []
 
     @pulumi.runtime.test

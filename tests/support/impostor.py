@@ -2,8 +2,8 @@
 
 import subprocess
 
-from gpubed import allocation
-from gpubed.paths import Project
+from gpubed.core.paths import Project
+from gpubed.nodes import allocation
 
 KEY = "/etc/ssh/ssh_host_ed25519_key"
 SWAP = f"rm -f {KEY}* && ssh-keygen -q -t ed25519 -N '' -f {KEY} && systemctl restart ssh"

@@ -23,27 +23,6 @@ from openstack.compute.v2.flavor import Flavor
 from openstack.compute.v2.server import Server
 from openstack.network.v2.quota import QuotaDetails
 
-from gpubed import allocation as allocations
-from gpubed import (
-    applied,
-    audit,
-    health,
-    inventory,
-    jobfile,
-    jobs,
-    known_hosts,
-    lease,
-    left_out,
-    metrics,
-    progress,
-    reading,
-    recipe,
-    roles,
-    runlock,
-    secret,
-    served_folder,
-    specification,
-)
 from gpubed.backends.gpulab import login as gpulab_login
 from gpubed.backends.gpulab import offers as gpulab_offers
 from gpubed.backends.gpulab.client import Answer, Client
@@ -71,24 +50,32 @@ from gpubed.checks import cuda, monitoring, software, throughput
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
-from gpubed.engine import checkpoint, locks
-from gpubed.engine.backend import StackFile
-from gpubed.engine.cipher import PassphraseCipher
-from gpubed.engine.project import Project as PulumiProject
-from gpubed.engine.project import StackConfig
-from gpubed.engine.stack import Stack
-from gpubed.engine.state import State, encode
-from gpubed.engine.values import Reference, Secret
-from gpubed.errors import GpubedError
+from gpubed.cluster import audit, lease, metrics
+from gpubed.configuration import applied, health, inventory, roles, served_folder
+from gpubed.core import progress, reading, runlock, secret
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project, assets, recipes
+from gpubed.engines.embedded import checkpoint, locks
+from gpubed.engines.embedded.backend import StackFile
+from gpubed.engines.embedded.cipher import PassphraseCipher
+from gpubed.engines.embedded.project import Project as PulumiProject
+from gpubed.engines.embedded.project import StackConfig
+from gpubed.engines.embedded.stack import Stack
+from gpubed.engines.embedded.state import State, encode
+from gpubed.engines.embedded.values import Reference, Secret
 from gpubed.hardware import binding, drivers
 from gpubed.hardware import facts as hardware
-from gpubed.paths import Project, assets, recipes
+from gpubed.jobs import execution, jobfile
+from gpubed.jobs.trials import summarize
+from gpubed.nodes import allocation as allocations
+from gpubed.nodes import known_hosts
+from gpubed.nodes.ssh import CommandResult
+from gpubed.nodes.verification import Check, Verification
+from gpubed.recipes import recipe
 from gpubed.report import analysis
 from gpubed.report import read as report_read
 from gpubed.report import write as report_write
-from gpubed.ssh import CommandResult
-from gpubed.trials import summarize
-from gpubed.verification import Check, Verification
+from gpubed.testbeds import left_out, specification
 from support import measurements
 from support.mutations import json_line, json_text, yaml_text
 from support.samples import sample_allocation, sample_plan
@@ -172,7 +159,7 @@ class Session:
 STACK = "urn:pulumi:dev::p::pulumi:pulumi:Stack::p-dev"
 PROVIDER = "urn:pulumi:dev::p::pulumi:providers:pulumi-python::default"
 PASSPHRASE = "fixture"
-with mock.patch("gpubed.engine.cipher._ITERATIONS", 1):
+with mock.patch("gpubed.engines.embedded.cipher._ITERATIONS", 1):
     CIPHER = PassphraseCipher.create(PASSPHRASE)
 
 
@@ -208,7 +195,7 @@ def _state(data, folder):
     _file(file.path, data)
     passphrase = _file(folder / "passphrase", PASSPHRASE.encode())
     project = PulumiProject("p", folder, folder, ".", folder)
-    with mock.patch("gpubed.engine.cipher._ITERATIONS", 1):
+    with mock.patch("gpubed.engines.embedded.cipher._ITERATIONS", 1):
         stack = Stack(project, "dev", file, passphrase)
         deployment = stack.latest()
         driven = SimpleNamespace(
@@ -222,7 +209,7 @@ def _state(data, folder):
 
 
 def _stack_config(data, folder):
-    with mock.patch("gpubed.engine.cipher._ITERATIONS", 1):
+    with mock.patch("gpubed.engines.embedded.cipher._ITERATIONS", 1):
         StackConfig.load(_file(folder / "Pulumi.dev.yaml", data)).open("p", CIPHER)
 
 
@@ -315,9 +302,9 @@ def _events(data, folder):
 
 def _metrics(data, folder):
     job = jobfile.load("digits")
-    result = jobs.JobResult("digits", str(folder), 2)
+    result = execution.JobResult("digits", str(folder), 2)
     _file(folder / "metrics.json", data)
-    jobs._judge(result, job, job.values("digits", {}))
+    execution._judge(result, job, job.values("digits", {}))
     summarize([result.metrics, result.metrics])
     json.dumps(result.document())
 
@@ -470,7 +457,7 @@ def _role(data, folder):
 def _pins(data, folder):
     _file(folder / "cpu" / "requirements.txt", data)
     cpu = recipe.load("cpu")
-    with mock.patch("gpubed.paths.recipes", return_value=folder):
+    with mock.patch("gpubed.core.paths.recipes", return_value=folder):
         cpu.locked()
 
 

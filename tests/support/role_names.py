@@ -12,7 +12,7 @@ import yaml
 from jinja2 import TemplateSyntaxError, meta
 from jinja2.nativetypes import NativeEnvironment
 
-from gpubed.paths import assets
+from gpubed.core.paths import assets
 
 
 class _Any(dict):

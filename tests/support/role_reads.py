@@ -9,8 +9,8 @@ from functools import cache
 
 import yaml
 
-from gpubed import roles
-from gpubed.paths import assets
+from gpubed.configuration import roles
+from gpubed.core.paths import assets
 
 WORDS = ("tasks", "handlers", "templates", "defaults", "vars")
 # A node finds itself by its name, and whether it is the head by the head's; neither says anything

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubed.paths import assets
+from gpubed.core.paths import assets
 from support import role_variables
 
 ANSIBLE = Path(sys.executable).with_name("ansible-playbook")

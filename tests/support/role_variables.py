@@ -6,7 +6,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import filter_loader, init_plugin_loader
 from ansible.template import Templar
 
-from gpubed.paths import assets
+from gpubed.core.paths import assets
 
 # Of nodes whose image somebody may choose; the kernels are those of their releases.
 RELEASES = {

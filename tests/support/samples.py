@@ -1,9 +1,9 @@
 """An allocation and a plan that no testbed made, for tests of pure functions."""
 
-from gpubed.allocation import Allocation
-from gpubed.paths import Project
-from gpubed.plan import plan
-from gpubed.spec import model
+from gpubed.core.paths import Project
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.clusterspec import model
+from gpubed.spec.plan import plan
 
 
 def sample_plan(**changes):

@@ -2,7 +2,7 @@
 
 
 class Session:
-    """Opened and closed like `gpubed.ssh.SSH`, whatever it is given."""
+    """Opened and closed like `gpubed.nodes.ssh.SSH`, whatever it is given."""
 
     def __init__(self, *_):
         pass

@@ -4,7 +4,7 @@ import os
 import subprocess
 from types import SimpleNamespace
 
-from gpubed.ssh import CommandFailed, CommandResult
+from gpubed.nodes.ssh import CommandFailed, CommandResult
 
 
 class ShellHost:

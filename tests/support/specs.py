@@ -1,7 +1,7 @@
 """Specifications of every kind: each backend, recipe and set of services."""
 
-from gpubed.plan import plan
-from gpubed.spec import model
+from gpubed.spec.clusterspec import model
+from gpubed.spec.plan import plan
 
 BACKENDS = {
     "gpulab": {

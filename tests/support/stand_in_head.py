@@ -1,13 +1,14 @@
-"""STAND-IN for a cluster below `gpubed.jobs.run`: a head that takes files, a job that ends."""
+"""STAND-IN for a cluster below `gpubed.jobs.execution.run`: a head that takes files, a job that ends."""
 
 import itertools
 import json
 from types import SimpleNamespace
 from typing import ClassVar
 
-from gpubed import health, images, jobs, launchers
 from gpubed.campaigns import linkrates
-from gpubed.launchers import leftovers
+from gpubed.configuration import health
+from gpubed.jobs import execution, images, launchers
+from gpubed.jobs.launchers import leftovers
 
 GOOD = {"world_size": 3, "test_accuracy": 0.98, "loss": 0.1}
 
@@ -48,7 +49,7 @@ def install(replace):
         say("progress: 1/1 epochs")
         return 0
 
-    replace(jobs, "SSH", Head)
+    replace(execution, "SSH", Head)
     replace(leftovers, "end", lambda *_: [])
     replace(launchers, "named", lambda _: SimpleNamespace(run=start))
     replace(health, "usable", lambda _cluster, _plan, allocation: (allocation, []))

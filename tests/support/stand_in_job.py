@@ -5,13 +5,15 @@ import os
 import sys
 import time
 
-from gpubed import cli, health, images, jobfile, jobs
+from gpubed import cli
 from gpubed.campaigns import linkrates
-from gpubed.errors import GpubedError
+from gpubed.configuration import health
+from gpubed.core.errors import GpubedError
+from gpubed.jobs import execution, images, jobfile
 
 
 def run(cluster, plan, allocation, request, on_output=print, set_="", **_):
-    """As `gpubed.jobs.run`; a file `behaviour.json` of the project says what goes wrong."""
+    """As `gpubed.jobs.execution.run`; a file `behaviour.json` of the project says what goes wrong."""
     path = cluster.project.root / "behaviour.json"
     behaviour = json.loads(path.read_text()) if path.exists() else {}
     name, settings = request.job, request.settings
@@ -28,7 +30,7 @@ def run(cluster, plan, allocation, request, on_output=print, set_="", **_):
         calls.write(json.dumps(called) + "\n")
     if behaviour.get("unreachable") == batch:
         raise GpubedError("node-2 does not answer")
-    here = cluster.runs / jobs.name_run(name)
+    here = cluster.runs / execution.name_run(name)
     here.mkdir(parents=True)
     time.sleep(behaviour.get("seconds", 0.002))
     if behaviour.get("interrupted") == batch:
@@ -38,7 +40,9 @@ def run(cluster, plan, allocation, request, on_output=print, set_="", **_):
     metrics = {"images_per_s": speed, "loss": 0.5, "ranks": [{"rank": 0}]}
     metrics = behaviour.get("metrics", metrics)
     (here / "metrics.json").write_text(json.dumps(metrics))
-    result = jobs.JobResult(name, str(here), nodes, metrics, described=jobfile.load(name).metrics)
+    result = execution.JobResult(
+        name, str(here), nodes, metrics, described=jobfile.load(name).metrics
+    )
     if behaviour.get("fails") == batch:
         result.failures = ["the job ended with exit code 7"]
     return result
@@ -46,14 +50,14 @@ def run(cluster, plan, allocation, request, on_output=print, set_="", **_):
 
 def install(replace):
     """Put it in place of what needs a cluster; `replace(module, name, value)` does it."""
-    replace(jobs, "run", run)
+    replace(execution, "run", run)
     replace(health, "usable", usable)
     replace(images, "require", lambda *_: "an id")
     replace(linkrates, "measure", lambda *_: [])
 
 
 def usable(cluster, _plan, allocation):
-    """As `gpubed.health.usable`: a file `lost` of the project names a node that is not well."""
+    """As `gpubed.configuration.health.usable`: a file `lost` of the project names a node that is not well."""
     path = cluster.project.root / "lost"
     lost = path.read_text().split() if path.exists() else []
     kept = tuple(node for node in allocation.nodes if node.name not in lost)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import yaml
 
-from gpubed.engine import Engine
-from gpubed.engine.cipher import PassphraseCipher
-from gpubed.engine.state import decode
-from gpubed.engine.values import Secret, reveal
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
+from gpubed.engines.embedded import Engine
+from gpubed.engines.embedded.cipher import PassphraseCipher
+from gpubed.engines.embedded.state import decode
+from gpubed.engines.embedded.values import Secret, reveal
 
 PROGRAM = Path(__file__).parent / "program"
 STACK = "dev"
@@ -61,7 +61,7 @@ class Theatre:
     def command(self):
         """Returns a command that plays `up` with the embedded engine in another process."""
         code = (
-            "import sys; from pathlib import Path; from gpubed.engine import Engine\n"
+            "import sys; from pathlib import Path; from gpubed.engines.embedded import Engine\n"
             "project, backend, passphrase = map(Path, sys.argv[1:])\n"
             f"Engine(project, {STACK!r}, backend_dir=backend, passphrase_file=passphrase).up()\n"
         )

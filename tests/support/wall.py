@@ -11,9 +11,9 @@ import yaml
 
 from gpubed.backends.virtualwall.component import groups
 from gpubed.backends.virtualwall.rspec import request
-from gpubed.paths import ClusterPaths, Project
-from gpubed.plan import ClusterPlan, plan
-from gpubed.spec import model
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.spec.clusterspec import model
+from gpubed.spec.plan import ClusterPlan, plan
 from support.am import PROJECT
 
 NAME = "wall"

@@ -10,9 +10,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from gpubed import applied, handover
-from gpubed.errors import GpubedError
-from gpubed.paths import Project
+from gpubed.cluster import handover
+from gpubed.configuration import applied
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
 from support.samples import sample_allocation, sample_plan
 
 NODES = ["node-0", "node-1", "node-2"]
@@ -125,11 +126,11 @@ def test_a_role_that_fails_half_way_is_due_also_for_what_there_was_before(
     for role in before:
         record(role, before)
     due = {"nvidia_driver": NODES[1:]}
-    monkeypatch.setattr("gpubed.due.now", lambda *_: due)
+    monkeypatch.setattr("gpubed.configuration.due.now", lambda *_: due)
     monkeypatch.setattr(handover, "render", lambda *_: None)
-    monkeypatch.setattr("gpubed.ssh.SSH.wait_ready", lambda *_: None)
+    monkeypatch.setattr("gpubed.nodes.ssh.SSH.wait_ready", lambda *_: None)
     failing = Mock(side_effect=GpubedError("role nvidia_driver failed"))
-    monkeypatch.setattr("gpubed.configure.configure", failing)
+    monkeypatch.setattr("gpubed.configuration.configure.configure", failing)
     with pytest.raises(GpubedError, match="nvidia_driver failed"):
         handover.hand_over(cluster, plan, record.allocation)
     assert missing(before) == due

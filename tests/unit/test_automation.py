@@ -6,10 +6,10 @@ import time
 import pytest
 from pulumi import automation as api
 
-from gpubed import automation
-from gpubed.engine import LogEvent, ResourceEvent
-from gpubed.errors import GpubedError, PrerequisiteMissing
-from gpubed.silence import Silence
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.engines import automation
+from gpubed.engines.embedded import LogEvent, ResourceEvent
+from gpubed.engines.silence import Silence
 
 PLUGIN = """1 error occurred:
 \t* creating urn:pulumi:vw::gpubed::openstack:compute/instance:Instance::node-0: 1 error occurred:
@@ -18,7 +18,7 @@ TRACEBACK = """Traceback (most recent call last):
   File "/srv/provider.py", line 3, in create
     raise Refused(message)
           ^^^^^^^
-gpubed.errors.Refused: there is no flavor 'huge'
+gpubed.core.errors.Refused: there is no flavor 'huge'
   there is no image 'old'
   hint: gpubed doctor CLUSTER"""
 
@@ -43,7 +43,7 @@ def test_an_error_of_many_lines_is_told_whole():
 
 def test_of_a_traceback_the_exception_is_told_with_all_its_lines():
     told = diagnosed(TRACEBACK, "update failed").message
-    assert told.splitlines()[0] == "gpubed.errors.Refused: there is no flavor 'huge'"
+    assert told.splitlines()[0] == "gpubed.core.errors.Refused: there is no flavor 'huge'"
     assert "there is no image 'old'" in told
     assert "provider.py" not in told
 

@@ -3,9 +3,9 @@
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, condition
-from gpubed.cluster import status
-from gpubed.errors import UsageError
+from gpubed import cli
+from gpubed.cluster import condition, status
+from gpubed.core.errors import UsageError
 from support.samples import granted_cluster
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import services, tunnel
-from gpubed.allocation import Allocation, Hop
-from gpubed.errors import GpubedError
-from gpubed.paths import Project
+from gpubed.access import services, tunnel
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
+from gpubed.nodes.allocation import Allocation, Hop
 from support.samples import sample_allocation, sample_plan
 
 GATE = Hop(address="192.0.2.200", user="me", host_keys=("ssh-ed25519 GATE",))

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.campaigns import repeat
 from gpubed.campaigns.repeat import Comparison
-from gpubed.errors import UsageError
+from gpubed.core.errors import UsageError
 from support import stand_in_job
 from support.samples import granted_cluster
 

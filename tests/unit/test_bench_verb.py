@@ -12,11 +12,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import backend_config, cli, jobfile, rates, runlock
+from gpubed import cli
 from gpubed.campaigns import file, linkrates, matrix
 from gpubed.campaigns.drive import Series
 from gpubed.campaigns.records import Folder
-from gpubed.errors import GpubedError, Locked, UsageError
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, Locked, UsageError
+from gpubed.jobs import jobfile
+from gpubed.nodes import rates
+from gpubed.spec import backend_config
 from support import stand_in_job
 from support.samples import granted_cluster
 from support.specs import BACKENDS
@@ -329,7 +333,7 @@ def test_a_campaign_is_alone_while_it_measures(bench, monkeypatch):
             refused.append(done.exception)
         return real(*words, **named)
 
-    monkeypatch.setattr("gpubed.jobs.run", run)
+    monkeypatch.setattr("gpubed.jobs.execution.run", run)
     bench.file.write_text(PLAIN.replace("[1, 2], batch: [16, 32]", "[1]").replace("2\n", "1\n"))
     assert bench().return_value == 0
     assert [type(error) for error in refused] == [Locked, Locked]
@@ -372,7 +376,7 @@ def test_a_head_that_is_lost_stops_the_campaign_and_fails_no_point(bench, monkey
     assert bench().return_value == 130
     ended = len(bench.points())
     bench.behave()
-    monkeypatch.setattr("gpubed.health.usable", refuse)
+    monkeypatch.setattr("gpubed.configuration.health.usable", refuse)
     with pytest.raises(GpubedError, match="the head"):
         bench()
     assert len(bench.points()) == ended
@@ -648,7 +652,7 @@ def test_an_image_that_nodes_lack_is_said_before_anything_starts(bench, monkeypa
     def refuse(*words):
         raise GpubedError(f"image {words[-1]} is not on node-2")
 
-    monkeypatch.setattr("gpubed.images.require", refuse)
+    monkeypatch.setattr("gpubed.jobs.images.require", refuse)
     bench.file.write_text(
         PLAIN.replace("nodes: [1, 2]", "environment: [host, docker]")
         + "environments: {docker: {container: my/image}}\n"

@@ -13,8 +13,10 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import campaign_reports, cli, errors
-from gpubed.ssh import CommandFailed, CommandResult
+from gpubed import cli
+from gpubed.core import errors
+from gpubed.nodes.ssh import CommandFailed, CommandResult
+from gpubed.report import campaign_reports
 from support import measurements, role_variables
 from support.samples import granted_cluster
 from support.sessions import Session

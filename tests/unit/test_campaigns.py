@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import jobfile
 from gpubed.campaigns import file, matrix, records
-from gpubed.errors import GpubedError, UsageError
-from gpubed.paths import Project
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import Project
+from gpubed.jobs import jobfile
 from support.samples import sample_allocation, sample_plan
 
 HEAD = "schema: gpubed/campaign-file/1\njob: digits\n"

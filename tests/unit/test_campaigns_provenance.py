@@ -5,10 +5,10 @@ import subprocess
 
 import pytest
 
-from gpubed import jobfile
 from gpubed.campaigns import file, matrix, provenance
-from gpubed.specification import load_plan
-from gpubed.verification import Check, Verification
+from gpubed.jobs import jobfile
+from gpubed.nodes.verification import Check, Verification
+from gpubed.testbeds.specification import load_plan
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 FACTS = {"schema": "gpubed/facts/2", "host": "h", "kernel": "6", "cpus": 8, "memory_kib": 16 << 20}

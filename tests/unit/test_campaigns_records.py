@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpubed.campaigns.records import Folder, Record
-from gpubed.reading import Unreadable
+from gpubed.core.reading import Unreadable
 
 
 def record(**changes):

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, images, jobs, rates, selection
+from gpubed import cli
 from gpubed.campaigns import linkrates
 from gpubed.campaigns.records import Folder
 from gpubed.checks import plain
-from gpubed.errors import GpubedError, UsageError
-from gpubed.launchers import leftovers
-from gpubed.runs import record
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.jobs import execution, images
+from gpubed.jobs.launchers import leftovers
+from gpubed.jobs.runs import record
+from gpubed.nodes import rates, selection
 from support import stand_in_head
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
@@ -137,7 +139,7 @@ def test_repetitions_of_run_are_numbered(campaign):
 
 
 def test_a_job_that_is_edited_while_its_campaign_is_at_work_ends_it(campaign, monkeypatch):
-    real = jobs.run
+    real = execution.run
 
     def run(*words, **named):
         result = real(*words, **named)
@@ -146,7 +148,7 @@ def test_a_job_that_is_edited_while_its_campaign_is_at_work_ends_it(campaign, mo
             program.write_text(program.read_text() + "# faster\n")
         return result
 
-    monkeypatch.setattr(jobs, "run", run)
+    monkeypatch.setattr(execution, "run", run)
     with pytest.raises(UsageError, match="the job's files") as refused:
         campaign()
     assert "--new" in refused.value.hint

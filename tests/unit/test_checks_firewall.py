@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.allocation import Hop
 from gpubed.checks import firewall
 from gpubed.checks.context import Context
+from gpubed.nodes.allocation import Hop
 from support.samples import sample_allocation, sample_plan
 
 CANARY = 40001

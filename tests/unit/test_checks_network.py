@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import jobs, registry
 from gpubed.checks import network
 from gpubed.checks.context import Context
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
 from gpubed.hardware.facts import GPU, HCA, Port
+from gpubed.jobs import execution
+from gpubed.testbeds import registry
 from support.samples import sample_allocation, sample_plan
 from support.specs import sample
 from unit.test_virtualwall_documents import planned
@@ -70,8 +71,10 @@ def checks(monkeypatch):
         elif granted is not True:
             other = allocation.experiment.model_copy(update={"rate_bps": granted})
             allocation = allocation.model_copy(update={"experiment": other})
-        result = jobs.JobResult("allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures))
-        monkeypatch.setattr(jobs, "run", job or (lambda *_: result))
+        result = execution.JobResult(
+            "allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures)
+        )
+        monkeypatch.setattr(execution, "run", job or (lambda *_: result))
         context = Context(SimpleNamespace(), plan, allocation, {})
         on_bus = [
             GPU(pci="0", device_id="0", index=index, links=links)
@@ -220,7 +223,7 @@ def test_what_is_too_slow_is_so_twice(verify, second, result):
 
     def job(*_):
         metrics, failures = next(answers)
-        return jobs.JobResult("allreduce", "", 3, metrics, failures=failures)
+        return execution.JobResult("allreduce", "", 3, metrics, failures=failures)
 
     found = verify({}, job=job)
     assert found["allreduce.busbw"].result == result
@@ -309,7 +312,7 @@ def test_who_holds_links_to_their_rate(backend, shaped):
 def test_the_job_is_told_whether_links_are_held_to_their_rate(backend, shaped):
     head = SimpleNamespace(put=lambda *_: None)
     plan = sample(backend, "cpu", "all", 0)
-    launch = jobs._prepare(head, plan, "allreduce", "run", 2, [])
+    launch = execution._prepare(head, plan, "allreduce", "run", 2, [])
     assert launch.environment["GPUBED_SHAPED"] == shaped
 
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import registry
 from gpubed.checks import plain
 from gpubed.checks.context import Context
-from gpubed.ssh import CommandFailed, CommandResult
+from gpubed.nodes.ssh import CommandFailed, CommandResult
+from gpubed.testbeds import registry
 from support.samples import sample_allocation, sample_plan
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpubed.checks import rdma
 from gpubed.checks.context import Context
-from gpubed.ssh import CommandResult
+from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 
 TABLE = """

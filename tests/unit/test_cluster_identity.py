@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pulumi
 import pytest
 
-from gpubed import cluster_drivers, secret
-from gpubed.paths import Project
+from gpubed.cluster import drivers
+from gpubed.core import secret
+from gpubed.core.paths import Project
 from support.declared import mocked
 
 
@@ -34,7 +35,7 @@ def known_key():
 
     @pulumi.runtime.test
     def program():
-        declared = cluster_drivers.identity(SimpleNamespace(cluster="lab"))
+        declared = drivers.identity(SimpleNamespace(cluster="lab"))
         return declared["public_key"].apply(resolved.append)
 
     program()

@@ -4,8 +4,8 @@ import jsonschema
 import pytest
 import yaml
 
-from gpubed import backend_config, cluster_schema
-from gpubed.paths import assets
+from gpubed.core.paths import assets
+from gpubed.spec import backend_config, schema
 
 SPEC = """
 version: 1
@@ -19,7 +19,7 @@ recipe: cpu
 @pytest.fixture(scope="module")
 def errors():
     """A function that returns what an editor would say: (path, message) pairs."""
-    validator = jsonschema.Draft202012Validator(cluster_schema.json_schema())
+    validator = jsonschema.Draft202012Validator(schema.json_schema())
     return lambda text: [
         (".".join(map(str, error.absolute_path)), error.message)
         for error in validator.iter_errors(yaml.safe_load(text))
@@ -66,4 +66,4 @@ def test_an_unknown_key_of_a_backend_is_named(errors):
 
 
 def test_an_editor_asks_for_no_number_that_is_drawn_from_the_name():
-    assert cluster_schema.json_schema()["$defs"]["SlurmUser"]["required"] == ["name"]
+    assert schema.json_schema()["$defs"]["SlurmUser"]["required"] == ["name"]

@@ -3,8 +3,9 @@
 import pytest
 import typer.main
 
-from gpubed import backend_config, cli
-from gpubed.paths import Project
+from gpubed import cli
+from gpubed.core.paths import Project
+from gpubed.spec import backend_config
 from support.samples import sample_allocation, sample_plan
 
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import applied, condition, roles
-from gpubed.cluster import damage
-from gpubed.errors import GpubedError
-from gpubed.paths import Project
-from gpubed.ssh import HostKeyMismatch, Unreachable
+from gpubed.cluster import condition, damage
+from gpubed.configuration import applied, roles
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
+from gpubed.nodes.ssh import HostKeyMismatch, Unreachable
 from support.samples import sample_allocation, sample_plan
 
 RUNS = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nConditionResult=yes"

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, configure
-from gpubed.errors import UsageError
+from gpubed import cli
+from gpubed.configuration import configure
+from gpubed.core.errors import UsageError
 from support.samples import granted_cluster
 
 

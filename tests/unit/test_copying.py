@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 import paramiko
 import pytest
 
-from gpubed.copying import NotAName, as_name, get, put
-from gpubed.errors import GpubedError
-from gpubed.paths import Project
-from gpubed.ssh import SSH
+from gpubed.core.copying import NotAName, as_name, get, put
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
+from gpubed.nodes.ssh import SSH
 from support.samples import sample_allocation, sample_plan
 
 

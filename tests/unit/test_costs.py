@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpubed import costs
-from gpubed.engine import ResourceEvent, Result
+from gpubed.cluster import costs
+from gpubed.engines.embedded import ResourceEvent, Result
 
 NODE = "pulumi-python:dynamic/gpubed:Node"
 

@@ -5,7 +5,8 @@ Other roles and apt are STAND-INS.
 
 import pytest
 
-from gpubed import recipe, roles
+from gpubed.configuration import roles
+from gpubed.recipes import recipe
 from support.role_tasks import play
 from support.specs import sample
 

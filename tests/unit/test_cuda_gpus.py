@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed import roles
+from gpubed.configuration import roles
 from support.role_tasks import play
 from support.specs import sample
 

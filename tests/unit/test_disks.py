@@ -4,12 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import disks, health
 from gpubed.checks import storage
 from gpubed.checks.context import Context
 from gpubed.cluster import status
-from gpubed.condition import Condition
-from gpubed.ssh import CommandResult
+from gpubed.cluster.condition import Condition
+from gpubed.configuration import health
+from gpubed.nodes import disks
+from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 
 HEAD = "Mounted on     Use% Avail IUse% IFree\n"

@@ -11,7 +11,10 @@ import subprocess
 import pytest
 import typer.main
 
-from gpubed import cli, jobfile, paths, roles
+from gpubed import cli
+from gpubed.configuration import roles
+from gpubed.core import paths
+from gpubed.jobs import jobfile
 from support import blocks
 from support.cluster import ROOT
 

@@ -6,12 +6,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import backend_config, cli, identities, registry
-from gpubed.backends.base import Existing
+from gpubed import cli
 from gpubed.cli.ui import UI
 from gpubed.cluster import down
-from gpubed.errors import UsageError
-from gpubed.paths import Project
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import Project
+from gpubed.spec import backend_config
+from gpubed.testbeds import identities, registry
+from gpubed.testbeds.base import Existing
 from support.samples import sample_allocation, sample_plan
 
 SPEC = {

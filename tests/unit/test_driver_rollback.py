@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpubed.paths import assets
+from gpubed.core.paths import assets
 
 ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
 TASKS = assets() / "roles/nvidia_driver/tasks/rollback.yml"

@@ -14,7 +14,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from gpubed.paths import assets
+from gpubed.core.paths import assets
 from support import machines
 from support.role_tasks import play
 

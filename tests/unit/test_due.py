@@ -5,13 +5,15 @@ import shutil
 
 import pytest
 
-from gpubed import due, paths, recipe, roles
-from gpubed.allocation import Allocation, Failure, Hop
 from gpubed.backends.static import access
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
-from gpubed.paths import Project
+from gpubed.configuration import due, roles
+from gpubed.core import paths
+from gpubed.core.paths import Project
+from gpubed.nodes.allocation import Allocation, Failure, Hop
+from gpubed.recipes import recipe
 from support.samples import sample_allocation, sample_plan
 from support.specs import ALL_SERVICES
 

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, doctor, exposure, registry, stack
-from gpubed.cluster import preview
+from gpubed import cli
+from gpubed.cluster import doctor, exposure, preview
+from gpubed.engines import stack
+from gpubed.testbeds import registry
 from support.samples import granted_cluster, sample_plan
 
 

@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from gpubed import fatbin
-from gpubed.fatbin import Architectures
+from gpubed.recipes import fatbin
+from gpubed.recipes.fatbin import Architectures
 
 PTX, CUBIN = 1, 2
 

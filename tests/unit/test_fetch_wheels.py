@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.paths import assets
+from gpubed.core.paths import assets
 
 NAME = "toy-1.0-py3-none-any.whl"
 

@@ -3,10 +3,12 @@
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, figures, health, jobfile, jobs
-from gpubed.job_progress import Estimate
-from gpubed.paths import Project
-from gpubed.trials import summarize
+from gpubed import cli
+from gpubed.configuration import health
+from gpubed.core.paths import Project
+from gpubed.jobs import execution, figures, jobfile
+from gpubed.jobs.job_progress import Estimate
+from gpubed.jobs.trials import summarize
 from support.samples import sample_allocation, sample_plan
 
 
@@ -67,14 +69,16 @@ def said(tmp_path, monkeypatch):
     monkeypatch.setattr(health, "usable", lambda *_: (allocation, []))
 
     def run(job, metrics, lines=()):
-        result = jobs.JobResult(job, "/runs/1", 3, metrics, described=jobfile.load(job).metrics)
+        result = execution.JobResult(
+            job, "/runs/1", 3, metrics, described=jobfile.load(job).metrics
+        )
 
         def pretend(*given, **_):
             for line in lines:
                 given[4](line)
             return result
 
-        monkeypatch.setattr(jobs, "run", pretend)
+        monkeypatch.setattr(execution, "run", pretend)
         return CliRunner().invoke(
             cli.build(), ["run", "lab", job], standalone_mode=False, catch_exceptions=False
         )

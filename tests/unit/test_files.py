@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
-from gpubed import files
+from gpubed.core import files
 
 
 def test_threads_that_write_one_file_at_once_leave_one_of_their_contents(tmp_path: Path) -> None:

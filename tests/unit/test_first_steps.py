@@ -3,10 +3,13 @@
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, doctor, located, registry
-from gpubed.backends.base import Finding
-from gpubed.errors import GpubedError, UsageError
-from gpubed.paths import Project
+from gpubed import cli
+from gpubed.cluster import doctor
+from gpubed.core import located
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import Project
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import Finding
 
 SPEC = "version: 1\nbackend: {type: local}\nnodes: [{count: 1}]\n"
 
@@ -72,7 +75,7 @@ def test_a_check_names_its_cluster_where_the_engine_is_missing(project, monkeypa
     local = type(registry.backend("local"))
     monkeypatch.setattr(local, "engine_required", "cli")
     monkeypatch.setattr("sys.argv", ["gpubed", "check", "mine"])
-    monkeypatch.setattr("gpubed.stack.choose", lambda _: "embedded")
+    monkeypatch.setattr("gpubed.engines.stack.choose", lambda _: "embedded")
     with pytest.raises(SystemExit):
         cli.main()
     assert "gpubed doctor mine --fix" in capsys.readouterr().err

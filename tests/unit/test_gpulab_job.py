@@ -6,11 +6,12 @@ import os
 import pytest
 from pydantic import ValidationError
 
-from gpubed import spec, specification
 from gpubed.backends.gpulab import request
 from gpubed.backends.gpulab.definition import NewJob
-from gpubed.errors import UsageError
-from gpubed.plan import plan
+from gpubed.core.errors import UsageError
+from gpubed.spec import clusterspec
+from gpubed.spec.plan import plan
+from gpubed.testbeds import specification
 from support.gpulab import schema
 
 DOCUMENT = {
@@ -31,7 +32,7 @@ DOCUMENT = {
 
 
 def made(**changes):
-    return plan(spec.model().model_validate({**DOCUMENT, **changes}))
+    return plan(clusterspec.model().model_validate({**DOCUMENT, **changes}))
 
 
 def rendered(cluster, folder):

@@ -8,12 +8,12 @@ import tarfile
 
 import pytest
 
-from gpubed import jobfile, jobs
 from gpubed.backends.gpulab import offers
 from gpubed.backends.gpulab.definition import Resources
 from gpubed.backends.gpulab.parcel import LIMIT, Damaged, Parcel
 from gpubed.backends.gpulab.remote import Cluster, RemoteJob, Worker
-from gpubed.trials import summarize
+from gpubed.jobs import execution, jobfile
+from gpubed.jobs.trials import summarize
 
 MARK = "gpubed-0123"
 
@@ -118,11 +118,11 @@ def test_no_trials_have_no_summary():
     ("given", "trial", "seed"), [({}, 0, "1"), ({}, 3, "4"), ({"seed": "7"}, 2, "9")]
 )
 def test_each_trial_has_a_seed_of_its_own(given, trial, seed):
-    assert jobs._seeded(jobfile.load("digits"), given, trial)["seed"] == seed
+    assert execution._seeded(jobfile.load("digits"), given, trial)["seed"] == seed
 
 
 def test_a_seed_that_is_no_number_is_left_alone():
-    assert jobs._seeded(jobfile.load("digits"), {"seed": "x"}, 2) == {"seed": "x"}
+    assert execution._seeded(jobfile.load("digits"), {"seed": "x"}, 2) == {"seed": "x"}
 
 
 def amount(total, free=None):

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from gpubed import health
-from gpubed.errors import GpubedError
-from gpubed.paths import ClusterPaths, Project
-from gpubed.ssh import CommandResult
+from gpubed.configuration import health
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
 

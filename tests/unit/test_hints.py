@@ -8,11 +8,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpubed import cli, handover, verify
+from gpubed import cli
+from gpubed.checks import verify
 from gpubed.checks.context import Context
 from gpubed.cli import outline
-from gpubed.paths import Project
-from gpubed.verification import Check
+from gpubed.cluster import handover
+from gpubed.core.paths import Project
+from gpubed.nodes.verification import Check
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 ROOT = Path(__file__).parents[2]

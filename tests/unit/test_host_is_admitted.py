@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from gpubed.backends.base import NodeFailed
 from gpubed.backends.static import membership
-from gpubed.ssh import CommandFailed
+from gpubed.nodes.ssh import CommandFailed
+from gpubed.testbeds.base import NodeFailed
 from support.shell_host import ShellHost
 
 KEY = "ssh-ed25519 BBBB"

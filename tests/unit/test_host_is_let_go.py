@@ -9,9 +9,9 @@ import pytest
 import yaml
 from jinja2 import Environment, StrictUndefined
 
-from gpubed import progress
 from gpubed.backends.static import membership
-from gpubed.ssh import CommandFailed
+from gpubed.core import progress
+from gpubed.nodes.ssh import CommandFailed
 from support import machines
 from support.shell_host import ShellHost
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import images
-from gpubed.errors import UsageError
-from gpubed.paths import ClusterPaths, Project
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.jobs import images
 from support.samples import sample_allocation, sample_plan
 
 

@@ -6,8 +6,10 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import backend_config, cli, cluster_schema, jobfile
-from gpubed.errors import UsageError
+from gpubed import cli
+from gpubed.core.errors import UsageError
+from gpubed.jobs import jobfile
+from gpubed.spec import backend_config, schema
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def test_an_editor_finds_the_schema_in_any_folder(call, tmp_path, backend):
     spec = tmp_path / "inventories" / "mine" / "cluster.yml"
     path = re.search(r"\$schema=(\S+)", spec.read_text())[1]
     found = json.loads((spec.parent / path).read_text())
-    assert found == cluster_schema.json_schema()
+    assert found == schema.json_schema()
 
 
 def test_in_a_checkout_the_schema_is_the_published_one(call, tmp_path):
@@ -124,7 +126,7 @@ def test_half_a_job_is_none(call, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("gpubed.files.write", fail)
+    monkeypatch.setattr("gpubed.core.files.write", fail)
     with pytest.raises(OSError, match="full"):
         call("init", "--job", "mine")
     assert list((tmp_path / "jobs").iterdir()) == []

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from gpubed import intervals
+from gpubed.core import intervals
 
 
 def test_an_interval_is_the_one_of_the_textbook() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpubed import applied, configure, inventory, roles
-from gpubed.allocation import Hop
-from gpubed.paths import Project, assets
+from gpubed.configuration import applied, configure, inventory, roles
+from gpubed.core.paths import Project, assets
+from gpubed.nodes.allocation import Hop
 from support.samples import sample_allocation, sample_plan
 
 

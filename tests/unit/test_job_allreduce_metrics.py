@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from gpubed import jobfile
+from gpubed.jobs import jobfile
 from support import by_path
 
 JOB = Path(__file__).parents[2] / "jobs/allreduce"

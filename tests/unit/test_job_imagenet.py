@@ -19,8 +19,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from gpubed import jobfile, recipe
-from gpubed import recipe as recipes
+from gpubed.jobs import jobfile
+from gpubed.recipes import recipe
+from gpubed.recipes import recipe as recipes
 
 JOB = Path(__file__).parents[2] / "jobs/imagenet"
 STAND_INS = (

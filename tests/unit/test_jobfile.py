@@ -4,8 +4,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, health, jobfile, jobs
-from gpubed.errors import GpubedError, UsageError
+from gpubed import cli
+from gpubed.configuration import health
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.jobs import execution, jobfile
 from support.samples import granted_cluster
 
 WHOLE = {
@@ -119,8 +121,8 @@ def test_a_short_run_is_not_measured_by_what_a_long_one_reaches(epochs, judged):
 )
 def test_a_run_says_what_was_not_judged(tmp_path, epochs, status, not_judged):
     (tmp_path / "metrics.json").write_text('{"test_accuracy": 0.9, "world_size": 2}')
-    result, digits = jobs.JobResult("digits", str(tmp_path), 2), jobfile.load("digits")
-    jobs._judge(result, digits, digits.values("digits", {"epochs": epochs}))
+    result, digits = execution.JobResult("digits", str(tmp_path), 2), jobfile.load("digits")
+    execution._judge(result, digits, digits.values("digits", {"epochs": epochs}))
     assert (result.status, result.not_judged) == (status, not_judged)
     assert result.document()["not_judged"] == not_judged
 

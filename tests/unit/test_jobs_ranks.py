@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import jobs, launchers
-from gpubed.errors import UsageError
-from gpubed.launchers import leftovers
-from gpubed.paths import ClusterPaths, Project
-from gpubed.runs.record import Request
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.jobs import execution, launchers
+from gpubed.jobs.launchers import leftovers
+from gpubed.jobs.runs.record import Request
 from support.samples import sample_allocation, sample_plan
 from support.stand_in_head import Head
 
@@ -20,7 +20,7 @@ def run(monkeypatch, tmp_path):
     def on(*slots, rate_bps=None):
         monkeypatch.setattr(Head, "metrics", {})
         head, started = Head(), []
-        monkeypatch.setattr(jobs, "SSH", lambda *_: head)
+        monkeypatch.setattr(execution, "SSH", lambda *_: head)
         monkeypatch.setattr(leftovers, "end", lambda *_: [])
         starter = SimpleNamespace(run=lambda *given: started.append(given[2]) or 0)
         monkeypatch.setattr(launchers, "named", lambda _: starter)
@@ -35,7 +35,7 @@ def run(monkeypatch, tmp_path):
             network = allocation.experiment.model_copy(update={"rate_bps": rate_bps})
             allocation = allocation.model_copy(update={"experiment": network})
         cluster = ClusterPaths(Project(tmp_path), "lab")
-        result = jobs.run(cluster, plan, allocation, Request(job="allreduce"))
+        result = execution.run(cluster, plan, allocation, Request(job="allreduce"))
         return result, head, started
 
     return on

@@ -6,7 +6,9 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from gpubed import cli, services, stack
+from gpubed import cli
+from gpubed.access import services
+from gpubed.engines import stack
 from support.samples import granted_cluster
 
 HANDS_OVER = {"ssh"}  # another program speaks in its place

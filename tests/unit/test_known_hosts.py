@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from gpubed import known_hosts
 from gpubed.backends.static import access
 from gpubed.backends.static.config import Config, Host
-from gpubed.errors import PrerequisiteMissing
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.nodes import known_hosts
 
 
 def key(number):

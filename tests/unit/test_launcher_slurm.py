@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.errors import GpubedError
-from gpubed.launchers import slurm
-from gpubed.launchers.base import Launch
+from gpubed.core.errors import GpubedError
+from gpubed.jobs.launchers import slurm
+from gpubed.jobs.launchers.base import Launch
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.launchers import ssh
+from gpubed.jobs.launchers import ssh
 from support import local_launch
 
 WAIT_S = 15

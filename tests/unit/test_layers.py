@@ -83,7 +83,7 @@ def test_no_module_imports_a_higher_layer(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_what_others_wrote_comes_in_by_one_way(path):
-    """`gpubed.reading` bounds, parses and validates it, and says what repairs it."""
+    """`gpubed.core.reading` bounds, parses and validates it, and says what repairs it."""
     name = str(path.relative_to(SOURCE))
     if name in WAY_IN:
         return

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import lease, registry
-from gpubed.backends.base import Lease
-from gpubed.errors import GpubedError, UsageError
-from gpubed.paths import ClusterPaths, Project
-from gpubed.sections import Lease as Wanted
+from gpubed.cluster import lease
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.spec.sections import Lease as Wanted
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import Lease
 from support.samples import sample_allocation, sample_plan
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import leaving
-from gpubed.copying import NotAName
-from gpubed.errors import GpubedError
-from gpubed.paths import Project
-from gpubed.ssh import Unreachable
+from gpubed.cluster import leaving
+from gpubed.core.copying import NotAName
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
+from gpubed.nodes.ssh import Unreachable
 from support.samples import sample_plan
 
 RUNS = ("digits-1", "digits-2", "digits-3")

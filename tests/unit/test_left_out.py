@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpubed import left_out, registry
-from gpubed.backends.base import Existing, Fault
 from gpubed.cluster import up as ups
-from gpubed.errors import GpubedError, Refused
-from gpubed.paths import ClusterPaths, Project
-from gpubed.plan import ClusterPlan
+from gpubed.core.errors import GpubedError, Refused
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import left_out, registry
+from gpubed.testbeds.base import Existing, Fault
 from support.samples import sample_plan
 
 PLUGIN_SAYS = "unexpected state 'ERROR', last error: %!s(<nil>)"

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.launchers import leftovers
-from gpubed.ssh import CommandResult
+from gpubed.jobs.launchers import leftovers
+from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import paths, progress
 from gpubed.backends.local import build, daemon
 from gpubed.backends.local.image import Recipe
+from gpubed.core import paths, progress
 
 COMPILER = paths.assets() / "templates/simulation/compiler/build"
 

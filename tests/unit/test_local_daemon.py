@@ -6,7 +6,7 @@ import pytest
 from docker.errors import APIError, DockerException
 
 from gpubed.backends.local import daemon
-from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
 
 
 def raised(error: Exception) -> GpubedError:

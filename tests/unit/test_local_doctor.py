@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpubed import spec
-from gpubed.backends.base import Finding
 from gpubed.backends.local import build, daemon, doctor, image
-from gpubed.errors import PrerequisiteMissing
-from gpubed.plan import plan, slices
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.spec import clusterspec
+from gpubed.spec.plan import plan, slices
+from gpubed.testbeds.base import Finding
 
 INFO: dict[str, Any] = {
     "ServerVersion": "28.0",
@@ -57,16 +57,16 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> Docker:
     return made
 
 
-def find(kind: str, wanted: spec.ClusterSpec | None = None) -> Finding:
+def find(kind: str, wanted: clusterspec.ClusterSpec | None = None) -> Finding:
     found = next(finding for finding in doctor.findings(wanted) if finding.id == kind)
     assert found.ok == (found.fix is None)
     return found
 
 
-def lab(runtime: str = "container", **networks: Any) -> spec.ClusterSpec:
+def lab(runtime: str = "container", **networks: Any) -> clusterspec.ClusterSpec:
     backend = {"type": "local", "runtime": runtime}
     data = {"version": 1, "name": "lab", "backend": backend, "nodes": [{"count": 2}]}
-    return spec.model().model_validate({**data, "networks": networks})
+    return clusterspec.model().model_validate({**data, "networks": networks})
 
 
 def test_daemon_that_is_not_there_is_the_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_containers_need_nothing_of_that() -> None:
 def test_gpus_that_are_only_pretended_are_told() -> None:
     wanted = lab().model_dump(mode="json") | {"recipe": "cuda13"}
     wanted["nodes"] = [{"count": 1, "gpus": 2, "simulate": "A100-SXM4-80GB"}]
-    found = find("local.gpus.simulated", spec.model().model_validate(wanted))
+    found = find("local.gpus.simulated", clusterspec.model().model_validate(wanted))
     assert found.ok
     assert "only pretend to have A100-SXM4-80GB" in found.message
     assert "local.gpus.simulated" not in [finding.id for finding in doctor.findings(lab())]
@@ -224,7 +224,7 @@ def test_what_confined_nodes_leave_open_is_told() -> None:
 def test_what_asks_for_nodes_that_are_not_confined_is_told(
     change: dict[str, Any], words: str
 ) -> None:
-    wanted = spec.model().model_validate(lab().model_dump(mode="json") | change)
+    wanted = clusterspec.model().model_validate(lab().model_dump(mode="json") | change)
     assert re.search(words, find("local.isolation", wanted).message)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import paths
 from gpubed.backends.local import image, image_cache
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
-from gpubed.errors import GpubedError
+from gpubed.core import paths
+from gpubed.core.errors import GpubedError
 
 
 @pytest.fixture

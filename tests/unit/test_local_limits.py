@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpubed import spec
 from gpubed.backends.local import confinement, limits
+from gpubed.spec import clusterspec
 
 GIB = 2**30
 DATA: dict[str, Any] = {"version": 1, "name": "lab", "backend": {"type": "local"}}
@@ -31,7 +31,7 @@ def wanted(**changes: Any) -> Any:
         "nodes": [group],
         "networks": {"experiment": {"rate": "200 Mbit/s", **changes}},
     }
-    return spec.model().model_validate(data)
+    return clusterspec.model().model_validate(data)
 
 
 def found(**changes: Any) -> list[tuple[str, str]]:
@@ -114,7 +114,7 @@ def test_what_no_node_can_pretend_is_refused(
 def test_the_names_nearest_to_an_unknown_model_are_told() -> None:
     group = {"gpus": 1, "simulate": "a100-sxm4"}
     data = {**DATA, "recipe": "cuda13", "nodes": [{"count": 1, **group}]}
-    [problem] = limits.problems(spec.model().model_validate(data))
+    [problem] = limits.problems(clusterspec.model().model_validate(data))
     assert "A100-SXM4-80GB" in problem.allowed
 
 
@@ -122,7 +122,7 @@ def test_generations_without_a_common_driver_are_refused() -> None:
     old, new = ({"count": 1, "gpus": 1, "simulate": m} for m in ("K80", "B200-SXM6-180GB"))
     groups = [{"name": "old", **old}, {"name": "new", **new}]
     data = {**DATA, "recipe": "cuda13", "nodes": groups}
-    problems = limits.problems(spec.model().model_validate(data))
+    problems = limits.problems(clusterspec.model().model_validate(data))
     found = {problem.path: problem.message for problem in problems}
     assert "no recipe has" in found["nodes", 0, "simulate"]
     assert "the last branch for old-0 (Kepler) is 470" in found["nodes", 1, "simulate"]

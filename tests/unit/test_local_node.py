@@ -12,7 +12,7 @@ from gpubed.backends.local import runtime
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.node_inputs import NodeInputs
 from gpubed.backends.local.runtime import simulation
-from gpubed.engine.values import UNKNOWN_TEXT
+from gpubed.engines.embedded.values import UNKNOWN_TEXT
 
 INPUTS: dict[str, Any] = {
     "backend": "local",

@@ -11,16 +11,18 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import audit, cli, identities, lost_state, registry, runlock
-from gpubed import stack as stacks
-from gpubed.backends.base import Existing, Finding
+from gpubed import cli
 from gpubed.backends.static import backend as static
 from gpubed.cli.commands import audit as audit_verb
-from gpubed.cluster import up
-from gpubed.engine import ResourceEvent, Result
-from gpubed.errors import GpubedError, PrerequisiteMissing, Refused, UsageError
-from gpubed.paths import Project
-from gpubed.specification import load_plan
+from gpubed.cluster import audit, lost_state, up
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused, UsageError
+from gpubed.core.paths import Project
+from gpubed.engines import stack as stacks
+from gpubed.engines.embedded import ResourceEvent, Result
+from gpubed.testbeds import identities, registry
+from gpubed.testbeds.base import Existing, Finding
+from gpubed.testbeds.specification import load_plan
 from support.samples import sample_plan
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"

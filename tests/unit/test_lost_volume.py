@@ -8,12 +8,14 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import audit, cli, condition, registry, secret
-from gpubed import stack as stacks
-from gpubed.cluster import damage, status, up
-from gpubed.condition import Condition
-from gpubed.engine import Result
-from gpubed.paths import Project
+from gpubed import cli
+from gpubed.cluster import audit, condition, damage, status, up
+from gpubed.cluster.condition import Condition
+from gpubed.core import secret
+from gpubed.core.paths import Project
+from gpubed.engines import stack as stacks
+from gpubed.engines.embedded import Result
+from gpubed.testbeds import registry
 from support.samples import sample_allocation, sample_plan
 
 CALLED = "gpubed-lab-6f0c0000-shared"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed import jobfile, main_metric
+from gpubed.jobs import jobfile, main_metric
 
 ALL = ["loss", "bytes_per_s", "busbw_bps", "images_per_s", "step_s"]
 

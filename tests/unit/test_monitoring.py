@@ -16,11 +16,13 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from gpubed import jobs, metrics, services
-from gpubed.errors import GpubedError
-from gpubed.launchers import ssh
-from gpubed.paths import Project, assets
-from gpubed.verification import Check, Verification
+from gpubed.access import services
+from gpubed.cluster import metrics
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project, assets
+from gpubed.jobs import execution
+from gpubed.jobs.launchers import ssh
+from gpubed.nodes.verification import Check, Verification
 from support import by_path, local_launch
 from support.samples import sample_allocation, sample_plan
 
@@ -262,7 +264,7 @@ def test_without_figures_the_page_says_so_and_still_shows_runs(page):
 
 def a_run(folder, job="digits"):
     """Make a run's folder under the name that `gpubed run` gives it."""
-    made = folder / jobs.name_run(job)
+    made = folder / execution.name_run(job)
     made.mkdir()
     (made / "cluster.json").write_text("{}")
     return made

@@ -8,10 +8,10 @@ import json
 
 import pytest
 
-from gpubed import recipe as recipes
-from gpubed import roles
 from gpubed.checks import cuda
-from gpubed.paths import assets
+from gpubed.configuration import roles
+from gpubed.core.paths import assets
+from gpubed.recipes import recipe as recipes
 from support import by_path
 from support.samples import sample_allocation, sample_plan
 

@@ -14,9 +14,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from gpubed import jobfile, recipe
-from gpubed import recipe as recipes
-from gpubed.paths import assets
+from gpubed.core.paths import assets
+from gpubed.jobs import jobfile
+from gpubed.recipes import recipe
+from gpubed.recipes import recipe as recipes
 
 JOB = assets() / "jobs/imagenet"
 CELLS = {

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
+from gpubed.core.paths import assets
 from gpubed.hardware import catalog
-from gpubed.paths import assets
 from support import by_path, role_variables
 
 ROLES = assets() / "roles"

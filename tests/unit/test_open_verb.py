@@ -22,8 +22,10 @@ from urllib.request import url2pathname
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import allocation, cli, tunnel
-from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed import cli
+from gpubed.access import tunnel
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.nodes import allocation
 from support import certificates
 from support.samples import granted_cluster
 

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed import audit, handover, plan, registry, secret, spec, specification
-from gpubed.backends.base import Existing
 from gpubed.backends.openstack import cloud, cloud_init, host_key, limits
-from gpubed.errors import GpubedError, PrerequisiteMissing
-from gpubed.paths import Project
+from gpubed.cluster import audit, handover
+from gpubed.core import secret
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import Project
+from gpubed.spec import clusterspec, plan
+from gpubed.testbeds import registry, specification
+from gpubed.testbeds.base import Existing
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 BACKEND: dict[str, Any] = {
@@ -169,7 +172,9 @@ class TestAddresses:
 
         def of(*groups: dict[str, Any], **networks: Any) -> list[str]:
             document = {"version": 1, "name": "cloudy", "backend": BACKEND, "nodes": list(groups)}
-            wanted = spec.model().model_validate({**document, "networks": {**control, **networks}})
+            wanted = clusterspec.model().model_validate(
+                {**document, "networks": {**control, **networks}}
+            )
             return [found.message for found in limits.moved(plan.plan(wanted))]
 
         return of
@@ -190,7 +195,7 @@ class TestAddresses:
 def test_servers_may_take_long_to_boot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All at the same time, and each has two minutes when its turn comes."""
     allowed: list[float] = []
-    monkeypatch.setattr("gpubed.ssh.SSH.wait_ready", lambda _, limit: allowed.append(limit))
+    monkeypatch.setattr("gpubed.nodes.ssh.SSH.wait_ready", lambda _, limit: allowed.append(limit))
     allocation = sample_allocation(sample_plan()).model_copy(update={"backend": "openstack"})
     handover.await_nodes(Project(tmp_path).cluster("cloudy"), allocation)
     assert len(allowed) == len(allocation.nodes)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from openstack import exceptions
 
-from gpubed import plan, spec
-from gpubed.backends.base import Finding
 from gpubed.backends.openstack import availability, cloud, flavors, limits, lookups, offers
 from gpubed.backends.openstack.needs import Needs
-from gpubed.errors import Refused
+from gpubed.core.errors import Refused
+from gpubed.spec import clusterspec, plan
+from gpubed.testbeds.base import Finding
 
 DATA: dict[str, Any] = {
     "version": 1,
@@ -145,7 +145,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Cloud:
 
 def needs(nodes: list[dict[str, Any]] | None = None, **backend: Any) -> Needs:
     data = {**DATA, "nodes": nodes or DATA["nodes"], "backend": {**DATA["backend"], **backend}}
-    return Needs.of(plan.plan(spec.model().model_validate(data)))
+    return Needs.of(plan.plan(clusterspec.model().model_validate(data)))
 
 
 def failed(there: Any, wanted: Needs, held: Needs | None = None) -> list[Finding]:
@@ -282,7 +282,7 @@ def test_what_servers_that_are_there_were_made_with_is_not_what_they_shall_be(th
     there.servers = [SimpleNamespace(metadata=metadata) for _ in range(3)]
     there.used |= {"total_cores_used": 9}
     larger = {**DATA, "backend": {**DATA["backend"], "flavor": "g1"}}
-    wanted = plan.plan(spec.model().model_validate(larger))
+    wanted = plan.plan(clusterspec.model().model_validate(larger))
     messages = [found.message for found in offers.obstacles(wanted, needs())]
     assert "quota: 21 more CPU(s) are wanted, and 1 of 10 are left" in messages
 
@@ -454,7 +454,7 @@ def test_a_flavor_that_tells_of_no_gpus_is_not_judged(there: Cloud) -> None:
 
 
 def test_offers_are_flavors_and_what_the_quota_has_room_for(there: Cloud) -> None:
-    wanted = spec.model().model_validate(DATA)
+    wanted = clusterspec.model().model_validate(DATA)
     gpu, tiny = offers.offers(wanted)
     assert (tiny.name, tiny.total, tiny.free) == ("m1.tiny", 10, 5)
     assert (gpu.name, gpu.free, gpu.gpus, gpu.gpu_model) == ("g1", 0, 2, "a100")
@@ -462,5 +462,5 @@ def test_offers_are_flavors_and_what_the_quota_has_room_for(there: Cloud) -> Non
 
 def test_a_plan_says_why_it_does_not_fit(there: Cloud) -> None:
     there.used |= {"instances_used": 9}
-    (found,) = offers.obstacles(plan.plan(spec.model().model_validate(DATA)), None)
+    (found,) = offers.obstacles(plan.plan(clusterspec.model().model_validate(DATA)), None)
     assert found.message == "quota: 3 more server(s) are wanted, and 1 of 10 are left"

@@ -16,11 +16,11 @@ import yaml
 from google.protobuf.json_format import MessageToDict
 from pulumi.runtime.mocks import MockMonitor
 
-from gpubed import secret
 from gpubed.backends.openstack import cloud as connections
 from gpubed.backends.openstack import component, host_key, labels
-from gpubed.errors import PrerequisiteMissing
-from gpubed.paths import Project
+from gpubed.core import secret
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.paths import Project
 from support.declared import UUID, declare, mocked
 
 SECRET = "1b47061264138c4ac30d75fd1eb44270"  # how Pulumi marks a secret on the wire

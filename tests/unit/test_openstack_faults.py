@@ -19,8 +19,8 @@ import requests
 import yaml
 
 from gpubed.backends.openstack import cloud, doctor
-from gpubed.errors import GpubedError, Refused
-from gpubed.spec import model
+from gpubed.core.errors import GpubedError, Refused
+from gpubed.spec.clusterspec import model
 from support.gpulab.pki import Authority
 from support.specs import BACKENDS
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpubed import backend_config, resources
-from gpubed.allocation import Allocation
-from gpubed.backends.base import Driver, NodeFailed
+from gpubed import resources
 from gpubed.backends.granted import allocation
-from gpubed.errors import Refused
+from gpubed.core.errors import Refused
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec import backend_config
+from gpubed.testbeds.base import Driver, NodeFailed
 from support.samples import sample_plan
 
 GIVEN = {"id": "1", "control_address": "192.0.2.1", "host_keys": ["ssh-ed25519 A"]}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import paths
 from gpubed.cli import options
-from gpubed.errors import PrerequisiteMissing, UsageError
+from gpubed.core import paths
+from gpubed.core.errors import PrerequisiteMissing, UsageError
 
 
 def mode(folder: Path) -> int:

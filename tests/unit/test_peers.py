@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from gpubed import peers
+from gpubed.access import peers
 
 ANOTHER = 4_000_000
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import inventory
-from gpubed.paths import assets
-from gpubed.roles import PHASES
+from gpubed.configuration import inventory
+from gpubed.configuration.roles import PHASES
+from gpubed.core.paths import assets
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 BIN = Path(sys.executable).parent

@@ -4,9 +4,9 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from gpubed.errors import UsageError
-from gpubed.plan import plan
-from gpubed.spec import model
+from gpubed.core.errors import UsageError
+from gpubed.spec.clusterspec import model
+from gpubed.spec.plan import plan
 from support.specs import BACKENDS, sample
 
 

@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from gpubed import runlock
-from gpubed import stack as stacks
 from gpubed.cluster import preview
-from gpubed.engine import Result
-from gpubed.errors import Locked
-from gpubed.paths import Project
+from gpubed.core import runlock
+from gpubed.core.errors import Locked
+from gpubed.core.paths import Project
+from gpubed.engines import stack as stacks
+from gpubed.engines.embedded import Result
 from support.cluster import Cluster
 
 
@@ -56,7 +56,7 @@ def test_an_error_of_many_lines_is_shown_whole(cluster):
     program = cluster.root / "stacks" / "cluster" / "__main__.py"
     program.parent.mkdir(parents=True)
     program.write_text(
-        "from gpubed.errors import Refused\n"
+        "from gpubed.core.errors import Refused\n"
         "raise Refused('there is no flavor huge\\n  there is no image old', 'take others')\n"
     )
     done = cluster.call("plan", "--engine", "embedded", rc=1)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import configure
-from gpubed.paths import Project, assets
+from gpubed.configuration import configure
+from gpubed.core.paths import Project, assets
 
 ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
 PHASES = {"base": ["one", "two", "three"], "services": ["four"]}

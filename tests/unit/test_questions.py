@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.cli.ui import UI
 from gpubed.cluster import up
-from gpubed.errors import UsageError
-from gpubed.paths import Project
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import Project
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ import subprocess
 
 import pytest
 
-from gpubed import progress, rates
 from gpubed.cluster import up
-from gpubed.errors import GpubedError
-from gpubed.paths import Project
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
+from gpubed.nodes import rates
 from support.samples import granted_cluster, sample_allocation, sample_plan
 from support.sessions import Session
 

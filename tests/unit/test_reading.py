@@ -12,15 +12,16 @@ import tracemalloc
 import pytest
 from pydantic import BaseModel
 
-from gpubed import allocation, progress, reading, ssh
 from gpubed.backends.gpulab import offers as gpulab_offers
 from gpubed.backends.gpulab.parcel import Damaged, Parcel
 from gpubed.backends.gpulab.remote import Cluster, Worker
 from gpubed.backends.virtualwall import advertisement, documents
 from gpubed.backends.virtualwall.faults import Malformed
-from gpubed.engine.backend import StackFile
-from gpubed.engine.failures import DamagedState
-from gpubed.reading import Missing, Unreadable
+from gpubed.core import progress, reading
+from gpubed.core.reading import Missing, Unreadable
+from gpubed.engines.embedded.backend import StackFile
+from gpubed.engines.embedded.failures import DamagedState
+from gpubed.nodes import allocation, ssh
 from support.samples import sample_allocation, sample_plan
 
 MANY = 20_000

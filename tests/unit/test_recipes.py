@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpubed import recipe as recipes
-from gpubed import recipe_check, roles
 from gpubed.checks.proof import GPU, Figure, Proof
 from gpubed.checks.software import drift, on_node
-from gpubed.fatbin import Architectures
+from gpubed.cluster import recipe_check
+from gpubed.configuration import roles
+from gpubed.recipes import recipe as recipes
+from gpubed.recipes.fatbin import Architectures
 from support.samples import sample_allocation, sample_plan
 
 RECIPES = Path(__file__).parents[2] / "src/gpubed/recipes"

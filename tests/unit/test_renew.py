@@ -11,10 +11,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, lease, leaving, registry
-from gpubed.backends.base import Lease
-from gpubed.errors import Refused, UsageError
-from gpubed.paths import ClusterPaths, Project
+from gpubed import cli
+from gpubed.cluster import lease, leaving
+from gpubed.core.errors import Refused, UsageError
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import Lease
 from support.samples import sample_allocation, sample_plan
 
 SPEC = {

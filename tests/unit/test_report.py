@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.errors import PrerequisiteMissing, UsageError
+from gpubed.core.errors import PrerequisiteMissing, UsageError
+from gpubed.nodes.ssh import SSH
 from gpubed.report import read
-from gpubed.ssh import SSH
 from support import measurements
 from support.samples import granted_cluster
 

@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-from gpubed.paths import Project
+from gpubed.core.paths import Project
 from gpubed.report import analysis, findings, read, tables, wording
 from support import measurements
 

@@ -9,7 +9,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import init_plugin_loader
 from ansible.template import Templar, trust_as_template
 
-from gpubed.paths import assets
+from gpubed.core.paths import assets
 
 ROLES = assets() / "roles"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpubed import inventory, roles
+from gpubed.configuration import inventory, roles
 from support import role_names
 from support.samples import sample_allocation, sample_plan
 

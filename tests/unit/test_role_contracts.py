@@ -12,12 +12,14 @@ import yaml
 from ansible.errors import AnsibleFilterError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from gpubed import backend_config, recipe, roles
+from gpubed.configuration import roles
+from gpubed.core.paths import assets
 from gpubed.hardware.drivers import branch_of
 from gpubed.hardware.facts import Facts
-from gpubed.paths import assets
-from gpubed.plan import plan
-from gpubed.spec import model
+from gpubed.recipes import recipe
+from gpubed.spec import backend_config
+from gpubed.spec.clusterspec import model
+from gpubed.spec.plan import plan
 from support import by_path, machines, role_variables
 from support.specs import BACKENDS, SERVICES, sample
 

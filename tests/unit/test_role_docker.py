@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from jinja2 import Environment, StrictUndefined
 
-from gpubed import roles
+from gpubed.configuration import roles
 from support import machines
 from support.samples import sample_plan
 

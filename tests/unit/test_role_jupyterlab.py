@@ -12,7 +12,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from jinja2 import Environment, StrictUndefined
 
-from gpubed.paths import assets
+from gpubed.core.paths import assets
 from support import certificates, role_variables
 from support.role_tasks import play
 

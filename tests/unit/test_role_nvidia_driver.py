@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpubed.paths import assets
+from gpubed.core.paths import assets
 
 FILES = assets() / "roles/nvidia_driver/files"
 

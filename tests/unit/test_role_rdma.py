@@ -4,8 +4,8 @@ import pytest
 import yaml
 from jinja2.nativetypes import NativeEnvironment
 
-from gpubed import roles
-from gpubed.paths import assets
+from gpubed.configuration import roles
+from gpubed.core.paths import assets
 from support.samples import sample_plan
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from gpubed import inventory, roles
-from gpubed.paths import assets
+from gpubed.configuration import inventory, roles
+from gpubed.core.paths import assets
 from support import role_reads
 from support.samples import sample_allocation, sample_plan
 from support.specs import sample

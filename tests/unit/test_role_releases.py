@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from gpubed import roles
-from gpubed.paths import assets
+from gpubed.configuration import roles
+from gpubed.core.paths import assets
 from support import role_variables
 from support.specs import sample
 

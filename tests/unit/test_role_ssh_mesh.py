@@ -8,7 +8,7 @@ import shlex
 import pytest
 from jinja2 import Environment, StrictUndefined
 
-from gpubed import roles
+from gpubed.configuration import roles
 from support import machines, role_variables
 from support.shell_host import ShellHost
 from support.specs import BACKENDS, sample

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed import roles
-from gpubed.paths import assets
-from gpubed.roles import PHASES, RoleMeta
+from gpubed.configuration import roles
+from gpubed.configuration.roles import PHASES, RoleMeta
+from gpubed.core.paths import assets
 from support.samples import sample_plan
 from support.specs import ALL_SERVICES
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import runlock
-from gpubed.errors import GpubedError, Locked
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, Locked
 
 HOLD = """
 import sys, time

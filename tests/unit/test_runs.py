@@ -13,13 +13,16 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, health, jobs, launchers, runlock
-from gpubed.errors import GpubedError, Locked, UsageError
-from gpubed.launchers import leftovers
-from gpubed.runs import compare, record
-from gpubed.runs import origin as origins
-from gpubed.runs.record import Choice, Record, Request
-from gpubed.verification import Check, Verification
+from gpubed import cli
+from gpubed.configuration import health
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, Locked, UsageError
+from gpubed.jobs import execution, launchers
+from gpubed.jobs.launchers import leftovers
+from gpubed.jobs.runs import compare, record
+from gpubed.jobs.runs import origin as origins
+from gpubed.jobs.runs.record import Choice, Record, Request
+from gpubed.nodes.verification import Check, Verification
 from support.samples import granted_cluster
 from support.stand_in_head import Head
 
@@ -43,7 +46,7 @@ def call(cluster, monkeypatch):
         say("progress: 1/1 epochs")
         return 0
 
-    monkeypatch.setattr(jobs, "SSH", Head)
+    monkeypatch.setattr(execution, "SSH", Head)
     monkeypatch.setattr(leftovers, "end", lambda *_: [])
     monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
     monkeypatch.setattr(health, "usable", lambda _c, _p, allocation: (allocation, []))
@@ -463,7 +466,7 @@ def test_runs_are_called_by_the_time_in_utc(monkeypatch):
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")  # 14 hours ahead
     time.tzset()
     try:
-        name = jobs.name_run("digits")
+        name = execution.name_run("digits")
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpubed.errors import UsageError
-from gpubed.selection import choose
+from gpubed.core.errors import UsageError
+from gpubed.nodes.selection import choose
 from support.samples import sample_allocation, sample_plan
 
 

@@ -8,15 +8,17 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, costs, handover, registry, served_folder
-from gpubed import stack as stacks
-from gpubed.backends.base import Finding
-from gpubed.cluster import damage, up
-from gpubed.condition import Condition
-from gpubed.engine import ResourceEvent, Result
-from gpubed.errors import UsageError
-from gpubed.paths import Project
-from gpubed.reading import Unreadable
+from gpubed import cli
+from gpubed.cluster import costs, damage, handover, up
+from gpubed.cluster.condition import Condition
+from gpubed.configuration import served_folder
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import Project
+from gpubed.core.reading import Unreadable
+from gpubed.engines import stack as stacks
+from gpubed.engines.embedded import ResourceEvent, Result
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import Finding
 from support.samples import sample_allocation, sample_plan
 
 NODE = "pulumi-python:dynamic/gpubed:Node"

@@ -9,18 +9,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import checks, jobs, verify
+from gpubed import checks
+from gpubed.checks import verify
 from gpubed.checks.context import Context
 from gpubed.cli import report
 from gpubed.cli.commands import run
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
-from gpubed.errors import GpubedError
+from gpubed.configuration.health import NodeHealth
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
 from gpubed.hardware.facts import Facts
-from gpubed.health import NodeHealth
-from gpubed.paths import Project
-from gpubed.ssh import CommandResult
-from gpubed.verification import NOT_ABOUT_GPUS, Check, Verification
+from gpubed.jobs import execution
+from gpubed.nodes.ssh import CommandResult
+from gpubed.nodes.verification import NOT_ABOUT_GPUS, Check, Verification
 from support.samples import sample_allocation, sample_plan
 
 MODEL = "A100-SXM4-80GB"
@@ -135,8 +137,8 @@ def context(tmp_path, monkeypatch):
         "device": f"cpu (simulated {MODEL})",
         "links": [],
     }
-    done = jobs.JobResult("allreduce", str(tmp_path), 6, metrics)
-    monkeypatch.setattr(jobs, "run", lambda *_, **__: done)
+    done = execution.JobResult("allreduce", str(tmp_path), 6, metrics)
+    monkeypatch.setattr(execution, "run", lambda *_, **__: done)
     return Context(Project(tmp_path).cluster("lab"), plan, allocation, sessions)
 
 
@@ -204,9 +206,9 @@ def test_a_run_knows_what_its_nodes_pretend(tmp_path):
     cluster.facts.mkdir(parents=True)
     facts = Facts.model_validate(FACTS)
     (cluster.facts / "id-node-1.json").write_text(facts.model_dump_json(by_alias=True))
-    own = jobs._Run(cluster, plan, allocation, *[SimpleNamespace()] * 3, tmp_path)
+    own = execution._Run(cluster, plan, allocation, *[SimpleNamespace()] * 3, tmp_path)
     assert own._simulated() == (MODEL,)
-    result = jobs.JobResult("own", "", 2, {"simulated": False}, simulated=own._simulated())
+    result = execution.JobResult("own", "", 2, {"simulated": False}, simulated=own._simulated())
     assert result.document()["simulated"] is True
 
 
@@ -217,8 +219,8 @@ def test_the_last_lines_of_a_run_say_that_its_gpus_are_simulated(tmp_path, monke
     monkeypatch.setattr(run, "load_allocation", lambda _: granted)
     monkeypatch.setattr(run, "load_plan", lambda _: plan)
     monkeypatch.setattr(run.health, "usable", lambda *_: (granted, []))
-    done = jobs.JobResult("digits", "/runs/1", 2, {"loss": 0.1}, simulated=(MODEL,))
-    monkeypatch.setattr(jobs, "run", lambda *_, **__: done)
+    done = execution.JobResult("digits", "/runs/1", 2, {"loss": 0.1}, simulated=(MODEL,))
+    monkeypatch.setattr(execution, "run", lambda *_, **__: done)
     assert run.command("lab", "digits") == 0
     simulated, _ = capsys.readouterr().out.splitlines()[-2:]
     assert simulated.startswith(f"simulated: {MODEL} did not compute, the CPU did")

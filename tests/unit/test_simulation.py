@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gpubed import paths
 from gpubed.cli import report
+from gpubed.core import paths
 from gpubed.hardware.models import models
 from gpubed.hardware.table import table
-from gpubed.recipe import load, with_gpus
+from gpubed.recipes.recipe import load, with_gpus
 
 FOLDER = paths.assets() / "templates" / "simulation"
 SUITES = {"Debian 12": "bookworm", "Debian 13": "trixie"}

@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpubed import jobfile, progress, secret, stack, units
-from gpubed.errors import UsageError
-from gpubed.reading import Unreadable
-from gpubed.verification import Check, Verification
+from gpubed.core import progress, secret, units
+from gpubed.core.errors import UsageError
+from gpubed.core.reading import Unreadable
+from gpubed.engines import stack
+from gpubed.jobs import jobfile
+from gpubed.nodes.verification import Check, Verification
 from support.samples import sample_allocation, sample_plan
 
 

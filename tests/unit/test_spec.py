@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubed import cluster_schema, specification
-from gpubed.errors import UsageError
+from gpubed.core.errors import UsageError
+from gpubed.spec import schema
+from gpubed.testbeds import specification
 
 GOOD = """\
 version: 1
@@ -142,7 +143,7 @@ def test_the_backend_says_what_it_cannot_do(write):
 
 def test_the_published_schema_is_the_model(request):
     published = request.config.rootpath / "docs" / "reference" / "cluster.schema.json"
-    assert json.loads(published.read_text()) == cluster_schema.json_schema(), "run `make docs`"
+    assert json.loads(published.read_text()) == schema.json_schema(), "run `make docs`"
 
 
 def test_every_shipped_specification_is_right(request):

@@ -8,11 +8,11 @@ import json
 
 import pytest
 
-from gpubed import registry, specification
 from gpubed.backends.local import limits
 from gpubed.backends.static import backend as static
 from gpubed.backends.static.node import Found
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
+from gpubed.testbeds import registry, specification
 from support.specs import BACKENDS
 
 LOCAL = "{type: local}"

@@ -14,7 +14,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubed import cli, specification
+from gpubed import cli
+from gpubed.testbeds import specification
 
 WHOLE = {
     "version": 1,

@@ -14,10 +14,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
-from gpubed import ssh
-from gpubed.allocation import Allocation, Hop, Network, Node
-from gpubed.paths import ClusterPaths, Project
-from gpubed.ssh import SSH, CommandFailed, CommandTimedOut, LoginRefused, Unreachable
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.nodes import ssh
+from gpubed.nodes.allocation import Allocation, Hop, Network, Node
+from gpubed.nodes.ssh import SSH, CommandFailed, CommandTimedOut, LoginRefused, Unreachable
 
 NODE = Node(
     name="node-0",

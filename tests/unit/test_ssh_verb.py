@@ -5,9 +5,10 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, secret
-from gpubed.errors import GpubedError
-from gpubed.paths import Project
+from gpubed import cli
+from gpubed.core import secret
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
 from support.samples import sample_allocation, sample_plan
 
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import progress
-from gpubed.backends.base import Silent
 from gpubed.backends.static import access, backend, node
-from gpubed.errors import GpubedError, PrerequisiteMissing
-from gpubed.paths import Project
-from gpubed.ssh import HostKeyMismatch, LoginRefused, Unreachable
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import Project
+from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
+from gpubed.testbeds.base import Silent
 from support.samples import sample_allocation, sample_plan
 
 # Numbers of hosts stand for their keys.
@@ -110,7 +110,7 @@ def session(monkeypatch, answers):
             return SimpleNamespace(stdout=answers(*args))
 
     monkeypatch.setattr(node, "SSH", Session)
-    monkeypatch.setattr("gpubed.ssh.SSH", Session)
+    monkeypatch.setattr("gpubed.nodes.ssh.SSH", Session)
 
 
 def fails(monkeypatch, error):

@@ -5,10 +5,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, condition, secret, stack
+from gpubed import cli
 from gpubed.cli import report
 from gpubed.cli.ui import UI
-from gpubed.cluster import status
+from gpubed.cluster import condition, status
+from gpubed.core import secret
+from gpubed.engines import stack
 from support.samples import granted_cluster
 
 

@@ -14,9 +14,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from gpubed import allocation, configure, handover
-from gpubed.specification import load_plan
-from gpubed.ssh import SSH, HostKeyMismatch
+from gpubed.cluster import handover
+from gpubed.configuration import configure
+from gpubed.nodes import allocation
+from gpubed.nodes.ssh import SSH, HostKeyMismatch
+from gpubed.testbeds.specification import load_plan
 from support.answering import Host
 from support.samples import granted_cluster
 

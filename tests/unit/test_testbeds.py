@@ -9,15 +9,16 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import audit, cli, identities, registry, resources, testbeds
-from gpubed.backends.base import Existing, Identity
+from gpubed import cli, resources
 from gpubed.backends.openstack import census, cloud
 from gpubed.backends.static import backend as static
 from gpubed.backends.static import named
-from gpubed.cluster import status
-from gpubed.errors import GpubedError, PrerequisiteMissing
-from gpubed.paths import Project
-from gpubed.ssh import Unreachable
+from gpubed.cluster import audit, status
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import Project
+from gpubed.nodes.ssh import Unreachable
+from gpubed.testbeds import identities, made_on, registry
+from gpubed.testbeds.base import Existing, Identity
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
 LOCAL = "version: 1\nbackend: {type: local}\nnodes: [{count: 1}]\n"
@@ -64,8 +65,8 @@ def lab(tmp_path, monkeypatch):
         return SimpleNamespace(owner=marked.get(name, {}))
 
     monkeypatch.setattr(static, "_on", on)
-    testbeds.note(paths, registry.backend("local"))
-    testbeds.keep_specification(paths, "local")
+    made_on.note(paths, registry.backend("local"))
+    made_on.keep_specification(paths, "local")
     return SimpleNamespace(
         paths=paths, there=there, removed=removed, daemon=daemon, silent=silent, marked=marked
     )
@@ -85,7 +86,7 @@ def test_down_asks_the_testbed_that_the_specification_names_no_more(lab):
 def test_audit_lists_what_is_on_each(lab):
     """As of a volume that stayed where an `up` has gone to another testbed."""
     lab.paths.spec.write_text(STATIC)
-    testbeds.note(lab.paths, registry.backend("static"))
+    made_on.note(lab.paths, registry.backend("static"))
     mark = {"cluster": "lab", "node": "node-0", "id": "node-0-1", "uuid": UUID}
     lab.marked["node-0"] = mark
     found = json.loads(call("audit", "lab", "--json").stdout)
@@ -94,8 +95,8 @@ def test_audit_lists_what_is_on_each(lab):
 
 def test_hosts_that_a_killed_run_marked_are_asked_though_the_old_specification_is_back(lab):
     lab.paths.spec.write_text(STATIC)
-    testbeds.note(lab.paths, registry.backend("static"))
-    testbeds.keep_specification(lab.paths, "static")
+    made_on.note(lab.paths, registry.backend("static"))
+    made_on.keep_specification(lab.paths, "static")
     lab.paths.spec.write_text(LOCAL)
     lab.silent.add("node-1")
     done = call("down", "lab", "-y")
@@ -106,12 +107,12 @@ def test_hosts_that_a_killed_run_marked_are_asked_though_the_old_specification_i
 
 def test_one_that_cannot_be_asked_is_named_with_a_way_out(lab):
     lab.paths.spec.write_text(STATIC)
-    testbeds.note(lab.paths, registry.backend("static"))
+    made_on.note(lab.paths, registry.backend("static"))
     lab.daemon.away = PrerequisiteMissing("the Docker daemon is not running", "start it")
     done = call("down", "lab", "-y")
     assert done.return_value == 1
     assert "local cannot be asked: the Docker daemon is not running (start it)" in done.output
-    way_out = testbeds.forget_command(lab.paths, "local")
+    way_out = made_on.forget_command(lab.paths, "local")
     assert way_out in done.output
     assert identities.kept(lab.paths) == UUID
     (lab.paths.testbeds / "local.json").unlink()
@@ -120,7 +121,7 @@ def test_one_that_cannot_be_asked_is_named_with_a_way_out(lab):
 
 def test_data_that_is_kept_keeps_where_it_is(lab):
     assert call("down", "lab", "--keep-data", "-y").return_value == 0
-    assert testbeds.noted(lab.paths) == ["local"]
+    assert made_on.noted(lab.paths) == ["local"]
 
 
 @pytest.mark.parametrize("verb", ["down", "audit", "up", "plan"])
@@ -128,11 +129,11 @@ def test_another_daemon_is_not_taken_for_the_clusters(lab, verb):
     lab.daemon.identity = OTHER
     lab.there.clear()
     refused = call(verb, "lab", *(["-y"] if verb in ("down", "up") else [])).exception
-    assert isinstance(refused, testbeds.AnotherTestbed)
+    assert isinstance(refused, made_on.AnotherTestbed)
     assert OTHER.called in refused.message
     assert HERE.called in refused.message
     assert "DOCKER_HOST" in refused.hint
-    assert testbeds.forget_command(lab.paths, "local") in refused.hint
+    assert made_on.forget_command(lab.paths, "local") in refused.hint
     assert identities.kept(lab.paths) == UUID
 
 
@@ -145,9 +146,9 @@ def test_what_was_installed_anew_can_be_said_to_be(lab):
 
 def test_one_that_has_the_clusters_things_is_its_own_whatever_its_id(lab):
     lab.daemon.identity = OTHER
-    testbeds.require_same(lab.paths, registry.backend("local"))
+    made_on.require_same(lab.paths, registry.backend("local"))
     lab.there.clear()
-    testbeds.require_same(lab.paths, registry.backend("local"))
+    made_on.require_same(lab.paths, registry.backend("local"))
 
 
 def test_a_driver_does_not_take_another_one_for_it_either(lab, monkeypatch):
@@ -157,7 +158,7 @@ def test_a_driver_does_not_take_another_one_for_it_either(lab, monkeypatch):
     monkeypatch.setattr(resources, "_driver", lambda _: pytest.fail("something is removed"))
     node = {"backend": "local", "kind": "node", "cluster": "lab", "name": "node-0", "result": {}}
     for do in (resources.Provider().delete, resources.Provider().read):
-        with pytest.raises(testbeds.AnotherTestbed):
+        with pytest.raises(made_on.AnotherTestbed):
             do("c0", node)
 
 
@@ -217,8 +218,8 @@ FAULTS = {
 @pytest.mark.parametrize("text", FAULTS.values(), ids=FAULTS.keys())
 def test_a_fault_in_the_specification_does_not_stop_a_down(lab, text):
     lab.paths.spec.write_text(STATIC)
-    testbeds.note(lab.paths, registry.backend("static"))
-    testbeds.keep_specification(lab.paths, "static")
+    made_on.note(lab.paths, registry.backend("static"))
+    made_on.keep_specification(lab.paths, "static")
     lab.paths.spec.write_text(text)
     assert call("down", "lab", "-y").return_value == 0
 
@@ -294,8 +295,8 @@ def clouds(lab, monkeypatch):
     monkeypatch.setattr(type(registry.backend("openstack")), "engine_required", None)
     (lab.paths.testbeds / "local.json").unlink()
     lab.paths.spec.write_text(CLOUD)
-    testbeds.note(lab.paths, registry.backend("openstack"))
-    testbeds.keep_specification(lab.paths, "openstack")
+    made_on.note(lab.paths, registry.backend("openstack"))
+    made_on.keep_specification(lab.paths, "openstack")
     return clouds
 
 
@@ -310,7 +311,7 @@ def test_another_region_or_project_of_a_cloud_is_not_taken_for_the_clusters(
     else:
         clouds.project = "p2"
     refused = call(verb, "lab", *(["-y"] if verb == "down" else [])).exception
-    assert isinstance(refused, testbeds.AnotherTestbed)
+    assert isinstance(refused, made_on.AnotherTestbed)
     assert "project p1 in region One" in refused.message
     assert "OS_CLOUD" in refused.hint
     assert identities.kept(lab.paths) == UUID
@@ -318,7 +319,7 @@ def test_another_region_or_project_of_a_cloud_is_not_taken_for_the_clusters(
 
 def test_a_cloud_by_another_name_is_the_same(lab, clouds):
     lab.paths.spec.write_text(CLOUD.replace("mine", "same"))
-    testbeds.require_same(lab.paths, registry.backend("openstack"))
+    made_on.require_same(lab.paths, registry.backend("openstack"))
     assert call("down", "lab", "--keep-data", "-y").return_value == 0
 
 
@@ -332,14 +333,14 @@ def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it
     """
     lab.paths.spec.write_text(STATIC)
     (lab.paths.testbeds / "local.json").unlink()
-    testbeds.note(lab.paths, registry.backend("static"))
-    testbeds.keep_specification(lab.paths, "static")
+    made_on.note(lab.paths, registry.backend("static"))
+    made_on.keep_specification(lab.paths, "static")
     mark = {"cluster": "lab", "node": "node-1", "id": "node-1-1", "uuid": UUID}
     lab.marked["node-1"] = mark
     one = STATIC.replace(", {address: 192.0.2.8}", "").replace("count: 2", "count: 1")
     lab.paths.spec.write_text(one)
     if again:
-        testbeds.keep_specification(lab.paths, "static")
+        made_on.keep_specification(lab.paths, "static")
     released = []
     monkeypatch.setattr(
         registry.backend("static").__class__,
@@ -354,12 +355,12 @@ def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it
 def test_what_former_runs_began_is_looked_for_until_one_comes_to_its_end(lab):
     for text in (STATIC, STATIC.replace("192.0.2.8", "192.0.2.9"), STATIC):
         lab.paths.spec.write_text(text)
-        testbeds.keep_specification(lab.paths, "static")
+        made_on.keep_specification(lab.paths, "static")
     addresses = {
         str(host.address) for config in named.attempted(lab.paths) for host in config.hosts["node"]
     }
     assert addresses == {"192.0.2.7", "192.0.2.8", "192.0.2.9"}
-    testbeds.forget_attempts(lab.paths)
+    made_on.forget_attempts(lab.paths)
     assert [str(host.address) for host in named.applied(lab.paths).hosts["node"]] == [
         "192.0.2.7",
         "192.0.2.8",

@@ -3,7 +3,7 @@
 import pytest
 
 from gpubed.checks import throughput
-from gpubed.sections import Throughput
+from gpubed.spec.sections import Throughput
 
 
 @pytest.mark.parametrize(("measured", "result"), [(1e9, "pass"), (2e9, "pass"), (9e8, "fail")])

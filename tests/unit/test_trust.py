@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from gpubed import trust
-from gpubed.errors import GpubedError
+from gpubed.access import trust
+from gpubed.core.errors import GpubedError
 from support import certificates
 from support.samples import sample_allocation, sample_plan
 

@@ -6,9 +6,12 @@ from contextlib import nullcontext
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, handover, runlock, unfinished
-from gpubed.errors import GpubedError, Locked
-from gpubed.paths import Project
+from gpubed import cli
+from gpubed.cluster import handover
+from gpubed.configuration import unfinished
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, Locked
+from gpubed.core.paths import Project
 from support.samples import sample_allocation, sample_plan
 
 
@@ -92,8 +95,8 @@ def hand_over(cluster, monkeypatch):
         for module, name in (("configure", "configure"), ("handover", "verify_cluster")):
             monkeypatch.setattr(f"gpubed.{module}.{name}", stand_in(name))
         monkeypatch.setattr(handover, "render", stand_in("render"))
-        monkeypatch.setattr("gpubed.ssh.SSH.wait_ready", stand_in("wait_ready"))
-        monkeypatch.setattr("gpubed.due.now", lambda *_: {})
+        monkeypatch.setattr("gpubed.nodes.ssh.SSH.wait_ready", stand_in("wait_ready"))
+        monkeypatch.setattr("gpubed.configuration.due.now", lambda *_: {})
         plan = sample_plan(configure=configure)
         granted = sample_allocation(plan).model_copy(update={"backend": backend})
         handover.hand_over(cluster, plan, granted)

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from gpubed import cli, identities, registry
+from gpubed import cli
 from gpubed.backends.static import backend
-from gpubed.paths import Project
-from gpubed.ssh import Unreachable
+from gpubed.core.paths import Project
+from gpubed.nodes.ssh import Unreachable
+from gpubed.testbeds import identities, registry
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
 SPEC = """

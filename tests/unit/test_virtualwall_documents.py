@@ -28,9 +28,9 @@ from gpubed.backends.virtualwall import (
 )
 from gpubed.backends.virtualwall.backend import create
 from gpubed.backends.virtualwall.faults import Malformed
-from gpubed.errors import GpubedError
-from gpubed.plan import plan
-from gpubed.spec import model
+from gpubed.core.errors import GpubedError
+from gpubed.spec.clusterspec import model
+from gpubed.spec.plan import plan
 from support.am import request
 
 IMAGE = "urn:publicid:IDN+wall2.ilabt.example+image+emulab-ops:UBUNTU20-64-STD"

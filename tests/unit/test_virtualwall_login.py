@@ -20,8 +20,8 @@ from cryptography.x509.oid import NameOID
 from gpubed.backends.virtualwall import bastion, login
 from gpubed.backends.virtualwall.config import Bastion, Config
 from gpubed.backends.virtualwall.faults import LoginRefused
-from gpubed.errors import PrerequisiteMissing
-from gpubed.paths import Project
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.paths import Project
 
 USER = "urn:publicid:IDN+ilabt.imec.be+user+alice"
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.allocation import Hop
 from gpubed.backends.virtualwall import bastion, node
 from gpubed.backends.virtualwall.node import Given
-from gpubed.ssh import Unreachable
+from gpubed.nodes.allocation import Hop
+from gpubed.nodes.ssh import Unreachable
 
 GATE = Hop(address="gate.example", user="alice", host_keys=("ssh-ed25519 A",))
 GIVEN = Given(sliver="s", host="n1.wall.example", user="alice", ipv4="10.2.33.7")

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import progress
 from gpubed.backends.virtualwall import prepare
+from gpubed.core import progress
 
 GIB = 2**21  # sectors
 

@@ -4,10 +4,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gpubed import cli, identities
+from gpubed import cli
 from gpubed.backends.virtualwall import backend as virtualwall
 from gpubed.backends.virtualwall import shared
-from gpubed.paths import Project
+from gpubed.core.paths import Project
+from gpubed.testbeds import identities
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
 PART = f"/proj/p/gpubed-{UUID}"

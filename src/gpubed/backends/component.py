@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 
 from gpubed.backends.granted import allocation
-from gpubed.plan import ClusterPlan
+from gpubed.spec.plan import ClusterPlan
 
 
 class Testbed(pulumi.ComponentResource):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubed.allocation import Allocation
-from gpubed.left_out import require_enough
-from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
+from gpubed.testbeds.left_out import require_enough
 
 
 def allocation(

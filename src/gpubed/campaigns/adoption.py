@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from gpubed.campaigns import provenance
 from gpubed.campaigns.matrix import Point
 from gpubed.campaigns.records import Key, Record
-from gpubed.paths import ClusterPaths
-from gpubed.runs import record as runs
+from gpubed.core.paths import ClusterPaths
+from gpubed.jobs.runs import record as runs
 
 
 def set_of(kin: str, id_: str) -> str:

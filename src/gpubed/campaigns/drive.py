@@ -9,17 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpubed import health, intervals, jobs, rates, selection
-from gpubed.allocation import Allocation
 from gpubed.campaigns import adoption, linkrates, matrix, provenance
 from gpubed.campaigns.file import Campaign, Environment, Stop
 from gpubed.campaigns.matrix import Point
 from gpubed.campaigns.records import Changed, Folder, Key, Record
-from gpubed.errors import GpubedError
-from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan
-from gpubed.runs.record import Choice, Request
-from gpubed.trials import summarize
+from gpubed.configuration import health
+from gpubed.core import intervals
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.jobs import execution
+from gpubed.jobs.runs.record import Choice, Request
+from gpubed.jobs.trials import summarize
+from gpubed.nodes import rates, selection
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,7 @@ class Bench:
         chosen: Allocation,
         told: Callable[[str], None],
         carried: Iterable[linkrates.Row],
-    ) -> jobs.JobResult:
+    ) -> execution.JobResult:
         campaign, environment = self.series.campaign, self._environment(point)
         request = Request(
             job=campaign.job,
@@ -246,7 +249,7 @@ class Bench:
             container=environment.container,
             launcher=environment.launcher,
         )
-        return jobs.run(
+        return execution.run(
             self.cluster,
             self.plan,
             chosen,

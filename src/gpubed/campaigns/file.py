@@ -18,10 +18,11 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed import located, nearest, paths, rates, reading
-from gpubed.errors import UsageError
-from gpubed.jobfile import Value
-from gpubed.reading import Unreadable
+from gpubed.core import located, nearest, paths, reading
+from gpubed.core.errors import UsageError
+from gpubed.core.reading import Unreadable
+from gpubed.jobs.jobfile import Value
+from gpubed.nodes import rates
 
 NODES, RANKS, RATE, ENVIRONMENT = "nodes", "ranks", "rate", "environment"
 OWN = (NODES, RANKS, RATE, ENVIRONMENT)

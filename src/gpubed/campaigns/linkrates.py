@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
-from gpubed.allocation import Allocation
 from gpubed.checks import network, plain
 from gpubed.checks.context import Context
-from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan
-from gpubed.ssh import SSH
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.ssh import SSH
+from gpubed.spec.plan import ClusterPlan
 
 Row = dict[str, Any]
 """One direction between two nodes: `src`, `dst`, `measured_bps` and its bounds in bit/s."""

@@ -10,12 +10,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpubed import launchers, nearest, rates, registry
-from gpubed.allocation import Allocation
-from gpubed.backends.base import JobTestbed
 from gpubed.campaigns.file import ENVIRONMENT, NODES, OWN, RANKS, RATE, Source, text
-from gpubed.errors import UsageError
-from gpubed.jobfile import Job, Value
+from gpubed.core import nearest
+from gpubed.core.errors import UsageError
+from gpubed.jobs import launchers
+from gpubed.jobs.jobfile import Job, Value
+from gpubed.nodes import rates
+from gpubed.nodes.allocation import Allocation
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import JobTestbed
 
 _MOST = 10_000  # points; who asks for more has made a mistake
 _LONGEST = 180  # characters of an id, which is a file's name with more behind it

@@ -8,19 +8,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 import gpubed
-from gpubed import images, jobfile
-from gpubed import recipe as recipes
-from gpubed.allocation import Allocation
 from gpubed.campaigns import records
 from gpubed.campaigns.file import Source, text
 from gpubed.campaigns.matrix import Point
+from gpubed.core.paths import ClusterPaths
 from gpubed.hardware import facts
-from gpubed.jobfile import Job
-from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan
-from gpubed.runs import origin
-from gpubed.runs.record import sha256_of_folder
-from gpubed.ssh import SSH
+from gpubed.jobs import images, jobfile
+from gpubed.jobs.jobfile import Job
+from gpubed.jobs.runs import origin
+from gpubed.jobs.runs.record import sha256_of_folder
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.ssh import SSH
+from gpubed.recipes import recipe as recipes
+from gpubed.spec.plan import ClusterPlan
 
 # What cluster.yml says that no figure depends on: names, how many nodes there could be (each that
 # takes part is told of by itself), and for how long.

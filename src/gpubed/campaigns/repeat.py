@@ -12,15 +12,15 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from gpubed import intervals, located, reading
-from gpubed.allocation import Allocation
 from gpubed.campaigns.drive import Series
 from gpubed.campaigns.file import Campaign, Source, Unusable
-from gpubed.errors import UsageError
+from gpubed.core import intervals, located, reading
+from gpubed.core.errors import UsageError
+from gpubed.core.intervals import Sample
+from gpubed.core.paths import ClusterPaths
 from gpubed.hardware import facts
-from gpubed.intervals import Sample
-from gpubed.paths import ClusterPaths
-from gpubed.runs.compare import Difference, judged
+from gpubed.jobs.runs.compare import Difference, judged
+from gpubed.nodes.allocation import Allocation
 
 SUFFIX = "-repeat"
 _LARGEST = 1e30  # what a report takes for a figure (report/read.py)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gpubed.allocation import Node
 from gpubed.checks.context import Context
 from gpubed.checks.proof import Proof
 from gpubed.hardware.facts import Facts
-from gpubed.ssh import SSH, CommandResult
-from gpubed.verification import Check
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH, CommandResult
+from gpubed.nodes.verification import Check
 
 _ECC = (
     "nvidia-smi --format=csv,noheader"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from gpubed.allocation import Node
 from gpubed.checks.context import Context
-from gpubed.ssh import SSH
-from gpubed.verification import Check
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check
 
 _MAX_OFFSET_S = 0.5
 _SSH = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=5"

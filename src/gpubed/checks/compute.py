@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubed.allocation import Node
 from gpubed.checks.context import Context
 from gpubed.checks.proof import Collective, Proof
 from gpubed.hardware import facts, floors
-from gpubed.verification import Check
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.verification import Check
 
 _IDS = ("gpu.compute", "gpu.memory", "gpu.pairs", "gpu.allreduce")
 # Of the fastest of its model in the node: one that is throttled is far below.

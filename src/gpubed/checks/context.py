@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from gpubed import reading
-from gpubed.allocation import Allocation, Node
 from gpubed.checks import proof
+from gpubed.core import reading
+from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.facts import Facts
-from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan
-from gpubed.ssh import SSH
-from gpubed.verification import Check
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check
+from gpubed.spec.plan import ClusterPlan
 
 T = TypeVar("T")
 _AT_ONCE = 16

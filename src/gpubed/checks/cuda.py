@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from gpubed import reading
-from gpubed import recipe as recipes
-from gpubed.allocation import Node
 from gpubed.checks.context import Context
-from gpubed.recipe import Recipe
-from gpubed.ssh import SSH
-from gpubed.verification import Check
+from gpubed.core import reading
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check
+from gpubed.recipes import recipe as recipes
+from gpubed.recipes.recipe import Recipe
 
 _NVCC = "bash -lc 'nvcc --version'"
 # NCCL chooses its interface when it is asked for an id; that needs no GPU.

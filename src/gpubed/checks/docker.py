@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubed.allocation import Node
 from gpubed.checks.context import Context
-from gpubed.ssh import SSH, CommandResult
-from gpubed.verification import Check
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH, CommandResult
+from gpubed.nodes.verification import Check
 
 # `version` says plainly that nobody answers; older releases of `info` do not.
 _ASK = (

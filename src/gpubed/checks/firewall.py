@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from gpubed.allocation import Node, door
 from gpubed.checks.context import Context
-from gpubed.ssh import SSH
-from gpubed.verification import Check
+from gpubed.nodes.allocation import Node, door
+from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check
 
 _KNOCK_S = 1.5
 _LISTENER = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubed import health
 from gpubed.checks.context import Context
-from gpubed.verification import Check
+from gpubed.configuration import health
+from gpubed.nodes.verification import Check
 
 
 def nodes(context: Context) -> Iterator[Check]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import http
 from collections.abc import Iterator
 
-from gpubed import secret, services
+from gpubed.access import services
 from gpubed.checks.context import Context
-from gpubed.errors import GpubedError
-from gpubed.verification import Check
+from gpubed.core import secret
+from gpubed.core.errors import GpubedError
+from gpubed.nodes.verification import Check
 
 _OK, _FORBIDDEN = http.HTTPStatus.OK, http.HTTPStatus.FORBIDDEN
 

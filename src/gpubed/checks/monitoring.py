@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from gpubed import paths, reading, services
+from gpubed.access import services
 from gpubed.checks.context import Context
-from gpubed.errors import GpubedError
-from gpubed.verification import Check
+from gpubed.core import paths, reading
+from gpubed.core.errors import GpubedError
+from gpubed.nodes.verification import Check
 
 _IDS = ("monitoring.target", "monitoring.rules", "monitoring.page")
 _RULES = "roles/monitoring/files/rules.yml"

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpubed import jobs, registry
-from gpubed.allocation import Network, Node
 from gpubed.checks import plain
 from gpubed.checks.context import Context
-from gpubed.errors import GpubedError
-from gpubed.plan import NetworkPlan
-from gpubed.runs.record import Request
-from gpubed.ssh import SSH
-from gpubed.units import format_rate
-from gpubed.verification import Check
+from gpubed.core.errors import GpubedError
+from gpubed.core.units import format_rate
+from gpubed.jobs import execution
+from gpubed.jobs.runs.record import Request
+from gpubed.nodes.allocation import Network, Node
+from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check
+from gpubed.spec.plan import NetworkPlan
+from gpubed.testbeds import registry
 
 _IP_AND_ICMP_HEADERS = 28
 _IDS = ("link.rate", "allreduce.busbw", "rdma.gpudirect")
@@ -105,13 +106,13 @@ def _idle_links(context: Context) -> Iterator[Check]:
         yield Check(id="link.rate", result="fail", reason=error.message)
 
 
-def _measured(context: Context) -> jobs.JobResult:
+def _measured(context: Context) -> execution.JobResult:
     """Run the job; what is too slow must be so twice, since others may use the machine too."""
     settings = {"seconds": "1", "largest_s": "1.5", "sizes": "largest", "host_limit": "when-slow"}
     request = Request(job="allreduce", settings=settings)
     arguments = (context.cluster, context.plan, context.allocation, request)
-    found = jobs.run(*arguments)
-    return jobs.run(*arguments) if found.failures and found.metrics else found
+    found = execution.run(*arguments)
+    return execution.run(*arguments) if found.failures and found.metrics else found
 
 
 def _why_not(context: Context) -> str:

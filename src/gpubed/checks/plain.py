@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from gpubed import jobfile, reading, registry
-from gpubed.allocation import Node
 from gpubed.checks.context import Context
+from gpubed.core import reading
+from gpubed.jobs import jobfile
+from gpubed.nodes.allocation import Node
+from gpubed.testbeds import registry
 
 _PROGRAM = "links"
 _SECONDS = 1.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import reading
-from gpubed.allocation import Node
-from gpubed.reading import Unreadable
-from gpubed.ssh import SSH, CommandTimedOut
+from gpubed.core import reading
+from gpubed.core.reading import Unreadable
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH, CommandTimedOut
 
 PROGRAM = "gpubed-gpus"
 # Sixteen GPUs make 120 pairs.

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gpubed.allocation import Node
 from gpubed.checks.context import Context
-from gpubed.sections import Rdma
-from gpubed.ssh import SSH
-from gpubed.units import format_rate
-from gpubed.verification import Check
+from gpubed.core.units import format_rate
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check
+from gpubed.spec.sections import Rdma
 
 _IDS = ("rdma.device", "rdma.rping", "rdma.write_bw", "rdma.counters", "rdma.collective")
 _PROGRAM = "/usr/local/sbin/gpubed-rdma"

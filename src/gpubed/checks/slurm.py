@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubed.allocation import Node
 from gpubed.checks.context import Context
-from gpubed.ssh import SSH
-from gpubed.verification import Check
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check
 
 # States of a node that works, or would if it had work.
 _ABLE = {"idle", "allocated", "mixed", "completing"}

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
 
-from gpubed import reading
-from gpubed import recipe as recipes
-from gpubed.allocation import Node
 from gpubed.checks.context import Context
 from gpubed.checks.proof import Proof
-from gpubed.recipe import Recipe
-from gpubed.ssh import SSH
-from gpubed.verification import Check
+from gpubed.core import reading
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check
+from gpubed.recipes import recipe as recipes
+from gpubed.recipes.recipe import Recipe
 
 # In isolation, since neither the folder nor PYTHONPATH may add packages.
 _ASK = """%s/env/current/bin/python -I -c '

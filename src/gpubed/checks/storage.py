@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 
-from gpubed import disks
-from gpubed.allocation import Node
 from gpubed.checks.context import Context
-from gpubed.ssh import SSH
-from gpubed.verification import Check
+from gpubed.nodes import disks
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check
 
 
 def space(context: Context) -> Iterator[Check]:

@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from pydantic import AliasPath, BaseModel, Field
 
-from gpubed import reading
-from gpubed.allocation import Node
 from gpubed.checks.context import Context
-from gpubed.sections import Throughput
-from gpubed.ssh import SSH
-from gpubed.units import format_rate
-from gpubed.verification import Check
+from gpubed.core import reading
+from gpubed.core.units import format_rate
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check
+from gpubed.spec.sections import Throughput
 
 _SECONDS = 3
 _FILE_MIB = 256

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import typer
 
 import gpubed
-from gpubed import interruption, progress
 from gpubed.cli import outline
-from gpubed.errors import GpubedError, is_about_the_disk, unwritable
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError, is_about_the_disk, unwritable
+from gpubed.engines import interruption
 
 if TYPE_CHECKING:
     from gpubed.cli.ui import UI

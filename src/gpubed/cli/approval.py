@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubed import lost_state
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
-from gpubed.errors import UsageError
+from gpubed.cluster import lost_state
+from gpubed.core.errors import UsageError
 
 
 def asking(ui: UI, display: Display, again: str, *, yes: bool) -> lost_state.Approve:

@@ -10,10 +10,12 @@ from contextlib import suppress
 
 import typer
 
-from gpubed import backend_config, jobfile, recipe
-from gpubed.errors import GpubedError
-from gpubed.launchers import names as launcher_names
-from gpubed.paths import Project
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
+from gpubed.jobs import jobfile
+from gpubed.jobs.launchers import names as launcher_names
+from gpubed.recipes import recipe
+from gpubed.spec import backend_config
 
 
 def clusters(incomplete: str) -> list[str]:
@@ -50,7 +52,7 @@ def launchers(incomplete: str) -> list[str]:
 
 def exports(incomplete: str) -> list[str]:
     """Offer the words of other tools."""
-    from gpubed import export
+    from gpubed.cluster import export
 
     return _beginning(export.KINDS, incomplete)
 
@@ -64,7 +66,7 @@ def runs(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the nodes of the cluster that was named before."""
-    from gpubed import allocation
+    from gpubed.nodes import allocation
 
     with suppress(GpubedError):
         cluster = Project.find().cluster(_word(ctx, "cluster", 0))
@@ -82,7 +84,7 @@ def measured(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the arguments of the job that was named before, and the values of one."""
-    from gpubed import jobfile
+    from gpubed.jobs import jobfile
 
     with suppress(GpubedError):
         arguments = jobfile.load(_word(ctx, "job", 1)).arguments

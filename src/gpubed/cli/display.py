@@ -20,8 +20,8 @@ from rich.text import Text
 
 from gpubed.cli import report
 from gpubed.cli.ui import UI
-from gpubed.errors import GpubedError
-from gpubed.progress import Event, Follower
+from gpubed.core.errors import GpubedError
+from gpubed.core.progress import Event, Follower
 
 _VERBS = {
     "create": ("creating", "created"),

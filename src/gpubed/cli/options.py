@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from gpubed import nearest, reading, testbeds
 from gpubed.cli import completion
 from gpubed.cli.ui import UI
-from gpubed.errors import GpubedError, UsageError
-from gpubed.paths import ClusterPaths, Project
+from gpubed.core import nearest, reading
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.testbeds import made_on
 
 Cluster = Annotated[
     str,
@@ -66,14 +67,16 @@ def _settle(cluster: ClusterPaths) -> None:
     """Let ssh find a cluster's files where they are now: the project may have been moved."""
     with suppress(GpubedError, OSError):
         if str(cluster.known_hosts) not in reading.file(cluster.ssh_config).text():
-            from gpubed import inventory  # slow to import, and hardly ever needed here
+            from gpubed.configuration import (
+                inventory,  # slow to import, and hardly ever needed here
+            )
 
             inventory.render_ssh(cluster)
 
 
 def lost_specification(cluster: ClusterPaths) -> UsageError:
     """Return what to tell where a cluster was made and its specification is gone."""
-    back = testbeds.put_back(cluster) or f"write {cluster.spec} anew, or put a backup there"
+    back = made_on.put_back(cluster) or f"write {cluster.spec} anew, or put a backup there"
     return UsageError(
         f"cluster {cluster.name} was made, and its specification {cluster.spec} is gone",
         f"{back}; or, to remove the cluster: gpubed down {cluster.name}",

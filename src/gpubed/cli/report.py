@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from gpubed import condition, lease, unfinished
-from gpubed.backends.base import Existing
 from gpubed.cli.ui import UI
+from gpubed.cluster import condition, lease
+from gpubed.configuration import unfinished
+from gpubed.testbeds.base import Existing
 
 _SHORT_S = 7200
 # The testbeds' words for what researchers call so, in the order in which they are counted.
@@ -67,7 +68,7 @@ def due(documents: Iterable[Mapping[str, Any]]) -> list[str]:
     """Say which roles are due, a line for the same nodes.
 
     Args:
-        documents: As `gpubed.due` makes them; an event that another program wrote may be.
+        documents: As `gpubed.configuration.due` makes them; an event that another program wrote may be.
     """
     by_nodes: dict[str, list[str]] = {}
     for role in documents:

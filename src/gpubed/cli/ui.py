@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpubed import errors
+from gpubed.core import errors
 
 _MARK = {
     "pass": "[green]✓[/]",

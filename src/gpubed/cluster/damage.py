@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from gpubed import allocation as allocations
-from gpubed import (
-    applied,
-    condition,
-    registry,
-    secret,
-    served_folder,
-    services,
-)
-from gpubed.allocation import Allocation
-from gpubed.condition import Condition
-from gpubed.due import Due
-from gpubed.errors import GpubedError
-from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan
+from gpubed.access import services
+from gpubed.cluster import condition
+from gpubed.cluster.condition import Condition
+from gpubed.configuration import applied, served_folder
+from gpubed.configuration.due import Due
+from gpubed.core import secret
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes import allocation as allocations
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import registry
 
 # The role of each service.
 _ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}

@@ -7,22 +7,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gpubed import allocation as allocations
-from gpubed import audit as audits
-from gpubed import (
-    backend_config,
-    costs,
-    identities,
-    left_hosts,
-    runlock,
-)
-from gpubed.backends.base import Existing
+from gpubed.cluster import audit as audits
+from gpubed.cluster import costs
 from gpubed.cluster.events import emit
-from gpubed.errors import GpubedError, UsageError
-from gpubed.paths import ClusterPaths
-from gpubed.specification import load_plan
-from gpubed.stack import EngineName, Stack
-from gpubed.testbeds import Testbeds
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.engines.stack import EngineName, Stack
+from gpubed.nodes import allocation as allocations
+from gpubed.spec import backend_config
+from gpubed.testbeds import identities, left_hosts
+from gpubed.testbeds.base import Existing
+from gpubed.testbeds.made_on import Testbeds
+from gpubed.testbeds.specification import load_plan
 
 RESULTS = ("runs", "campaigns")
 """Folders of a cluster's state that are the user's, and outlive it."""

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpubed import (
-    progress,
-)
-from gpubed.engine import LogEvent, ResourceEvent
-from gpubed.paths import ClusterPaths
+from gpubed.core import progress
+from gpubed.core.paths import ClusterPaths
+from gpubed.engines.embedded import LogEvent, ResourceEvent
 
 
 def discard_steps(event: ResourceEvent | LogEvent) -> None:

@@ -6,30 +6,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpubed import allocation as allocations
-from gpubed import audit as audits
-from gpubed import (
-    condition,
-    costs,
-    due,
-    identities,
-    lost_state,
-    registry,
-    runlock,
-    served_folder,
-    testbeds,
-)
-from gpubed.backends.base import Backend, Existing
-from gpubed.cluster import damage
+from gpubed.cluster import audit as audits
+from gpubed.cluster import condition, costs, damage, lost_state
+from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import emit
-from gpubed.condition import Condition
-from gpubed.due import Due
-from gpubed.engine import Result
-from gpubed.errors import GpubedError
-from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan
-from gpubed.specification import load_plan
-from gpubed.stack import EngineName, Stack
+from gpubed.configuration import due, served_folder
+from gpubed.configuration.due import Due
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.engines.embedded import Result
+from gpubed.engines.stack import EngineName, Stack
+from gpubed.nodes import allocation as allocations
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import identities, made_on, registry
+from gpubed.testbeds.base import Backend, Existing
+from gpubed.testbeds.specification import load_plan
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
     backend.require_engine(engine)
     runlock.require_free(cluster.state)
     cluster.project.prepare()
-    testbeds.require_same(cluster, backend)
+    made_on.require_same(cluster, backend)
     stack, seen = Stack(cluster, engine), damage.look(cluster, wanted)
     audits.remember(stack)
     gone = costs.gone(audits.missing_data(stack)) if seen else []

@@ -5,30 +5,25 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from gpubed import allocation as allocations
-from gpubed import (
-    condition,
-    health,
-    progress,
-    registry,
-    secret,
-    services,
-    testbeds,
-    unfinished,
-)
-from gpubed import lease as leases
-from gpubed.allocation import Allocation, Node
-from gpubed.backends.base import Backend, JobTestbed
-from gpubed.condition import Condition
-from gpubed.errors import GpubedError, UsageError
+from gpubed.access import services
+from gpubed.cluster import condition
+from gpubed.cluster import lease as leases
+from gpubed.cluster.condition import Condition
+from gpubed.configuration import health, unfinished
+from gpubed.core import progress, secret
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
+from gpubed.engines.stack import EngineName, Stack
 from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
-from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan, plan
-from gpubed.reading import Unreadable
-from gpubed.specification import load_plan
-from gpubed.stack import EngineName, Stack
-from gpubed.verification import Verification
+from gpubed.nodes import allocation as allocations
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.verification import Verification
+from gpubed.spec.plan import ClusterPlan, plan
+from gpubed.testbeds import made_on, registry
+from gpubed.testbeds.base import Backend, JobTestbed
+from gpubed.testbeds.specification import load_plan
 
 
 def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
@@ -74,13 +69,13 @@ def _wanted(cluster: ClusterPaths, backend: str) -> ClusterPlan:
         if cluster.spec.exists():
             return load_plan(cluster.spec)
     except UsageError as error:
-        if not testbeds.put_back(cluster):
+        if not made_on.put_back(cluster):
             raise
         progress.emit("note", message=f"{error.message}; shown is what was applied last")
-        return plan(testbeds.applied(cluster, backend))
-    kept = plan(testbeds.specification(cluster, backend))
+        return plan(made_on.applied(cluster, backend))
+    kept = plan(made_on.specification(cluster, backend))
     message = f"{cluster.spec} is gone; what was applied last comes back with:"
-    progress.emit("note", message=f"{message} {testbeds.put_back(cluster)}")
+    progress.emit("note", message=f"{message} {made_on.put_back(cluster)}")
     return kept
 
 

@@ -4,36 +4,26 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from gpubed import allocation as allocations
-from gpubed import audit as audits
-from gpubed import (
-    condition,
-    costs,
-    handover,
-    identities,
-    left_out,
-    lost_state,
-    progress,
-    rates,
-    registry,
-    runlock,
-    served_folder,
-    testbeds,
-)
-from gpubed import lease as leases
-from gpubed.allocation import Allocation
-from gpubed.backends.base import Backend, Fault
-from gpubed.cluster import damage
+from gpubed.cluster import audit as audits
+from gpubed.cluster import condition, costs, damage, handover, lost_state
+from gpubed.cluster import lease as leases
+from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import discard_steps, emit
+from gpubed.cluster.lost_state import Approve
 from gpubed.cluster.status import current_lease
-from gpubed.condition import Condition
-from gpubed.engine import Result
-from gpubed.errors import GpubedError, Locked, PrerequisiteMissing, Refused
-from gpubed.lost_state import Approve
-from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan
-from gpubed.specification import load_plan
-from gpubed.stack import EngineName, Stack
+from gpubed.configuration import served_folder
+from gpubed.core import progress, runlock
+from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
+from gpubed.core.paths import ClusterPaths
+from gpubed.engines.embedded import Result
+from gpubed.engines.stack import EngineName, Stack
+from gpubed.nodes import allocation as allocations
+from gpubed.nodes import rates
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import identities, left_out, made_on, registry
+from gpubed.testbeds.base import Backend, Fault
+from gpubed.testbeds.specification import load_plan
 
 _NOT_A_CHANGE = {"same", "read", "refresh"}
 
@@ -63,7 +53,7 @@ def up(
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")
         stack = Stack(cluster, engine)
         stack.mend()
-        testbeds.require_same(cluster, backend)
+        made_on.require_same(cluster, backend)
         _restore_rates(cluster, last=False)  # before links are measured
         _mind_what_is_there(stack, backend, wanted, approve)
         if not stack.outputs():
@@ -81,7 +71,7 @@ def up(
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack, approve)
             killed.unlink()
-        testbeds.forget_attempts(cluster)
+        made_on.forget_attempts(cluster)
         granted = allocations.load(cluster.allocation)
         identities.keep(cluster, granted.uuid)
         current_lease(cluster, wanted, granted, None)
@@ -166,8 +156,8 @@ def _up(
 def _note_testbeds(stack: Stack, backend: Backend) -> None:
     """Keep where the cluster is, or was made before, and the specification that is applied now."""
     audits.testbeds(stack).note()
-    testbeds.note(stack.cluster, backend)
-    testbeds.keep_specification(stack.cluster, backend.name)
+    made_on.note(stack.cluster, backend)
+    made_on.keep_specification(stack.cluster, backend.name)
 
 
 def _look_ahead(

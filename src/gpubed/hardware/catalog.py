@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gpubed import paths, reading
+from gpubed.core import paths, reading
 from gpubed.hardware.drivers import Offer
 
 _VARIABLES = TypeAdapter(dict[str, Any])

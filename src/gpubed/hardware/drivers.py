@@ -14,7 +14,7 @@ from typing import Self
 
 from packaging.version import Version
 
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.table import Generation, table
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed import reading
-from gpubed.allocation import Allocation
+from gpubed.core import reading
 from gpubed.hardware.table import table
+from gpubed.nodes.allocation import Allocation
 
 
 class _Model(BaseModel):

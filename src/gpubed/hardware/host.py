@@ -20,9 +20,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed import paths, reading
-from gpubed.backends.base import Finding
-from gpubed.ssh import SSH
+from gpubed.core import paths, reading
+from gpubed.nodes.ssh import SSH
+from gpubed.testbeds.base import Finding
 
 
 class _Model(BaseModel):

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from gpubed import paths, reading
+from gpubed.core import paths, reading
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.table import chip_of
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from lxml import etree
 
-from gpubed.errors import GpubedError, UsageError
+from gpubed.core.errors import GpubedError, UsageError
 from gpubed.hardware.models import models
 from gpubed.hardware.report import NodeReport, Report, read
 

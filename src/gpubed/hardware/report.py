@@ -14,12 +14,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from gpubed import __version__, paths, reading
-from gpubed.allocation import Allocation
-from gpubed.errors import GpubedError
+from gpubed import __version__
+from gpubed.core import paths, reading
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.anonymous import Anonymous
-from gpubed.paths import ClusterPaths
-from gpubed.ssh import SSH
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.ssh import SSH
 
 # Facts that have nothing to do with GPUs.
 _NOT_ASKED = ("failed_units", "disks")

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import paths, reading
+from gpubed.core import paths, reading
 
 
 class Generation(BaseModel):

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpubed import main_metric
 from gpubed.campaigns.drive import is_narrow
 from gpubed.campaigns.file import Stop
+from gpubed.jobs import main_metric
 from gpubed.report import groups, scaling, steps, wording
 from gpubed.report.groups import Group
 from gpubed.report.read import Campaign, Measured, Point

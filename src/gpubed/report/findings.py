@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from gpubed import figures
+from gpubed.jobs import figures
 from gpubed.report import groups, scaling, svg, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group, Ratio

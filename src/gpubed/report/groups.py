@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpubed import intervals
 from gpubed.campaigns.file import text
+from gpubed.core import intervals
+from gpubed.jobs.trials import Summary, summarize
 from gpubed.report import wording
 from gpubed.report.read import Measured, Point, Value
-from gpubed.trials import Summary, summarize
 
 _MOST_NODES = 1_000_000
 Key = frozenset[tuple[str, str]]

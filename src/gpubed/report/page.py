@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from gpubed import paths
+from gpubed.core import paths
 from gpubed.report import findings, svg, tables
 from gpubed.report.analysis import Analysis
 from gpubed.report.read import Campaign, Measured

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
-from gpubed import nearest, reading
-from gpubed.errors import UsageError
-from gpubed.paths import ClusterPaths
-from gpubed.reading import Unreadable
-from gpubed.units import Moment
+from gpubed.core import nearest, reading
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
+from gpubed.core.units import Moment
 
 Value = bool | int | float | str | None
 _LARGEST = 1e30  # beyond, or below 1 / it, sums and ratios are no numbers any more

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gpubed import intervals
+from gpubed.core import intervals
 from gpubed.report import wording
 from gpubed.report.groups import LEAST, Group, Key, Ratio, key, ratio, size
 from gpubed.report.read import Value

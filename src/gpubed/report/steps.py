@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpubed import intervals
+from gpubed.core import intervals
 from gpubed.report import read, wording
 from gpubed.report.groups import Group, Ratio
 from gpubed.report.read import Campaign, Rank

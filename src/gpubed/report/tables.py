@@ -7,7 +7,8 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpubed import figures, intervals
+from gpubed.core import intervals
+from gpubed.jobs import figures
 from gpubed.report import findings, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubed import figures
+from gpubed.jobs import figures
 from gpubed.report.read import Campaign, Link
 from gpubed.report.svg import WIDTH, Figure
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gpubed import figures, units
+from gpubed.core import units
+from gpubed.jobs import figures
 from gpubed.report.read import Value
 
 ALL = "all points"

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed import files, reading
-from gpubed.errors import UsageError, unwritable
+from gpubed.core import files, reading
+from gpubed.core.errors import UsageError, unwritable
 from gpubed.report import findings, page, pictures, svg, tables
 from gpubed.report.analysis import Analysis
 from gpubed.report.read import Measured

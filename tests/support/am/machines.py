@@ -18,7 +18,7 @@ from gpubed.backends.local.network import NetworkDriver
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.ownership import Owner
 from gpubed.backends.local.volume import VolumeDriver
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
 from support import containers
 
 from .nodes import NodeBroken, Nodes, Reach

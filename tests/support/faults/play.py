@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from subprocess import CompletedProcess
 
-from gpubed import allocation
-from gpubed.paths import Project
+from gpubed.core.paths import Project
+from gpubed.nodes import allocation
 from support.cluster import BIN, Cluster
 
 FILE, RESULT = "/shared/result", "42"

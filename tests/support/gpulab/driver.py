@@ -3,9 +3,10 @@
 import sys
 from pathlib import Path
 
-from gpubed import cli, jobfile
+from gpubed import cli
 from gpubed.backends.gpulab import client
-from gpubed.launchers import gpulab
+from gpubed.jobs import jobfile
+from gpubed.jobs.launchers import gpulab
 
 jobs, *words = sys.argv[1:]
 # Whatever the job's name, one that needs no Horovod runs.

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpubed import registry
-from gpubed.specification import load
+from gpubed.testbeds import registry
+from gpubed.testbeds.specification import load
 from support import wall
 
 ROOT = Path(__file__).parents[3]

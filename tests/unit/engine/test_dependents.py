@@ -1,8 +1,8 @@
 """Order of deletions, and what goes along with a delete-first replacement."""
 
-from gpubed.engine.dependents import Edges, layers, of_replacement
-from gpubed.engine.state import State
-from gpubed.engine.values import UNKNOWN
+from gpubed.engines.embedded.dependents import Edges, layers, of_replacement
+from gpubed.engines.embedded.state import State
+from gpubed.engines.embedded.values import UNKNOWN
 
 
 def make(name, needs=(), parent="", custom=True, **fields):

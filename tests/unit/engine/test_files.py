@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from gpubed.engine import backend, checkpoint, urn
-from gpubed.engine.backend import StackFile
-from gpubed.engine.cipher import PassphraseCipher
-from gpubed.engine.failures import Refusal
-from gpubed.engine.project import Project, StackConfig, add_salt
-from gpubed.engine.state import State, decode, encode
-from gpubed.engine.values import Reference, Secret
-from gpubed.errors import GpubedError, UsageError
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.engines.embedded import backend, checkpoint, urn
+from gpubed.engines.embedded.backend import StackFile
+from gpubed.engines.embedded.cipher import PassphraseCipher
+from gpubed.engines.embedded.failures import Refusal
+from gpubed.engines.embedded.project import Project, StackConfig, add_salt
+from gpubed.engines.embedded.state import State, decode, encode
+from gpubed.engines.embedded.values import Reference, Secret
 
 # Written by Pulumi's own CLI with the passphrase "fixture".
 CLI_SALT = "v1:pQg1PNXUf0A=:v1:XdHYqFXKhbMuKN3v:KudwfimDxl19rOfDIdZx7sscoJ5wvA=="

@@ -5,9 +5,9 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubed.engine.failures import Refusal
-from gpubed.engine.property_paths import keep_old, parse
-from gpubed.engine.values import (
+from gpubed.engines.embedded.failures import Refusal
+from gpubed.engines.embedded.property_paths import keep_old, parse
+from gpubed.engines.embedded.values import (
     SIGNATURE,
     UNKNOWN,
     UNKNOWN_TEXT,

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed import doctor
-from gpubed.backends.base import Finding
-from gpubed.errors import GpubedError
+from gpubed.cluster import doctor
+from gpubed.core.errors import GpubedError
 from gpubed.hardware import host
 from gpubed.hardware.host import GpuHost
+from gpubed.testbeds.base import Finding
 
 COLLECTOR = Path(__file__).parents[3] / "roles/hardware/files/gpubed-gpu-host"
 KERNEL = "6.1.0-40-amd64"
@@ -304,7 +304,7 @@ class TestDoctor:
         )
         (tmp_path / "Pulumi.yaml").write_text("name: gpubed\n")
         monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-        from gpubed.paths import Project
+        from gpubed.core.paths import Project
 
         return Project.find().cluster("own")
 

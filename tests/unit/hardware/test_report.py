@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
 from gpubed.hardware import recording, report
 from gpubed.hardware.anonymous import Anonymous
 

@@ -7,23 +7,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gpubed import paths, testbeds
-from gpubed.backends.base import Existing, Finding, Identity, JobState, JobTestbed, Offer
 from gpubed.backends.gpulab import login, offers, request
 from gpubed.backends.gpulab.client import Client
 from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.remote import RemoteJob
-from gpubed.errors import GpubedError
-from gpubed.plan import plan as make_plan
-from gpubed.sections import MOST_GPUS
-from gpubed.spec import ClusterSpec, Problem
+from gpubed.core import paths
+from gpubed.core.errors import GpubedError
+from gpubed.spec.clusterspec import ClusterSpec, Problem
+from gpubed.spec.plan import plan as make_plan
+from gpubed.spec.sections import MOST_GPUS
+from gpubed.testbeds import made_on
+from gpubed.testbeds.base import Existing, Finding, Identity, JobState, JobTestbed, Offer
 
 # Pulumi's library is slow to import, and most verbs do not need it.
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.allocation import Allocation
-    from gpubed.plan import ClusterPlan
+    from gpubed.nodes.allocation import Allocation
+    from gpubed.spec.plan import ClusterPlan
 
 _EXPIRES_SOON_D = 14
 _FAIR_USE = 10
@@ -244,7 +245,7 @@ def _client(cluster: str) -> Client:
 
 
 def _config(cluster: str) -> Config:
-    return request.config(testbeds.specification(paths.Project.find().cluster(cluster), "gpulab"))
+    return request.config(made_on.specification(paths.Project.find().cluster(cluster), "gpulab"))
 
 
 def _labels(job: RemoteJob) -> list[str]:

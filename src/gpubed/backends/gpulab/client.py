@@ -18,13 +18,13 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 from uuid import UUID
 
-from gpubed import reading
 from gpubed.backends.gpulab import login
 from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.definition import NewJob
 from gpubed.backends.gpulab.remote import Cluster, Event, Jobs, RemoteJob, Worker
-from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
-from gpubed.reading import Document
+from gpubed.core import reading
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
+from gpubed.core.reading import Document
 
 _PREFIX = "gpulab/v4.0/"
 _TIMEOUT_S = 20.0

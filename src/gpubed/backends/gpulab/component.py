@@ -6,9 +6,9 @@ from typing import Any
 
 import pulumi
 
-from gpubed.allocation import Allocation, Network
 from gpubed.backends.component import Testbed
-from gpubed.plan import ClusterPlan
+from gpubed.nodes.allocation import Allocation, Network
+from gpubed.spec.plan import ClusterPlan
 
 _BACKEND = "gpulab"
 

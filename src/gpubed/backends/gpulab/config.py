@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubed.backend_config import BackendConfig
 from gpubed.backends.gpulab.definition import ImageName
-from gpubed.units import Bytes, Seconds
+from gpubed.core.units import Bytes, Seconds
+from gpubed.spec.backend_config import BackendConfig
 
 
 class Config(BackendConfig):

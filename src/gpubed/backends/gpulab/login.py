@@ -9,10 +9,10 @@ from pathlib import Path
 
 from cryptography import x509
 
-from gpubed import files, reading
 from gpubed.backends.gpulab.config import Config
-from gpubed.errors import PrerequisiteMissing
-from gpubed.reading import Unreadable
+from gpubed.core import files, reading
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.reading import Unreadable
 
 _LARGEST = 2**20  # bytes
 _FIX = "fetch your certificate from the account portal, then set backend.certificate"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from gpubed.backends.base import Offer
 from gpubed.backends.gpulab.definition import Resources
 from gpubed.backends.gpulab.remote import Cluster, Gpu, Worker
+from gpubed.testbeds.base import Offer
 
 
 def offers(clusters: Sequence[Cluster], workers: Sequence[Worker]) -> list[Offer]:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed import reading
 from gpubed.backends.gpulab.definition import LONGEST_WORD
-from gpubed.errors import UsageError
-from gpubed.reading import Document, Unreadable
+from gpubed.core import reading
+from gpubed.core.errors import UsageError
+from gpubed.core.reading import Document, Unreadable
 
 LIMIT = 2**19
 """Bytes of results that come back through the log; before packing."""

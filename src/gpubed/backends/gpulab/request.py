@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gpubed import paths, recipe
 from gpubed.backends.gpulab import parcel
 from gpubed.backends.gpulab.config import Config
 from gpubed.backends.gpulab.definition import (
@@ -21,10 +20,12 @@ from gpubed.backends.gpulab.definition import (
     Resources,
     Scheduling,
 )
-from gpubed.errors import PrerequisiteMissing, UsageError
-from gpubed.plan import ClusterPlan, NodePlan
-from gpubed.sections import Machine
-from gpubed.spec import ClusterSpec
+from gpubed.core import paths
+from gpubed.core.errors import PrerequisiteMissing, UsageError
+from gpubed.recipes import recipe
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.plan import ClusterPlan, NodePlan
+from gpubed.spec.sections import Machine
 
 _GB = 10**9
 # Ranks of a busy worker take their time to import torch; Horovod's own 30 s are few.

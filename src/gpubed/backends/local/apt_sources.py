@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubed import reading
 from gpubed.backends.local.image import RELEASES
+from gpubed.core import reading
 
 _COMPONENT = "main"
 _ONE_LINE = re.compile(

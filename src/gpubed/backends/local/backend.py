@@ -5,17 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.base import Backend, Driver, Existing, Finding, Identity
-from gpubed.errors import GpubedError
-from gpubed.spec import Problem
+from gpubed.core.errors import GpubedError
+from gpubed.spec.clusterspec import Problem
+from gpubed.testbeds.base import Backend, Driver, Existing, Finding, Identity
 
 # Docker's and Pulumi's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.allocation import Allocation
-    from gpubed.plan import ClusterPlan
-    from gpubed.spec import ClusterSpec
+    from gpubed.nodes.allocation import Allocation
+    from gpubed.spec.clusterspec import ClusterSpec
+    from gpubed.spec.plan import ClusterPlan
 
 
 class LocalBackend(Backend):

@@ -14,10 +14,10 @@ from typing import Any
 import requests
 from docker.errors import APIError, BuildError, DockerException, ImageNotFound
 
-from gpubed import paths, progress
 from gpubed.backends.local import apt_sources, daemon, environment
 from gpubed.backends.local.image import LABEL, STAGE, Recipe
-from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.core import paths, progress
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
 
 _TAIL = 10
 _NOTE = "note: "

@@ -10,9 +10,9 @@ from docker import DockerClient
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
-from gpubed.allocation import Allocation, Node
-from gpubed.backends.base import Existing
 from gpubed.backends.local import confinement, daemon, ownership, runtime
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.testbeds.base import Existing
 
 # In the order in which they can be removed.
 _KINDS = ("container", "network", "volume")

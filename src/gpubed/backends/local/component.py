@@ -10,8 +10,8 @@ from gpubed.backends.component import Testbed
 from gpubed.backends.local import confinement
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
-from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
 from gpubed.resources import Image, Network, Node, Volume
+from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
 
 _BACKEND = "local"
 

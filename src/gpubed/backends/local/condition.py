@@ -7,10 +7,10 @@ from contextlib import suppress
 from docker.errors import NotFound
 from docker.models.containers import Container
 
-from gpubed import host_keys
 from gpubed.backends.local import daemon, runtimes
 from gpubed.backends.local.node_inputs import Attachment, NodeInputs
-from gpubed.ssh import Unreachable
+from gpubed.nodes import host_keys
+from gpubed.nodes.ssh import Unreachable
 
 _ANSWER_S = 3.0
 # A busy node answers late; what runs on it must not suffer from that.

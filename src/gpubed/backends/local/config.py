@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gpubed.backend_config import BackendConfig
+from gpubed.spec.backend_config import BackendConfig
 
 Runtime = Literal["container", "vm"]
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpubed import paths
 from gpubed.backends.local import daemon, ownership
 from gpubed.backends.local.node_inputs import NodeInputs
 from gpubed.backends.local.runtime import File
-from gpubed.plan import NodePlan
-from gpubed.spec import ClusterSpec
+from gpubed.core import paths
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.plan import NodePlan
 
 # Those of Docker's ordinary container but MKNOD, and what links and firewall need.
 _CAPABILITIES = (

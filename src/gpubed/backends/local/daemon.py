@@ -13,8 +13,8 @@ import requests
 from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.errors import APIError, DockerException
 
-from gpubed.backends.base import Identity
-from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.testbeds.base import Identity
 
 # A node that boots, or an image that is imported, keeps one request open that long.
 _TIMEOUT_S = 600

@@ -12,13 +12,14 @@ from typing import Any
 import requests
 from docker.errors import DockerException
 
-from gpubed import identities, paths, reading
-from gpubed.backends.base import Finding
 from gpubed.backends.local import build, daemon, environment, image, limits, ownership
 from gpubed.backends.local.config import Runtime
-from gpubed.errors import GpubedError
-from gpubed.plan import ClusterPlan, plan, slices
-from gpubed.spec import ClusterSpec
+from gpubed.core import paths, reading
+from gpubed.core.errors import GpubedError
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.plan import ClusterPlan, plan, slices
+from gpubed.testbeds import identities
+from gpubed.testbeds.base import Finding
 
 _GB, _GIB = 10**9, 2**30
 # Image, package cache, environment of the first cluster; a further one needs the last only.

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from docker.errors import ImageNotFound
 
-from gpubed import paths
 from gpubed.backends.local import daemon
 from gpubed.backends.local.config import Runtime
+from gpubed.core import paths
 
 LABEL = "gpubed.image"
 STAGE = "gpubed.stage"

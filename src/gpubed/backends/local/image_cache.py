@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
-from gpubed import paths
-from gpubed.backends.base import Driver, Properties
 from gpubed.backends.local import build
 from gpubed.backends.local.image import RELEASES, REPOSITORIES, Recipe, exists
-from gpubed.errors import GpubedError
+from gpubed.core import paths
+from gpubed.core.errors import GpubedError
+from gpubed.testbeds.base import Driver, Properties
 
 
 class ImageDriver(Driver):

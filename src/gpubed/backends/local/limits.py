@@ -9,9 +9,9 @@ from pathlib import Path
 
 from gpubed.backends.local import simulated
 from gpubed.backends.local.image import RELEASES
-from gpubed.errors import GpubedError
-from gpubed.sections import ExperimentNetwork, NodeGroup
-from gpubed.spec import ClusterSpec, Problem
+from gpubed.core.errors import GpubedError
+from gpubed.spec.clusterspec import ClusterSpec, Problem
+from gpubed.spec.sections import ExperimentNetwork, NodeGroup
 
 _GIB = 2**30
 _MIB = 2**20

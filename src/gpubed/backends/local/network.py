@@ -9,10 +9,10 @@ from docker.errors import APIError
 from docker.models.networks import Network
 from docker.types import IPAMConfig, IPAMPool
 
-from gpubed.backends.base import Driver, Properties
 from gpubed.backends.local import daemon, ownership, runtime
 from gpubed.backends.local.ownership import Owner
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
+from gpubed.testbeds.base import Driver, Properties
 
 # The bridge carries whatever a node sends; the node sets the MTU of its own link,
 # so that another MTU does not need another network.

@@ -10,8 +10,6 @@ from typing import Any
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.models.containers import Container
 
-from gpubed import host_keys
-from gpubed.backends.base import Change, Driver, NodeFailed, Properties
 from gpubed.backends.local import (
     condition,
     confinement,
@@ -23,8 +21,10 @@ from gpubed.backends.local import (
     runtimes,
 )
 from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, NodeInputs
-from gpubed.engine.values import UNKNOWN_TEXT
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
+from gpubed.engines.embedded.values import UNKNOWN_TEXT
+from gpubed.nodes import host_keys
+from gpubed.testbeds.base import Change, Driver, NodeFailed, Properties
 
 _BOOT_S = 180.0
 _SSH_S = 30.0

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from docker.errors import APIError, NotFound
 
 from gpubed.backends.local import daemon
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
 
 CLUSTER = "gpubed.cluster"
 NAME = "gpubed.name"

@@ -18,10 +18,10 @@ from typing import Any
 from docker.errors import NotFound
 from docker.models.containers import Container
 
-from gpubed import paths
 from gpubed.backends.local import daemon, environment, ownership
 from gpubed.backends.local.node_inputs import NodeInputs, Simulation
-from gpubed.reading import Unreadable
+from gpubed.core import paths
+from gpubed.core.reading import Unreadable
 
 # Below a folder of the node's own, which templates/node makes, that accounts may not enter: root
 # of another cluster's node may have left a set-uid program there.

@@ -6,13 +6,13 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 
-from gpubed import recipe
 from gpubed.backends.local.image import RELEASES
 from gpubed.hardware import catalog, drivers
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.models import Model, models
-from gpubed.sections import NodeGroup, Simulation
-from gpubed.spec import ClusterSpec, Problem
+from gpubed.recipes import recipe
+from gpubed.spec.clusterspec import ClusterSpec, Problem
+from gpubed.spec.sections import NodeGroup, Simulation
 
 
 def problems(spec: ClusterSpec) -> Iterator[Problem]:

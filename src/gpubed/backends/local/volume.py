@@ -8,9 +8,9 @@ from typing import Any
 from docker.errors import NotFound
 from docker.models.volumes import Volume
 
-from gpubed.backends.base import Driver, Properties
 from gpubed.backends.local import daemon, ownership
 from gpubed.backends.local.ownership import Owner
+from gpubed.testbeds.base import Driver, Properties
 
 
 class VolumeDriver(Driver):

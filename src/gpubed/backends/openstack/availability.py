@@ -15,9 +15,9 @@ from typing import Any
 from openstack import exceptions
 from openstack.connection import Connection
 
-from gpubed.backends.base import Finding
 from gpubed.backends.openstack import flavors, labels, quota
 from gpubed.backends.openstack.needs import GroupNeeds, Needs
+from gpubed.testbeds.base import Finding
 
 GROUP = "gpubed.group"
 _GIB = 2**30

@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.base import (
-    Backend,
-    Driver,
-    Existing,
-    Fault,
-    Finding,
-    Identity,
-    Offer,
-)
 from gpubed.backends.openstack import labels
-from gpubed.spec import Problem
+from gpubed.spec.clusterspec import Problem
+from gpubed.testbeds.base import Backend, Driver, Existing, Fault, Finding, Identity, Offer
 
 # OpenStack's and Pulumi's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.allocation import Allocation
-    from gpubed.errors import GpubedError
-    from gpubed.plan import ClusterPlan
-    from gpubed.spec import ClusterSpec
+    from gpubed.core.errors import GpubedError
+    from gpubed.nodes.allocation import Allocation
+    from gpubed.spec.clusterspec import ClusterSpec
+    from gpubed.spec.plan import ClusterPlan
 
 
 class OpenStackBackend(Backend):

@@ -9,10 +9,10 @@ from typing import Any
 
 from openstack.connection import Connection
 
-from gpubed.allocation import Allocation
-from gpubed.backends.base import Existing, Fault
 from gpubed.backends.openstack import cloud, labels
-from gpubed.errors import Refused
+from gpubed.core.errors import Refused
+from gpubed.nodes.allocation import Allocation
+from gpubed.testbeds.base import Existing, Fault
 
 _GONE_WITHIN_S = 300
 # What Nova calls a node that is as it should be, or that `up` starts.

@@ -13,13 +13,13 @@ from keystoneauth1 import exceptions as auth_errors
 from openstack import exceptions
 from openstack.connection import Connection
 
-from gpubed import testbeds
-from gpubed.backends.base import Identity
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.patience import Patience
-from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
-from gpubed.paths import Project
-from gpubed.reading import Unreadable
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
+from gpubed.core.paths import Project
+from gpubed.core.reading import Unreadable
+from gpubed.testbeds import made_on
+from gpubed.testbeds.base import Identity
 
 _TIMEOUT_S = 60
 # What the client raises of an answer of another shape: it takes answers apart without a look.
@@ -72,7 +72,7 @@ def of(cluster: str) -> Connection:
         UsageError: The specification has errors.
         PrerequisiteMissing: Its backend is another one by now, or there are no credentials.
     """
-    config = testbeds.specification(Project.find().cluster(cluster), "openstack").backend
+    config = made_on.specification(Project.find().cluster(cluster), "openstack").backend
     assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
     return connect(config.cloud, config.region)
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from openstack import config, exceptions
 from openstack.connection import Connection
 
-from gpubed.backends.base import Finding
 from gpubed.backends.openstack import cloud
-from gpubed.errors import GpubedError, PrerequisiteMissing
-from gpubed.paths import Project
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import Project
+from gpubed.testbeds.base import Finding
 
 _VARIABLE = "OS_CLIENT_CONFIG_FILE"
 _PROFILES = "clouds-public.yaml"

@@ -9,15 +9,16 @@ from typing import Any
 import pulumi
 from pulumi_openstack import Provider, blockstorage, compute, networking
 
-from gpubed import left_out, reading
 from gpubed.backends.component import Testbed
 from gpubed.backends.openstack import cloud, cloud_init, clouds_file, host_key, labels, security
 from gpubed.backends.openstack.availability import GROUP
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.needs import Needs, gib
-from gpubed.paths import Project
-from gpubed.plan import ClusterPlan, NetworkPlan, NodePlan
+from gpubed.core import reading
+from gpubed.core.paths import Project
 from gpubed.resources import Capacity, HostKey, Image, Network
+from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
+from gpubed.testbeds import left_out
 
 _BACKEND = "openstack"
 # Nodes start at the tenth address; the cloud's own DHCP servers take some of these.

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed.backend_config import BackendConfig
-from gpubed.units import Bytes
+from gpubed.core.units import Bytes
+from gpubed.spec.backend_config import BackendConfig
 
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 

@@ -13,14 +13,14 @@ from typing import Any
 from openstack.connection import Connection
 from pydantic import BaseModel
 
-from gpubed import reading
-from gpubed.backends.base import Finding
 from gpubed.backends.openstack import availability, cloud, clouds_file, limits
 from gpubed.backends.openstack.needs import Needs
-from gpubed.errors import GpubedError
-from gpubed.plan import plan
-from gpubed.reading import Unreadable
-from gpubed.spec import ClusterSpec
+from gpubed.core import reading
+from gpubed.core.errors import GpubedError
+from gpubed.core.reading import Unreadable
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.plan import plan
+from gpubed.testbeds.base import Finding
 
 _PLUGIN = "openstack"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpubed import secret
-from gpubed.backends.base import Change, Driver, Properties
-from gpubed.paths import Project
+from gpubed.core import secret
+from gpubed.core.paths import Project
+from gpubed.testbeds.base import Change, Driver, Properties
 
 
 def path(cluster: str, node: str) -> Path:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from gpubed import allocation as allocations
-from gpubed import plan as plans
-from gpubed import testbeds
-from gpubed.backends.base import Finding
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.needs import Needs, gib
-from gpubed.errors import GpubedError
-from gpubed.paths import Project
-from gpubed.plan import ClusterPlan
-from gpubed.spec import ClusterSpec, Problem
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
+from gpubed.nodes import allocation as allocations
+from gpubed.spec import plan as plans
+from gpubed.spec.clusterspec import ClusterSpec, Problem
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import made_on
+from gpubed.testbeds.base import Finding
 
 
 def problems(spec: ClusterSpec) -> list[Problem]:
@@ -73,7 +73,7 @@ def shrunk(before: Needs, after: Needs) -> list[Finding]:
 def applied(plan: ClusterPlan) -> Needs | None:
     """Return the needs of the specification that was applied last; None where none is kept."""
     with suppress(GpubedError):
-        former = testbeds.applied(Project.find().cluster(plan.cluster), plan.backend)
+        former = made_on.applied(Project.find().cluster(plan.cluster), plan.backend)
         return Needs.of(plans.plan(former))
     return None
 

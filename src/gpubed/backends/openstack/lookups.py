@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubed.backends.base import Change, Driver, Finding, Properties
 from gpubed.backends.openstack import availability, cloud, limits
 from gpubed.backends.openstack.needs import Needs
-from gpubed.errors import Refused
+from gpubed.core.errors import Refused
+from gpubed.testbeds.base import Change, Driver, Finding, Properties
 
 
 class CapacityDriver(Driver):

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gpubed.backends.openstack import security
 from gpubed.backends.openstack.config import Config, Server
-from gpubed.plan import ClusterPlan
+from gpubed.spec.plan import ClusterPlan
 
 _GIB = 2**30
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubed.backends.base import Finding, Offer
 from gpubed.backends.openstack import availability, cloud, flavors, quota
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.needs import Needs
-from gpubed.plan import ClusterPlan
-from gpubed.spec import ClusterSpec
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds.base import Finding, Offer
 
 
 def offers(spec: ClusterSpec) -> list[Offer]:

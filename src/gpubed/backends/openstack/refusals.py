@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpubed.errors import GpubedError, Refused
+from gpubed.core.errors import GpubedError, Refused
 
 _MTU = re.compile(r"MTU is too big, maximum is (\d+)")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from gpubed.backends.openstack.config import Config
-from gpubed.spec import ClusterSpec
+from gpubed.spec.clusterspec import ClusterSpec
 
 SSH = 22
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpubed import allocation, known_hosts
-from gpubed.allocation import Hop, Node
 from gpubed.backends.static.config import Bastion, Config, Host
-from gpubed.errors import PrerequisiteMissing
-from gpubed.reading import Unreadable
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.reading import Unreadable
+from gpubed.nodes import allocation, known_hosts
+from gpubed.nodes.allocation import Hop, Node
 
 
 class UnknownHost(PrerequisiteMissing):

@@ -8,20 +8,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpubed.backends.base import Backend, Driver, Existing, Finding, Offer
-from gpubed.errors import GpubedError, PrerequisiteMissing
-from gpubed.spec import Problem
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.spec.clusterspec import Problem
+from gpubed.testbeds.base import Backend, Driver, Existing, Finding, Offer
 
 # Pulumi's and paramiko's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.allocation import Allocation
     from gpubed.backends.static.config import Config, Host
-    from gpubed.paths import ClusterPaths
-    from gpubed.plan import ClusterPlan, NodePlan
-    from gpubed.spec import ClusterSpec
-    from gpubed.ssh import SSH
+    from gpubed.core.paths import ClusterPaths
+    from gpubed.nodes.allocation import Allocation
+    from gpubed.nodes.ssh import SSH
+    from gpubed.spec.clusterspec import ClusterSpec
+    from gpubed.spec.plan import ClusterPlan, NodePlan
 
 T = TypeVar("T")
 _AT_ONCE = 16
@@ -95,8 +95,8 @@ class StaticBackend(Backend):
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Say of each node whether its host is still marked as such; away where it is silent."""
         from gpubed.backends.static.node import look
-        from gpubed.paths import Project
-        from gpubed.ssh import SSH, LoginRefused, Unreachable
+        from gpubed.core.paths import Project
+        from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 
         paths = Project.find().cluster(allocation.cluster)
 
@@ -137,7 +137,7 @@ class StaticBackend(Backend):
         """
         from gpubed.backends.static import named
         from gpubed.backends.static.node import look
-        from gpubed.paths import Project
+        from gpubed.core.paths import Project
 
         paths = Project.find().cluster(cluster)
         known, former = _known(paths), named.attempted(paths)
@@ -170,7 +170,7 @@ class StaticBackend(Backend):
     def unseen(self, cluster: str, known: Collection[str], left: Collection[str] = ()) -> list[str]:
         """Return the hosts that nobody could look at, and why, but for what a `down` leaves."""
         from gpubed.backends.static import named
-        from gpubed.paths import Project
+        from gpubed.core.paths import Project
 
         paths = Project.find().cluster(cluster)
         missed = [one for one in self._missed.get(cluster, ()) if not one.is_left(paths)]
@@ -183,8 +183,8 @@ class StaticBackend(Backend):
 
     def own_hosts(self, cluster: str) -> dict[str, str]:
         """Return the hosts of the specification: by node, where SSH answers."""
-        from gpubed import left_hosts
-        from gpubed.paths import Project
+        from gpubed.core.paths import Project
+        from gpubed.testbeds import left_hosts
 
         known = _known(Project.find().cluster(cluster))
         hosts = _all(known.config) if known else ()
@@ -193,7 +193,7 @@ class StaticBackend(Backend):
     def left_as_is(self, cluster: str, uuid: str) -> list[str]:
         """Say what stays on hosts that nobody could log in to, and that a `down` goes without."""
         from gpubed.backends.static.membership import stays
-        from gpubed.paths import Project
+        from gpubed.core.paths import Project
 
         paths = Project.find().cluster(cluster)
         left = [one for one in self._missed.get(cluster, ()) if one.is_left(paths)]
@@ -231,9 +231,9 @@ class StaticBackend(Backend):
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Look at the hosts that cannot be done without: whether each can be the planned node."""
-        from gpubed import identities
         from gpubed.backends.static.node import look, problems
-        from gpubed.paths import Project
+        from gpubed.core.paths import Project
+        from gpubed.testbeds import identities
 
         uuid = identities.kept(Project.find().cluster(plan.cluster))
         nodes = {node.name: node for node in plan.nodes if node.on_failure is None}
@@ -304,7 +304,7 @@ class _Missed:
 
     def is_left(self, paths: ClusterPaths) -> bool:
         """Say whether a `down` goes without it."""
-        from gpubed import left_hosts
+        from gpubed.testbeds import left_hosts
 
         return left_hosts.is_named(paths, self.host.address, self.host.port)
 
@@ -318,7 +318,7 @@ def _known(paths: ClusterPaths) -> Access | None:
 
 
 def _access(spec: ClusterSpec) -> Access:
-    from gpubed.paths import Project
+    from gpubed.core.paths import Project
 
     return Access(_config(spec), Project.find().cluster(spec.name))
 
@@ -337,7 +337,7 @@ def _wanted(spec: ClusterSpec) -> list[tuple[Host, str]]:
 def _session(known: Access, host: Host, name: str) -> SSH:
     """Return a session to a host, logged in as the user would be."""
     from gpubed.backends.static.access import door
-    from gpubed.ssh import SSH
+    from gpubed.nodes.ssh import SSH
 
     return SSH(door(known.config, host, name), known.paths, known.config.key)
 

@@ -6,8 +6,8 @@ import pulumi
 
 from gpubed.backends.component import Testbed
 from gpubed.backends.static.config import Config
-from gpubed.plan import ClusterPlan, NodePlan
 from gpubed.resources import Node
+from gpubed.spec.plan import ClusterPlan, NodePlan
 
 _BACKEND = "static"
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubed.backend_config import BackendConfig
-from gpubed.sections import Name, Port, Section
+from gpubed.spec.backend_config import BackendConfig
+from gpubed.spec.sections import Name, Port, Section
 
 User = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
 # A name or an address; nothing that OpenSSH could read as an option.

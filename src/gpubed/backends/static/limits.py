@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpubed.backends.static.config import Config
-from gpubed.spec import ClusterSpec, Problem
+from gpubed.spec.clusterspec import ClusterSpec, Problem
 
 _HOSTS = ("backend", "hosts")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 
-from gpubed import progress
-from gpubed.backends.base import NodeFailed
-from gpubed.ssh import SSH, CommandFailed
+from gpubed.core import progress
+from gpubed.nodes.ssh import SSH, CommandFailed
+from gpubed.testbeds.base import NodeFailed
 
 MARK = "/etc/gpubed/owner.json"
 # Lets a host go without the controller, which may be unable to log in: what `down` runs.

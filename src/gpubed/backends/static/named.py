@@ -12,10 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpubed import located, testbeds
 from gpubed.backends.static.config import Config
-from gpubed.paths import ClusterPaths
-from gpubed.specification import check
+from gpubed.core import located
+from gpubed.core.paths import ClusterPaths
+from gpubed.testbeds import made_on
+from gpubed.testbeds.specification import check
 
 _OF_HOST = ("address", "port")
 
@@ -31,18 +32,18 @@ def config(cluster: ClusterPaths) -> Config | None:
 
 def applied(cluster: ClusterPaths) -> Config | None:
     """Return the options of the specification that was applied last; None where none was kept."""
-    return _read(testbeds.copy_of(cluster, "static"))
+    return _read(made_on.copy_of(cluster, "static"))
 
 
 def attempted(cluster: ClusterPaths) -> list[Config]:
     """Return the options of all specifications that may have led to a marked host."""
-    read = map(_read, testbeds.copies_of(cluster, "static"))
+    read = map(_read, made_on.copies_of(cluster, "static"))
     return [found for found in read if found]
 
 
 def nodes(cluster: ClusterPaths) -> set[str] | None:
     """Return the names of the nodes that are wanted, or were last; None where nobody knows."""
-    wanted = check(cluster.spec)[0] or check(testbeds.copy_of(cluster, "static"), cluster.name)[0]
+    wanted = check(cluster.spec)[0] or check(made_on.copy_of(cluster, "static"), cluster.name)[0]
     if wanted is None:
         return None
     return {f"{group.name}-{index}" for group in wanted.nodes for index in range(group.count)}

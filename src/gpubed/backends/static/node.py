@@ -9,19 +9,20 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gpubed import left_hosts, progress, reading
-from gpubed import recipe as recipes
-from gpubed.allocation import Node
-from gpubed.backends.base import Change, Driver, NodeFailed, Properties, Silent
 from gpubed.backends.static import access, membership, named, turn
 from gpubed.backends.static.access import UnknownHost, door
 from gpubed.backends.static.config import Config, Host
 from gpubed.backends.static.membership import MARK
-from gpubed.errors import GpubedError, PrerequisiteMissing
+from gpubed.core import progress, reading
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import ClusterPaths, Project
 from gpubed.hardware.table import chip_of
-from gpubed.paths import ClusterPaths, Project
-from gpubed.specification import check
-from gpubed.ssh import SSH, LoginRefused, Unreachable
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
+from gpubed.recipes import recipe as recipes
+from gpubed.testbeds import left_hosts
+from gpubed.testbeds.base import Change, Driver, NodeFailed, Properties, Silent
+from gpubed.testbeds.specification import check
 
 _FREE_GIB = 5
 # What may change without another host taking the node's place; of `host`, all but who it is.

@@ -6,9 +6,9 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpubed import paths
-from gpubed.backends.base import Properties
 from gpubed.backends.static.config import Host
+from gpubed.core import paths
+from gpubed.testbeds.base import Properties
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gpubed import files, reading
-from gpubed.allocation import Hop, Port
-from gpubed.paths import ClusterPaths
+from gpubed.core import files, reading
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Hop, Port
 
 
 class _Known(BaseModel):

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpubed.backends.base import Offer
 from gpubed.backends.virtualwall import documents, faults
 from gpubed.backends.virtualwall.faults import Malformed
+from gpubed.testbeds.base import Offer
 
 _GPU = re.compile(r"gpu-?([a-z0-9]+)$", re.IGNORECASE)
 _WHOLE, _VIRTUAL = "raw-pc", {"emulab-xen", "default-vm", "emulab-openvz", "docker-container"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpubed.backends.base import Backend, Driver, Existing, Finding, Lease, Offer
 from gpubed.backends.virtualwall.config import DATA_RECORD
-from gpubed.errors import UsageError
-from gpubed.spec import Problem
+from gpubed.core.errors import UsageError
+from gpubed.spec.clusterspec import Problem
+from gpubed.testbeds.base import Backend, Driver, Existing, Finding, Lease, Offer
 
 # TLS, XML and SSH libraries are slow to import, and most verbs need none of them.
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     import pulumi
 
-    from gpubed.allocation import Allocation
-    from gpubed.plan import ClusterPlan, NodePlan
-    from gpubed.spec import ClusterSpec
+    from gpubed.nodes.allocation import Allocation
+    from gpubed.spec.clusterspec import ClusterSpec
+    from gpubed.spec.plan import ClusterPlan, NodePlan
 
 """Where a cluster's state says which part of the testbed's folder is the cluster's."""
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import paramiko
 
-from gpubed import files, known_hosts
-from gpubed.allocation import Hop
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Bastion, Config
 from gpubed.backends.virtualwall.login import Login
-from gpubed.errors import PrerequisiteMissing
-from gpubed.paths import ClusterPaths
-from gpubed.reading import Missing
+from gpubed.core import files
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Missing
+from gpubed.nodes import known_hosts
+from gpubed.nodes.allocation import Hop
 
 # Accounts of this authority are named `fff…` at the bastion; older ones are not.
 _PREFIXED, _PREFIX = "ilabt.imec.be", "fff"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from gpubed import progress
-from gpubed.allocation import Allocation
-from gpubed.backends.base import Existing
 from gpubed.backends.virtualwall import bastion, journal, ownership
 from gpubed.backends.virtualwall import urn as urns
 from gpubed.backends.virtualwall.aggregate import Description
@@ -14,8 +11,11 @@ from gpubed.backends.virtualwall.faults import Answered, Busy
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs, owner
-from gpubed.errors import GpubedError
-from gpubed.paths import ClusterPaths, Project
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.nodes.allocation import Allocation
+from gpubed.testbeds.base import Existing
 
 _LOOK_S = 120.0
 # How this process has reached testbeds: the journal that told it goes with the slice, and then

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubed.backend_config import BackendConfig
-from gpubed.sections import FILE
-from gpubed.units import Seconds
+from gpubed.core.units import Seconds
+from gpubed.spec.backend_config import BackendConfig
+from gpubed.spec.sections import FILE
 
 # The file of a cluster that says which part of the shared folder is its own.
 DATA_RECORD = "shared_folder.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpubed import specification
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.aggregate import Aggregate
 from gpubed.backends.virtualwall.authority import Authority
@@ -13,7 +12,8 @@ from gpubed.backends.virtualwall.login import Login
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.transport import Endpoint
 from gpubed.backends.virtualwall.urn import Urn
-from gpubed.paths import ClusterPaths
+from gpubed.core.paths import ClusterPaths
+from gpubed.testbeds import specification
 
 _DISCOVERY_S = 120.0
 

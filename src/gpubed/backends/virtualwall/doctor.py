@@ -6,15 +6,15 @@ import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from gpubed.backends.base import Finding
 from gpubed.backends.virtualwall import bastion, limits, supply, times
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.connection import Connection, connect
 from gpubed.backends.virtualwall.faults import LoginRefused
 from gpubed.backends.virtualwall.login import Login
-from gpubed.errors import GpubedError, Refused
-from gpubed.spec import ClusterSpec
+from gpubed.core.errors import GpubedError, Refused
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.testbeds.base import Finding
 
 _SOON = timedelta(days=14)
 _CONNECT_S = 10.0

@@ -6,8 +6,8 @@ from typing import Any
 
 from lxml import etree
 
-from gpubed import reading
 from gpubed.backends.virtualwall.faults import Malformed
+from gpubed.core import reading
 
 LIMIT = 32 * 2**20  # bytes; the advertisement of a large site has a few million
 _PARTS = 2_000_000  # tags and attributes; each takes many times its bytes once it is parsed

@@ -10,7 +10,7 @@ from __future__ import annotations
 import yaml
 
 from gpubed.backends.virtualwall import prepare
-from gpubed.plan import ClusterPlan
+from gpubed.spec.plan import ClusterPlan
 
 RSPEC = "cluster.rspec"  # the name by which the document finds the request in its bundle
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gpubed.errors import GpubedError, PrerequisiteMissing, Refused
-from gpubed.reading import Unreadable
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
+from gpubed.core.reading import Unreadable
 
 # AM API v3, and Emulab's own above 17. Emulab puts those into am_code alone, with geni_code 2.
 _NAMES = {

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from gpubed import progress
 from gpubed.backends.virtualwall import verdict
 from gpubed.backends.virtualwall.aggregate import Description
 from gpubed.backends.virtualwall.faults import Answered, Busy, NoResources
 from gpubed.backends.virtualwall.reservation import Reservation, unmappable
+from gpubed.core import progress
 
 
 class Growth(Reservation):

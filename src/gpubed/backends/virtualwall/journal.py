@@ -11,11 +11,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import files, reading
 from gpubed.backends.virtualwall.aggregate import Sliver
 from gpubed.backends.virtualwall.config import Config
-from gpubed.paths import ClusterPaths
-from gpubed.units import Moment
+from gpubed.core import files, reading
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.units import Moment
 
 FILE = "slice.json"
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from gpubed import progress
 from gpubed.backends.virtualwall import times
 from gpubed.backends.virtualwall.aggregate import Description
 from gpubed.backends.virtualwall.authority import Slice
 from gpubed.backends.virtualwall.connection import Connection
 from gpubed.backends.virtualwall.faults import Answered, Busy, NotThere
 from gpubed.backends.virtualwall.patience import Patience
-from gpubed.errors import Refused
+from gpubed.core import progress
+from gpubed.core.errors import Refused
 
 
 def granted(there: Connection, slice_urn: str) -> datetime:

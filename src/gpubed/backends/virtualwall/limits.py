@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubed.backends.base import Finding
 from gpubed.backends.virtualwall import journal, urn
 from gpubed.backends.virtualwall.config import Config
-from gpubed.paths import Project
-from gpubed.plan import ClusterPlan
-from gpubed.spec import ClusterSpec, Problem
+from gpubed.core.paths import Project
+from gpubed.spec.clusterspec import ClusterSpec, Problem
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds.base import Finding
 
 
 def problems(spec: ClusterSpec) -> list[Problem]:

@@ -25,12 +25,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from gpubed import files, secret
 from gpubed.backends.virtualwall import urn
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.faults import LoginRefused
 from gpubed.backends.virtualwall.urn import Urn
-from gpubed.errors import PrerequisiteMissing
+from gpubed.core import files, secret
+from gpubed.core.errors import PrerequisiteMissing
 
 PASSPHRASE_VARIABLE = "GPUBED_LOGIN_PASSPHRASE_FILE"  # noqa: S105
 _LARGEST = 2**20

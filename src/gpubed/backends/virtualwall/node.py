@@ -9,9 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import allocation, host_keys
-from gpubed.allocation import Hop, Node
-from gpubed.backends.base import Change, Driver, NodeFailed, Properties, is_unknown
 from gpubed.backends.virtualwall import acquaintance, bastion, proof, shared
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.config import Config
@@ -19,9 +16,12 @@ from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.prepare import prepare
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs
-from gpubed.errors import GpubedError
-from gpubed.paths import ClusterPaths, Project
-from gpubed.ssh import SSH, CommandFailed, Unreachable
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.nodes import allocation, host_keys
+from gpubed.nodes.allocation import Hop, Node
+from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable
+from gpubed.testbeds.base import Change, Driver, NodeFailed, Properties, is_unknown
 
 _SSH_S = 120.0
 _PROOF_S = 120.0  # startup commands run some time after SSH answers

@@ -7,7 +7,7 @@ from gpubed.backends.virtualwall.authority import Slice
 from gpubed.backends.virtualwall.connection import Connection
 from gpubed.backends.virtualwall.journal import Journal
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, owner
-from gpubed.errors import Refused
+from gpubed.core.errors import Refused
 
 
 def find(there: Connection, known: str, wanted: SliceInputs) -> Slice | None:

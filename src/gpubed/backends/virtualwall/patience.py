@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpubed import progress
 from gpubed.backends.virtualwall.config import Config
 from gpubed.backends.virtualwall.faults import Busy, Unanswered
-from gpubed.errors import GpubedError
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError
 
 T = TypeVar("T")
 _GROWTH, _MOST = 1.3, 2.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from gpubed import progress
-from gpubed.ssh import SSH
+from gpubed.core import progress
+from gpubed.nodes.ssh import SSH
 
 _SCRIPT = Path(__file__).with_name("prepare.sh")
 _PROGRAM = "/usr/local/sbin/gpubed-testbed"

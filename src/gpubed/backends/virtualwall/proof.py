@@ -11,8 +11,8 @@ import hashlib
 import hmac
 from pathlib import Path
 
-from gpubed import secret
-from gpubed.paths import ClusterPaths
+from gpubed.core import secret
+from gpubed.core.paths import ClusterPaths
 
 _KEYS = "/var/tmp/gpubed-host-keys"  # noqa: S108  # startup commands run as the user, who owns little else
 _TOKEN = "virtualwall-proof"  # noqa: S105

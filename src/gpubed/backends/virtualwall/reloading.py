@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from gpubed.paths import ClusterPaths
+from gpubed.core.paths import ClusterPaths
 
 _LONGEST_S = 900.0
 _PART = 3  # of all patience: nodes have to boot, too

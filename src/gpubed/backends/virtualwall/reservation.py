@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from gpubed import progress
 from gpubed.backends.virtualwall import (
     acquaintance,
     faults,
@@ -34,8 +33,9 @@ from gpubed.backends.virtualwall.journal import Journal
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, owner
 from gpubed.backends.virtualwall.verdict import Results
-from gpubed.errors import GpubedError, Refused
-from gpubed.paths import ClusterPaths
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError, Refused
+from gpubed.core.paths import ClusterPaths
 
 _TICKETS = 3  # an allocation lasts ten minutes; losing it twice is not for lack of time
 _NEARLY = timedelta(minutes=1)

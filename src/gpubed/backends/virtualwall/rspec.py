@@ -19,8 +19,8 @@ from lxml import etree
 
 from gpubed.backends.virtualwall import documents
 from gpubed.backends.virtualwall.config import Config
-from gpubed.errors import GpubedError
-from gpubed.plan import ClusterPlan, NodePlan
+from gpubed.core.errors import GpubedError
+from gpubed.spec.plan import ClusterPlan, NodePlan
 
 CORE = "http://www.geni.net/resources/rspec/3"
 EMULAB = "http://www.protogeni.net/resources/rspec/ext/emulab/1"

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed import files, progress, reading, specification
-from gpubed.allocation import Node
-from gpubed.backends.base import Existing
 from gpubed.backends.virtualwall import acquaintance, journal
 from gpubed.backends.virtualwall.config import DATA_RECORD, Config
-from gpubed.errors import GpubedError
-from gpubed.paths import ClusterPaths, Project
-from gpubed.spec import ClusterSpec
-from gpubed.ssh import SSH
+from gpubed.core import files, progress, reading
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.testbeds import specification
+from gpubed.testbeds.base import Existing
 
 _REMOVE_S = 600.0
 

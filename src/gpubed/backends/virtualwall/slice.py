@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubed.backends.base import Change, Driver, Properties
 from gpubed.backends.virtualwall import bastion, login, verdict
 from gpubed.backends.virtualwall.connection import connect
 from gpubed.backends.virtualwall.growth import Growth
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
-from gpubed.errors import GpubedError
-from gpubed.paths import Project
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
+from gpubed.testbeds.base import Change, Driver, Properties
 
 # An end is moved by `gpubed renew`; how the testbed is reached may change under a slice.
 _UNSEEN = frozenset({"duration"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from gpubed.backends.base import Finding, Offer
 from gpubed.backends.virtualwall import advertisement, journal, manifest, rspec
 from gpubed.backends.virtualwall.advertisement import Machine
 from gpubed.backends.virtualwall.config import Config
@@ -13,10 +12,11 @@ from gpubed.backends.virtualwall.connection import Connection, connect
 from gpubed.backends.virtualwall.faults import Answered, Busy
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.slice_inputs import digest
-from gpubed.errors import GpubedError, PrerequisiteMissing
-from gpubed.paths import Project
-from gpubed.plan import ClusterPlan
-from gpubed.spec import ClusterSpec
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import Project
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds.base import Finding, Offer
 
 _LOOK_S = 120.0
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from gpubed.backends.virtualwall.faults import Malformed
-from gpubed.units import Moment
+from gpubed.core.units import Moment
 
 _MOMENT = TypeAdapter(Moment)
 

@@ -19,7 +19,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.parsers import expat
 
-from gpubed import progress
 from gpubed.backends.virtualwall import documents, faults
 from gpubed.backends.virtualwall.faults import (
     Answered,
@@ -30,7 +29,8 @@ from gpubed.backends.virtualwall.faults import (
     Unanswered,
     UntrustedServer,
 )
-from gpubed.errors import GpubedError
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError
 
 _CONNECT_S = 20.0
 _OTHER_HOST = (62, 64)  # OpenSSL's words for a certificate of another name, of another address

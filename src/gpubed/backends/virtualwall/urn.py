@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpubed.errors import GpubedError
+from gpubed.core.errors import GpubedError
 
 _URN = re.compile(r"urn:publicid:IDN\+([^\s+]+)\+([a-z]+)\+([^\s]+)")
 _SLICE_NAME = 19  # GENI's limit; letters, digits and '-', first a letter

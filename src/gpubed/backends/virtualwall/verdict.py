@@ -10,7 +10,7 @@ from gpubed.backends.virtualwall.aggregate import Description, Sliver
 from gpubed.backends.virtualwall.manifest import Granted
 from gpubed.backends.virtualwall.rspec import LAN
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
-from gpubed.errors import Refused
+from gpubed.core.errors import Refused
 
 Results = dict[str, dict[str, Any]]
 """By node: where it answers, or why it failed, its sliver, whether a network was asked for

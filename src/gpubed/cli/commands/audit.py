@@ -6,17 +6,19 @@ from typing import Annotated
 
 import typer
 
-from gpubed import audit as audits
-from gpubed import identities, registry, runlock, secret, stack
-from gpubed.backends.base import Backend, Existing
 from gpubed.cli import approval, report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import audit as audits
 from gpubed.cluster import up
 from gpubed.cluster.events import event_file
-from gpubed.errors import UsageError
-from gpubed.paths import ClusterPaths
+from gpubed.core import runlock, secret
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.engines import stack
+from gpubed.testbeds import identities, registry
+from gpubed.testbeds.base import Backend, Existing
 
 EXAMPLE = "gpubed audit lab --remove"
 Adopt = Annotated[

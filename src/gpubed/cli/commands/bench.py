@@ -11,18 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from gpubed import (
-    figures,
-    health,
-    intervals,
-    jobfile,
-    lease,
-    main_metric,
-    runlock,
-    unfinished,
-)
-from gpubed.allocation import Allocation
-from gpubed.allocation import load as load_allocation
 from gpubed.campaigns import file, matrix, provenance, records, repeat
 from gpubed.campaigns.drive import Bench, Series
 from gpubed.campaigns.file import Source
@@ -32,14 +20,20 @@ from gpubed.campaigns.repeat import Comparison
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.errors import UsageError
-from gpubed.job_progress import Estimate
-from gpubed.jobfile import Job
-from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan
-from gpubed.reading import Unreadable
-from gpubed.runs.compare import Difference
-from gpubed.specification import load_plan
+from gpubed.cluster import lease
+from gpubed.configuration import health, unfinished
+from gpubed.core import intervals, runlock
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
+from gpubed.jobs import figures, jobfile, main_metric
+from gpubed.jobs.job_progress import Estimate
+from gpubed.jobs.jobfile import Job
+from gpubed.jobs.runs.compare import Difference
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.allocation import load as load_allocation
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed bench lab smoke"
 

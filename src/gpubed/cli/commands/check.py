@@ -3,9 +3,10 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from gpubed import registry, specification, stack
 from gpubed.cli.options import Cluster, Json, find, named
 from gpubed.cli.ui import UI
+from gpubed.engines import stack
+from gpubed.testbeds import registry, specification
 
 EXAMPLE = "gpubed check lab"
 

@@ -5,23 +5,17 @@ from typing import Annotated
 
 import typer
 
-from gpubed import (
-    configure,
-    handover,
-    nearest,
-    roles,
-    runlock,
-    served_folder,
-    unfinished,
-)
-from gpubed.allocation import load as load_allocation
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import handover
 from gpubed.cluster.events import event_file
-from gpubed.errors import UsageError
-from gpubed.plan import ClusterPlan
-from gpubed.specification import load_plan
+from gpubed.configuration import configure, roles, served_folder, unfinished
+from gpubed.core import nearest, runlock
+from gpubed.core.errors import UsageError
+from gpubed.nodes.allocation import load as load_allocation
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed configure lab --tags jupyterlab"
 

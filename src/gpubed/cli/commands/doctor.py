@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from gpubed import doctor
 from gpubed.cli import completion
 from gpubed.cli.options import Json, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import doctor
 
 EXAMPLE = "gpubed doctor lab"
 

@@ -4,15 +4,16 @@ from typing import Annotated
 
 import typer
 
-from gpubed import stack, testbeds
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import down
 from gpubed.cluster.events import event_file
-from gpubed.errors import UsageError
-from gpubed.paths import ClusterPaths
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.engines import stack
+from gpubed.testbeds import made_on
 
 EXAMPLE = "gpubed down lab -y"
 
@@ -111,7 +112,7 @@ def _tell_of_unknown(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None
         hosts = " ".join(f"--without {why.split()[0]}" for why in removal.unseen)
         ui.note(f"if it never will: gpubed down {paths.name} {hosts}", whole=True)
     for why in removal.unasked:
-        forget = testbeds.forget_command(paths, why.split()[0])
+        forget = made_on.forget_command(paths, why.split()[0])
         ui.note(f"if nothing of it is there: {forget}, and again", whole=True)
 
 

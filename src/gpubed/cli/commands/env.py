@@ -2,9 +2,10 @@
 
 import shlex
 
-from gpubed import configure, stack
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.configuration import configure
+from gpubed.engines import stack
 
 EXAMPLE = 'eval "$(gpubed env lab)" && pulumi preview -s lab'
 

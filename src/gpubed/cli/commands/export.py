@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
-from gpubed import export, files
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.errors import UsageError
+from gpubed.cluster import export
+from gpubed.core import files
+from gpubed.core.errors import UsageError
 
 EXAMPLE = "gpubed export vw espec --out bundle"
 

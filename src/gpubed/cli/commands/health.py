@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from gpubed import health
-from gpubed.allocation import load
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.errors import UsageError
-from gpubed.health import NodeHealth
+from gpubed.configuration import health
+from gpubed.configuration.health import NodeHealth
+from gpubed.core.errors import UsageError
+from gpubed.nodes.allocation import load
 
 EXAMPLE = 'gpubed health lab --quarantine node-1 --reason "fan is loud"'
 Quarantine = Annotated[

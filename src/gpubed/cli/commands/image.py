@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from gpubed import images
-from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.specification import load_plan
+from gpubed.jobs import images
+from gpubed.nodes.allocation import load as load_allocation
+from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed image lab my/horovod:1 --archive image.tar"
 

@@ -9,19 +9,13 @@ from typing import Annotated
 
 import typer
 
-from gpubed import (
-    backend_config,
-    cluster_schema,
-    files,
-    jobfile,
-    paths,
-    placeholders,
-    spec,
-)
 from gpubed.cli.options import Backend, Json, lost_specification
 from gpubed.cli.ui import UI
-from gpubed.errors import UsageError
-from gpubed.paths import ClusterPaths, Project
+from gpubed.core import files, paths
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.jobs import jobfile
+from gpubed.spec import backend_config, clusterspec, placeholders, schema
 
 EXAMPLE = "gpubed init mycluster --backend local"
 _SCHEMA = "cluster.schema.json"
@@ -84,7 +78,7 @@ def _cluster(cluster: ClusterPaths, backend: str) -> Path:
     if backend not in backend_config.names():
         known = ", ".join(backend_config.names())
         raise UsageError(f"there is no backend {backend!r}", f"backends: {known}")
-    if why := spec.name_fault(cluster.name):
+    if why := clusterspec.name_fault(cluster.name):
         raise UsageError(f"a cluster cannot be named {cluster.name!r}: {why}", _instead(cluster))
     if cluster.spec.exists():
         raise UsageError(f"{cluster.spec} is already there", f"gpubed check {cluster.name}")
@@ -104,11 +98,11 @@ def _schema(cluster: ClusterPaths) -> str:
     published = cluster.project.root / "docs" / "reference" / _SCHEMA
     if not published.exists():
         published = cluster.project.inventories / _SCHEMA
-        text = json.dumps(cluster_schema.json_schema(), indent=2) + "\n"
+        text = json.dumps(schema.json_schema(), indent=2) + "\n"
         files.write(published, text.encode())
     return os.path.relpath(published, cluster.inventory)
 
 
 def _instead(cluster: ClusterPaths) -> str:
     near = re.sub(r"[^a-z0-9]+", "-", cluster.name.lower()).lstrip("-0123456789")[:30].rstrip("-")
-    return f"gpubed init {near if near and not spec.name_fault(near) else 'mycluster'}"
+    return f"gpubed init {near if near and not clusterspec.name_fault(near) else 'mycluster'}"

@@ -10,14 +10,15 @@ from typing import Annotated
 
 import typer
 
-from gpubed import browser, loopback, services, trust, tunnel, unfinished
-from gpubed.allocation import Allocation
-from gpubed.allocation import load as load_allocation
+from gpubed.access import browser, loopback, services, trust, tunnel
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.errors import PrerequisiteMissing
-from gpubed.paths import ClusterPaths
-from gpubed.specification import load_plan
+from gpubed.configuration import unfinished
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.allocation import load as load_allocation
+from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed open lab --print"
 

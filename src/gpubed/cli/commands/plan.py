@@ -1,13 +1,15 @@
 """gpubed plan."""
 
-from gpubed import costs, due, exposure, registry, stack
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import preview
+from gpubed.cluster import costs, exposure, preview
 from gpubed.cluster.events import event_file
-from gpubed.errors import Refused
+from gpubed.configuration import due
+from gpubed.core.errors import Refused
+from gpubed.engines import stack
+from gpubed.testbeds import registry
 
 EXAMPLE = "gpubed plan lab"
 _SHOWN = {"create", "update", "replace", "delete"}

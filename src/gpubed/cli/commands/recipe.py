@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
-from gpubed import recipe, recipe_check
-from gpubed.allocation import load as load_allocation
 from gpubed.cli import completion
 from gpubed.cli.options import Json, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import recipe_check
+from gpubed.nodes.allocation import load as load_allocation
+from gpubed.recipes import recipe
 
 EXAMPLE = "gpubed recipe check cuda13"
 app = typer.Typer(help="Show, check and measure the pinned software stacks.", no_args_is_help=True)

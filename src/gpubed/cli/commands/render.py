@@ -1,10 +1,10 @@
 """gpubed render."""
 
-from gpubed import handover
-from gpubed.allocation import load as load_allocation
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.specification import load_plan
+from gpubed.cluster import handover
+from gpubed.nodes.allocation import load as load_allocation
+from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed render lab && ansible-playbook -i inventories/lab playbooks/site.yml"
 

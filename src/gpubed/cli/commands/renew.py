@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from gpubed import lease, leaving
-from gpubed.allocation import Allocation, load
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.errors import GpubedError, Refused, UsageError
-from gpubed.paths import ClusterPaths
-from gpubed.plan import ClusterPlan
-from gpubed.specification import load_plan
-from gpubed.units import parse_seconds
+from gpubed.cluster import lease, leaving
+from gpubed.core.errors import GpubedError, Refused, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.units import parse_seconds
+from gpubed.nodes.allocation import Allocation, load
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed renew vw --for 12h"
 _LOOK_EVERY_S = 60.0

@@ -5,16 +5,16 @@ from typing import Annotated
 
 import typer
 
-from gpubed import browser, campaign_reports
-from gpubed.allocation import load as load_allocation
+from gpubed.access import browser
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.errors import GpubedError, PrerequisiteMissing
-from gpubed.paths import ClusterPaths
-from gpubed.report import analysis, findings, read, write
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import load as load_allocation
+from gpubed.report import analysis, campaign_reports, findings, read, write
 from gpubed.report.read import Measured
-from gpubed.specification import load_plan
+from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed report lab smoke --open"
 

@@ -2,10 +2,10 @@
 
 from dataclasses import asdict
 
-from gpubed import registry
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.specification import load_plan
+from gpubed.testbeds import registry
+from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed resources vw"
 

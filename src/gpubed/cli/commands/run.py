@@ -5,19 +5,22 @@ from typing import Annotated, Any
 
 import typer
 
-from gpubed import figures, health, jobfile, jobs, rates, runlock, unfinished
-from gpubed.allocation import load as load_allocation
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.errors import UsageError
-from gpubed.job_progress import Estimate
-from gpubed.jobfile import Metric
-from gpubed.paths import ClusterPaths
-from gpubed.runs import compare, record
-from gpubed.runs.record import Choice, Record, Request
-from gpubed.specification import load_plan
-from gpubed.trials import Summary
+from gpubed.configuration import health, unfinished
+from gpubed.core import runlock
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.jobs import execution, figures, jobfile
+from gpubed.jobs.job_progress import Estimate
+from gpubed.jobs.jobfile import Metric
+from gpubed.jobs.runs import compare, record
+from gpubed.jobs.runs.record import Choice, Record, Request
+from gpubed.jobs.trials import Summary
+from gpubed.nodes import rates
+from gpubed.nodes.allocation import load as load_allocation
+from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed run lab digits --nodes 2 --repeat 3 --set epochs=20"
 # What a record has that nothing can be said of before a run starts.
@@ -102,14 +105,14 @@ def command(
         ui.mark("skip", f"{node.node} is left out: {node.reason}")
     reasons = {node.node: node.reason for node in left_out}
     if dry_run or former:
-        foreseen = jobs.foresee(paths, wanted, usable, request)
+        foreseen = execution.foresee(paths, wanted, usable, request)
         if former:
             _tell_differences(ui, former, foreseen)
         if dry_run:
             return _show(ui, foreseen, repeat, reasons)
-    set_ = jobs.name_run(request.job) if repeat > 1 else ""
+    set_ = execution.name_run(request.job) if repeat > 1 else ""
     ran = former.run_id if former else ""
-    results = list[jobs.JobResult]()
+    results = list[execution.JobResult]()
     sharing = runlock.measuring(paths.state, "run", shared=True)
     with sharing, ui.working(f"{request.job} starts") as show:
         for number in range(repeat):
@@ -117,7 +120,7 @@ def command(
                 ui.note(f"run {number + 1} of {repeat}")
             tell = _telling(ui, show)
             results.append(
-                jobs.run(
+                execution.run(
                     paths,
                     wanted,
                     usable,
@@ -128,7 +131,7 @@ def command(
                     again=ran,
                 )
             )
-    result = jobs.repeated(results) if repeat > 1 else results[0]
+    result = execution.repeated(results) if repeat > 1 else results[0]
     return _conclude(ui, request.job, result, reasons)
 
 
@@ -184,7 +187,7 @@ def _show(ui: UI, foreseen: Record, repeat: int, left_out: dict[str, str]) -> in
     return 0
 
 
-def _conclude(ui: UI, job: str, result: jobs.JobResult, left_out: dict[str, str]) -> int:
+def _conclude(ui: UI, job: str, result: execution.JobResult, left_out: dict[str, str]) -> int:
     for name, reason in result.left_out.items():
         ui.mark("skip", f"{name} is left out: {reason}")
     ui.document("run", {**result.document(), "left_out": left_out | result.left_out})
@@ -212,7 +215,7 @@ def _telling(ui: UI, show: Callable[[str], None]) -> Callable[[str], None]:
     return tell
 
 
-def _tell_figures(ui: UI, result: jobs.JobResult) -> None:
+def _tell_figures(ui: UI, result: execution.JobResult) -> None:
     unknown = Metric(unit="")
     for name, value in (result.statistics or result.metrics).items():
         metric = result.described.get(name, unknown)
@@ -239,7 +242,7 @@ def _cell(row: Any, key: str, unit: str) -> str:
     return figures.written(value, unit) if isinstance(value, int | float | str) else ""
 
 
-def _size(result: jobs.JobResult) -> str:
+def _size(result: execution.JobResult) -> str:
     if not result.trials:
         return f"world size {result.world_size}"
     done = sum(trial.status == "ok" for trial in result.trials)

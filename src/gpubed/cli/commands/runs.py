@@ -8,15 +8,16 @@ from typing import Annotated
 
 import typer
 
-from gpubed import figures, intervals, jobfile, runlock
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, Yes, find
 from gpubed.cli.ui import UI
-from gpubed.errors import GpubedError, UsageError
-from gpubed.jobfile import Metric
-from gpubed.paths import ClusterPaths
-from gpubed.runs import compare, record
-from gpubed.runs.record import Record
+from gpubed.core import intervals, runlock
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.jobs import figures, jobfile
+from gpubed.jobs.jobfile import Metric
+from gpubed.jobs.runs import compare, record
+from gpubed.jobs.runs.record import Record
 
 EXAMPLE = "gpubed runs lab compare 20261123-1 last"
 _ACTIONS = ("list", "show", "compare", "prune")

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
-from gpubed import secret
-from gpubed.allocation import load as load_allocation
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, find
+from gpubed.core import secret
+from gpubed.nodes.allocation import load as load_allocation
 
 EXAMPLE = "gpubed ssh lab head -- nproc"
 

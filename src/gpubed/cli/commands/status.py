@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from gpubed import stack
 from gpubed.cli import report
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import status
+from gpubed.engines import stack
 
 EXAMPLE = "gpubed status lab --json"
 Verbose = Annotated[

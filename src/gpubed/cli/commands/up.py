@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from gpubed import stack
 from gpubed.cli import approval, report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import status, up
 from gpubed.cluster.events import event_file
+from gpubed.engines import stack
 
 EXAMPLE = "gpubed up lab"
 

@@ -5,16 +5,18 @@ from typing import Annotated
 
 import typer
 
-from gpubed import handover, runlock, unfinished
-from gpubed.allocation import load as load_allocation
+from gpubed.checks.verify import VerificationFailed
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import handover
 from gpubed.cluster.events import event_file
+from gpubed.configuration import unfinished
+from gpubed.core import runlock
 from gpubed.hardware import report as gpu_report
-from gpubed.specification import load_plan
-from gpubed.verify import VerificationFailed
+from gpubed.nodes.allocation import load as load_allocation
+from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed verify lab"
 GpuReport = Annotated[

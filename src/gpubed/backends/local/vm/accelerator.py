@@ -8,9 +8,9 @@ from pathlib import Path
 
 from docker.errors import ContainerError
 
-from gpubed import files, paths, reading
 from gpubed.backends.local import daemon
-from gpubed.reading import Unreadable
+from gpubed.core import files, paths, reading
+from gpubed.core.reading import Unreadable
 
 _KVM = Path("/dev/kvm")
 _ONE_AT_A_TIME = threading.Lock()

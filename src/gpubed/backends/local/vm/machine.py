@@ -12,11 +12,11 @@ from typing import Any
 from docker.errors import NotFound
 from docker.models.containers import Container
 
-from gpubed import reading
 from gpubed.backends.local import environment
 from gpubed.backends.local.node_inputs import NodeInputs
 from gpubed.backends.local.runtime import NODE_CACHE, File, Runtime, cpu_quota, get, put
 from gpubed.backends.local.vm import accelerator, turns
+from gpubed.core import reading
 
 _SETTINGS = "machine/machine.json"
 _CPUS, _MEMORY = 2, 2 * 2**30

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO
 
-from gpubed import paths
+from gpubed.core import paths
 
 _PAUSE_S = 0.2
 

@@ -1,0 +1,1 @@
+"""How a person reaches the services of a cluster."""

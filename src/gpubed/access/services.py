@@ -1,0 +1,122 @@
+"""The services of a cluster: where they are, and whether they answer as they must."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+
+from gpubed.access import tunnel
+from gpubed.core import secret
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import JobTestbed
+
+JUPYTERLAB_TOKEN = "jupyterlab_token"  # noqa: S105  # a file's name
+STATUS = "status"
+_PAGE = "/gpubed/status"
+_TIMEOUT = 10.0
+
+
+def urls(plan: ClusterPlan, allocation: Allocation) -> list[dict[str, str]]:
+    """Return name and URL of each service, without any token."""
+    backend = registry.backend(plan.backend)
+    if isinstance(backend, JobTestbed):
+        return [{"name": name, "url": url} for name, url in backend.links(plan.spec).items()]
+    lab = plan.spec.services.jupyterlab
+    if lab is None:
+        return []
+    # Behind other hosts it is reached through a tunnel: `gpubed open`.
+    host = "localhost" if allocation.head.via else allocation.head.control_address
+    door = f"https://{host}:{lab.port}"
+    found = [{"name": "jupyterlab", "url": f"{door}/lab"}]
+    if plan.spec.services.monitoring:
+        found.append({"name": STATUS, "url": f"{door}{_PAGE}"})
+    return found
+
+
+def token_url(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, name: str = "jupyterlab"
+) -> str:
+    """Return the URL of JupyterLab, or of the status page behind its door, with the token.
+
+    On a testbed that runs jobs only it is that of the testbed's own notebooks, without one.
+
+    Raises:
+        GpubedError: The cluster does not have it.
+    """
+    if not allocation.nodes and name != STATUS:
+        # The testbed's own, with a login of its own.
+        return urls(plan, allocation)[0]["url"]
+    for service in urls(plan, allocation):
+        if service["name"] == name:
+            return f"{service['url']}?token={_token(cluster)}"
+    allocation.require_nodes()
+    if name == STATUS and plan.spec.services.jupyterlab:
+        raise GpubedError(
+            f"cluster {cluster.name} is not monitored",
+            f"set 'monitoring: {{}}' under services in cluster.yml, then: gpubed up {cluster.name}",
+        )
+    raise GpubedError(
+        f"cluster {cluster.name} has no JupyterLab", "set services.jupyterlab in cluster.yml"
+    )
+
+
+def answers(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[str, str]:
+    """Ask each service whether it is alive; return what is wrong by its name, empty if nothing."""
+    found = {}
+    asked = {"jupyterlab": jupyterlab_status, STATUS: page_status}
+    for service in urls(plan, allocation):
+        ask, name = asked[service["name"]], service["name"]
+        try:
+            status = ask(cluster, plan, allocation)
+            found[name] = "" if status == http.HTTPStatus.OK else f"{name} answers {status}"
+        except GpubedError as error:
+            found[name] = error.message
+    return found
+
+
+def jupyterlab_status(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str | None = None
+) -> int:
+    """Ask JupyterLab for its status; the server is checked against its own certificate.
+
+    Args:
+        token: The right one by default.
+
+    Returns:
+        The HTTP status code.
+
+    Raises:
+        GpubedError: It is not there, or shows another certificate.
+    """
+    return _status(cluster, plan, allocation, token or _token(cluster), "/api/status")
+
+
+def page_status(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> int:
+    """Ask for the status page with the right token; see `jupyterlab_status`."""
+    return _status(cluster, plan, allocation, _token(cluster), _PAGE)
+
+
+def _status(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str, path: str
+) -> int:
+    lab = plan.spec.services.jupyterlab
+    if lab is None:
+        raise LookupError("the cluster has no JupyterLab")
+    try:
+        context = ssl.create_default_context(cafile=str(cluster.state / "jupyterlab.crt"))
+        with tunnel.to_head(cluster, allocation, lab.port) as (host, port):
+            connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
+            connection.request("GET", path, headers={"Authorization": f"token {token}"})
+            return connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        raise GpubedError(
+            f"JupyterLab does not answer: {error}", f"gpubed configure {cluster.name}"
+        ) from error
+
+
+def _token(cluster: ClusterPaths) -> str:
+    return secret.text(cluster.secrets / JUPYTERLAB_TOKEN)

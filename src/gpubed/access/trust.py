@@ -1,0 +1,164 @@
+"""How a person's systems and browsers learn to trust the certificate of a cluster's JupyterLab."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from shlex import quote
+from typing import TypeVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA1, SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from gpubed.core import reading
+from gpubed.core.errors import GpubedError
+from gpubed.nodes.allocation import Node
+
+_LARGEST = 2**16  # bytes
+_MAKE = "gpubed configure CLUSTER --tags jupyterlab"
+_MALFORMED = (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+_Kind = TypeVar("_Kind", bound=x509.ExtensionType)
+_SIGNING = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A certificate that may be trusted, since it can vouch for one node's names only.
+
+    Attributes:
+        certificate: Its file.
+        sha256: Its fingerprint, as browsers show it.
+        sha1: Its fingerprint, by which Windows finds certificates.
+        names: The host names and addresses that it may vouch for.
+    """
+
+    certificate: Path
+    sha256: str
+    sha1: str
+    names: tuple[str, ...]
+
+
+def authority(certificate: Path, head: Node) -> Authority:
+    """Return the authority of a cluster's JupyterLab, if it is harmless to trust.
+
+    The head made it, and whoever is root there could have handed over another one.
+
+    Raises:
+        GpubedError: There is none, or it could vouch for more than the head.
+    """
+    kept = reading.file(certificate, _MAKE, limit=_LARGEST)
+    try:
+        found = x509.load_pem_x509_certificate(kept.data)
+        # What stands beside it, systems would trust along with it.
+        if found.public_bytes(Encoding.PEM).strip() != kept.data.strip():
+            raise ValueError("there is more in it than one certificate")
+        _require_signing_alone(found.extensions)
+        names = _permitted(found.extensions)
+        if foreign := sorted(set(names) - _known(head)):
+            raise ValueError(f"it may vouch for {', '.join(foreign)}, which {head.name} is not")
+    except _MALFORMED as error:
+        raise GpubedError(f"{certificate} is not to be trusted: {error}", _MAKE) from error
+    shown = found.fingerprint(SHA256()).hex(":").upper()
+    sha1 = found.fingerprint(SHA1()).hex()  # noqa: S303
+    return Authority(certificate, shown, sha1, tuple(names))
+
+
+def _known(head: Node) -> set[str]:
+    """Return what role jupyterlab lets the authority vouch for."""
+    found = {head.name, head.control_address, head.experiment_address, "localhost", "127.0.0.1"}
+    return {_canonical(name) for name in found if name}
+
+
+def _canonical(name: str) -> str:
+    with suppress(ValueError):
+        return str(ip_address(name))
+    return name
+
+
+def _extension(extensions: x509.Extensions, kind: type[_Kind]) -> x509.Extension[_Kind]:
+    try:
+        return extensions.get_extension_for_class(kind)
+    except x509.ExtensionNotFound:
+        raise ValueError(f"it has no {kind.__name__}") from None
+
+
+def _require_signing_alone(extensions: x509.Extensions) -> None:
+    """Refuse what is more than an authority: its limits bind what it signs, not itself."""
+    basic = _extension(extensions, x509.BasicConstraints).value
+    if not basic.ca or basic.path_length != 0:
+        raise ValueError("it is no authority, or one that can make others")
+    usage = _extension(extensions, x509.KeyUsage).value
+    named = any(isinstance(one.value, x509.SubjectAlternativeName) for one in extensions)
+    if named or usage != _SIGNING:
+        raise ValueError("it could be shown by a server itself")
+
+
+def _permitted(extensions: x509.Extensions) -> list[str]:
+    """Return all that an authority may vouch for, if it is limited to names and addresses."""
+    limits = _extension(extensions, x509.NameConstraints)
+    permitted = limits.value.permitted_subtrees or []
+    # A kind that is not among them would be without limits.
+    if not limits.critical or {type(one) for one in permitted} != {x509.DNSName, x509.IPAddress}:
+        raise ValueError("it is not limited to host names and addresses")
+    return [_name(one) for one in permitted]
+
+
+def _name(permitted: x509.GeneralName) -> str:
+    if not isinstance(permitted, x509.IPAddress):
+        return str(permitted.value)
+    network = ip_network(str(permitted.value))
+    if network.num_addresses != 1:
+        raise ValueError(f"it may vouch for all addresses of {network}")
+    return str(network.network_address)
+
+
+def steps(cluster: str, trusted: Authority) -> dict[str, list[str]]:
+    """Return by system or browser what makes it trust an authority, and forget it again."""
+    certificate = trusted.certificate
+    name, path = f"gpubed-{cluster}", quote(str(certificate))
+    return {
+        "Debian, Ubuntu (curl, Python)": [
+            f"sudo cp {path} /usr/local/share/ca-certificates/{name}.crt",
+            "sudo update-ca-certificates",
+            f"# forget: sudo rm /usr/local/share/ca-certificates/{name}.crt"
+            " && sudo update-ca-certificates",
+        ],
+        "Fedora, RHEL (curl, Python)": [
+            f"sudo cp {path} /etc/pki/ca-trust/source/anchors/{name}.crt",
+            "sudo update-ca-trust",
+            f"# forget: sudo rm /etc/pki/ca-trust/source/anchors/{name}.crt"
+            " && sudo update-ca-trust",
+        ],
+        "macOS (Safari, Chrome)": [
+            "security add-trusted-cert -r trustRoot -p ssl"
+            f" -k ~/Library/Keychains/login.keychain-db {path}",
+            f"# forget: security remove-trusted-cert {path}",
+        ],
+        "Windows (Edge, Chrome)": [
+            f"certutil -user -addstore Root {certificate.name}",
+            f"# forget: certutil -user -delstore Root {trusted.sha1}",
+        ],
+        "Chrome, Chromium on Linux": [
+            "sudo apt-get install libnss3-tools    # Fedora: nss-tools",
+            f"certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n {name} -i {path}",
+            f"# forget: certutil -d sql:$HOME/.pki/nssdb -D -n {name}",
+        ],
+        "Firefox": [
+            "# Settings > Privacy & Security > View Certificates > Authorities > Import:",
+            f"# {certificate}",
+            '# and tick "Trust this CA to identify websites"',
+        ],
+    }

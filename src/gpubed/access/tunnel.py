@@ -1,0 +1,134 @@
+"""The way to a service of the head: direct, or an SSH tunnel where others are in between."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+
+LOCAL = "127.0.0.1"
+_OPEN_WITHIN_S = 30.0
+_LAST_LINES = 3
+
+
+def command(cluster: ClusterPaths, allocation: Allocation, local: int, port: int) -> list[str]:
+    """Return the command that lets `local` here stand for `port` of the head."""
+    way = ["-N", "-L", f"{LOCAL}:{local}:{LOCAL}:{port}", allocation.head.name]
+    return ["ssh", "-F", str(cluster.ssh_config), *way]
+
+
+@dataclass(frozen=True)
+class Tunnel:
+    """A port here that stands for one of the head, as long as its ssh runs.
+
+    Attributes:
+        port: The port of loopback.
+        process: The ssh.
+        errors: What it says.
+    """
+
+    port: int
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+
+    def require_open(self, again: str) -> None:
+        """Notice that ssh has ended, as it does when this machine was asleep.
+
+        Args:
+            again: The command that opens the tunnel again.
+
+        Raises:
+            GpubedError: It has.
+        """
+        if self.process.poll() is not None:
+            raise GpubedError(f"the tunnel to the head has ended: {self.said()}", again)
+
+    def wait(self, again: str) -> None:
+        """Wait until ssh has ended, then raise what `require_open` does."""
+        self.process.wait()
+        self.require_open(again)
+
+    def said(self) -> str:
+        """Return the last words of ssh."""
+        self.errors.seek(0)
+        lines = self.errors.read().decode(errors="replace").strip().splitlines()
+        return "; ".join(lines[-_LAST_LINES:]) or "ssh does not say why"
+
+
+@contextmanager
+def to_head(cluster: ClusterPaths, allocation: Allocation, port: int) -> Iterator[tuple[str, int]]:
+    """Give address and port at which a port of the head answers here, as long as this lasts.
+
+    Raises:
+        GpubedError: It needs a tunnel, and that does not open.
+    """
+    if not allocation.head.via:
+        yield allocation.head.control_address, port
+        return
+    with through_ssh(cluster, allocation, port) as opened:
+        yield LOCAL, opened.port
+
+
+@contextmanager
+def through_ssh(
+    cluster: ClusterPaths, allocation: Allocation, port: int, local: int = 0
+) -> Iterator[Tunnel]:
+    """Let a port of loopback stand for a port of the head, as long as this lasts.
+
+    Args:
+        local: The port to take here, if it is free; else any.
+
+    Raises:
+        GpubedError: The tunnel does not open.
+    """
+    local = free(local) or free(0)
+    started = command(cluster, allocation, local, port)
+    options = ["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes"]
+    with (
+        # A pipe that nobody reads would stop ssh once it is full.
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            [*started[:1], *options, *started[1:]], stdin=subprocess.DEVNULL, stderr=errors
+        ) as process,
+    ):
+        opened = Tunnel(local, process, errors)
+        try:
+            _await(opened)
+            yield opened
+        finally:
+            process.terminate()
+
+
+def free(port: int) -> int:
+    """Return the port if nobody has it here, a free one for 0, else 0."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((LOCAL, port))
+        except OSError:
+            return 0
+        free: int = probe.getsockname()[1]
+        return free
+
+
+def _await(opened: Tunnel) -> None:
+    deadline = time.monotonic() + _OPEN_WITHIN_S
+    while time.monotonic() < deadline and opened.process.poll() is None:
+        try:
+            socket.create_connection((LOCAL, opened.port), 1).close()
+        except OSError:
+            time.sleep(0.1)
+            continue
+        return
+    late = opened.process.poll() is None
+    raise GpubedError(
+        f"the tunnel to the head does not open: {'it takes too long' if late else opened.said()}"
+    )

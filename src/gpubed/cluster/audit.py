@@ -1,0 +1,255 @@
+"""What exists and what the state says: compared, and brought together.
+
+They differ after a run that was killed, a state that was lost, or work done by
+hand on the testbed. Nothing is changed unless asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from gpubed.core.errors import GpubedError
+from gpubed.core.reading import Unreadable
+from gpubed.engines.stack import Stack
+from gpubed.spec import backend_config
+from gpubed.spec.clusterspec import spec_backend
+from gpubed.testbeds import identities, made_on, registry
+from gpubed.testbeds.base import Backend, Existing
+from gpubed.testbeds.made_on import Testbeds
+from gpubed.testbeds.specification import load
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A resource of the testbed as the state has it."""
+
+    backend: str
+    kind: str
+    name: str
+    id: str
+    inputs: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.kind.rsplit(':', 1)[-1]} {self.name}"
+
+    @property
+    def called(self) -> str:
+        """What the testbed calls it, as far as the state says so."""
+        said = _mapping(self.inputs.get("result")).get("name") or self.inputs.get("name")
+        return str(said or self.name)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it holds what a researcher wrote."""
+        return self.kind.rsplit(":", 1)[-1].lower() == "volume"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What agrees and what does not.
+
+    Attributes:
+        uuid: The cluster's id; None when there is no state that could tell.
+        recorded: In the state, and there.
+        missing: In the state, but not there.
+        unrecorded: There under the cluster's id, but not in the state.
+        others: There under the cluster's name, but another id: of another project,
+            or of a state that was lost.
+        within: Data that only nodes reach, which the testbed itself cannot list.
+        interrupted: Operations that a killed run left unfinished, as `creating node-1`.
+        unseen: What could not be looked at and may hold something of the cluster, with why.
+    """
+
+    uuid: str | None
+    recorded: list[Recorded] = field(default_factory=list)
+    missing: list[Recorded] = field(default_factory=list)
+    unrecorded: list[Existing] = field(default_factory=list)
+    others: list[Existing] = field(default_factory=list)
+    within: list[Existing] = field(default_factory=list)
+    interrupted: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+
+    @property
+    def extra(self) -> list[Existing]:
+        """What is unrecorded and may go; data goes with `down` only, which asks for it by name."""
+        return [thing for thing in self.unrecorded if not thing.data]
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything of this cluster is where it belongs; data that was kept does."""
+        return not (self.missing or self.extra or self.interrupted)
+
+
+def audit(stack: Stack) -> Audit:
+    """Compare a cluster's state with its testbed.
+
+    Raises:
+        GpubedError: State or testbed cannot be read.
+    """
+    deployment = stack.export().get("deployment", {})
+    uuid, asked = uuid_of(stack), testbeds(stack)
+    recorded = list(_recorded(deployment.get("resources", [])))
+    listed = asked.existing()
+    found = listed.things
+    with ThreadPoolExecutor(8) as pool:
+        there = list(pool.map(partial(_is_there, found), recorded))
+    known = {resource.id for resource in recorded}
+    return Audit(
+        uuid=uuid,
+        recorded=[r for r, is_there in zip(recorded, there, strict=True) if is_there],
+        missing=[r for r, is_there in zip(recorded, there, strict=True) if not is_there],
+        unrecorded=[e for e in found if e.uuid == uuid and e.id not in known and not e.transient],
+        others=[e for e in found if e.uuid != uuid],
+        within=asked.data_within(),
+        interrupted=[
+            f"{op['type']} {op['resource']['urn'].rsplit('::', 1)[-1]}"
+            for op in deployment.get("pending_operations", [])
+        ],
+        unseen=[*asked.unseen(nodes(stack), left_nodes(stack)), *listed.unasked],
+    )
+
+
+def nodes(stack: Stack) -> set[str]:
+    """Return the names of the nodes that a cluster's state says are there; none that failed."""
+    return {name for name, result in _nodes(stack) if "failed" not in result}
+
+
+def left_nodes(stack: Stack) -> set[str]:
+    """Return the names of the nodes that failed and could not be cleared away."""
+    return {name for name, result in _nodes(stack) if "left" in result}
+
+
+def _nodes(stack: Stack) -> Iterator[tuple[str, dict[str, Any]]]:
+    for resource in _resources(stack):
+        outputs = _mapping(resource.get("outputs"))
+        if outputs.get("kind") == "node":
+            yield resource["urn"].rsplit("::", 1)[-1], _mapping(outputs.get("result"))
+
+
+def _resources(stack: Stack) -> list[dict[str, Any]]:
+    return list(stack.export().get("deployment", {}).get("resources") or ())
+
+
+def uuid_of(stack: Stack) -> str | None:
+    """Return the UUID of a cluster, also of one whose state is gone.
+
+    From its state first: its run may have been cut short.
+    """
+    uuid = None
+    for resource in _resources(stack):
+        if resource["type"].endswith(":Identity"):
+            said = _mapping(_mapping(resource.get("outputs")).get("result")).get("uuid")
+            uuid = said if isinstance(said, str) else None
+    return uuid or identities.kept(stack.cluster)
+
+
+def remember(stack: Stack) -> None:
+    """Keep the UUID that the state has where the file beside it is lost, or was never written.
+
+    Former versions kept it in the state alone, which may have it made anew.
+    """
+    if identities.kept(stack.cluster) is None and (uuid := uuid_of(stack)):
+        identities.keep(stack.cluster, uuid)
+
+
+def testbeds(stack: Stack) -> Testbeds:
+    """Return the testbeds that may have something of a cluster, also of one whose state is gone.
+
+    What its state names, and what it was made on before; the specification counts where neither
+    says anything.
+    """
+    of_state = {
+        name
+        for resource in _resources(stack)
+        if (name := _mapping(resource.get("outputs")).get("backend")) in backend_config.names()
+    }
+    noted = set(made_on.noted(stack.cluster)) - of_state
+    if not (of_state or noted):
+        with suppress(GpubedError):
+            of_state = {spec_backend(load(stack.cluster.spec))}
+    if len(noted) == 1 and not of_state:
+        of_state, noted = noted, set()
+    needed, others = (tuple(map(registry.backend, sorted(names))) for names in (of_state, noted))
+    return Testbeds(stack.cluster, needed, others)
+
+
+def missing_data(stack: Stack) -> list[Recorded]:
+    """Return the volumes that are in a cluster's state and not on its testbed.
+
+    Raises:
+        GpubedError: State or testbed cannot be read.
+    """
+    volumes = [found for found in _recorded(_resources(stack)) if found.is_data]
+    native = [v for v in volumes if v.kind in registry.backend(v.backend).native]
+    # Only what a plugin made has to be looked for in a list of all that there is.
+    found = registry.backend(native[0].backend).existing(stack.cluster.name) if native else []
+    return [volume for volume in volumes if not _is_there(found, volume)]
+
+
+def unrecorded(stack: Stack, *, transient: bool = False) -> list[Existing]:
+    """Return what exists under the cluster's id and is not in its state, but for its data.
+
+    Args:
+        transient: Whether that includes what would end by itself: running jobs.
+    """
+    uuid = uuid_of(stack)
+    if uuid is None:
+        return []
+    known = {r.id for r in _recorded(_resources(stack))}
+    left = [e for e in testbeds(stack).existing().things if e.uuid == uuid and e.id not in known]
+    return [e for e in left if not e.data and (transient or not e.transient)]
+
+
+def remove_unrecorded(stack: Stack, *, transient: bool = False) -> list[str]:
+    """Remove what `unrecorded` returns; return the names."""
+    return remove_found(unrecorded(stack, transient=transient))
+
+
+def remove_found(things: Sequence[Existing]) -> list[str]:
+    """Remove what `Testbeds` listed, each from the testbed that has it; return the names."""
+    for thing in things:
+        remove(registry.backend(thing.backend), [thing])
+    return [str(thing) for thing in things]
+
+
+def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:
+    """Remove things from a testbed, in the order in which it listed them; return their names."""
+    for thing in things:
+        backend.remove(thing)
+    return [str(thing) for thing in things]
+
+
+def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
+    for resource in resources:
+        outputs, type_ = _mapping(resource.get("outputs")), resource["type"]
+        if "failed" in _mapping(outputs.get("result")):
+            continue  # a node that the cluster does without: nobody says that it is there
+        name, package = resource["urn"].rsplit("::", 1)[-1], type_.split(":", 1)[0]
+        id_, kind = resource.get("id", ""), str(outputs.get("kind", ""))
+        if outputs.get("backend") in backend_config.names():
+            yield Recorded(outputs["backend"], kind, name, id_, outputs)
+        elif package in backend_config.names() and type_ in registry.backend(package).native:
+            yield Recorded(package, type_, name, id_, outputs)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    """Return what a state has in a place where others have a mapping."""
+    return value if isinstance(value, dict) else {}
+
+
+def _is_there(found: Sequence[Existing], recorded: Recorded) -> bool:
+    if recorded.kind in registry.backend(recorded.backend).native:
+        return any(thing.id == recorded.id for thing in found)
+    try:
+        driver = registry.backend(recorded.backend).driver(recorded.kind)
+        return driver.read(recorded.id, recorded.inputs) is not None
+    except (LookupError, TypeError, ValueError) as error:
+        raise Unreadable(
+            f"the state describes {recorded} in a way that this version does not know: {error!r}",
+            "use the version of gpubed that made the cluster, or restore its state",
+        ) from error

@@ -1,0 +1,212 @@
+"""How a cluster is now: nodes, disks, networks, services. Looks only, and in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from gpubed.access import services
+from gpubed.configuration import due, roles, systemd
+from gpubed.configuration.roles import Unit
+from gpubed.configuration.systemd import Stopped
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes import disks
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.ssh import SSH, HostKeyMismatch, greet
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds.base import Backend
+
+UNRECOGNIZED, FULL = "unrecognized", "full"
+# What `up` makes of it.
+_THEN = {
+    "missing": "it is made again",
+    "stopped": "it is started",
+    "paused": "it goes on",
+    "unreachable": "its SSH server is started again, or all of it",
+    UNRECOGNIZED: "its host key is asked for again",
+    "cut": "it is connected again",
+    "unshaped": "its link is shaped again",
+}
+# Prints what is wrong with a node's experiment network; nothing where nothing is. Where the
+# testbed lets nodes shape their own links, each must; `ping` ends with 1 when nobody answers.
+_NETWORK = """
+PATH=$PATH:/usr/sbin:/sbin
+interface=$(ip -oneline -4 address show to %s | awk '{print $2; exit}')
+[ "$interface" ] || { echo cut; exit; }
+[ ! %s ] || tc qdisc show dev "$interface" | grep -q htb ||
+  { echo unshaped; exit; }
+peer=%s
+[ "$peer" ] || exit 0
+ping -q -c 3 -i 0.2 -W 2 "$peer" >/dev/null 2>&1
+[ $? != 1 ] || echo cut
+"""
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What was found.
+
+    Attributes:
+        nodes: The state of each node by name: ready, or stopped, missing, and what else the
+            testbed says; unreachable (SSH does not answer), unrecognized (somebody else's
+            host key), cut (of its experiment network), unshaped (its link has no rate).
+        services: What is wrong with each service by name; empty where nothing is.
+        full: What is full of a node's disks by its name, in words; such a node is ready.
+        stopped: What should run on nodes and does not.
+    """
+
+    nodes: dict[str, str]
+    services: dict[str, str] = field(default_factory=dict)
+    full: dict[str, str] = field(default_factory=dict)
+    stopped: tuple[Stopped, ...] = ()
+
+    @property
+    def damaged(self) -> dict[str, str]:
+        """The nodes that are not ready, and how they are."""
+        return {name: state for name, state in self.nodes.items() if state != "ready"}
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """The services that do not answer, and why."""
+        return {name: why for name, why in self.services.items() if why}
+
+    @property
+    def state(self) -> str:
+        """One word for the cluster: ready or degraded."""
+        wrong = self.damaged or self.broken or self.full or self.stopped
+        return "degraded" if wrong else "ready"
+
+    @property
+    def words(self) -> list[str]:
+        """What is wrong and what `up` does about it, a line each."""
+        said = [
+            f"{name} is {state}: {_THEN.get(state, 'it is looked at again')}"
+            for name, state in self.damaged.items()
+        ]
+        said += [f"{name}: {why}: only you know what may go" for name, why in self.full.items()]
+        said += [f"{one.why}: role {one.role} is applied there again" for one in self.stopped]
+        return said + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
+
+
+def look(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
+) -> Condition:
+    """Look at everything at once."""
+    states = backend.describe(granted)
+    there = [node for node in granted.nodes if states.get(node.name) == "ready"]
+    units = roles.units(wanted) if wanted.spec.configure and there else []
+    # Nobody is cut off from a head that is not there.
+    peer = granted.head.experiment_address if there and granted.head in there else ""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        see = partial(_node, cluster, wanted, peer, units, backend.shapes_on_nodes)
+        looked = list(pool.map(see, there))
+    states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
+    full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
+    stopped = _set_up(cluster, wanted, granted, [one for found in looked for one in found.stopped])
+    serves = wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready"
+    answers = services.answers(cluster, wanted, granted) if serves else {}
+    return Condition(states, answers, full, tuple(stopped))
+
+
+def require(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
+) -> None:
+    """Refuse a cluster that is not whole.
+
+    Raises:
+        GpubedError: A node, a disk or a service is not as it should be.
+        HostKeyMismatch: Somebody else answers in a node's place.
+    """
+    found = look(cluster, wanted, granted, backend)
+    recognize(cluster, granted, found)
+    if found.damaged:
+        listed = ", ".join(f"{name} is {state}" for name, state in found.damaged.items())
+        raise GpubedError(
+            f"{listed}, and {granted.backend} could not change that",
+            "see what its console says; a node that is removed there is made again by "
+            f"gpubed up {cluster.name}",
+        )
+    if found.full:
+        listed = "; ".join(f"{name}: {why}" for name, why in found.full.items())
+        raise GpubedError(listed, free(cluster.name, next(iter(found.full))))
+    if found.stopped:
+        first = found.stopped[0]
+        raise GpubedError(
+            "; ".join(one.why for one in found.stopped),
+            f"gpubed ssh {cluster.name} {first.node} sudo journalctl -b -u {first.unit}",
+        )
+    if found.broken:
+        raise GpubedError(
+            "; ".join(found.broken.values()), f"gpubed ssh {cluster.name} head journalctl -b"
+        )
+
+
+def free(cluster: str, node: str) -> str:
+    """Say what to do where a disk is full."""
+    return f"free space there: gpubed ssh {cluster} {node}, then gpubed up {cluster}"
+
+
+def recognize(cluster: ClusterPaths, granted: Allocation, found: Condition) -> None:
+    """Refuse to go on where somebody else answers: whose key it is, a person decides.
+
+    Raises:
+        HostKeyMismatch: Somebody else answers in a node's place.
+    """
+    for node in granted.nodes:
+        if found.nodes[node.name] == UNRECOGNIZED:
+            greet(node, cluster)  # its words are more than a state
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What one look at a node found; see `Condition`."""
+
+    state: str
+    full: str = ""
+    stopped: Sequence[Stopped] = ()
+
+
+def _node(
+    cluster: ClusterPaths,
+    wanted: ClusterPlan,
+    peer: str | None,
+    units: Sequence[Unit],
+    shaped: bool,
+    node: Node,
+) -> _Looked:
+    try:
+        with SSH(node, cluster) as ssh:
+            state = _network(ssh, node, peer, shaped) or "ready"
+            full = disks.full(disks.look(ssh, wanted.spec.storage.shared.path))
+            return _Looked(state, "; ".join(full), systemd.stopped(ssh, node, units))
+    except HostKeyMismatch:
+        return _Looked(UNRECOGNIZED)
+    except GpubedError:
+        return _Looked("unreachable")
+
+
+def _set_up(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, stopped: Sequence[Stopped]
+) -> list[Stopped]:
+    """Leave out what is missing where its role has yet to be applied: that is no damage."""
+    if not any(one.state == systemd.MISSING for one in stopped):
+        return list(stopped)
+    yet = due.now(cluster, wanted, granted)
+    return [
+        one
+        for one in stopped
+        if one.state != systemd.MISSING or one.node not in yet.get(one.role, ())
+    ]
+
+
+def _network(ssh: SSH, node: Node, peer: str | None, shaped: bool) -> str:
+    """Ask a node for its part of the experiment network; workers look for the head, if any."""
+    if node.experiment_address is None or peer is None:
+        ssh.run("true")
+        return ""
+    words = (node.experiment_address, "1" if shaped else "", peer)
+    return ssh.run(_NETWORK, *words, check=False).stdout.strip()

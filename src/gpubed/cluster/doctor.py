@@ -1,0 +1,111 @@
+"""What must be in place on the controller, and how to repair what is not."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+
+from gpubed.cluster import exposure
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.hardware import host
+from gpubed.nodes import allocation
+from gpubed.nodes.ssh import SSH
+from gpubed.spec import backend_config
+from gpubed.spec.clusterspec import spec_backend
+from gpubed.testbeds import registry, specification
+from gpubed.testbeds.base import Backend, Finding
+from gpubed.testbeds.specification import load
+
+_PYTHON = (3, 11)
+_AT_ONCE = 16
+
+
+def examine(cluster: ClusterPaths | None) -> list[Finding]:
+    """Look at this machine and, for a cluster, at its testbed."""
+    findings = [_python(), _program("ssh", "apt-get install openssh-client"), _mitogen()]
+    if cluster is None:
+        findings.append(_engine(None))
+        for name in backend_config.names():
+            findings += registry.backend(name).doctor(None)
+        return findings
+    spec = load(cluster.spec)
+    backend = registry.backend(spec_backend(spec))
+    findings += [_engine(backend), *backend.doctor(spec)]
+    return findings + gpu_hosts(cluster)
+
+
+def gpu_hosts(cluster: ClusterPaths) -> list[Finding]:
+    """Look at the machines that are to have GPUs: the nodes, or what will be nodes."""
+    wanted = specification.load_plan(cluster.spec)
+    asked = {node.name: node.gpus for node in wanted.nodes if node.gpus}
+    if cluster.allocation.is_file():
+        sessions = [SSH(node, cluster) for node in allocation.load(cluster.allocation).nodes]
+    else:
+        sessions = registry.backend(wanted.backend).hosts(wanted.spec)
+
+    def look(session: SSH) -> list[Finding]:
+        name = session.node.name
+        try:
+            with session:
+                return host.findings(name, host.look(session), asked[name])
+        except GpubedError as error:
+            return [Finding(f"gpu.{name}", False, error.message, error.hint)]
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = pool.map(look, (each for each in sessions if each.node.name in asked))
+        return [finding for findings in found for finding in findings]
+
+
+def repair(cluster: ClusterPaths | None, say: Callable[[str], None]) -> None:
+    """Install Pulumi's CLI, and for a cluster what its testbed needs of Pulumi besides.
+
+    Raises:
+        GpubedError: A download failed.
+    """
+    if shutil.which("pulumi") is None or cluster is None:
+        _install_cli(say)
+    if cluster:
+        registry.backend(spec_backend(load(cluster.spec))).repair(say)
+
+
+def _install_cli(say: Callable[[str], None]) -> None:
+    try:
+        # Loads the whole SDK, which nothing else here needs.
+        from pulumi import automation
+
+        command = automation.PulumiCommand.install()
+    except Exception as error:  # the installer raises whatever its download raised
+        raise GpubedError(
+            f"Pulumi's CLI could not be installed: {error}",
+            "the embedded engine works without it: gpubed up CLUSTER --engine embedded",
+        ) from error
+    say(f"installed {command.command}; put its folder on PATH")
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding("python", sys.version_info >= _PYTHON, version, "use Python 3.11 or newer")
+
+
+def _program(name: str, fix: str) -> Finding:
+    path = shutil.which(name)
+    return Finding(name, path is not None, path or f"{name} is not on PATH", fix)
+
+
+def _mitogen() -> Finding:
+    message = (
+        "present" if find_spec("ansible_mitogen") else "absent: Ansible's own strategy is used"
+    )
+    return Finding("mitogen", True, message)
+
+
+def _engine(backend: Backend | None) -> Finding:
+    path = shutil.which("pulumi")
+    if path is None:
+        return Finding("engine", True, "embedded (no CLI on PATH)")
+    words = [f"Pulumi CLI at {path}", *exposure.warnings("cli", backend)]
+    return Finding("engine", True, "; ".join(words))

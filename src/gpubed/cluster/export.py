@@ -1,0 +1,47 @@
+"""A cluster in the words of other tools: what a user takes along when leaving gpubed.
+
+`ssh-config` and `inventory` need a cluster that is up; `rspec` and `espec` need a
+specification only, and a testbed that has such words.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from gpubed.configuration import inventory
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes import allocation as allocations
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import Backend
+from gpubed.testbeds.specification import load_plan
+
+Kind = Literal["espec", "rspec", "ssh-config", "inventory"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+
+def export(cluster: ClusterPaths, kind: Kind) -> dict[str, str]:
+    """Return the files of an export by name; the first one is what was asked for.
+
+    Raises:
+        UsageError: The testbed has no such words.
+        GpubedError: The cluster is not up.
+    """
+    if kind == "ssh-config":
+        granted = allocations.load(cluster.allocation)
+        return {"ssh_config": inventory.ssh_config(granted, cluster)}
+    if kind == "inventory":
+        return {"hosts.yml": inventory.text(allocations.load(cluster.allocation))}
+    wanted = load_plan(cluster.spec)
+    backend = registry.backend(wanted.backend)
+    if kind == "espec":
+        return _espec(backend, wanted)
+    return {f"{cluster.name}.rspec": backend.export(wanted, kind)}
+
+
+def _espec(backend: Backend, wanted: ClusterPlan) -> dict[str, str]:
+    """Return the bundle: the document, and the request that it names."""
+    return {
+        "experiment-specification.yml": backend.export(wanted, "espec"),
+        "cluster.rspec": backend.export(wanted, "rspec"),
+    }

@@ -1,0 +1,218 @@
+"""A state that was lost: what it knew of is not made a second time, nor removed unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpubed.cluster import audit as audits
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.engines.stack import Stack
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import identities
+from gpubed.testbeds.base import Backend, Existing
+
+Approve = Callable[[Sequence[str]], None]
+"""Asks whether a run may go on, given what it costs, a line each; raises when it may not."""
+
+
+def mind(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) -> None:
+    """See to it that the cluster's UUID is kept, and that none is made in another's place.
+
+    Args:
+        stack: The cluster's.
+        backend: Where the specification wants it.
+        wanted: What the specification wants.
+        approve: Asks about what would be lost.
+
+    Raises:
+        UsageError: It cannot go on without a loss, or that was not approved.
+        PrerequisiteMissing: The testbed cannot be asked from here what is there.
+        Refused: The testbed does not say what is there.
+    """
+    audits.remember(stack)
+    kept, has_state = identities.kept(stack.cluster), stack.has_resources()
+    if kept and not has_state and not stack.interrupted():
+        _mind_lost(stack.cluster, kept, backend, wanted, approve)
+    elif not kept and not has_state:
+        if said := renamed(stack.cluster):
+            progress.emit("note", message=said)
+        _mind_another(stack.cluster, backend, approve)
+
+
+def _mind_lost(
+    cluster: ClusterPaths, uuid: str, backend: Backend, wanted: ClusterPlan, approve: Approve
+) -> None:
+    """Keep a state that was lost from costing the nodes that it knew of."""
+    found = known_again(cluster.name, uuid, backend)
+    if lost := given_up(cluster, found, backend, wanted):
+        approve(lost)
+    if said := taken_over(found, wanted):
+        progress.emit("note", message=said)
+
+
+def given_up(
+    cluster: ClusterPaths, found: Sequence[Existing], backend: Backend, wanted: ClusterPlan
+) -> list[str]:
+    """Say what is lost of what a kept UUID finds again, a line each.
+
+    Raises:
+        UsageError: It cannot go on without a loss that nobody may want.
+    """
+    there = [thing for thing in found if not thing.data]
+    if there and backend.native:
+        raise UsageError(
+            f"the state of {cluster.name} is lost, what Pulumi's plugin has made cannot be taken "
+            f"into a new one, and it is there: {', '.join(map(str, there))}",
+            f"put a state back (.gpubed/pulumi/.pulumi/backups), or give all that back and ask for "
+            f"it anew: gpubed audit {cluster.name} --remove",
+        )
+    names = {node.name for node in wanted.nodes}
+    _refuse_to_vacate(cluster, [thing for thing in there if thing.node in names], wanted)
+    _refuse_to_move(cluster, there, wanted)
+    lost = [
+        f"{thing}: what is on its own disk is lost: the state that knew it is, and the "
+        "specification has no such node"
+        for thing in there
+        if thing.node and thing.node not in names
+    ]
+    lost += [
+        f"{thing}: the specification makes {thing.heir} of its host, and the state that knew it is "
+        "lost; what is on its own disk stays there"
+        for thing in there
+        if thing.heir
+    ]
+    unused = [thing for thing in found if thing.data and not _has_volume(wanted)]
+    # A plugin makes new volumes, whatever the specification says, and adopts none.
+    why = "no state knows it by now" if backend.native else "the specification has no volume"
+    return lost + [
+        f"{thing}: {why}: what is on it stays there, unused, until "
+        f"gpubed down {cluster.name} removes it"
+        for thing in unused
+    ]
+
+
+def known_again(cluster: str, uuid: str, backend: Backend) -> list[Existing]:
+    """Return what a cluster's kept UUID finds again, but for what ends by itself.
+
+    Raises:
+        PrerequisiteMissing: The testbed cannot be asked from here.
+        Refused: The testbed does not say.
+    """
+    found = _listed(cluster, backend)
+    return [thing for thing in found if thing.uuid == uuid and not thing.transient]
+
+
+def of_lost(stack: Stack, backend: Backend) -> list[Existing] | None:
+    """Return what is found again of a cluster whose state is lost; None where no UUID is kept.
+
+    Raises:
+        PrerequisiteMissing: The testbed cannot be asked from here.
+        Refused: The testbed does not say.
+    """
+    uuid = identities.kept(stack.cluster)
+    return known_again(stack.cluster.name, uuid, backend) if uuid else None
+
+
+def taken_over(found: Sequence[Existing], wanted: ClusterPlan) -> str:
+    """Say what `up` takes over of what a kept UUID finds again; empty where that is nothing."""
+    names = {node.name for node in wanted.nodes}
+    there = [thing for thing in found if not thing.heir]
+    if not _has_volume(wanted):
+        there = [thing for thing in there if not thing.data]
+    stays = [str(thing) for thing in there if not thing.node or thing.node in names]
+    if not stays:
+        return ""
+    were = "was there already and is" if len(stays) == 1 else "were there already and are"
+    return f"{', '.join(stays)} {were} taken over"
+
+
+def renamed(cluster: ClusterPaths) -> str:
+    """Say which clusters lost their specification, where a new one is about to be made.
+
+    A cluster is known by its folder's name: one that was renamed is another, with data of its own.
+    """
+    project = cluster.project
+    known = (project.cluster(name) for name in project.known())
+    lost = [each.name for each in known if each.was_made and not each.spec.exists()]
+    if not lost or cluster.was_made:
+        return ""
+    return (
+        f"{', '.join(lost)}: made here, and without a specification now; if its folder was "
+        f"renamed, {cluster.name} is a new cluster without its data: put inventories/{lost[0]} back"
+    )
+
+
+def _refuse_to_move(cluster: ClusterPaths, there: Sequence[Existing], wanted: ClusterPlan) -> None:
+    """Refuse a node that is there another address than it has: it would be replaced."""
+    planned = {node.name: str(node.control_address) for node in wanted.nodes}
+    for thing in there:
+        address = planned.get(thing.node, thing.address)
+        if thing.address and address != thing.address:
+            raise UsageError(
+                f"{thing} has the address {thing.address}, the specification gives it {address}, "
+                f"and the state that knew it is lost: it would be replaced, with what is on its "
+                "own disk",
+                f"make inventories/{cluster.name}/cluster.yml what it was; or give the nodes up, "
+                f"not the shared data: gpubed audit {cluster.name} --remove",
+            )
+
+
+def _has_volume(wanted: ClusterPlan) -> bool:
+    return wanted.spec.storage.shared.provider == "volume"
+
+
+def _listed(cluster: str, backend: Backend) -> list[Existing]:
+    """Ask the testbed what carries a cluster's name: without an answer, a second one is made."""
+    try:
+        return backend.existing(cluster)
+    except PrerequisiteMissing:
+        raise
+    except GpubedError as error:
+        raise Refused(
+            f"no state says what {cluster} has, and the testbed does not say it either, so that "
+            f"nothing was made: {error.message}",
+            error.hint or f"gpubed doctor {cluster}",
+        ) from error
+
+
+def spare(stack: Stack, backend: Backend, wanted: ClusterPlan) -> None:
+    """Refuse to go on where a node that is in no state stands at an address of the plan.
+
+    Raises:
+        UsageError: The driver would remove it to make room for another one.
+        GpubedError: State or testbed cannot be read.
+    """
+    _refuse_to_vacate(stack.cluster, audits.unrecorded(stack), wanted)
+
+
+def _refuse_to_vacate(
+    cluster: ClusterPaths, there: Sequence[Existing], wanted: ClusterPlan
+) -> None:
+    """Refuse a node the address of one in use that nobody was asked about."""
+    given = {str(node.control_address): node.name for node in wanted.nodes}
+    for thing in there:
+        heir = given.get(thing.address)
+        if heir and heir != thing.node:
+            raise UsageError(
+                f"{thing} has the address {thing.address}, which the specification now gives to "
+                f"{heir}: it would be removed, with what is on its own disk",
+                f"make inventories/{cluster.name}/cluster.yml what it was; or give the nodes up, "
+                f"not the shared data: gpubed audit {cluster.name} --remove",
+            )
+
+
+def _mind_another(cluster: ClusterPaths, backend: Backend, approve: Approve) -> None:
+    """Ask before a second cluster of the name is made: the first may have lost its state."""
+    if there := [thing for thing in _listed(cluster.name, backend) if not thing.transient]:
+        uuids = sorted({thing.uuid for thing in there})
+        costs = [
+            f"there is another {cluster.name} (uuid {', '.join(uuids)}), which this project "
+            f"knows nothing of: {', '.join(map(str, there))}",
+            f"gpubed audit {cluster.name} tells how to take it over; to go on makes a second one",
+        ]
+        try:
+            approve(costs)
+        except UsageError as error:
+            raise UsageError(error.message, f"gpubed audit {cluster.name}") from None

@@ -1,0 +1,163 @@
+"""Checks a recipe: against itself, the package index, its packages, and nodes.
+
+The index is read through its ordinary clients, uv and pip, with whatever they are
+configured to use. `measure` downloads what has GPU code, about 3 GB for a recipe.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from packaging.markers import default_environment
+
+from gpubed.checks import software
+from gpubed.checks.context import Context
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.ssh import SSH
+from gpubed.nodes.verification import Check
+from gpubed.recipes import fatbin, recipe
+from gpubed.recipes.fatbin import Architectures
+from gpubed.recipes.recipe import Locked, Recipe
+from gpubed.testbeds import specification
+
+_RESOLVE = shlex.split(
+    "pip compile --quiet --universal --generate-hashes --no-deps --no-annotate --no-header "
+    "--no-emit-index-url --python-version 3.11 -"
+)
+_DOWNLOAD = shlex.split("pip download --quiet --no-deps --require-hashes --only-binary :all:")
+_WITH_GPU_CODE = ("torch", "nvidia-")
+_HERE = {key: str(value) for key, value in default_environment().items()}
+
+
+def check(of: Recipe) -> Iterator[Check]:
+    """Check a recipe against its own files and the package index."""
+    yield _lock_is_the_recipes(of)
+    yield _lock_resolves(of)
+    yield _packages_serve_the_gpus(of)
+
+
+def check_nodes(of: Recipe, cluster: ClusterPaths, granted: Allocation) -> Iterator[Check]:
+    """Compare the nodes of a cluster with a recipe, which need not be the cluster's own.
+
+    Raises:
+        GpubedError: A node could not be reached.
+    """
+    wanted = specification.load_plan(cluster.spec)
+    spec = wanted.spec.model_copy(update={"recipe": of.name})
+    with ExitStack() as stack:
+        sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in granted.nodes}
+        changed = wanted.model_copy(update={"spec": spec})
+        context = Context(cluster, changed, granted, sessions)
+        yield from software.packages(context)
+        yield from software.gpus(context)
+
+
+def measure(of: Recipe) -> Iterator[tuple[str, dict[str, Architectures]]]:
+    """Download each package that may have GPU code; yield its name and what it carries.
+
+    Raises:
+        PrerequisiteMissing: This machine gets other packages than the nodes.
+        GpubedError: A package cannot be downloaded.
+    """
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise PrerequisiteMissing(
+            "packages are measured on Linux on x86-64, where they are the nodes'",
+            "run this on such a machine",
+        )
+    for entry in with_gpu_code(of):
+        with tempfile.TemporaryDirectory(prefix="gpubed-wheel-") as folder:
+            yield str(entry), fatbin.of_wheel(_download(entry, Path(folder)))
+
+
+def with_gpu_code(of: Recipe) -> list[Locked]:
+    """Return the packages of a recipe that may carry GPU code; none without GPUs."""
+    here = {**_HERE, "sys_platform": "linux", "platform_machine": "x86_64"}
+    return [
+        entry
+        for entry in (of.locked() if of.gpus.architectures else ())
+        if entry.name.startswith(_WITH_GPU_CODE) and entry.applies(here)
+    ]
+
+
+def _download(entry: Locked, folder: Path) -> Path:
+    hashes = " ".join(f"--hash={text}" for text in entry.hashes)
+    (folder / "wanted.txt").write_text(f"{entry} {hashes}\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", *_DOWNLOAD, "--dest", folder, "-r", folder / "wanted.txt"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise GpubedError(f"{entry} cannot be downloaded:\n{done.stderr.strip()[-600:]}")
+    return next(folder.glob("*.whl"))
+
+
+def _lock_is_the_recipes(of: Recipe) -> Check:
+    found = of.lock_sha256()
+    right = found == of.lock.sha256
+    return Check(
+        id="lock.checksum",
+        result="pass" if right else "fail",
+        value=found,
+        limit=of.lock.sha256,
+        reason="" if right else f"write the lock's checksum into {of.folder / 'recipe.yml'}",
+    )
+
+
+def _lock_resolves(of: Recipe) -> Check:
+    """Each version exists in the index, and has the files that the lock names."""
+    id_, locked = "lock.resolves", of.locked()
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if uv is None:
+        return Check(id=id_, result="skip", reason="uv is not installed: pip install uv")
+    wanted = "\n".join(f"{e} ; {e.marker}" if e.marker else str(e) for e in locked)
+    done = subprocess.run(
+        [uv, *_RESOLVE],
+        input=wanted,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "UV_SYSTEM_CERTS": "1"},
+    )
+    if done.returncode:
+        return Check(id=id_, result="fail", reason=done.stderr.strip())
+    index = {str(entry): set(entry.hashes) for entry in recipe.parse_lock(done.stdout)}
+    strange = [str(e) for e in locked if not e.hashes or not set(e.hashes) <= index[str(e)]]
+    return Check(
+        id=id_,
+        result="fail" if strange else "pass",
+        value=len(locked),
+        unit="packages",
+        limit="all in the index, with the lock's hashes",
+        reason=f"the index has other files of {', '.join(strange)}" if strange else "",
+    )
+
+
+def _packages_serve_the_gpus(of: Recipe) -> Check:
+    id_ = "packages.architectures"
+    if not of.gpus.architectures:
+        return Check(id=id_, result="skip", reason=f"recipe {of.name} uses no GPU")
+    record = of.measured()
+    stale = {str(entry) for entry in with_gpu_code(of)} ^ record.keys()
+    lacking = [f"{name} is not both locked and measured" for name in sorted(stale)]
+    lacking += recipe.unserved(of, record)
+    return Check(
+        id=id_,
+        result="fail" if lacking else "pass",
+        value=len(record),
+        unit="packages",
+        limit=f"have code for {', '.join(of.gpus.architectures)}",
+        reason="; ".join(lacking) + (f"; gpubed recipe measure {of.name}" if stale else ""),
+    )

@@ -1,0 +1,1 @@
+"""From an allocation to configured nodes: roles, inventory, playbooks."""

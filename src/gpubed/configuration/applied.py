@@ -1,0 +1,99 @@
+"""What was applied to which node: the record that playbook runs keep.
+
+Each role's last task writes its fingerprint for the node, whoever started the
+playbook. So a role applied by hand counts, and a replaced node (new id) counts
+as fresh.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+
+from gpubed.core import files, reading
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+
+# What the playbook's `gpubed_applied` writes for a role that a run began and did not finish: the
+# next one calls its handlers, whatever it finds changed.
+_BEGUN, _AGAIN = "begun", "begun-again"
+
+
+def missing(
+    cluster: ClusterPaths, allocation: Allocation, fingerprints: Mapping[str, Mapping[str, str]]
+) -> dict[str, list[str]]:
+    """Return the nodes that do not have a role in the wanted version, by role.
+
+    Args:
+        fingerprints: The wanted versions, by node and role.
+    """
+    stale: dict[str, list[str]] = {}
+    for node in allocation.nodes:
+        done = _record(cluster, node.id)
+        for role, wanted in fingerprints[node.name].items():
+            if done.get(role) != wanted:
+                stale.setdefault(role, []).append(node.name)
+    return stale
+
+
+def prune(cluster: ClusterPaths, allocation: Allocation) -> None:
+    """Forget nodes that are gone."""
+    known = {f"{node.id}.json" for node in allocation.nodes}
+    for path in cluster.applied.glob("*.json"):
+        if path.name not in known:
+            path.unlink()
+
+
+def forget(
+    cluster: ClusterPaths,
+    allocation: Allocation,
+    nodes: Collection[str],
+    roles: Mapping[str, Collection[str]],
+) -> None:
+    """Forget what nodes have, so that it is applied again.
+
+    What a run began and did not finish stays known: services may run with what was before.
+
+    Args:
+        nodes: Nodes that have lost what roles rest on, by name: every role is applied again.
+        roles: The nodes on which a role does not do what it should, by role: applied again
+            there, and its services restarted.
+    """
+    for node in allocation.nodes:
+        done = _record(cluster, node.id)
+        kept = {
+            role: _AGAIN if node.name in roles.get(role, ()) else had for role, had in done.items()
+        }
+        if node.name in nodes:
+            kept = {role: had for role, had in kept.items() if had.startswith(_BEGUN)}
+        if kept != done:
+            files.write(cluster.applied / f"{node.id}.json", json.dumps(kept).encode())
+
+
+def outdate(
+    cluster: ClusterPaths, allocation: Allocation, due: Mapping[str, Collection[str]]
+) -> None:
+    """Forget which version of roles nodes had, before these are applied there.
+
+    A role that fails half-way leaves neither the former version nor the wanted one: it is due
+    again then, also if the specification has become what it was before.
+
+    Args:
+        due: The nodes on which each role is to be applied, by role.
+    """
+    for node in allocation.nodes:
+        done = _record(cluster, node.id)
+        kept = {
+            role: had
+            for role, had in done.items()
+            if had.startswith(_BEGUN) or node.name not in due.get(role, ())
+        }
+        if kept != done:
+            files.write(cluster.applied / f"{node.id}.json", json.dumps(kept).encode())
+
+
+def _record(cluster: ClusterPaths, node_id: str) -> dict[str, str]:
+    try:
+        return reading.file(cluster.applied / f"{node_id}.json").json(dict[str, str])
+    except reading.Unreadable:  # then everything is applied again
+        return {}

@@ -1,0 +1,93 @@
+"""Which roles are due, and on which nodes: what `up` applies, and what `plan` foresees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from gpubed.backends.granted import allocation
+from gpubed.configuration import applied, roles
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import registry
+
+Due = dict[str, list[str]]
+"""The nodes on which a role is to be applied, by role; both in their order."""
+
+
+def document(due: Due) -> list[dict[str, Any]]:
+    """Return what is due as documents and events have it."""
+    return [{"name": role, "nodes": nodes} for role, nodes in due.items()]
+
+
+def now(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> Due:
+    """Return the roles that nodes lack in the wanted version."""
+    return _together(plan, granted, _missing(cluster, plan, granted))
+
+
+def foreseen(
+    cluster: ClusterPaths,
+    plan: ClusterPlan,
+    known: Allocation | None,
+    *,
+    anew: Collection[str],
+    strange: Collection[str] = (),
+    cut: Collection[str] = (),
+    broken: Mapping[str, Collection[str]] | None = None,
+) -> Due:
+    """Return the roles that will be due once the testbed has done what is planned.
+
+    Args:
+        known: What was granted; None where nothing was.
+        anew: Nodes that will be made, or made again.
+        strange: Nodes that answer with other host keys, which will be taken for theirs.
+        cut: Nodes that count as not configured.
+        broken: The nodes on which a role's services count as not configured, by role.
+    """
+    broken = broken or {}
+    expected = _expected(plan, known, anew, strange)
+    missing = _missing(cluster, plan, expected)
+    stale = {
+        role: [
+            node.name
+            for node in expected.nodes
+            if node.name in broken.get(role, ())
+            or node.name in cut
+            or node.name in missing.get(role, ())
+        ]
+        for role in roles.active(plan)
+    }
+    return _together(plan, expected, stale)
+
+
+def _missing(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> Due:
+    wanted = roles.fingerprints(plan, granted, cluster.inventory)
+    return applied.missing(cluster, granted, wanted)
+
+
+def _together(plan: ClusterPlan, granted: Allocation, missing: Due) -> Due:
+    """Bring roles into their order; those that read all nodes are applied on all of them."""
+    everywhere = [node.name for node in granted.nodes]
+    return {
+        role: everywhere if "nodes" in roles.reads(plan, role) else missing[role]
+        for role in roles.active(plan)
+        if missing.get(role)
+    }
+
+
+def _expected(
+    plan: ClusterPlan, known: Allocation | None, anew: Collection[str], strange: Collection[str]
+) -> Allocation:
+    """Return what will be granted; a node that is yet to be made has no id, hence no record."""
+    there = {node.name: node.model_dump() for node in known.nodes} if known else {}
+    failed = {failure.node: {"failed": failure.reason} for failure in known.failed} if known else {}
+    backend, results = registry.backend(plan.backend), []
+    for node in plan.nodes:
+        made = {"id": "", "control_address": str(node.control_address), "host_keys": []}
+        result = {**there, **failed}.get(node.name, made) if node.name not in anew else made
+        if node.name in strange:
+            result = {**result, "host_keys": []}  # others than those that we know
+        results.append({**result, **backend.foretold(plan, node)})
+    uuid, one_host = (known.uuid, known.one_host) if known else ("", False)
+    return Allocation.model_validate(allocation(plan, uuid, results, one_host=one_host))

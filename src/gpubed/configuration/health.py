@@ -1,0 +1,134 @@
+"""Whether nodes are well, and which of them jobs may use.
+
+The node itself looks and remembers (`gpubed-health` of role health), also when no
+controller is there; this asks it and hands on what a person decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from gpubed.configuration import roles
+from gpubed.core import reading
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.ssh import SSH, Unreachable, greet
+from gpubed.spec.plan import ClusterPlan
+
+_AT_ONCE = 16
+_PROGRAM = "sudo -n gpubed-health"
+State = Literal["well", "failing", "quarantined", "unreachable"]
+
+
+class Quarantine(BaseModel):
+    """Why and since when (UTC, ISO 8601) no job starts on a node."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+    since: str
+
+
+class NodeHealth(BaseModel):
+    """One look at one node; `problems` says what is wrong in words."""
+
+    model_config = ConfigDict(frozen=True)
+
+    node: str
+    problems: tuple[str, ...] = ()
+    quarantine: Quarantine | None = None
+    reachable: bool = True
+
+    @property
+    def state(self) -> State:
+        """What to call it; only a well node is used by jobs."""
+        if not self.reachable:
+            return "unreachable"
+        if self.quarantine:
+            return "quarantined"
+        return "failing" if self.problems else "well"
+
+    @property
+    def reason(self) -> str:
+        """Why jobs do not use it; empty when they do."""
+        return "; ".join([*([self.quarantine.reason] if self.quarantine else []), *self.problems])
+
+
+def look(cluster: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
+    """Look at nodes, all at once; a node that does not answer is told, not raised."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(lambda node: _look(cluster, node), nodes))
+
+
+def unwell(cluster: ClusterPaths, plan: ClusterPlan, nodes: Sequence[Node]) -> list[NodeHealth]:
+    """Return the nodes that jobs leave out; none where nodes do not look after themselves."""
+    if not nodes or "health" not in roles.active(plan):
+        return []
+    return [found for found in look(cluster, nodes) if found.state != "well"]
+
+
+def usable(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation
+) -> tuple[Allocation, list[NodeHealth]]:
+    """Return the allocation without the nodes that are not well, and why each is left out.
+
+    Raises:
+        GpubedError: The head is not well: nothing can start without it.
+        Unreachable: The head does not answer, or somebody else does in its place.
+    """
+    left_out = unwell(cluster, plan, allocation.nodes)
+    names = {found.node for found in left_out}
+    if not names:
+        return allocation, []
+    if allocation.head.name in names:
+        greet(allocation.head, cluster)
+        reason = next(f.reason for f in left_out if f.node == allocation.head.name)
+        raise GpubedError(
+            f"the head {allocation.head.name} is not well: {reason}",
+            f"repair it, then: gpubed health {cluster.name} --requalify {allocation.head.name}",
+        )
+    kept = tuple(node for node in allocation.nodes if node.name not in names)
+    return allocation.model_copy(update={"nodes": kept}), left_out
+
+
+def quarantine(cluster: ClusterPaths, allocation: Allocation, name: str, reason: str) -> None:
+    """Let no job start on a node until it is requalified.
+
+    Raises:
+        GpubedError: There is no such node, or it does not answer.
+    """
+    with SSH(allocation.node(name), cluster) as session:
+        session.run(f"{_PROGRAM} quarantine %s", reason)
+
+
+def requalify(cluster: ClusterPaths, allocation: Allocation, name: str) -> NodeHealth:
+    """End a node's quarantine if nothing is wrong with it any more; return what was found.
+
+    Raises:
+        GpubedError: There is no such node, or it does not answer.
+    """
+    node = allocation.node(name)
+    with SSH(node, cluster) as session:
+        session.run(f"{_PROGRAM} requalify", check=False)
+    return _look(cluster, node)
+
+
+def _look(cluster: ClusterPaths, node: Node) -> NodeHealth:
+    try:
+        with SSH(node, cluster) as session:
+            answer = session.run(f"{_PROGRAM} status", check=False)
+    except Unreachable as error:
+        return NodeHealth(node=node.name, problems=(error.message,), reachable=False)
+    try:
+        told = reading.reply(answer.stdout, "its health").json(dict[str, Any])
+        return NodeHealth.model_validate({**told, "node": node.name})
+    except (Unreadable, ValueError):
+        mute = f"it cannot tell how it is: {answer.stderr.strip() or 'no word'}"
+        repair = f"gpubed configure {cluster.name} --tags health"
+        return NodeHealth(node=node.name, problems=(f"{mute}; repair: {repair}",))

@@ -1,0 +1,202 @@
+"""From an allocation to files that Ansible and OpenSSH read.
+
+Pure functions give the text; `render` writes only what differs. Whoever stops
+using gpubed keeps an ordinary inventory, ssh_config and known_hosts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpubed.configuration import roles
+from gpubed.core import files
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation, Hop, Node, load
+from gpubed.nodes.ssh import CONNECT_S
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import registry
+
+_MARK = "# Written by `gpubed render {}`; edit cluster.yml instead.\n"
+# Resolved, since an inventory may be reached through a link.
+_STATE = "{{ inventory_dir | realpath }}/../../.gpubed/"
+
+
+def render(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[Path]:
+    """Write inventory, variables, ssh_config, known_hosts and allocation.
+
+    Returns:
+        The files whose content changed.
+    """
+    for folder in (paths.facts, paths.applied):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    wanted = _texts(paths, plan, allocation)
+    paths.former_variables.unlink(missing_ok=True)
+    return [path for path, text in wanted.items() if files.write_if_changed(path, text)]
+
+
+def render_ssh(paths: ClusterPaths) -> None:
+    """Write the ssh_config of a cluster anew, for what is granted now.
+
+    Raises:
+        GpubedError: The cluster is not up.
+        OSError: It cannot be written.
+    """
+    granted = load(paths.allocation)
+    files.write_if_changed(paths.ssh_config, _MARK.format(paths.name) + ssh_config(granted, paths))
+
+
+def is_rendered(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> bool:
+    """Return whether `render` would change nothing: a killed run may have left any mixture."""
+    wanted = _texts(paths, plan, allocation)
+    return not paths.former_variables.exists() and all(
+        files.has(p, text) for p, text in wanted.items()
+    )
+
+
+def _texts(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[Path, str]:
+    if not allocation.nodes:
+        return {paths.allocation: allocation.model_dump_json(indent=2) + "\n"}
+    versions = roles.fingerprints(plan, allocation, paths.inventory)
+    own = {node: {"gpubed_fingerprints": of_roles} for node, of_roles in versions.items()}
+    given = {"all": {"vars": variables(plan, allocation), "hosts": own}}
+    mark = _MARK.format(paths.name)
+    return {
+        paths.allocation: allocation.model_dump_json(indent=2) + "\n",
+        paths.hosts: mark + text(allocation),
+        paths.variables: mark + _yaml(given),
+        paths.known_hosts: known_hosts(allocation),
+        paths.ssh_config: mark + ssh_config(allocation, paths),
+    }
+
+
+def text(allocation: Allocation) -> str:
+    """Return the inventory as YAML."""
+    return _yaml(hosts(allocation))
+
+
+def hosts(allocation: Allocation) -> dict[str, Any]:
+    """Return the inventory: groups head, workers and one per node group."""
+    groups: dict[str, Any] = {"head": {"hosts": {}}, "workers": {"hosts": {}}}
+    for node in allocation.nodes:
+        groups["head" if node.role == "head" else "workers"]["hosts"][node.name] = {}
+        group = groups.setdefault(f"group_{node.group.replace('-', '_')}", {"hosts": {}})
+        group["hosts"][node.name] = {}
+    machines = {node.name: _host(node) for node in allocation.nodes}
+    return {"all": {"hosts": machines, "children": groups}}
+
+
+def _host(node: Node) -> dict[str, Any]:
+    return {
+        "ansible_host": node.control_address,
+        "ansible_port": node.port,
+        "ansible_user": node.user,
+        "gpubed_node_id": node.id,
+    }
+
+
+def variables(plan: ClusterPlan, allocation: Allocation) -> dict[str, Any]:
+    """Return the variables of all hosts: the cluster's facts and every role's inputs."""
+    networks = {
+        "control": allocation.control.model_dump(mode="json"),
+        "experiment": allocation.experiment and allocation.experiment.model_dump(mode="json"),
+    }
+    return {
+        "ansible_ssh_common_args": "-F {{ gpubed_state_dir }}/ssh_config",
+        # A variable counts more than ANSIBLE_HOST_KEY_CHECKING, which ansible-runner sets to
+        # False; mitogen would then override the ssh_config.
+        "ansible_host_key_checking": True,
+        "gpubed_cluster": allocation.cluster,
+        "gpubed_uuid": allocation.uuid,
+        "gpubed_user": allocation.head.user,
+        "gpubed_head": allocation.head.name,
+        "gpubed_behind": bool(allocation.head.via),
+        "gpubed_one_host": allocation.one_host,
+        "gpubed_state_dir": _STATE + allocation.cluster,
+        "gpubed_secrets_dir": "{{ gpubed_state_dir }}/secrets",
+        "gpubed_environment": registry.backend(allocation.backend).environment(),
+        "gpubed_nodes": [_member(node) for node in allocation.nodes],
+        "gpubed_networks": networks,
+        "gpubed_phases": roles.by_phase(plan),
+        **roles.variables(plan),
+    }
+
+
+def _member(node: Node) -> dict[str, Any]:
+    return node.model_dump(mode="json", exclude={"id", "group", "user", "via"})
+
+
+def known_hosts(allocation: Allocation) -> str:
+    """Return the host keys of all nodes, by name and by address."""
+    lines = []
+    for node in allocation.nodes:
+        names = [node.name, node.control_address]
+        if node.port != 22:
+            names = [node.name, f"[{node.control_address}]:{node.port}"]
+        lines += [f"{','.join(names)} {key}\n" for key in node.host_keys]
+    for way, name in _hops(allocation).items():
+        lines += [f"{name} {key}\n" for key in way[-1].host_keys]
+    return "".join(lines)
+
+
+def _hops(allocation: Allocation) -> dict[tuple[Hop, ...], str]:
+    """Return a name for each host on the way to a node, by the whole way to that host."""
+    ways = [node.via[: i + 1] for node in allocation.nodes for i in range(len(node.via))]
+    return {way: f"hop-{number}" for number, way in enumerate(dict.fromkeys(ways), 1)}
+
+
+def _jump(via: tuple[Hop, ...], hops: dict[tuple[Hop, ...], str]) -> str:
+    return f"  ProxyJump {hops[via]}\n" if via else ""
+
+
+def _identity(path: str | None, paths: ClusterPaths) -> str:
+    if path is None:
+        return f'  IdentityFile "{paths.private_key}"\n  IdentitiesOnly yes\n'
+    # An agent may hold the key, when it has a passphrase.
+    return f'  IdentityFile "{path}"\n'
+
+
+def ssh_config(allocation: Allocation, paths: ClusterPaths) -> str:
+    """Return an OpenSSH configuration; host keys are always checked.
+
+    Nodes answer to their name and to `head`, through the hosts on the way to them.
+    """
+    hops = _hops(allocation)
+    blocks = [
+        f"Host {name}\n"
+        f"  HostName {way[-1].address}\n"
+        f"  HostKeyAlias {name}\n"
+        f"  Port {way[-1].port}\n"
+        f"  User {way[-1].user}\n"
+        f"{_jump(way[:-1], hops)}"
+        f"{_identity(way[-1].identity, paths)}"
+        for way, name in hops.items()
+    ]
+    for node in allocation.nodes:
+        names = f"{node.name} head" if node.role == "head" else node.name
+        blocks.append(
+            f"Host {names} {node.control_address}\n"
+            f"  HostName {node.control_address}\n"
+            f"  HostKeyAlias {node.name}\n"
+            f"  Port {node.port}\n"
+            f"  User {node.user}\n"
+            f"{_jump(node.via, hops)}"
+            f"{_identity(None, paths)}"
+        )
+    blocks.append(
+        "Host *\n"
+        f'  UserKnownHostsFile "{paths.known_hosts}"\n'
+        "  GlobalKnownHostsFile /dev/null\n"
+        "  StrictHostKeyChecking yes\n"
+        "  PasswordAuthentication no\n"
+        # Also until it has said hello: a node that hangs or is paused takes connections.
+        f"  ConnectTimeout {CONNECT_S:.0f}\n"
+        "  ServerAliveInterval 15\n"
+    )
+    return "\n".join(blocks)
+
+
+def _yaml(document: Any) -> str:
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,298 @@
+"""Roles: which are on, in what order, with which variables, in which version.
+
+A role tells this in its own `meta/gpubed.yml`, so a new role is a new folder.
+The fingerprint of a role on a node covers all that decides its effect there, and nothing
+else; equal fingerprints mean that applying the role again would change nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any, Literal
+
+from jinja2 import StrictUndefined
+from jinja2.nativetypes import NativeEnvironment
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from gpubed.core import paths, reading
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.recipes import recipe
+from gpubed.spec.plan import ClusterPlan
+
+Phase = Literal["base", "accelerator", "fabric", "storage", "runtime", "services", "verify"]
+PHASES: tuple[Phase, ...] = (
+    "base",
+    "accelerator",
+    "fabric",
+    "storage",
+    "runtime",
+    "services",
+    "verify",
+)
+Part = Literal["head", "nodes", "networks", "rates", "storage", "environment", "firewall"]
+Where = Literal["all", "head", "server", "enabled"]
+# Templates may pick whole models out of the specification; variables are plain data.
+_PLAIN = TypeAdapter[Any](Any)
+_PARTS = TypeAdapter(tuple[Part, ...])
+_UNITS = TypeAdapter(dict[str, Where])
+# Who serves the storage, and who publishes the environment.
+SERVER, _ENVIRONMENT = "nfs", "python_env"
+_NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of all roles, sorted."""
+    return tuple(
+        sorted(p.parent.parent.name for p in (paths.assets() / "roles").glob("*/meta/gpubed.yml"))
+    )
+
+
+class RoleMeta(BaseModel):
+    """`meta/gpubed.yml` of a role.
+
+    Attributes:
+        phase: When it runs.
+        after: Roles of the same phase that must come first.
+        when: Template that says whether the role is on.
+        variables: Role inputs, templates over `spec`, `plan` and `recipe`.
+        reads: What of the cluster counts for a node beside the node itself, or a template that
+            gives it: the `head` (its addresses, keys and `host_vars`; its name is known to all),
+            all `nodes`, the `networks`, the `rates` of links, which shared `storage` it is
+            (another is empty), which Python `environment` is published, whether there is a
+            `firewall` (openings go with it). A role that reads all nodes is applied on all of
+            them together.
+        secrets: Random secrets that must exist on the controller beforehand.
+        sources: Folders outside the role that it works with, those of roles that it calls too;
+            what these call in turn is found there.
+        units: The systemd units that it keeps running, and where, or a template that gives them:
+            on `all` nodes, the `head`, the `server` of the shared storage, or wherever they are
+            `enabled`, for what a role decides on the node. `status` and `up` look at them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    phase: Phase
+    after: tuple[str, ...] = ()
+    when: bool | str = True
+    variables: dict[str, Any] = {}
+    reads: tuple[Part, ...] | str = ()
+    secrets: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    units: dict[str, Where] | str = {}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A systemd unit that a role keeps running.
+
+    Attributes:
+        name: With its suffix.
+        role: Whose it is.
+        node: The name of the only node that has it; None where all have.
+        where_enabled: Whether only nodes have it that start it at boot.
+    """
+
+    name: str
+    role: str
+    node: str | None = None
+    where_enabled: bool = False
+
+
+@cache
+def meta(role: str) -> RoleMeta:
+    """Return what a role says about itself."""
+    path = _folder(role) / "meta" / "gpubed.yml"
+    return reading.file(path, f"correct {path}").yaml(RoleMeta)
+
+
+def by_phase(plan: ClusterPlan) -> dict[str, list[str]]:
+    """Return the roles that are on, per phase, in the order in which they run."""
+    render = _renderer(plan)
+    on = {role for role in names() if render(meta(role).when)}
+    return {phase: _ordered(role for role in on if meta(role).phase == phase) for phase in PHASES}
+
+
+def variables(plan: ClusterPlan) -> dict[str, Any]:
+    """Return the inputs of all roles that are on."""
+    return {name: value for role in active(plan) for name, value in inputs(plan, role).items()}
+
+
+def inputs(plan: ClusterPlan, role: str) -> dict[str, Any]:
+    """Return the inputs that the plan gives to one role."""
+    rendered: dict[str, Any] = _renderer(plan)(meta(role).variables)
+    return rendered
+
+
+def secrets(plan: ClusterPlan) -> set[str]:
+    """Return the names of the secrets that the active roles need."""
+    return {name for role in active(plan) for name in meta(role).secrets}
+
+
+def reads(plan: ClusterPlan, role: str) -> tuple[Part, ...]:
+    """Return what of the cluster one role reads beside the node that it is applied on."""
+    return _PARTS.validate_python(_renderer(plan)(meta(role).reads))
+
+
+def units(plan: ClusterPlan) -> list[Unit]:
+    """Return the systemd units that the roles that are on keep running."""
+    render = _renderer(plan)
+    found = []
+    for role in active(plan):
+        for name, where in _UNITS.validate_python(render(meta(role).units)).items():
+            node = {"head": plan.nodes[0].name, "server": server(plan)}.get(where)
+            found.append(Unit(name, role, node, where == "enabled"))
+    return found
+
+
+def fingerprints(
+    plan: ClusterPlan, allocation: Allocation, inventory: Path
+) -> dict[str, dict[str, str]]:
+    """Return the fingerprint of each role that is on, by node and role.
+
+    It covers the role's files and variables, the node, what the role reads of the others and
+    of the networks, and what the user put into the inventory's own group_vars and into the
+    node's host_vars.
+    """
+    everywhere = [
+        _known_to_all(allocation),
+        _files_digest(_user_variables(inventory / "group_vars"), inventory),
+        _files_digest((paths.assets() / "playbooks").rglob("*.yml"), paths.assets()),
+    ]
+    parts = _parts(plan, allocation, inventory)
+    of_roles = {role: _digest([_of_role(plan, role, parts), everywhere]) for role in active(plan)}
+    return {node.name: _on_node(of_roles, node, inventory) for node in allocation.nodes}
+
+
+def active(plan: ClusterPlan) -> list[str]:
+    """Return the roles that are on, in the order in which they run."""
+    return [role for roles in by_phase(plan).values() for role in roles]
+
+
+def _folder(role: str) -> Path:
+    return paths.assets() / "roles" / role
+
+
+def _ordered(roles: Iterable[str]) -> list[str]:
+    chosen = sorted(roles)
+    graph = {role: [before for before in meta(role).after if before in chosen] for role in chosen}
+    return list(TopologicalSorter(graph).static_order())
+
+
+def _renderer(plan: ClusterPlan) -> Any:
+    environment = NativeEnvironment(undefined=StrictUndefined)
+    context = {
+        "spec": plan.spec,
+        "plan": plan,
+        "recipe": recipe.content(plan.spec.recipe),
+    }
+
+    def render(value: Any) -> Any:
+        if isinstance(value, str):
+            return _PLAIN.dump_python(environment.from_string(value).render(context), mode="json")
+        if isinstance(value, Mapping):
+            return {key: render(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [render(item) for item in value]
+        return value
+
+    return render
+
+
+def _on_node(of_roles: Mapping[str, str], node: Node, inventory: Path) -> dict[str, str]:
+    own = [_node(node), _host_digest(inventory, node.name)]
+    return {role: _digest([digest, own]) for role, digest in of_roles.items()}
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return node.model_dump(mode="json", exclude={"via"})
+
+
+def _known_to_all(allocation: Allocation) -> list[Any]:
+    # Not what the controller fetches packages through: it may change, what is there stays.
+    head = allocation.head
+    return [allocation.cluster, head.name, head.user, bool(head.via)]
+
+
+def _parts(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> dict[Part, Any]:
+    networks = (allocation.control, allocation.experiment)
+    head = allocation.head
+    parts: dict[Part, Any] = {
+        "head": [_node(head), _host_digest(inventory, head.name)],
+        "nodes": [_node(node) for node in allocation.nodes],
+        "networks": [net and net.model_dump(mode="json", exclude={"rate_bps"}) for net in networks],
+        "rates": [net and net.rate_bps for net in networks],
+        "storage": _storage(plan, allocation, inventory),
+        "firewall": plan.spec.firewall.enabled,
+    }
+    # All that may have another environment published.
+    return {**parts, "environment": _of_role(plan, _ENVIRONMENT, parts)}
+
+
+def _storage(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> list[Any]:
+    """Return which storage it is that nodes share: whose disk, or the testbed's volume."""
+    provider = plan.spec.storage.shared.provider
+    if provider != "nfs":
+        return [provider]
+    name = server(plan)
+    ids = [node.id for node in allocation.nodes if node.name == name]
+    return [provider, name, ids, _host_digest(inventory, name)]
+
+
+def server(plan: ClusterPlan) -> str:
+    """Return the name of the node that serves the shared storage, where one does."""
+    return str(inputs(plan, SERVER)["nfs_server"])
+
+
+def _of_role(plan: ClusterPlan, role: str, parts: Mapping[Part, Any]) -> list[Any]:
+    """Return what counts of a role, whatever the node."""
+    read = {part: parts[part] for part in reads(plan, role)}
+    return [_role_digest(role), inputs(plan, role), read]
+
+
+def _user_variables(folder: Path) -> list[Path]:
+    former = folder / "all" / "gpubed.yml"  # gpubed's own, of an older release
+    return [path for path in folder.rglob("*") if path.is_file() and path != former]
+
+
+def _host_digest(inventory: Path, node: str) -> str:
+    folder = inventory / "host_vars"
+    found = [(path, path.relative_to(folder).parts[0]) for path in _user_variables(folder)]
+    return _files_digest((path for path, top in found if node in (top, Path(top).stem)), inventory)
+
+
+def _role_digest(role: str) -> str:
+    folders = [paths.assets() / source for source in _sources(role)]
+    files = {path for root in folders for path in root.rglob("*") if path.is_file()}
+    kept = (path for path in files if not _NOT_APPLIED & set(path.parts))
+    return _files_digest(kept, paths.assets())
+
+
+def _sources(role: str) -> set[str]:
+    """Return the folders that a role consists of, with those of the roles among them."""
+    found, todo = set(), [f"roles/{role}"]
+    while todo:
+        source = todo.pop()
+        if source not in found:
+            found.add(source)
+            parent, _, name = source.rpartition("/")
+            todo += meta(name).sources if parent == "roles" else ()
+    return found
+
+
+def _files_digest(files: Iterable[Path], root: Path) -> str:
+    entries = [
+        [str(p.relative_to(root)), hashlib.sha256(p.read_bytes()).hexdigest()] for p in files
+    ]
+    return _digest(sorted(entries))
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

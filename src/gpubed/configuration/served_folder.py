@@ -1,0 +1,195 @@
+"""Which node serves the shared storage from its own disk, and since when that is another's.
+
+A volume is known by the testbed; a folder that a node serves over NFS by nothing but the node.
+So what was served last is kept beside the state: a plan that would have another node serve, or
+none, takes the data on it from all others, and is asked about first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+
+from gpubed.configuration import roles
+from gpubed.core import files, reading
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes import allocation as allocations
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec import backend_config
+from gpubed.spec.plan import ClusterPlan
+from gpubed.spec.sections import Folder
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import Existing
+
+if TYPE_CHECKING:
+    from gpubed.engines.embedded import ResourceEvent
+
+ROLE = roles.SERVER
+_NODE_KINDS = ("Node", "Instance")
+_ANEW = {"create", "replace", "delete", "delete-replaced"}
+
+
+class Served(BaseModel):
+    """A folder that a node serves from its own disk.
+
+    Attributes:
+        node: The node's name.
+        id: Its id: another node may have the name by now.
+        path: Where all nodes see the folder.
+        backend: The testbed that the node is of.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: Literal[1] = 1
+    node: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+    id: Annotated[str, Field(min_length=1)]
+    path: Folder
+    backend: str
+
+    @field_validator("backend")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in backend_config.names():
+            raise ValueError(f"there is no backend {name!r}")
+        return name
+
+
+class _Inputs(BaseModel):
+    """Of the variables that were rendered last, those of the role that serves."""
+
+    nfs_server: str
+    nfs_path: str
+
+
+class _All(BaseModel):
+    vars: _Inputs
+
+
+_RENDERED = TypeAdapter(dict[Literal["all"], _All])
+
+
+def remember(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
+    """Keep which node serves the shared storage, once it does; nothing where none does."""
+    if plan.spec.storage.shared.provider != "nfs":
+        cluster.served.unlink(missing_ok=True)
+        return
+    name = roles.server(plan)
+    served = Served(
+        node=name,
+        id=allocation.node(name).id,
+        path=plan.spec.storage.shared.path,
+        backend=allocation.backend,
+    )
+    kept = None
+    with suppress(reading.Unreadable):  # whoever was to be asked has been
+        kept = _noted(cluster)
+    if served != kept:
+        _write(cluster, served)
+
+
+def note_former(cluster: ClusterPaths) -> None:
+    """Keep what a former version, which kept nothing, had served, before it is rendered anew."""
+    if not cluster.served.exists() and (served := _rendered(cluster)):
+        _write(cluster, served)
+
+
+def _write(cluster: ClusterPaths, served: Served) -> None:
+    files.write(cluster.served, served.model_dump_json(indent=1).encode())
+
+
+def require_same(cluster: ClusterPaths, plan: ClusterPlan) -> None:
+    """Refuse to have another node serve where nobody asks.
+
+    Raises:
+        UsageError: The specification names another one than has served.
+        Unreadable: What was kept cannot be read.
+    """
+    if left := left_behind(cluster, plan, ()):
+        raise UsageError(left[0], f"gpubed up {cluster.name} asks before it does that")
+
+
+def left_behind(
+    cluster: ClusterPaths,
+    plan: ClusterPlan,
+    steps: Sequence[ResourceEvent],
+    there: Sequence[Existing] | None = None,
+) -> list[str]:
+    """Say what nodes would see no more of what one has served, a line for the folder.
+
+    Args:
+        cluster: The cluster's.
+        plan: What the specification wants.
+        steps: What becomes of its resources; none where no state tells.
+        there: What is found again of a cluster whose state is lost; None where nobody looked.
+
+    Raises:
+        Unreadable: What was kept cannot be read.
+    """
+    served = _noted(cluster) or _rendered(cluster)
+    if served is None:
+        return []
+    what = f"{served.path}, which {served.node} serves from its own disk"
+    lost = backend_config.named(served.backend).removes_disks
+    then = _then(plan)
+    if _goes(served, steps) or (there is not None and _is_missed(served, there, plan)):
+        with_it = "is lost with it" if lost else "stays on its host, and is served no more"
+        return [f"{what}: what is on it {with_it}; {then}"]
+    if plan.spec.storage.shared.provider == "nfs" and roles.server(plan) == served.node:
+        return []
+    return [f"{what}: what is on it stays there, and is served no more; {then}"]
+
+
+def _then(plan: ClusterPlan) -> str:
+    if plan.spec.storage.shared.provider != "nfs":
+        return "a volume takes its place"
+    return f"an empty one of {roles.server(plan)} takes its place"
+
+
+def _goes(served: Served, steps: Sequence[ResourceEvent]) -> bool:
+    """Say whether a plan takes the node away; one that is made has been lost before.
+
+    An own host is taken in again with all that is on it.
+    """
+    ops = _ANEW if backend_config.named(served.backend).removes_disks else _ANEW - {"create"}
+    return any(
+        step.name == served.node and step.op in ops and step.type.endswith(_NODE_KINDS)
+        for step in steps
+    )
+
+
+def _is_missed(served: Served, there: Sequence[Existing], plan: ClusterPlan) -> bool:
+    """Say whether the node is not there any more, or its host is to be another one."""
+    if not registry.backend(plan.backend).lists_nodes:
+        return False
+    return all(thing.id != served.id or thing.heir for thing in there)
+
+
+def _noted(cluster: ClusterPaths) -> Served | None:
+    fix = f"remove it, when all data of {cluster.name} are where they should be"
+    try:
+        return reading.file(cluster.served, fix).json(Served)
+    except reading.Missing:
+        return None
+
+
+def _rendered(cluster: ClusterPaths) -> Served | None:
+    """Return what the inventory rendered last has a node serve, once roles were applied by it."""
+    if not cluster.verification.exists():
+        return None
+    with suppress(GpubedError, LookupError, ValueError):  # what is no inventory tells nothing
+        variables = reading.file(cluster.variables)
+        if b"nfs_server:" not in variables.data:
+            return None  # of many nodes, it takes long to parse
+        given, granted = variables.yaml(_RENDERED)["all"].vars, allocations.load(cluster.allocation)
+        return Served(
+            node=given.nfs_server,
+            id=granted.node(given.nfs_server).id,
+            path=given.nfs_path,
+            backend=granted.backend,
+        )
+    return None

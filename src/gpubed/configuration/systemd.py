@@ -1,0 +1,80 @@
+"""The units that roles keep running, and which of them a node's systemd says do not."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpubed.configuration.roles import Unit
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import SSH
+
+MISSING = "missing"
+# All at once, and a block for each in the order of asking. `Job` is there while it is started or
+# waits for its turn, as after a boot; while it waits to be tried once more it is not.
+_ASK = (
+    "sudo -n timeout --signal=KILL 10 systemctl show --no-pager"
+    " --property=LoadState,ActiveState,UnitFileState,ConditionResult,Job -- %s"
+)
+_RUNNING = {"active", "reloading", "refreshing"}
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A unit that should run and does not.
+
+    Attributes:
+        role: Whose it is.
+        unit: Its name.
+        node: Where it should run.
+        state: What systemd calls it: inactive, failed, activating (it is tried again and again),
+            missing (there is no such unit), unknown (systemd does not tell).
+    """
+
+    role: str
+    unit: str
+    node: str
+    state: str
+
+    @property
+    def why(self) -> str:
+        """It in words."""
+        return f"{self.unit} on {self.node} is {self.state}"
+
+
+def stopped(ssh: SSH, node: Node, units: Sequence[Unit]) -> list[Stopped]:
+    """Ask a node, once, for its units that do not run.
+
+    Args:
+        units: What roles declare, as `roles.units` gives it.
+
+    Raises:
+        Unreachable: The node does not answer.
+    """
+    wanted = [unit for unit in units if unit.node in (node.name, None)]
+    if not wanted:
+        return []
+    said = ssh.run(_ASK % shlex.join(unit.name for unit in wanted), check=False).stdout
+    blocks = [
+        dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        for block in said.strip().split("\n\n")
+    ]
+    blocks += [{}] * (len(wanted) - len(blocks))
+    return [
+        Stopped(unit.role, unit.name, node.name, state)
+        for unit, told in zip(wanted, blocks, strict=False)
+        if (state := _wrong(told, where_enabled=unit.where_enabled))
+    ]
+
+
+def _wrong(told: Mapping[str, str], *, where_enabled: bool) -> str:
+    """Say what is wrong with a unit; empty where nothing is."""
+    if where_enabled and (
+        told.get("UnitFileState") != "enabled" or told.get("ConditionResult") == "no"
+    ):
+        return ""
+    state = told.get("ActiveState", "unknown")
+    if state in _RUNNING or told.get("Job", "0") not in ("", "0"):
+        return ""
+    return MISSING if told.get("LoadState") == "not-found" else state

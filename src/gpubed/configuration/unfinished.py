@@ -1,0 +1,87 @@
+"""Whether the last configuration of a cluster came to its end, for who looks meanwhile or later.
+
+A file is there while roles are applied; a run that was killed, or whose role failed, leaves it.
+Before that, nodes are as they were, and after it only checks are left: they say themselves what
+is wrong, and the cluster can be used to find out why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan
+
+CONFIGURING, INTERRUPTED = "configuring", "interrupted"
+# The verbs that hold a cluster and apply roles, or will; a full disk leaves a lock without one.
+_BY_HAND = "configure"
+_CONFIGURES = {"up", _BY_HAND, ""}
+
+
+@contextmanager
+def noted(cluster: ClusterPaths, *, whole: bool = True) -> Iterator[None]:
+    """Note that nodes are not all as the specification says, until the end is reached.
+
+    Args:
+        cluster: The cluster's paths.
+        whole: Whether all that is due is done by then; a part leaves what was noted before.
+    """
+    stays = not whole and cluster.unfinished.exists()
+    cluster.unfinished.touch()
+    yield
+    if not stays:
+        cluster.unfinished.unlink(missing_ok=True)
+
+
+def state(cluster: ClusterPaths) -> str:
+    """Return `configuring` or `interrupted`; empty where the last run came to its end."""
+    if not cluster.unfinished.exists():
+        return ""
+    who = runlock.holder(cluster.state)
+    return CONFIGURING if who and who.verb in _CONFIGURES else INTERRUPTED
+
+
+def require_still(cluster: ClusterPaths) -> None:
+    """Refuse to judge nodes while a run applies roles to them.
+
+    Raises:
+        Locked: A run is at work.
+    """
+    who = runlock.holder(cluster.state)
+    if who and (who.verb == _BY_HAND or state(cluster) == CONFIGURING):
+        runlock.require_free(cluster.state)
+
+
+def require_none(cluster: ClusterPaths) -> None:
+    """Refuse to use a cluster whose nodes are not all as the specification says.
+
+    Raises:
+        GpubedError: A run is at work, or the last one did not come to its end.
+    """
+    now = state(cluster)
+    if now == CONFIGURING:
+        who = runlock.holder(cluster.state)
+        raise GpubedError(f"{cluster.name} is not ready: {who} is at work", "wait for its end")
+    if now:
+        raise GpubedError(
+            f"the last configuration of {cluster.name} did not come to its end",
+            f"gpubed up {cluster.name} goes on with it",
+        )
+
+
+def require_configured(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> None:
+    """Refuse to use what roles install on nodes that were to stay as the testbed made them.
+
+    Raises:
+        UsageError: The specification says `configure: false`.
+    """
+    if granted.nodes and not wanted.spec.configure:
+        raise UsageError(
+            f"nothing is installed on the nodes of {cluster.name}: its specification says "
+            "configure: false",
+            f"take that line out of {cluster.spec}, then: gpubed up {cluster.name}",
+        )

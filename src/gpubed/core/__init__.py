@@ -1,0 +1,1 @@
+"""The ground: errors, files, quantities, locks; nothing of a cluster is known here."""

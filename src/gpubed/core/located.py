@@ -1,0 +1,165 @@
+"""YAML whose every value remembers its line.
+
+Reads plain data only. Refuses what a specification never needs and what turns
+into surprises: several documents, duplicate keys, anchors that expand without
+end, other encodings than UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpubed.core import files
+
+Key = str | int
+Location = tuple[Key, ...]
+MAX_BYTES = 65_536
+_MAX_VALUES = 20_000
+_MAX_DEPTH = 40
+_TAGS = {
+    f"tag:yaml.org,2002:{name}"
+    for name in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
+}
+
+
+# What the parser says, in its order of worth, and what it means to whoever wrote the file.
+_PROBLEMS = {
+    r"found character '\t'": "a line begins with a tab: indent with spaces",
+    "expected <block end>": "it is not indented like the lines above it, or a '- ' is missing",
+    "mapping values are not allowed": "a ': ' too many, or it is indented too far; "
+    'text with ": " in it stands in quotes',
+    "could not find expected ':'": "a key needs ': ' and its value",
+    "while scanning a quoted scalar": "a quote is opened and not closed",
+    "expected ',' or ']'": "a list that opens with [ needs commas, and ] at its end",
+    "expected ',' or '}'": "a mapping that opens with { needs commas, and } at its end",
+    "while parsing a flow": "a [ or { is opened and not closed",
+}
+
+
+class MalformedYamlError(ValueError):
+    """The text is not YAML that gpubed reads.
+
+    Args:
+        message: What is wrong.
+        line: Where, counted from 1.
+    """
+
+    def __init__(self, message: str, line: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = line
+
+
+@dataclass
+class Located:
+    """A document and the line of each of its values."""
+
+    data: Any
+    lines: dict[Location, int] = field(default_factory=dict)
+
+    def line(self, location: Location) -> int:
+        """Return the line of a value, or of the nearest value that contains it."""
+        while location and location not in self.lines:
+            location = location[:-1]
+        return self.lines.get(location, 1)
+
+
+def read(path: Path) -> Located:
+    """Read a YAML file.
+
+    Raises:
+        MalformedYamlError: The file is not UTF-8, not YAML, too large or ambiguous.
+        OSError: The file cannot be read.
+    """
+    return parse(files.read(path, MAX_BYTES))
+
+
+def parse(data: bytes) -> Located:
+    """Parse a YAML document; see `read` for what is refused."""
+    if len(data) > MAX_BYTES:  # the parser takes its time
+        raise MalformedYamlError(f"it has {len(data)} bytes; {MAX_BYTES} are the limit")
+    text = _text(data)
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        document = Located(None)
+        document.data = _Builder(loader, document.lines).build(root, ()) if root else None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise MalformedYamlError(_problem(error), mark.line + 1 if mark else 1) from None
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise MalformedYamlError(
+            f"character #x{error.character:04x} is not allowed", line
+        ) from None
+    except RecursionError:
+        raise MalformedYamlError(f"nested deeper than {_MAX_DEPTH} levels") from None
+    return document
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """Say what to look for; the parser only says which of its symbols it missed."""
+    said = ", ".join(part for part in (error.context, error.problem) if part)
+    for part, words in _PROBLEMS.items():
+        if part in said:
+            return words
+    return said
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise MalformedYamlError("the file is not UTF-8 text", line) from None
+
+
+class _Builder:
+    """Turns nodes into data; counts values so that an alias bomb ends early."""
+
+    def __init__(self, loader: yaml.SafeLoader, lines: dict[Location, int]) -> None:
+        self._loader = loader
+        self._lines = lines
+        self._values = 0
+
+    def build(self, node: yaml.Node, at: Location) -> Any:
+        line = node.start_mark.line + 1
+        self._lines[at] = line
+        self._values += 1
+        if self._values > _MAX_VALUES:
+            raise MalformedYamlError(f"more than {_MAX_VALUES} values (aliases expanded)", line)
+        if len(at) > _MAX_DEPTH:
+            raise MalformedYamlError(f"nested deeper than {_MAX_DEPTH} levels", line)
+        if node.tag not in _TAGS:
+            raise MalformedYamlError(f"the tag {node.tag!r} is not allowed", line)
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._entries(node, at))
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(child, (*at, i)) for i, child in enumerate(node.value)]
+        return self._scalar(node, line)
+
+    def _scalar(self, node: yaml.Node, line: int) -> Any:
+        try:
+            return self._loader.construct_object(node)
+        except ValueError as error:  # such as the date 2026-13-45
+            raise MalformedYamlError(f"not a valid value: {error}", line) from None
+
+    def _entries(self, node: yaml.MappingNode, at: Location) -> Iterator[tuple[str, Any]]:
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            key = key_node.value
+            if not isinstance(key, str) or key_node.tag == "tag:yaml.org,2002:merge":
+                raise MalformedYamlError("a key must be a plain word", line)
+            if key in seen:
+                raise MalformedYamlError(f"the key {key!r} is there twice", line)
+            seen.add(key)
+            value = self.build(value_node, (*at, key))
+            # An error names the line of the key: an empty value has none of its own.
+            self._lines[(*at, key)] = line
+            yield key, value

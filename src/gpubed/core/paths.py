@@ -1,0 +1,291 @@
+"""Where things are. The only module that knows the folders of a project.
+
+A *project* holds the user's files (`inventories/`, `.gpubed/`, `Pulumi.yaml`).
+The *assets* are what gpubed brings (roles, playbooks, jobs, campaigns, the program). In a
+checkout both are the same folder; installed from a wheel they differ.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubed.core import files
+from gpubed.core.errors import PrerequisiteMissing, UsageError
+
+_PACKAGE = Path(__file__).resolve().parent
+_CHECKOUT = _PACKAGE.parents[1]
+_PROGRAM = ("Pulumi.yaml", "stacks/cluster/__main__.py")
+
+
+def assets() -> Path:
+    """Return the folder with roles, playbooks, jobs and templates."""
+    return _CHECKOUT if (_CHECKOUT / "roles").is_dir() else _PACKAGE / "_assets"
+
+
+def recipes() -> Path:
+    """Return the folder with one sub-folder per recipe."""
+    return _PACKAGE / "recipes"
+
+
+def cache() -> Path:
+    """Return the user's download cache, shared by all clusters of a machine."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(os.environ.get("GPUBED_CACHE") or Path(base) / "gpubed")
+
+
+def private_cache() -> Path:
+    """Make the cache where it is not, and let nobody but its user into it.
+
+    Nodes write to it, as root: what is set-uid there would make root of who runs it here. A
+    folder of the user's choice that exists stays as it is.
+    """
+    folder = cache()
+    ours = not (os.environ.get("GPUBED_CACHE") and folder.exists())
+    folder.mkdir(parents=True, exist_ok=True)
+    if ours:
+        folder.chmod(0o700)
+    return folder
+
+
+@dataclass(frozen=True)
+class Project:
+    """A user's project folder."""
+
+    root: Path
+
+    @classmethod
+    def find(cls) -> Project:
+        """Locate the project: `GPUBED_ROOT`, else the nearest folder above with Pulumi.yaml."""
+        if named := os.environ.get("GPUBED_ROOT"):
+            return cls(Path(named).resolve())
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if (folder / "Pulumi.yaml").is_file():
+                return cls(folder)
+        return cls(here)
+
+    def require_states(self) -> None:
+        """Refuse to go on where what is known of all clusters is out of reach.
+
+        Raises:
+            UsageError: Its folder is a link that leads nowhere.
+            PrerequisiteMissing: It is another user's.
+        """
+        states = self.pulumi.parent
+        if states.is_symlink() and not states.exists():
+            raise UsageError(
+                f"{states} leads to {states.readlink()}, which is not there",
+                "mount the disk that has it: what the clusters are is known there alone",
+            )
+        for place in (states, self.pulumi, self.pulumi / "passphrase"):
+            # In this order: what is in a folder of another's cannot even be looked for.
+            if place.exists() and not os.access(place, os.R_OK):
+                raise not_ours(place, states)
+
+    def prepare(self) -> None:
+        """Put the program where both engines look for it; keeps what is there."""
+        self.pulumi.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in _PROGRAM:
+            target = self.root / name
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                files.write(target, (assets() / name).read_bytes())
+
+    @property
+    def inventories(self) -> Path:
+        """One folder per cluster."""
+        return self.root / "inventories"
+
+    @property
+    def jobs(self) -> Path:
+        """The user's own jobs, a folder each."""
+        return self.root / "jobs"
+
+    @property
+    def campaigns(self) -> Path:
+        """The user's own campaigns, a file each."""
+        return self.root / "campaigns"
+
+    @property
+    def pulumi(self) -> Path:
+        """The state of all stacks: the file backend's folder."""
+        return self.root / ".gpubed" / "pulumi"
+
+    def clusters(self) -> list[str]:
+        """Return the names of all clusters that have a specification."""
+        return sorted(path.parent.name for path in self.inventories.glob("*/cluster.yml"))
+
+    def known(self) -> list[str]:
+        """Return the names of all clusters, also of those whose specification is gone."""
+        kept = {path.name for path in self.pulumi.parent.glob("*") if path.is_dir()}
+        return sorted({*self.clusters(), *(kept - {self.pulumi.name})})
+
+    def cluster(self, name: str) -> ClusterPaths:
+        """Return the paths of one cluster."""
+        return ClusterPaths(self, name)
+
+
+def not_ours(place: Path, states: Path) -> PrerequisiteMissing:
+    """Return what to tell where somebody else has what is known of the clusters.
+
+    Args:
+        place: What cannot be used.
+        states: The folder of all that is known; a part of it alone would be of no use.
+    """
+    owner = str(place.stat().st_uid)
+    with suppress(KeyError):  # a user of another machine
+        owner = place.owner()
+    me = getpass.getuser()
+    return PrerequisiteMissing(
+        f"{place} belongs to {owner}, and is not for {me} to use",
+        f"run gpubed as {owner}, or have the whole given to you: sudo chown -R {me} "
+        f"{shlex.quote(str(states))}",
+    )
+
+
+@dataclass(frozen=True)
+class ClusterPaths:
+    """Where one cluster keeps its files."""
+
+    project: Project
+    name: str
+
+    @property
+    def spec(self) -> Path:
+        """The specification that the user writes."""
+        return self.inventory / "cluster.yml"
+
+    @property
+    def inventory(self) -> Path:
+        """The Ansible inventory folder."""
+        return self.project.inventories / self.name
+
+    @property
+    def hosts(self) -> Path:
+        """The hosts and groups of the inventory."""
+        return self.inventory / "hosts.yml"
+
+    @property
+    def variables(self) -> Path:
+        """The variables that gpubed gives to all hosts.
+
+        A file of the inventory itself, and not of its group_vars: these win, whatever
+        they are called (Ansible's "Understanding variable precedence").
+        """
+        return self.inventory / "gpubed.yml"
+
+    @property
+    def former_variables(self) -> Path:
+        """Where they were before; there they would win over files that sort before them."""
+        return self.inventory / "group_vars" / "all" / "gpubed.yml"
+
+    @property
+    def state(self) -> Path:
+        """Everything gpubed keeps about the cluster, outside Pulumi's state."""
+        return self.project.root / ".gpubed" / self.name
+
+    @property
+    def uuid(self) -> Path:
+        """The cluster's UUID, which outlives its state; may be missing."""
+        return self.state / "uuid"
+
+    @property
+    def testbeds(self) -> Path:
+        """The testbeds that the cluster was made on, a file each; they outlive its state, too."""
+        return self.state / "testbeds"
+
+    @property
+    def without(self) -> Path:
+        """The own hosts that a `down` goes without; there while it runs."""
+        return self.state / "without.json"
+
+    @property
+    def was_made(self) -> bool:
+        """Whether something of the cluster may be on a testbed: it has a state, or a UUID."""
+        states = self.project.pulumi.glob(f".pulumi/stacks/*/{self.name}.json*")
+        return self.uuid.exists() or any(states)
+
+    @property
+    def secrets(self) -> Path:
+        """Private key and tokens; the folder is 0700, files are 0600."""
+        return self.state / "secrets"
+
+    @property
+    def private_key(self) -> Path:
+        """The cluster's ed25519 key."""
+        return self.secrets / "id_ed25519"
+
+    @property
+    def allocation(self) -> Path:
+        """What the testbed gave."""
+        return self.state / "allocation.json"
+
+    @property
+    def served(self) -> Path:
+        """Which node serves the shared storage from its own disk; missing where none does."""
+        return self.state / "served.json"
+
+    @property
+    def left_out(self) -> Path:
+        """Nodes that a Pulumi plugin could not make, and why; may be missing."""
+        return self.state / "left_out.json"
+
+    @property
+    def lease(self) -> Path:
+        """What the testbed last said about the lease."""
+        return self.state / "lease.json"
+
+    @property
+    def unfinished(self) -> Path:
+        """There while an `up` changes the cluster, and after one that did not come to its end."""
+        return self.state / "unfinished"
+
+    @property
+    def verification(self) -> Path:
+        """The last verification."""
+        return self.state / "verification.json"
+
+    @property
+    def facts(self) -> Path:
+        """What the nodes said about themselves, one file per node id."""
+        return self.state / "facts"
+
+    @property
+    def applied(self) -> Path:
+        """Which role, in which version, was applied to which node."""
+        return self.state / "applied"
+
+    @property
+    def ssh_config(self) -> Path:
+        """OpenSSH configuration of the cluster."""
+        return self.state / "ssh_config"
+
+    @property
+    def known_hosts(self) -> Path:
+        """Host keys of all nodes, collected out of band."""
+        return self.state / "known_hosts"
+
+    @property
+    def runs(self) -> Path:
+        """One folder per job run."""
+        return self.state / "runs"
+
+    @property
+    def campaigns(self) -> Path:
+        """One folder per campaign of `bench`."""
+        return self.state / "campaigns"
+
+    @property
+    def reshaped(self) -> Path:
+        """There while links may have another rate than the declared one."""
+        return self.state / "reshaped"
+
+    @property
+    def logs(self) -> Path:
+        """One log per verb that did something."""
+        return self.state / "logs"

@@ -1,0 +1,193 @@
+"""One way in for what others wrote: bytes → bounded → parsed → a validated shape.
+
+A file may be cut off, edited, of another version, or no file at all; a reply may be
+anything. Reading one ends in data of the wanted shape, or in one error that names the
+document, what is wrong with it and what repairs it. Nothing else is ever raised, and
+neither time nor memory depend on more than the size of the document.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpubed.core import files, located, wording
+from gpubed.core.errors import GpubedError
+
+_REPLY, _FILE = 16 * 2**20, 64 * 2**20  # a verification of a thousand nodes has 8 million bytes
+_PER_VALUE = 16  # a shorter one takes many times its bytes once it is parsed, or found wrong
+_FAULTS = 100
+_LONGEST = 300
+T = TypeVar("T")
+
+
+class Unreadable(GpubedError):
+    """A file or a reply is not what it should be."""
+
+
+class Missing(Unreadable):
+    """There is no such file."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """What somebody else wrote.
+
+    Attributes:
+        data: As it came.
+        what: What it is, for errors: a path, or "GPULab's answer to jobs".
+        fix: What repairs it.
+        error: What is raised when it is not as it should be.
+        limit: The most bytes that it may have.
+
+    Raises:
+        Unreadable: It has more.
+    """
+
+    data: bytes
+    what: str
+    fix: str | None = None
+    error: type[Unreadable] = Unreadable
+    limit: int = _REPLY
+
+    def __post_init__(self) -> None:
+        if len(self.data) > self.limit:
+            raise self.refusal(f"it is larger than {files.size(self.limit)}")
+
+    def text(self) -> str:
+        """Return it as text.
+
+        Raises:
+            Unreadable: It is not UTF-8.
+        """
+        try:
+            return self.data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise self.refusal(f"it is not UTF-8 text (byte {error.start})") from None
+
+    def json(self, shape: type[T] | TypeAdapter[T]) -> T:
+        """Return what its JSON says.
+
+        Args:
+            shape: What it must be: a model, or any type that Pydantic can check.
+
+        Raises:
+            Unreadable: It is not JSON, or has another shape.
+        """
+        if not self.data.strip():
+            raise self.refusal("it is empty")
+        if self.data.count(b",") > (most := self.limit // _PER_VALUE):
+            raise self.refusal(f"it has more than {most} values")
+        try:
+            return _adapter(shape).validate_json(self.data)
+        except ValidationError as error:
+            raise self.refusal(words(error)) from None
+
+    def yaml(self, shape: type[T] | TypeAdapter[T]) -> T:
+        """Return what its YAML says; see `json`, and `located` for what is refused."""
+        try:
+            parsed = located.parse(self.data)
+        except located.MalformedYamlError as error:
+            raise self.refusal(f"line {error.line}: {error.message}") from None
+        try:
+            return _adapter(shape).validate_python(parsed.data)
+        except ValidationError as error:
+            line = parsed.line(error.errors()[0]["loc"])
+            raise self.refusal(f"line {line}: {words(error)}") from None
+
+    def base64(self) -> Document:
+        """Return what it encodes."""
+        try:
+            return replace(self, data=b64decode(self.data, validate=True))
+        except ValueError:
+            raise self.refusal("it is not base64") from None
+
+    def inflated(self) -> Document:
+        """Return what zlib or gzip made smaller; the limit holds for that, too."""
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells the two formats apart
+        try:
+            data = unpacker.decompress(self.data, self.limit + 1)
+        except zlib.error:
+            raise self.refusal("it cannot be decompressed") from None
+        if len(data) <= self.limit and not unpacker.eof:
+            raise self.refusal("it cannot be decompressed: it is cut off")
+        return replace(self, data=data)
+
+    def refusal(self, why: str) -> Unreadable:
+        """Return what to raise when it is not as it should be."""
+        printable = "".join(c for c in why if c.isprintable())
+        short = printable if len(printable) <= _LONGEST else f"{printable[:_LONGEST]}…"
+        return self.error(f"{self.what} cannot be read: {short}", self.fix)
+
+
+def file(
+    path: Path,
+    fix: str | None = None,
+    *,
+    limit: int = _FILE,
+    error: type[Unreadable] = Unreadable,
+) -> Document:
+    """Read a file.
+
+    Args:
+        path: Where it is.
+        fix: The command or edit that repairs it.
+        limit: The most bytes that it may have.
+        error: What is raised when it is not as it should be.
+
+    Raises:
+        Missing: There is none.
+        Unreadable: It is no file, too large, or forbidden.
+    """
+    found = Document(b"", str(path), fix, error, limit)
+    try:
+        return replace(found, data=files.read(path, limit))
+    except FileNotFoundError:
+        raise Missing(f"there is no {path}", fix) from None
+    except OSError as refused:
+        raise found.refusal(refused.strerror or str(refused)) from None
+
+
+def reply(
+    data: bytes | str,
+    what: str,
+    fix: str | None = None,
+    *,
+    limit: int = _REPLY,
+    error: type[Unreadable] = Unreadable,
+) -> Document:
+    """Take what a program or a server answered.
+
+    Args:
+        data: The answer.
+        what: Whose answer to what, for errors.
+        fix: The command that leads to another answer.
+        limit: The most bytes that it may have.
+        error: What is raised when it is not as it should be.
+
+    Raises:
+        Unreadable: It is too large.
+    """
+    # What could not be decoded or will not be encoded is for the parser to refuse.
+    raw = data.encode(errors="surrogatepass") if isinstance(data, str) else data
+    return Document(raw, what, fix, error, limit)
+
+
+def _adapter(shape: type[T] | TypeAdapter[T]) -> TypeAdapter[T]:
+    return shape if isinstance(shape, TypeAdapter) else TypeAdapter(shape)
+
+
+def words(error: ValidationError) -> str:
+    """Say the first of what is wrong: where, and how; never the value, which may be secret."""
+    if error.error_count() > _FAULTS:  # to list them all takes longer than to find them
+        return f"{error.error_count()} of its values are wrong"
+    first = error.errors(include_url=False, include_input=False)[0]
+    where, how = ".".join(map(str, first["loc"])), wording.of(first)
+    if first["type"] == "literal_error" and where in ("version", "schema"):
+        how = f"another version of gpubed wrote it ({how})"
+    return f"{where}: {how}" if where else how

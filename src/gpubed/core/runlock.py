@@ -1,0 +1,219 @@
+"""One run at a time per cluster, and no worker that outlives its run.
+
+The lock is a `flock`, so it vanishes with its holder however that ends. Workers
+(the provider process and the Ansible it starts) carry the cluster in their
+environment; the next run ends those that a killed run left behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from gpubed.core import reading
+from gpubed.core.errors import GpubedError, Locked
+from gpubed.core.paths import not_ours
+
+WORKER, MEASURING = "GPUBED_WORKER", "measuring"
+_GRACE = 10.0
+_A_LOOK = 0.1
+
+
+class Holder(BaseModel):
+    """Who holds a lock, as the lock says; without a verb where it cannot say."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    verb: str = ""
+    pid: int = 0
+    user: str = ""
+    since: str = ""
+
+    def __str__(self) -> str:
+        if not self.verb:
+            return "another run"
+        return f"`gpubed {self.verb}` (pid {self.pid}, user {self.user}, since {self.since})"
+
+
+@contextmanager
+def hold(state: Path, verb: str) -> Iterator[list[int]]:
+    """Hold a cluster for the length of a run.
+
+    Args:
+        state: The cluster's state folder.
+        verb: Shown to whoever comes second.
+
+    Yields:
+        The process ids of abandoned workers that had to be ended.
+
+    Raises:
+        Locked: Another run holds the cluster.
+    """
+    with locked(state / "lock", verb):
+        ended = _end_orphans(state)
+        os.environ[WORKER] = str(state)
+        try:
+            yield ended
+        finally:
+            os.environ.pop(WORKER, None)
+
+
+@contextmanager
+def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]:
+    """Hold a cluster's nodes while something is measured on them.
+
+    Args:
+        state: The cluster's state folder.
+        verb: Shown to whoever comes second.
+        shared: Whether others who share them may measure at the same time.
+
+    Raises:
+        Locked: Somebody measures who must be alone, or this must be and somebody measures.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(state / MEASURING, verb, shared=shared))
+        except Locked as refused:
+            why = f"{refused.message}: both would share the processors, and measure that"
+            raise Locked(why, "wait for its end") from None
+        yield
+
+
+@contextmanager
+def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) -> Iterator[None]:
+    """Hold a lock file; wait for it up to `wait` seconds.
+
+    Args:
+        shared: Whether others who share it may hold it, too; the last of them is who is named.
+
+    Raises:
+        Locked: Somebody else holds it; the message names who, and since when.
+    """
+    descriptor = _acquire(path, wait, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    try:
+        holder = {
+            "pid": os.getpid(),
+            "verb": verb,
+            "user": getpass.getuser(),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        # On a full disk the lock holds all the same, only without a name.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def holder(state: Path) -> Holder | None:
+    """Say who holds a cluster; None where nobody does.
+
+    Args:
+        state: The cluster's state folder.
+    """
+    path = state / "lock"
+    try:
+        with path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        return _who(path)
+    except PermissionError:
+        raise not_ours(path, path.parent.parent) from None
+    return None
+
+
+def require_free(state: Path) -> None:
+    """Refuse to look at a cluster that a run is changing.
+
+    Args:
+        state: The cluster's state folder.
+
+    Raises:
+        Locked: A run holds it; the message names who, and since when.
+    """
+    if holder(state):
+        raise _refusal(state / "lock")
+
+
+def _acquire(path: Path, wait: float, kind: int) -> int:
+    # Who only looks whether it is held (`holder`) holds it for a moment.
+    deadline = time.monotonic() + max(wait, _A_LOOK)
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except IsADirectoryError:
+            raise GpubedError(f"{path} is a folder and not a lock", f"rmdir {path}") from None
+        except PermissionError:
+            raise not_ours(path, path.parent.parent) from None
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            # `down` may have removed the file since: such a lock would hold nobody back.
+            if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
+                return descriptor
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise _refusal(path) from None
+            time.sleep(_A_LOOK)
+        os.close(descriptor)
+
+
+def _refusal(path: Path) -> Locked:
+    return Locked(
+        f"{path.parent.name} is held by {_who(path)}", "wait for it, or end it with Ctrl-C"
+    )
+
+
+def _who(path: Path) -> Holder:
+    try:
+        return reading.file(path).json(Holder)
+    except reading.Unreadable:
+        return Holder()
+
+
+def _end_orphans(state: Path) -> list[int]:
+    orphans = workers(state)
+    for pid in orphans:
+        _signal(pid, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE
+    while (left := workers(state)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in left:
+        _signal(pid, signal.SIGKILL)
+    while (left := workers(state)) and time.monotonic() < deadline + _GRACE:
+        time.sleep(0.1)
+    if left:
+        raise GpubedError(f"processes of a killed run do not end: {left}", "kill them, then retry")
+    return orphans
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def workers(state: Path) -> list[int]:
+    """Return the processes that a run of the cluster has started, this one aside."""
+    marker = f"{WORKER}={state}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with suppress(OSError):  # it ended meanwhile, or belongs to another user
+                if marker in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+    return found

@@ -1,0 +1,90 @@
+"""Secrets of a cluster: files on the controller, never in a state, log or argument.
+
+The folder is 0700 and each file 0600. Roles read them with `no_log`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+)
+
+from gpubed.core import files, reading
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+
+_LARGEST = 2**16  # bytes
+
+
+def ensure_token(path: Path) -> None:
+    """Write a random 256-bit token unless the file is there."""
+    if not path.exists():
+        write(path, secrets.token_hex(32).encode())
+
+
+def ensure_key(path: Path) -> str:
+    """Make an ed25519 key pair unless it is there.
+
+    Returns:
+        The public key in OpenSSH form, without a comment.
+    """
+    if not path.exists():
+        key = Ed25519PrivateKey.generate()
+        write(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    return public_key(path)
+
+
+def public_key(path: Path) -> str:
+    """Return the public half of a key in OpenSSH form; empty when there is no key.
+
+    Raises:
+        Unreadable: There is one, and it is damaged.
+    """
+    try:
+        kept = reading.file(path, f"put {path} back as it was", limit=_LARGEST)
+    except reading.Missing:
+        return ""
+    try:
+        private = load_ssh_private_key(kept.data, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise kept.refusal("it is no private key of OpenSSH, or has a passphrase") from None
+    return private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def require_key(cluster: ClusterPaths) -> None:
+    """Refuse to go on without the key that lets us in to a cluster's nodes.
+
+    Raises:
+        GpubedError: It is lost.
+        Unreadable: It is damaged.
+    """
+    if not public_key(cluster.private_key):
+        raise GpubedError(
+            f"the cluster's SSH key is lost ({cluster.private_key}): no node lets us in",
+            f"put it back, or see what a new one costs: gpubed plan {cluster.name}",
+        )
+
+
+def text(path: Path) -> str:
+    """Return a secret that is one line of text, as `ensure_token` writes it.
+
+    Raises:
+        Unreadable: It is missing or damaged.
+    """
+    return reading.file(path, f"put {path} back as it was", limit=_LARGEST).text().strip()
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a secret so that no reader ever sees it half-written or world-readable."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
+    files.write(path, content, 0o600)

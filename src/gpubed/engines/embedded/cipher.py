@@ -1,0 +1,107 @@
+"""Pulumi's passphrase secrets: PBKDF2-SHA256 and AES-256-GCM."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import os
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.pbkdf2 import PBKDF2HMAC
+
+from gpubed.core.errors import GpubedError
+
+_ITERATIONS = 1_000_000
+_WITNESS = "pulumi"
+OPENED_BY = (
+    "put the stack's passphrase into .gpubed/pulumi/passphrase: the one it was created with, or, "
+    "after `pulumi stack change-secrets-provider`, the new one"
+)
+
+
+class PassphraseCipher:
+    """Encrypts and decrypts with a key derived from a passphrase and a salt.
+
+    Args:
+        passphrase: The stack's passphrase.
+        salt: Pulumi's salt line, `v1:<salt>:<ciphertext of a known word>`.
+
+    Raises:
+        GpubedError: The passphrase does not open the salt line.
+    """
+
+    def __init__(self, passphrase: str, salt: str) -> None:
+        version, _, rest = salt.partition(":")
+        encoded, _, witness = rest.partition(":")
+        if version != "v1" or not witness:
+            raise _foreign(salt)
+        self.salt = salt
+        try:
+            self._aead = AESGCM(_derive(passphrase, base64.b64decode(encoded)))
+        except ValueError:
+            raise _foreign(salt) from None
+        # Unchanged values keep their ciphertext, or every save would differ.
+        # The scope (a URN) keeps equal secrets of two resources apart.
+        self._known: dict[tuple[str, str], str] = {}
+        if self._open(witness, "the salt line") != _WITNESS:
+            raise _wrong_passphrase("the salt line")
+
+    @classmethod
+    def create(cls, passphrase: str) -> PassphraseCipher:
+        """Makes a cipher with a new salt."""
+        salt = os.urandom(8)
+        aead = AESGCM(_derive(passphrase, salt))
+        line = f"v1:{base64.b64encode(salt).decode()}:{_seal(aead, _WITNESS)}"
+        return cls(passphrase, line)
+
+    def encrypt(self, plaintext: str, scope: str = "") -> str:
+        """Returns the ciphertext, the same one as before for a value known in this scope."""
+        known = self._known.get((scope, plaintext))
+        if known is None:
+            known = self._known[scope, plaintext] = _seal(self._aead, plaintext)
+        return known
+
+    def decrypt(self, ciphertext: str, scope: str = "") -> str:
+        """Opens a ciphertext and remembers it for the scope.
+
+        Raises:
+            GpubedError: It was sealed with another key.
+        """
+        plaintext = self._open(ciphertext, scope or "the configuration")
+        self._known[scope, plaintext] = ciphertext
+        return plaintext
+
+    def _open(self, ciphertext: str, where: str) -> str:
+        try:
+            _, nonce, sealed = ciphertext.split(":")
+            raw = self._aead.decrypt(base64.b64decode(nonce), base64.b64decode(sealed), None)
+            return raw.decode()
+        except (InvalidTag, ValueError) as error:
+            raise _wrong_passphrase(where) from error
+
+
+def _foreign(salt: str) -> GpubedError:
+    return GpubedError(
+        f"the encryption salt {salt[:20]!r} is not one of Pulumi's",
+        "put the line `encryptionsalt:` of Pulumi.STACK.yaml back",
+    )
+
+
+def _wrong_passphrase(where: str) -> GpubedError:
+    return GpubedError(
+        f"the passphrase does not decrypt {where[:200]}",
+        OPENED_BY,
+    )
+
+
+def _seal(aead: AESGCM, plaintext: str) -> str:
+    nonce = os.urandom(12)
+    sealed = aead.encrypt(nonce, plaintext.encode(), None)
+    return f"v1:{base64.b64encode(nonce).decode()}:{base64.b64encode(sealed).decode()}"
+
+
+@functools.lru_cache(maxsize=16)
+def _derive(passphrase: str, salt: bytes) -> bytes:
+    return PBKDF2HMAC(SHA256(), 32, salt, _ITERATIONS).derive(passphrase.encode())

@@ -1,0 +1,127 @@
+"""Which resources go together: dependents of a replacement, layers of a deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from gpubed.engines.embedded.state import State
+from gpubed.engines.embedded.values import UNKNOWN, Properties
+
+
+def of_replacement(
+    root: State,
+    olds: Sequence[State],
+    registered: set[str],
+    must_replace: Callable[[State, Properties], bool],
+) -> list[State]:
+    """Returns what must be deleted before `root` can be, in order of creation.
+
+    A resource that the program has registered already cannot depend on the root
+    any more, whatever the old state says.
+
+    Args:
+        root: The resource that is deleted before its replacement is created.
+        olds: The state before the run.
+        registered: URNs the program has registered.
+        must_replace: Asks the provider, given the inputs with the root's values unknown.
+    """
+    reachable, condemned = {root.urn}, {root.urn}
+    chosen: list[State] = []
+    for state in olds[_index(root, olds) + 1 :]:
+        if state.urn in registered or not reachable.intersection(state.needs()):
+            continue
+        reachable.add(state.urn)
+        inputs = _with_unknowns(state, condemned)
+        if inputs and state.custom and not state.external and must_replace(state, inputs):
+            condemned.add(state.urn)
+            chosen.append(state)
+    return chosen
+
+
+def _index(wanted: State, states: Sequence[State]) -> int:
+    return next(index for index, state in enumerate(states) if state is wanted)
+
+
+def _with_unknowns(state: State, condemned: set[str]) -> Properties | None:
+    """Returns the inputs as they would be after the replacement; None: not affected."""
+    affected = {
+        key for key, urns in state.property_dependencies.items() if condemned.intersection(urns)
+    }.intersection(state.inputs)
+    if not affected:
+        return None
+    return {key: UNKNOWN if key in affected else value for key, value in state.inputs.items()}
+
+
+def layers(doomed: Iterable[State], states: Sequence[State]) -> list[list[State]]:
+    """Orders deletions: each layer may go at once, after the layers before it.
+
+    Args:
+        doomed: What to delete.
+        states: All states, dependencies before dependents.
+    """
+    edges = Edges(states)
+    wanted = {id(state) for state in doomed}
+    depth: dict[int, int] = {}
+    order: list[list[State]] = []
+    for state in states:
+        if id(state) not in wanted:
+            continue
+        below = [depth[id(need)] for need in edges.of(state) if id(need) in depth]
+        depth[id(state)] = 1 + max(below, default=-1)
+        order.extend([] for _ in range(depth[id(state)] + 1 - len(order)))
+        order[depth[id(state)]].append(state)
+    return order[::-1]
+
+
+class Edges:
+    """What each resource depends on, among entries that may share URNs.
+
+    Args:
+        states: All states, dependencies before dependents.
+    """
+
+    def __init__(self, states: Sequence[State]) -> None:
+        self._index = {id(state): index for index, state in enumerate(states)}
+        self._by_urn: dict[str, list[State]] = {}
+        self._children: dict[str, list[State]] = {}
+        for state in states:
+            self._by_urn.setdefault(state.urn, []).append(state)
+            self._children.setdefault(state.parent, []).append(state)
+
+    def of(self, state: State) -> list[State]:
+        """Returns the direct dependencies, parent included.
+
+        Depending on a component means depending on its earlier children too.
+        """
+        found = self._listed(state.parent, state)
+        for urn in set(state.needs()):
+            for need in self._listed(urn, state):
+                found.append(need)
+                if not need.custom:
+                    found += self._descendants(need, state)
+        return found
+
+    def all_of(self, states: Iterable[State]) -> set[int]:
+        """Returns the identities of everything the states depend on, however indirectly."""
+        found: set[int] = set()
+        queue = list(states)
+        while queue:
+            for need in self.of(queue.pop()):
+                if id(need) not in found:
+                    found.add(id(need))
+                    queue.append(need)
+        return found
+
+    def _listed(self, urn: str, before: State) -> list[State]:
+        limit = self._index[id(before)]
+        return [s for s in self._by_urn.get(urn, []) if self._index[id(s)] < limit]
+
+    def _descendants(self, component: State, before: State) -> list[State]:
+        found, queue = [], [component]
+        limit = self._index[id(before)]
+        while queue:
+            for child in self._children.get(queue.pop().urn, []):
+                if self._index[id(child)] < limit:
+                    found.append(child)
+                    queue.append(child)
+        return found

@@ -1,0 +1,70 @@
+"""The engine's own errors; everything it refuses is refused here, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.reading import Unreadable
+from gpubed.engines.embedded.events import ResourceEvent
+
+CLI_HINT = "use the Pulumi CLI for this stack; install it with `gpubed doctor --fix`"
+
+_LONGEST = 200
+
+
+def last_words(text: str) -> str:
+    """Return the exception at the end of a traceback, all its lines; other text as it is."""
+    lines = text.strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith("  File ")]
+    rest = lines[frames[-1] :] if frames else lines
+    # A traceback indents all but its exception.
+    begins = next((n for n, line in enumerate(rest) if line and not line[0].isspace()), 0)
+    return "\n".join(rest[begins:]).strip()
+
+
+class StepFailed(GpubedError):
+    """One or more steps failed; everything that finished has been saved.
+
+    Args:
+        events: The failed steps.
+    """
+
+    def __init__(self, events: Sequence[ResourceEvent]) -> None:
+        self.events = tuple(events)
+        first = self.events[0]
+        more = f" (and {len(self.events) - 1} more)" if len(self.events) > 1 else ""
+        super().__init__(
+            f"{first.op} of {first.name} ({first.type}) failed: {first.message}{more}",
+            "fix the cause and run the same command again; finished steps are saved",
+        )
+
+
+class ProgramFailed(GpubedError):
+    """The stack's program raised an exception."""
+
+
+class ProviderFailed(Exception):
+    """A provider answered a call with an error; the text is its traceback."""
+
+    @property
+    def reason(self) -> str:
+        """What was said, without the traceback before it."""
+        return last_words(str(self)) or "the provider gave no reason"
+
+
+class ProviderLost(ProviderFailed):
+    """The provider's process ended during a call: nobody knows what it has done."""
+
+
+class DamagedState(Unreadable):
+    """The state is not one that an engine wrote."""
+
+
+class Refusal(UsageError):
+    """The program or the state uses a Pulumi feature the embedded engine leaves out."""
+
+    def __init__(self, feature: str, where: str) -> None:
+        # What a damaged state names may be of any length.
+        what = f"{feature[:_LONGEST]} ({where[:_LONGEST]})"
+        super().__init__(f"the embedded engine does not support {what}", CLI_HINT)

@@ -1,0 +1,188 @@
+"""The state while it changes: every step lands on disk, many steps share one write."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterable, Iterator
+
+from gpubed.engines.embedded.backend import StackFile
+from gpubed.engines.embedded.checkpoint import Checkpoint, Operation, head, manifest
+from gpubed.engines.embedded.cipher import PassphraseCipher
+from gpubed.engines.embedded.state import State, encode
+
+
+class Journal:
+    """Collects this run's states and writes them with the untouched old ones.
+
+    A provider call is preceded by a pending operation that is already on disk,
+    so that a killed engine leaves a trace of whatever it was doing. Results are
+    written by the next group commit.
+
+    Args:
+        checkpoint: The state before the run.
+        cipher: Seals secrets; its salt is recorded.
+        file: Where to write; None for a preview, which writes nothing.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, cipher: PassphraseCipher, file: StackFile | None
+    ) -> None:
+        self._cipher = cipher
+        self._file = file
+        self._base = {id(state): state for state in checkpoint.resources}
+        self._done: dict[int, State] = {}
+        # Only an interrupted create may have left something behind that no state names.
+        self._pending = [op for op in checkpoint.pending if op.type == "creating"]
+        self._encoded: dict[int, str] = {}
+        self._changed = threading.Condition(threading.RLock())
+        self._version = self._written = 0
+        self._error: Exception | None = None
+        self._closed = False
+        self._writer = threading.Thread(target=self._write_loop, name="journal", daemon=True)
+        if file:
+            self._writer.start()
+
+    def resources(self) -> list[State]:
+        """Returns this run's states in order of completion, then the untouched old ones."""
+        with self._changed:
+            return [*self._done.values(), *self._base.values()]
+
+    def begin(self, state: State, type_: str) -> Operation:
+        """Records that a provider is about to be called, and waits until that is on disk."""
+        operation = Operation(state, type_)
+        with self._changed:
+            self._pending.append(operation)
+            self._bump()
+            self._await(self._version)
+        return operation
+
+    @contextlib.contextmanager
+    def atomic(self) -> Iterator[None]:
+        """Lets the changes of the body reach the file together."""
+        with self._changed:
+            yield
+
+    def settle(self, operation: Operation | None) -> None:
+        """Removes a pending operation; record its result in the same `atomic` body."""
+        if operation is None:
+            return
+        with self._changed:
+            self._pending.remove(operation)
+            self._bump()
+
+    def record(
+        self, new: State | None = None, replaces: State | None = None, *, changed: bool = True
+    ) -> None:
+        """Adds a finished state and drops the one it takes the place of.
+
+        Args:
+            new: The state after the step, None for a deletion.
+            replaces: The state to drop.
+            changed: False leaves the file alone until something else changes.
+        """
+        with self._changed:
+            if replaces:
+                self._base.pop(id(replaces), None)
+                self._done.pop(id(replaces), None)
+            if new:
+                self._done[id(new)] = new
+            if changed:
+                self._bump()
+
+    def touch(self, *states: State) -> None:
+        """Notes that states already recorded have changed in place."""
+        with self._changed:
+            for state in states:
+                self._encoded.pop(id(state), None)
+            self._bump()
+
+    def forget_interrupted(self) -> None:
+        """Drops the interrupted creations of earlier runs."""
+        with self._changed:
+            if self._pending:
+                self._pending.clear()
+                self._bump()
+
+    def close(self) -> None:
+        """Writes what is outstanding and ends the writer.
+
+        Raises:
+            GpubedError: The state could not be written.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._file:
+            self._writer.join()
+        if self._error:
+            raise self._error
+
+    def _bump(self) -> None:
+        self._version += 1
+        self._changed.notify_all()
+
+    def _await(self, version: int) -> None:
+        while self._file and self._written < version:
+            if self._error:
+                raise self._error
+            self._changed.wait()
+
+    def _write_loop(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._version > self._written)
+                if self._version == self._written:
+                    return
+                version, text = self._version, self._text()
+            try:
+                assert self._file is not None  # noqa: S101
+                if not self._written:
+                    self._file.keep()
+                self._file.write(text)
+            except Exception as error:
+                # Whoever waits for this version must not take it for written.
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self._written = version
+                self._changed.notify_all()
+
+    def _text(self) -> str:
+        assert self._file is not None  # noqa: S101
+        name = f"organization/{self._file.project}/{self._file.stack}"
+        salt = {"type": "passphrase", "state": {"salt": self._cipher.salt}}
+        opening = (
+            f"{json.dumps(head(self.resources()), separators=(',', ':'))[:-1]},"
+            f'"checkpoint":{{"stack":{json.dumps(name)},"latest":{{'
+            f'"manifest":{json.dumps(manifest())},"secrets_providers":{json.dumps(salt)}'
+        )
+        resources = _lines(self._encode(state) for state in self.resources())
+        pending = _lines(
+            f'{{"resource":{self._fresh(op.state)},"type":{json.dumps(op.type)}}}'
+            for op in self._pending
+        )
+        lists = ""
+        if resources:
+            lists += f',"resources":{resources}'
+        if pending:
+            lists += f',"pending_operations":{pending}'
+        return f'{opening}{lists},"metadata":{{}}}}}}}}\n'
+
+    def _encode(self, state: State) -> str:
+        text = self._encoded.get(id(state))
+        if text is None:
+            text = self._encoded[id(state)] = self._fresh(state)
+        return text
+
+    def _fresh(self, state: State) -> str:
+        return json.dumps(encode(state, self._cipher))
+
+
+def _lines(items: Iterable[str]) -> str:
+    """One resource a line keeps the file readable and `diff` useful."""
+    text = ",\n".join(items)
+    return f"[\n{text}\n]" if text else ""

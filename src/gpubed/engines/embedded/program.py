@@ -1,0 +1,87 @@
+"""Runs the stack's Python program against the engine, as Pulumi's language host does.
+
+`python -P -m gpubed.engines.embedded.program <address> <project> <stack> <root> <entry> <parallel> <preview>`
+with the configuration in `PULUMI_CONFIG` and `PULUMI_CONFIG_SECRET_KEYS`.
+The exit code is 0, 1 after a `RunError`, 32 after any other exception; both are logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import runpy
+import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import pulumi
+import pulumi.runtime
+
+from gpubed.engines.embedded import lifeline
+
+_LOGGED = 32
+
+
+def main() -> int:
+    """Runs the program in the current directory and returns the exit code."""
+    lifeline.attach()
+    address, project, stack, root, entry, parallel, preview = sys.argv[1:]
+    pulumi.runtime.set_all_config(
+        pulumi.runtime.get_config_env(), pulumi.runtime.get_config_secret_keys_env()
+    )
+    settings = pulumi.runtime.Settings(
+        project=project,
+        stack=stack,
+        monitor=address,
+        engine=address,
+        parallel=int(parallel),
+        dry_run=preview == "true",
+        organization="organization",
+        root_directory=root,
+    )
+    pulumi.runtime.configure(settings)
+    # The engine drops debug messages, and the SDK would wait for it to take each of them.
+    pulumi.log.debug = lambda *_args, **_options: None
+    sys.argv = [entry]
+    # Futures left over by a failed program are no news.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    # Every pending registration blocks one thread.
+    with ThreadPoolExecutor(4 * int(parallel)) as executor:
+        return _run(entry, executor)
+
+
+def _run(entry: str, executor: ThreadPoolExecutor) -> int:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    loop.set_default_executor(executor)
+    try:
+        loop.run_until_complete(pulumi.runtime.run_in_stack(lambda: _program(entry)))
+    except pulumi.RunError as error:
+        pulumi.log.error(str(error))
+        return 1
+    except Exception:
+        pulumi.log.error(f"Program failed with an unhandled exception:\n{_own_frames()}")
+        return _LOGGED
+    return 0
+
+
+async def _program(entry: str) -> None:
+    runpy.run_path(entry, run_name="__main__")
+    # Once around the loop, and the SDK knows of all registrations and waits for one after the
+    # other. Before that it would look at all unfinished outputs whenever one of them finishes.
+    await asyncio.sleep(0)
+
+
+def _own_frames() -> str:
+    """Formats the exception from the first frame that is the user's."""
+    frames = traceback.extract_tb(sys.exc_info()[2])
+    inner = [i for i, frame in enumerate(frames) if frame.name == "<module>"]
+    limit = inner[0] - len(frames) if inner else None
+    return traceback.format_exc(limit=limit)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)

@@ -1,0 +1,197 @@
+"""The dynamic provider: the SDK's server in a child process, and its calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+
+from gpubed.engines.embedded.child import Child
+from gpubed.engines.embedded.failures import ProviderFailed, ProviderLost
+from gpubed.engines.embedded.lifeline import PROVIDER_THREADS
+from gpubed.engines.embedded.protocol import provider_pb2 as pb
+from gpubed.engines.embedded.protocol import provider_pb2_grpc
+from gpubed.engines.embedded.state import State
+from gpubed.engines.embedded.values import Properties, from_struct, restore_secrets, to_struct
+
+CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", 400 * 1024 * 1024),
+    ("grpc.max_send_message_length", 400 * 1024 * 1024),
+    ("grpc.server_max_unrequested_time_in_server", 30 * 60),
+    # A proxy of the site has no business between two processes of one machine.
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+@dataclass(frozen=True)
+class Diff:
+    """A provider's verdict; `changed` is None when it leaves the comparison to the engine."""
+
+    changed: bool | None
+    replaces: tuple[str, ...]
+    delete_before_replace: bool
+
+
+class Provider:
+    """Calls to dynamic providers; one process serves the whole run.
+
+    Args:
+        project: The project's name, which providers ask for.
+        cwd: The folder of Pulumi.yaml.
+        sockets: A folder that only this user may enter.
+        environment: Extra variables for the process.
+        parallel: How many calls may run at once.
+        on_line: Receives what providers print.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        cwd: Path,
+        sockets: Path,
+        environment: Mapping[str, str],
+        parallel: int,
+        on_line: Callable[[str], None],
+    ) -> None:
+        self._cwd = cwd
+        self._socket = sockets / "provider"
+        self._environment = {
+            **environment,
+            "PULUMI_PROJECT": project,
+            PROVIDER_THREADS: str(parallel),
+        }
+        self._on_line = on_line
+        self._child: Child | None = None
+        self._stub: Any = None
+        self._channel: grpc.Channel | None = None
+        self._config: Properties = {}
+        self._connecting = threading.Lock()
+
+    def start(self, config: Properties) -> None:
+        """Starts the process without waiting for it; call it from the run's own thread."""
+        self._config = config
+        self._child = Child(
+            ["-m", "gpubed.engines.embedded.worker", str(self._socket)],
+            self._cwd,
+            self._environment,
+            self._on_line,
+        )
+
+    def stop(self) -> None:
+        """Ends the process and whatever it started."""
+        if self._child:
+            self._child.stop()
+        if self._channel:
+            self._channel.close()
+
+    def check(self, urn: str, olds: Properties, news: Properties) -> Properties:
+        """Returns the inputs as the provider wants them.
+
+        Raises:
+            ProviderFailed: They are not valid, or the call failed.
+        """
+        request = pb.CheckRequest(
+            urn=urn, olds=to_struct(olds, plain=True), news=to_struct(news, plain=True)
+        )
+        reply = self._call("Check", request)
+        if reply.failures:
+            raise ProviderFailed("; ".join(f"{f.property}: {f.reason}" for f in reply.failures))
+        return restore_secrets(from_struct(reply.inputs), news)
+
+    def diff(self, old: State, news: Properties, ignored: list[str]) -> Diff:
+        """Compares a resource with the inputs it should have."""
+        request = pb.DiffRequest(
+            id=old.id,
+            urn=old.urn,
+            olds=to_struct(old.outputs, plain=True),
+            old_inputs=to_struct(old.inputs, plain=True),
+            news=to_struct(news, plain=True),
+            ignoreChanges=ignored,
+        )
+        reply = self._call("Diff", request)
+        changed = {pb.DiffResponse.DIFF_NONE: False, pb.DiffResponse.DIFF_SOME: True}
+        return Diff(changed.get(reply.changes), tuple(reply.replaces), reply.deleteBeforeReplace)
+
+    def create(self, new: State) -> tuple[str, Properties]:
+        """Creates the resource and returns its id and outputs."""
+        request = pb.CreateRequest(urn=new.urn, properties=to_struct(new.inputs, plain=True))
+        reply = self._call("Create", request)
+        if not reply.id:
+            raise ProviderFailed("the provider's create returned no id")
+        return reply.id, restore_secrets(from_struct(reply.properties), new.inputs)
+
+    def update(self, old: State, new: State, ignored: list[str]) -> Properties:
+        """Changes the resource in place and returns its outputs."""
+        request = pb.UpdateRequest(
+            id=old.id,
+            urn=old.urn,
+            olds=to_struct(old.outputs, plain=True),
+            old_inputs=to_struct(old.inputs, plain=True),
+            news=to_struct(new.inputs, plain=True),
+            ignoreChanges=ignored,
+        )
+        reply = self._call("Update", request)
+        return restore_secrets(from_struct(reply.properties), new.inputs)
+
+    def delete(self, old: State) -> None:
+        """Deletes the resource."""
+        request = pb.DeleteRequest(
+            id=old.id,
+            urn=old.urn,
+            properties=to_struct(old.outputs, plain=True),
+            old_inputs=to_struct(old.inputs, plain=True),
+        )
+        self._call("Delete", request)
+
+    def read(self, state: State, known: Properties) -> tuple[str, Properties, Properties | None]:
+        """Asks what the resource is now.
+
+        Args:
+            state: The resource.
+            known: What is known of its outputs.
+
+        Returns:
+            Its id (empty: it has gone), its outputs, and its inputs if the provider told them.
+        """
+        request = pb.ReadRequest(
+            id=state.id,
+            urn=state.urn,
+            properties=to_struct(known, plain=True),
+            inputs=to_struct(state.inputs, plain=True),
+        )
+        reply = self._call("Read", request)
+        outputs = restore_secrets(from_struct(reply.properties), known)
+        if not reply.HasField("inputs"):
+            return reply.id, outputs, None
+        return reply.id, outputs, restore_secrets(from_struct(reply.inputs), state.inputs)
+
+    def _call(self, method: str, request: Any) -> Any:
+        try:
+            return getattr(self._connected(), method)(request)
+        except grpc.RpcError as error:
+            # Cancelled: the channel was closed on a call that had not noticed its server's end.
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                raise ProviderLost("the provider process ended during the call") from error
+            raise ProviderFailed(error.details() or str(error.code())) from error
+
+    def _connected(self) -> Any:
+        with self._connecting:
+            if self._stub is None:
+                self._stub = self._connect()
+        return self._stub
+
+    def _connect(self) -> Any:
+        if self._child is None:
+            raise ProviderFailed("no provider was started: the state names none for the resource")
+        said = self._child.first_line()  # a port's number, which means nothing for a socket
+        self._child.pump_output()
+        if not self._socket.is_socket():
+            raise ProviderFailed(f"the provider process did not start: {said or 'no output'}")
+        self._channel = grpc.insecure_channel(f"unix:{self._socket}", options=CHANNEL_OPTIONS)
+        stub = provider_pb2_grpc.ResourceProviderStub(self._channel)
+        stub.Configure(pb.ConfigureRequest(args=to_struct(self._config), acceptSecrets=True))
+        return stub

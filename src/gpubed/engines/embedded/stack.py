@@ -1,0 +1,121 @@
+"""A stack on disk: its project, configuration, key and last state, opened together."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubed.core import reading
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.reading import Unreadable
+from gpubed.engines.embedded import checkpoint, project
+from gpubed.engines.embedded.backend import StackFile
+from gpubed.engines.embedded.checkpoint import Checkpoint
+from gpubed.engines.embedded.cipher import PassphraseCipher
+from gpubed.engines.embedded.failures import CLI_HINT, Refusal
+from gpubed.engines.embedded.project import Project, StackConfig
+from gpubed.engines.embedded.state import decode
+from gpubed.engines.embedded.urn import STACK_TYPE
+from gpubed.engines.embedded.values import Properties
+
+
+@dataclass(frozen=True)
+class OpenStack:
+    """What a run starts from; secrets are open.
+
+    Attributes:
+        cipher: Seals what is saved, with the salt of Pulumi.<stack>.yaml.
+        config: Full key → text, sealed values as `Secret`.
+        checkpoint: The last state.
+    """
+
+    cipher: PassphraseCipher
+    config: Properties
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Where a stack's files are.
+
+    Attributes:
+        project: Its project.
+        name: Its name.
+        file: Its state.
+        passphrase_file: Opens its secrets.
+    """
+
+    project: Project
+    name: str
+    file: StackFile
+    passphrase_file: Path
+
+    @property
+    def config_file(self) -> Path:
+        """Pulumi.<stack>.yaml."""
+        return self.project.config_file(self.name)
+
+    def exists(self) -> bool:
+        """Returns whether there is a state, readable or not."""
+        return self.file.path.exists()
+
+    def create(self) -> None:
+        """Writes an empty state where there is none, like `pulumi stack init`."""
+        if self.file.read() is None:
+            name = f"organization/{self.project.name}/{self.name}"
+            document = {"version": 3, "checkpoint": {"stack": name}}
+            self.file.write(json.dumps(document) + "\n")
+
+    def latest(self) -> Properties:
+        """Returns the last deployment as it is on disk; empty for a new stack."""
+        latest = (self.file.read() or {}).get("latest") or {}
+        # Go writes what is empty as null, too.
+        return {key: value for key, value in latest.items() if value is not None}
+
+    def outputs(self) -> Properties:
+        """Returns the last outputs, whatever else the state contains."""
+        latest = self.latest()
+        for raw in latest.get("resources") or []:
+            if raw["type"] == STACK_TYPE:
+                with self.file.told():
+                    return decode(raw, self._cipher(_salt(latest))).outputs
+        return {}
+
+    def open(self, *, save_salt: bool) -> OpenStack:
+        """Reads everything.
+
+        Args:
+            save_salt: Write a missing salt line into Pulumi.<stack>.yaml.
+
+        Raises:
+            GpubedError: The state or the passphrase does not fit.
+        """
+        latest = self.latest()
+        config = StackConfig.load(self.config_file)
+        state_salt = _salt(latest)
+        cipher = self._cipher(config.salt or state_salt)
+        if save_salt and not config.salt:
+            project.add_salt(self.config_file, cipher.salt)
+        # A changed salt line means that the state was sealed with another key.
+        state_cipher = cipher if state_salt in (None, cipher.salt) else self._cipher(state_salt)
+        with self.file.told():
+            found = checkpoint.read(latest, state_cipher)
+        return OpenStack(cipher, config.open(self.project.name, cipher), found)
+
+    def _cipher(self, salt: str | None) -> PassphraseCipher:
+        try:
+            passphrase = reading.file(self.passphrase_file, limit=2**16).text().strip()
+        except Unreadable as error:
+            raise PrerequisiteMissing(
+                f"the passphrase file: {error.message}", "put the stack's passphrase there"
+            ) from None
+        return PassphraseCipher(passphrase, salt) if salt else PassphraseCipher.create(passphrase)
+
+
+def _salt(latest: Properties) -> str | None:
+    providers = latest.get("secrets_providers") or {}
+    if providers.get("type", "passphrase") != "passphrase":
+        raise Refusal(f"the secrets provider {providers['type']!r}", CLI_HINT)
+    salt = (providers.get("state") or {}).get("salt")
+    return str(salt) if salt else None

@@ -1,0 +1,62 @@
+"""An interrupted run ends soon, whatever it waits for, and says so with its exit code.
+
+Ctrl-C, a polite kill and a closed terminal are the same to a run: the first of them lets
+steps in flight end and be saved. What does not end in time is ended as a kill would, which
+the next run repairs (`runlock`, `engine.journal`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from types import FrameType
+
+from gpubed.engines.embedded import lifeline
+
+WORDS = "interrupted", "run the same command again: it goes on where it stopped"
+EXIT = 128  # with the signal's number: the exit code, as shells count it
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# With the seconds that descendants have to end, less than 10 in all.
+_LIMIT_S = 5.0
+
+
+def handle(*, limited: bool) -> list[int]:
+    """Let signals interrupt the main thread; a hangup that was ignored so far stays so (`nohup`).
+
+    Args:
+        limited: Whether the run is ended by force when it does not end by itself.
+
+    Returns:
+        The numbers of the signals, as they come.
+    """
+    seen: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        if limited:
+            limit = threading.Timer(_LIMIT_S, _end, [number])
+            limit.daemon = True
+            limit.start()
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    for number in _SIGNALS:
+        # A shell ignores Ctrl-C for what it starts behind its back; who asks for the end means it.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+    return seen
+
+
+def leave_nobody() -> None:
+    """End everything that this process started."""
+    lifeline.end(lifeline.descendants(os.getpid()))
+
+
+def _end(number: int) -> None:
+    # Past what draws on the terminal: a thread that is stuck may hold its lock for ever.
+    with suppress(OSError):
+        os.write(2, f"error: {WORDS[0]}\n  → {WORDS[1]}\n".encode())
+    leave_nobody()
+    # Threads that wait for others would keep the interpreter.
+    os._exit(EXIT + number)

@@ -1,0 +1,188 @@
+"""Drives a cluster's Pulumi stack with whichever engine is there.
+
+Both engines run the same program on the same state: the real CLI through
+Pulumi's Automation API where it is on PATH, the embedded engine elsewhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gpubed.core import reading, secret
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
+from gpubed.core.paths import ClusterPaths, Project
+from gpubed.engines import former_state
+from gpubed.engines.embedded import Engine, EventSink, Result
+from gpubed.spec.clusterspec import spec_backend
+from gpubed.testbeds import made_on, registry
+from gpubed.testbeds.specification import load
+
+if TYPE_CHECKING:
+    from gpubed.engines import automation
+
+EngineName = Literal["cli", "embedded"]
+_CLI_FIX = "gpubed doctor --fix"
+
+
+def choose(wanted: str | None) -> EngineName:
+    """Return the engine to use: what was asked for, else the CLI where it is on PATH.
+
+    Raises:
+        UsageError: There is no such engine.
+        PrerequisiteMissing: The CLI was asked for and is not there.
+    """
+    if wanted not in (None, "cli", "embedded"):
+        raise UsageError(f"there is no engine {wanted!r}", "--engine cli or --engine embedded")
+    present = shutil.which("pulumi") is not None
+    if wanted == "cli" and not present:
+        raise PrerequisiteMissing("the Pulumi CLI is not on PATH", _CLI_FIX)
+    if wanted == "embedded" or not present:
+        return "embedded"
+    return "cli"
+
+
+def passphrase_file(project: Project) -> Path:
+    """Return the file with the passphrase of the project's stacks, made for the first of them.
+
+    Raises:
+        PrerequisiteMissing: It is lost: another one would open none of them.
+    """
+    path = project.pulumi / "passphrase"
+    if not path.exists():
+        _require_unsealed(project, path)
+        secret.write(path, secrets.token_urlsafe(32).encode())
+    return path
+
+
+def _require_unsealed(project: Project, passphrase: Path) -> None:
+    for config in sorted((project.pulumi / "config").glob("Pulumi.*.yaml")):
+        if b"encryptionsalt" not in reading.file(config).data:
+            continue
+        name = config.name.split(".")[1]
+        states = (project.pulumi / ".pulumi" / "stacks").glob(f"*/{name}.json")
+        aside = "".join(f"; mv {state} {state}.sealed" for state in states)
+        raise PrerequisiteMissing(
+            f"{passphrase} is lost: it opens the state of {name}",
+            f"put it back; if nobody has it: rm {config}{aside}   "
+            f"(then: gpubed audit {name} --adopt takes over what exists)",
+        )
+
+
+def environment(cluster: ClusterPaths) -> dict[str, str]:
+    """Return the variables with which plain `pulumi` works on a cluster's stack."""
+    project, plugins, names = cluster.project, dict[str, str](), made_on.noted(cluster)
+    with suppress(GpubedError):  # `down` goes on without a specification
+        names = [*names, spec_backend(load(cluster.spec))]
+    for name in names:
+        with suppress(GpubedError):
+            plugins |= registry.backend(name).plugin_environment(cluster.name)
+    return {
+        **plugins,
+        "PULUMI_BACKEND_URL": f"file://{project.pulumi}",
+        "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase_file(project)),
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # It would fetch a plugin for every package that is installed, needed or not;
+        # where one is needed, `gpubed doctor --fix` fetches it.
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+        # The interpreter that gpubed runs in has what the program imports.
+        "PULUMI_PYTHON_CMD": sys.executable,
+        "GPUBED_ROOT": str(project.root),
+        # The program and its providers start other programs while gRPC is in calls; its handlers
+        # of forks would end them.
+        "GRPC_ENABLE_FORK_SUPPORT": "false",
+    }
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The stack of one cluster."""
+
+    cluster: ClusterPaths
+    engine: EngineName
+
+    def init(self) -> None:
+        """Make an empty stack where there is none, for the plain CLI to find."""
+        (self.cluster.project.pulumi / "config").mkdir(exist_ok=True)
+        self._embedded().init()
+
+    def preview(self, sink: EventSink, *, refresh: bool = False) -> Result:
+        """Compute what `up` would do; with `refresh`, once it has looked at every resource."""
+        if self.engine == "embedded":
+            return self._embedded().preview(sink, refresh=refresh)
+        return self._cli("preview", sink, refresh=refresh)
+
+    def up(self, sink: EventSink) -> Result:
+        """Make the cluster what its specification says."""
+        if self.engine == "embedded":
+            return self._embedded().up(sink)
+        return self._cli("up", sink)
+
+    def refresh(self, sink: EventSink) -> Result:
+        """Read every resource from the testbed; what is gone leaves the state.
+
+        Creations that an earlier run was killed in are forgotten: the drivers adopt
+        what such a creation left behind.
+        """
+        if self.engine == "embedded":
+            return self._embedded().refresh(sink, clear_pending_creates=True)
+        return self._cli("refresh", sink, clear_pending_creates=True)
+
+    def mend(self) -> None:
+        """Put right what a former version recorded; both engines act upon the state."""
+        self._embedded().edit(former_state.mended)
+
+    def interrupted(self) -> bool:
+        """Say whether an earlier run was killed while it created something."""
+        return bool(self.export().get("deployment", {}).get("pending_operations"))
+
+    def has_resources(self) -> bool:
+        """Say whether a run has made anything yet, and nobody removed it."""
+        return bool(self.export().get("deployment", {}).get("resources"))
+
+    def destroy(self, sink: EventSink) -> Result:
+        """Remove every resource, then the stack itself."""
+        embedded = self._embedded()
+        result = embedded.destroy(sink) if self.engine == "embedded" else self._cli("destroy", sink)
+        embedded.remove()
+        return result
+
+    def outputs(self) -> Mapping[str, Any]:
+        """Return the outputs of the last run; empty when there was none."""
+        return self._embedded().outputs()
+
+    def export(self) -> dict[str, Any]:
+        """Return the state, as `pulumi stack export` prints it."""
+        return self._embedded().export()
+
+    def _embedded(self) -> Engine:
+        project = self.cluster.project
+        return Engine(
+            project.root,
+            self.cluster.name,
+            backend_dir=project.pulumi,
+            passphrase_file=passphrase_file(project),
+            worker_environment=self._worker_environment(),
+        )
+
+    def _worker_environment(self) -> dict[str, str]:
+        return {"GPUBED_ROOT": str(self.cluster.project.root)}
+
+    def _cli(self, verb: automation.Verb, sink: EventSink, **options: bool) -> Result:
+        # The Automation API loads the whole SDK, which only this needs.
+        from gpubed.engines import automation
+
+        project = self.cluster.project
+        if verb != "preview":
+            self._embedded().require_free()
+        (project.pulumi / "config").mkdir(parents=True, exist_ok=True)
+        result = automation.operate(
+            verb, self.cluster.name, project.root, environment(self.cluster), sink, **options
+        )
+        return result if verb == "destroy" else replace(result, outputs=self.outputs())

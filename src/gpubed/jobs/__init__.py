@@ -1,0 +1,1 @@
+"""Jobs, their runs, and how ranks start."""

@@ -1,0 +1,418 @@
+"""Runs a job on a cluster: `jobs/<name>/` → ranks on nodes → results.
+
+A job writes `metrics.json`; nothing is ever parsed out of what it prints. Whether
+it did what was asked (`sanity`) is kept apart from how fast it was (`metrics`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, TypeAdapter
+
+from gpubed.core import files, reading
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
+from gpubed.hardware import facts
+from gpubed.jobs import images, jobfile, launchers
+from gpubed.jobs.jobfile import Job, Metric
+from gpubed.jobs.launchers import leftovers
+from gpubed.jobs.launchers.base import JobService, Launch, Launcher, Task, World
+from gpubed.jobs.runs import origin, record
+from gpubed.jobs.runs.record import Record, Request
+from gpubed.jobs.trials import Summary, summarize
+from gpubed.nodes import selection
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.ssh import SSH
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import JobTestbed
+
+_IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
+_LARGEST = 2**20  # bytes of metrics; they are figures, not data
+_Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+_METRICS = TypeAdapter(dict[str, bool | _Whole | float | str | list[Any] | dict[str, Any] | None])
+
+
+@dataclass
+class JobResult:
+    """What a run gave; `failures` says why `status` is not `ok`.
+
+    Attributes:
+        world_size: Ranks of the run; of each of its trials if there are several.
+        metrics: Of the run; the means over the trials that did not fail if there are several.
+        trials: The single runs where there were several: at once, where the testbed runs jobs,
+            or repetitions, one after the other; else empty.
+        statistics: Each metric over the trials that did not fail.
+        left_out: Why trials beyond the `min` of their group failed, by name.
+        simulated: GPU models that nodes of the run only pretend to have.
+        image: Id of the image that ranks ran in; empty without one.
+        described: What the job says of its metrics.
+        not_judged: Metrics of which nothing was asked, since the run was too small for that.
+    """
+
+    job: str
+    run_dir: str
+    world_size: int
+    metrics: dict[str, Any] = field(default_factory=dict)
+    trials: list[JobResult] = field(default_factory=list)
+    statistics: dict[str, Summary] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    simulated: tuple[str, ...] = ()
+    image: str = ""
+    described: dict[str, Metric] = field(default_factory=dict)
+    not_judged: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def run_id(self) -> str:
+        """The run's name, as `gpubed runs` lists it."""
+        return Path(self.run_dir).name
+
+    @property
+    def status(self) -> Literal["ok", "failed"]:
+        """`ok`, or `failed`."""
+        return "failed" if self.failures else "ok"
+
+    def document(self) -> dict[str, Any]:
+        """Return the document of `run --json`; metrics also stand at its top level."""
+        own = {
+            "job": self.job,
+            "status": self.status,
+            "run_id": self.run_id,
+            "run_dir": self.run_dir,
+            "world_size": self.world_size,
+            "seconds": round(self.seconds, 2),
+            "failures": self.failures,
+            "simulated": bool(self.simulated),
+            "not_judged": self.not_judged,
+            "metrics": self.metrics,
+        }
+        if self.trials:
+            own["trials"] = [trial.document() for trial in self.trials]
+            own["statistics"] = {
+                name: summary.document() for name, summary in self.statistics.items()
+            }
+        return {**self.metrics, **own}
+
+
+def run(
+    cluster: ClusterPaths,
+    plan: ClusterPlan,
+    allocation: Allocation,
+    request: Request,
+    on_output: Callable[[str], None] = lambda _line: None,
+    *,
+    set_: str = "",
+    repetition: int | None = None,
+    again: str = "",
+    alone: bool = False,
+    links: Mapping[str, float] | None = None,
+) -> JobResult:
+    """Run a job over the nodes that were asked for, bring its folder back, and keep a record.
+
+    Args:
+        allocation: The nodes that it may use.
+        on_output: Called with each line that the job prints.
+        set_: The name that repetitions have in common; empty for a single run.
+        repetition: Which of them it is, from 0.
+        again: The run that it repeats.
+        alone: Whether it shall not start beside another run, which would be measured, too.
+        links: What links were just measured to carry, in bit/s by `a>b`; by default what the last
+            verification measured is kept.
+
+    Raises:
+        UsageError: There is no such job, launcher or node, an argument is wrong, the cluster has
+            no Docker, or no node has ranks.
+        GpubedError: A node could not be reached, or lacks the image, or it would not be alone.
+    """
+    run = _foresee(cluster, plan, allocation, request)
+    kin = {"set": set_, "repetition": repetition, "again": again}
+    begun = run.record.model_copy(update=kin)
+    if links:
+        measured = begun.origin.model_copy(update={"rates_bps": dict(links)})
+        begun = begun.model_copy(update={"origin": measured})
+    started = time.monotonic()
+    with run.kept(begun, on_output) as keep:
+        result = run.by_service(keep) if run.service else run.over_ssh(keep, alone=alone)
+        result.seconds = time.monotonic() - started
+        result.described = run.job.metrics
+        record.write(run.here, _ended(begun, result))
+    record.seal(run.here)
+    return result
+
+
+def foresee(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, request: Request
+) -> Record:
+    """Return the record of a run as it would begin now; nothing is started.
+
+    Raises:
+        UsageError: It could not begin; see `run`.
+    """
+    return _foresee(cluster, plan, allocation, request).record
+
+
+def _foresee(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, request: Request
+) -> _Run:
+    job = jobfile.load(request.job)
+    chosen = _launcher(plan, job, request.launcher)
+    values = job.values(request.job, request.settings)
+    used = selection.choose(allocation, **request.choice.model_dump())
+    ranks = sum(node.slots for node in (used.nodes or plan.nodes[:1]))
+    if not ranks:
+        raise UsageError(
+            f"cluster {cluster.name} has no node that ranks could start on",
+            f"gpubed health {cluster.name}; nodes without GPUs have none beside others",
+        )
+    run_id = name_run(request.job)
+    planned = Record(
+        run_id=run_id,
+        request=request,
+        origin=origin.look(cluster, plan, used, request.job),
+        command=tuple(job.words(request.job, request.settings)),
+        values=values,
+        world_size=ranks,
+        started=record.now(),
+    )
+    return _Run(cluster, plan, used, job, chosen, planned, cluster.runs / run_id)
+
+
+def _ended(begun: Record, result: JobResult) -> Record:
+    return begun.model_copy(
+        update={
+            "state": result.status,
+            "seconds": round(result.seconds, 3),
+            "failures": tuple(result.failures),
+            "simulated": result.simulated,
+            "metrics": result.metrics,
+            "origin": begun.origin.model_copy(update={"image": result.image}),
+        }
+    )
+
+
+def repeated(results: list[JobResult]) -> JobResult:
+    """Put repetitions of a run together: metrics are means over those that did not fail."""
+    whole = _together(results)
+    whole.failures = [f"{one.run_id}: {why}" for one in results for why in one.failures]
+    return whole
+
+
+def _together(trials: list[JobResult]) -> JobResult:
+    first = trials[0]
+    whole = JobResult(first.job, first.run_dir, first.world_size, trials=trials)
+    whole.statistics = summarize([trial.metrics for trial in trials if not trial.failures])
+    whole.metrics = {name: summary.mean for name, summary in whole.statistics.items()}
+    whole.not_judged = list(dict.fromkeys(m for trial in trials for m in trial.not_judged))
+    whole.simulated = tuple(sorted({model for trial in trials for model in trial.simulated}))
+    whole.described = first.described
+    whole.seconds = sum(trial.seconds for trial in trials)
+    return whole
+
+
+def name_run(job: str) -> str:
+    """Return the name of a run that starts now, in UTC; the status page finds it by its form."""
+    # In milliseconds: several runs may start in one second.
+    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S%f")[:-3] + f"-{job}"
+
+
+def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | JobService:
+    backend = registry.backend(plan.backend)
+    own = backend.launcher if isinstance(backend, JobTestbed) else None
+    name = wanted or own or job.launcher
+    chosen = launchers.named(name)
+    if own and name != own:
+        raise UsageError(
+            f"launcher {name} starts jobs on nodes, and {plan.backend} has none",
+            f"--launcher {own}",
+        )
+    if not own and isinstance(chosen, JobService):
+        raise UsageError(f"launcher {name} needs a testbed that runs jobs", "--launcher ssh")
+    return chosen
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of a job; `here` is its folder on the controller."""
+
+    cluster: ClusterPaths
+    plan: ClusterPlan
+    allocation: Allocation
+    job: Job
+    launcher: Launcher | JobService
+    record: Record
+    here: Path
+
+    @property
+    def service(self) -> bool:
+        """Whether the testbed itself runs it."""
+        return isinstance(self.launcher, JobService)
+
+    @property
+    def request(self) -> Request:
+        """What was asked for."""
+        return self.record.request
+
+    @contextmanager
+    def kept(
+        self, begun: Record, on_output: Callable[[str], None]
+    ) -> Iterator[Callable[[str], None]]:
+        """Keep a record, what it is made with, and each line that is said."""
+        files.make(self.here.parent)
+        self.here.mkdir()
+        files.sync(self.here.parent)
+        with record.kept(self.here, begun), (self.here / "output.log").open("w") as log:
+            origin.copy(self.cluster, self.plan, self.here)
+
+            def keep(line: str) -> None:
+                log.write(line + "\n")
+                on_output(line)
+
+            yield keep
+
+    def over_ssh(self, keep: Callable[[str], None], *, alone: bool) -> JobResult:
+        """Run it on all nodes that have ranks, from the head."""
+        launcher = cast("Launcher", self.launcher)
+        words, ranks, id_ = list(self.record.command), self.record.world_size, ""
+        if image := self.request.container or self.job.container:
+            id_ = images.require(self.cluster, self.plan, self.allocation, image)
+            words = [_IN_CONTAINER, image, *words]
+        with SSH(self.allocation.head, self.cluster) as head:
+            for line in leftovers.end(self.cluster, self.allocation):
+                keep(line)
+                if alone and isinstance(line, leftovers.AtWork):
+                    raise GpubedError(line, "wait for its end")
+            name, run_id = self.request.job, self.record.run_id
+            launch = _prepare(head, self.plan, name, run_id, ranks, words)
+            if rate := self._other_rate():
+                launch.environment["GPUBED_HELD_BPS"] = str(rate)
+            _describe(head, launch.folder, self.allocation)
+            code = launcher.run(self.cluster, self.allocation, launch, keep)
+            head.get(launch.folder, self.here)
+        result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
+        if code:
+            log = self.here / "output.log"
+            result.failures.append(f"the job ended with exit code {code}; see {log}")
+        _judge(result, self.job, self.record.values)
+        return result
+
+    def _other_rate(self) -> int | None:
+        """Return what links are held to for this run, in bit/s, where that is not as declared."""
+        declared, held = self.plan.experiment, self.allocation.experiment
+        if declared is None or held is None or held.rate_bps == declared.rate_bps:
+            return None
+        return held.rate_bps
+
+    def _simulated(self) -> tuple[str, ...]:
+        """Return the GPU models that nodes pretend to have, by what is known of the nodes."""
+        known = facts.of_cluster(self.cluster.facts, self.allocation).values()
+        return tuple(sorted({found.simulated for found in known if found.simulated}))
+
+    def by_service(self, keep: Callable[[str], None]) -> JobResult:
+        """Hand it to the testbed: each node of the plan is a world of its own."""
+        service = cast("JobService", self.launcher)
+        name, settings = self.request.job, self.request.settings
+        several = len(self.plan.nodes) > 1
+        worlds = [
+            World(
+                label=f"trial {number}" if several else "",
+                here=self.here / f"trial-{number}" if several else self.here,
+                command=self.job.words(name, _seeded(self.job, settings, number)),
+                ranks=node.slots,
+            )
+            for number, node in enumerate(self.plan.nodes)
+        ]
+        source, image = jobfile.folder(name), self.request.container or self.job.container
+        task = Task(name, source, self.record.run_id, self.here, worlds, image)
+        for world in worlds:
+            world.here.mkdir(exist_ok=True)
+        reasons = service.run(self.cluster, self.plan, self.allocation, task, keep)
+        trials = [
+            self._world_result(world, reason) for world, reason in zip(worlds, reasons, strict=True)
+        ]
+        return self._several(trials) if several else trials[0]
+
+    def _world_result(self, world: World, reason: str) -> JobResult:
+        result = JobResult(self.request.job, str(world.here), world.ranks)
+        if reason:
+            result.failures.append(reason)
+        _judge(result, self.job, self.record.values)
+        return result
+
+    def _several(self, trials: list[JobResult]) -> JobResult:
+        whole = _together(trials)
+        whole.run_dir = str(self.here)
+        failed = {
+            f"trial {number}": "; ".join(trial.failures)
+            for number, trial in enumerate(trials)
+            if trial.failures
+        }
+        wanted = sum(group.min or group.count for group in self.plan.spec.nodes)
+        if len(trials) - len(failed) < wanted:
+            whole.failures = [f"{name}: {reason}" for name, reason in failed.items()]
+        else:
+            whole.left_out = failed
+        return whole
+
+
+def _seeded(job: Job, settings: Mapping[str, str], trial: int) -> dict[str, str]:
+    """Give each trial a seed of its own, counted from the one that was asked for."""
+    given = dict(settings)
+    if "seed" in job.arguments:
+        first = given.get("seed", job.arguments["seed"].default)
+        with suppress(TypeError, ValueError):
+            given["seed"] = str(int(first) + trial)  # type: ignore[arg-type]  # null has no seeds
+    return given
+
+
+def _prepare(
+    head: SSH, plan: ClusterPlan, name: str, run_id: str, ranks: int, words: list[str]
+) -> Launch:
+    storage = plan.spec.storage
+    folder = f"{storage.shared.path}/runs/{run_id}"
+    head.put(jobfile.folder(name), folder)
+    network = plan.spec.networks.experiment
+    shaped = network is not None and registry.backend(plan.backend).shapes_links(plan.spec)
+    environment = {
+        "GPUBED_RUN_DIR": folder,
+        "GPUBED_SHARED": storage.shared.path,
+        "GPUBED_DATASETS": storage.datasets,
+        "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
+        "GPUBED_SHAPED": "1" if shaped else "",
+        "GPUBED_RDMA_FLOOR": str(network.rdma.floor) if network and network.rdma else "",
+    }
+    return Launch(folder, words, environment, ranks)
+
+
+def _describe(head: SSH, folder: str, allocation: Allocation) -> None:
+    """Tell the job about the nodes it runs on, as `cluster.json` and `hostfile` in its folder."""
+    head.write(f"{folder}/cluster.json", allocation.model_dump_json())
+    slots = "".join(f"{node.name} slots={node.slots}\n" for node in allocation.with_ranks)
+    head.write(f"{folder}/hostfile", slots)
+
+
+def _judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
+    """Read the metrics and say what is wrong with them; a run that failed may have none."""
+    here = Path(result.run_dir)
+    try:
+        result.metrics = reading.file(here / "metrics.json", limit=_LARGEST).json(_METRICS)
+    except reading.Missing:
+        if not result.failures:
+            result.failures.append(f"the job wrote no metrics.json; see {here / 'output.log'}")
+        return
+    except Unreadable as error:
+        result.failures.append(error.message)
+        return
+    due = [condition for condition in job.sanity if condition.applies(result.metrics, values)]
+    broken = (condition.broken_by(result.metrics, result.world_size) for condition in due)
+    result.failures += [reason for reason in broken if reason]
+    result.not_judged = [one.metric for one in job.sanity if one.is_beyond(values)]

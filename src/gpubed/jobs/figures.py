@@ -1,0 +1,45 @@
+"""Figures as a person writes them: few digits, and the unit that fits."""
+
+from __future__ import annotations
+
+from gpubed.jobs.trials import Summary
+
+_DIGITS = 4
+_DECIMAL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+_BINARY = (("Ti", 2.0**40), ("Gi", 2.0**30), ("Mi", 2.0**20), ("Ki", 2.0**10), ("", 1.0))
+_PARTS = (("", 1.0), ("m", 1e-3), ("µ", 1e-6))
+# Units that take a prefix, and which.
+_PREFIXES = {"bit/s": _DECIMAL, "B": _BINARY, "B/s": _BINARY, "s": _PARTS}
+_OF_ONE = {"", "1"}
+_LARGEST = 10**308
+
+
+def written(value: float | str, unit: str) -> str:
+    """Write a value with its unit: `191 Mbit/s` for 191234567.8 bit/s."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and abs(value) > _LARGEST:  # a whole number has no bound of its own
+        return "beyond 1e308" if value > 0 else "beyond -1e308"
+    if unit in _OF_ONE:
+        return f"{value:.{_DIGITS}g}"
+    for prefix, factor in _PREFIXES.get(unit, ()):
+        # What three digits would round up to the next prefix has that one.
+        if abs(value) >= factor * (1 - 0.0005) and abs(value) > 0:
+            return f"{_three(value / factor)} {prefix}{unit}"
+    if abs(value) >= 1000:  # where the digits need to be grouped
+        return f"{value:,.0f} {unit}"
+    return f"{value:.{3 if unit == '%' else _DIGITS}g} {unit}"
+
+
+def _three(value: float) -> str:
+    """Write three digits, or the whole number where it has more."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
+def summarized(summary: Summary, unit: str) -> str:
+    """Write what several runs gave: mean, deviation, bounds."""
+    mean, least, most = (written(v, unit) for v in (summary.mean, summary.min, summary.max))
+    spread = "" if summary.sd is None else f" ± {written(float(f'{summary.sd:.2g}'), unit)}"
+    return f"{mean}{spread} ({least} … {most}, n = {summary.n})"

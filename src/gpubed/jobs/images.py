@@ -1,0 +1,113 @@
+"""Container images that all nodes have: handed out over shared storage, and required by jobs.
+
+The head gets an image once; role docker's `gpubed-image` keeps it as an archive that each
+node loads. So N nodes cost the uplink one copy, and a registry is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.ssh import SSH
+from gpubed.spec.plan import ClusterPlan
+
+T = TypeVar("T")
+_AT_ONCE = 16
+_TRANSFER_S = 3600.0
+_ID = "docker image inspect --format '{{.Id}}' %s"
+_MISSING = "no such image"  # what Docker says, in any release and in any case of letters
+
+
+def hand_out(
+    cluster: ClusterPaths,
+    plan: ClusterPlan,
+    allocation: Allocation,
+    image: str,
+    archive: Path | None = None,
+) -> str:
+    """Give an image to all nodes.
+
+    Args:
+        archive: What `docker save` wrote, on this machine; without it, the head takes the
+            image from its own Docker or pulls it.
+
+    Returns:
+        The image's id, the same on all nodes.
+
+    Raises:
+        UsageError: The cluster has no Docker, or there is no such archive.
+        GpubedError: A node could not be reached, or did not get the image.
+    """
+    _require_docker(plan)
+    if archive and not archive.is_file():
+        raise UsageError(f"there is no archive {archive}", "docker save IMAGE -o FILE makes one")
+    with SSH(allocation.head, cluster) as head:
+        head.run("mkdir -p %s", f"{plan.spec.storage.shared.path}/images")
+        arrived = f"{plan.spec.storage.shared.path}/images/.arrived.tar"
+        try:
+            source: tuple[str, ...] = ()
+            if archive:
+                head.put(archive, arrived)
+                source = (arrived,)
+            keep = "gpubed-image keep %s" + " %s" * len(source)
+            head.run(keep, image, *source, timeout=_TRANSFER_S)
+        finally:
+            head.run("rm -f %s", arrived)
+    _on_each(cluster, allocation, lambda ssh: ssh.run("gpubed-image load", timeout=_TRANSFER_S))
+    return require(cluster, plan, allocation, image)
+
+
+def require(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, image: str) -> str:
+    """Check that all nodes have the same image under this name.
+
+    Returns:
+        The image's id.
+
+    Raises:
+        UsageError: The cluster has no Docker.
+        GpubedError: A node lacks the image, has another one, or its Docker does not answer.
+    """
+    _require_docker(plan)
+    repair = f"gpubed image {cluster.name} {image}"
+    found: dict[str, str] = {}
+    for node, answer in _on_each(cluster, allocation, lambda ssh: ssh.run(_ID, image, check=False)):
+        if answer.exit_code == 0:
+            found[node] = answer.stdout.strip()
+        elif _MISSING not in answer.stderr.lower():
+            why = f"Docker on {node} does not answer: {answer.tail}"
+            raise GpubedError(why, f"gpubed configure {cluster.name}")
+    missing = [node.name for node in allocation.nodes if node.name not in found]
+    if missing:
+        raise GpubedError(f"image {image} is not on {', '.join(missing)}", repair)
+    wanted = found[allocation.head.name]
+    others = [node for node, id_ in found.items() if id_ != wanted]
+    if others:
+        why = f"{', '.join(others)} has another image {image} than {allocation.head.name}"
+        raise GpubedError(why, repair)
+    return wanted
+
+
+def _require_docker(plan: ClusterPlan) -> None:
+    docker = plan.spec.services.docker
+    if docker is None or not docker.user_access:
+        what = "no Docker" if docker is None else "Docker, but not for its user"
+        key = "services.docker" if docker is None else "services.docker.user_access"
+        raise UsageError(f"cluster {plan.spec.name} has {what}", f"set {key} in cluster.yml")
+
+
+def _on_each(
+    cluster: ClusterPaths, allocation: Allocation, function: Callable[[SSH], T]
+) -> list[tuple[str, T]]:
+    def ask(index: int) -> tuple[str, T]:
+        node = allocation.nodes[index]
+        with SSH(node, cluster) as ssh:
+            return node.name, function(ssh)
+
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        return list(pool.map(ask, range(len(allocation.nodes))))

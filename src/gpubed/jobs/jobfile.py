@@ -1,0 +1,316 @@
+"""`job.yml`: what a job runs, the arguments it takes, the figures it reports.
+
+Arguments are checked here, before anything starts; the program only sees what passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from gpubed.core import nearest, paths, reading
+from gpubed.core.errors import UsageError
+from gpubed.core.reading import Unreadable
+
+Value = bool | int | float | str
+_Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+# Each type's reader, and what to call it.
+_TYPES: dict[str, tuple[TypeAdapter[Any], str]] = {
+    "int": (TypeAdapter(int), "a whole number"),
+    "float": (TypeAdapter(float), "a number"),
+    "bool": (TypeAdapter(bool), "true or false"),
+    "str": (TypeAdapter(str), "a text"),
+}
+
+
+class Unusable(Unreadable):
+    """A job's description is wrong."""
+
+    exit_code = 2
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Argument(_Model):
+    """An argument of a job; reaches the program as `--name value` unless it is null."""
+
+    type: Literal["int", "float", "bool", "str"] | None = Field(
+        default=None, description="by default that of `default`, or `str`"
+    )
+    default: Value | None = Field(default=None, description="null leaves the argument out")
+    required: bool = Field(default=False, description="whether `--set` must give it")
+    choices: tuple[Value, ...] = Field(default=(), description="the values that it may have")
+    at_least: float | None = Field(default=None, description="the least that it may be")
+    at_most: float | None = Field(default=None, description="the most that it may be")
+    resumes: bool = Field(
+        default=False,
+        description="whether a run goes on from what another left by it: no repetitions then",
+    )
+    dataset: bool = Field(
+        default=False,
+        description="whether it names a folder of the cluster's datasets: a campaign notices "
+        "when that is made again",
+    )
+    help: str = Field(description="what it is")
+
+    @model_validator(mode="after")
+    def _default_is_allowed(self) -> Self:
+        if self.required and self.default is not None:
+            raise ValueError("a required argument has no default")
+        if (self.at_least, self.at_most) != (None, None) and not self.is_number:
+            raise ValueError("at_least and at_most need `type: int` or `type: float`")
+        if self.default is not None and (why := self.fault(self.default)):
+            raise ValueError(f"default {why}")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The name of its type."""
+        named = self.default if self.default is not None else next(iter(self.choices), "")
+        return self.type or type(named).__name__
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values can be compared."""
+        return self.kind in ("int", "float")
+
+    def read(self, text: str) -> Value:
+        """Return the value that a text stands for.
+
+        Raises:
+            ValidationError: It stands for none; `fault` says why.
+        """
+        value: Value = _TYPES[self.kind][0].validate_python(text)
+        return value
+
+    def fault(self, value: Value) -> str:
+        """Say what is wrong with a value; empty where nothing is."""
+        adapter, wanted = _TYPES[self.kind]
+        try:
+            read = adapter.validate_python(value)
+        except ValidationError:
+            return f"{value!r} is not {wanted}"
+        if self.choices and read not in self.choices:
+            return f"{value!r} is not one of {', '.join(map(str, self.choices))}"
+        if self.at_least is not None and not read >= self.at_least:
+            return f"{value} is less than {self.at_least:g}"
+        if self.at_most is not None and not read <= self.at_most:
+            return f"{value} is more than {self.at_most:g}"
+        return ""
+
+
+class Metric(_Model):
+    """A figure that a job reports."""
+
+    unit: str = Field(description="of the value; `1` for a share or a ratio, empty for words")
+    columns: dict[str, str] = Field(
+        default={}, description="of a list of rows: which keys to show, and the unit of each"
+    )
+    help: str = Field(default="", description="what it is")
+
+
+class Equality(_Model):
+    """A metric and the value that it has."""
+
+    metric: str
+    equals: str | int | float
+
+
+class Condition(_Model):
+    """What a metric must be for the run to count; one that is null did not apply."""
+
+    metric: str = Field(description="a name of `metrics`")
+    equals: str | int | float | None = Field(
+        default=None, description="the value; `ranks` stands for the world size"
+    )
+    at_least: float | None = None
+    at_most: float | None = None
+    unless: Equality | None = Field(default=None, description="does not apply where this holds")
+    from_arguments: dict[str, float] = Field(
+        default={}, description="does not apply to a run with smaller ones than these"
+    )
+
+    def applies(self, metrics: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+        """Say whether it applies to a run with such metrics and arguments."""
+        if self.unless and metrics.get(self.unless.metric) == self.unless.equals:
+            return False
+        return not self.is_beyond(values)
+
+    def is_beyond(self, values: Mapping[str, Any]) -> bool:
+        """Say whether a run with such arguments is too small to be asked for it."""
+        return any(values[name] < least for name, least in self.from_arguments.items())
+
+    def broken_by(self, metrics: Mapping[str, Any], ranks: int) -> str:
+        """Say how the metrics break the condition; empty when they do not."""
+        value, wanted = metrics.get(self.metric), ranks if self.equals == "ranks" else self.equals
+        if self.metric not in metrics:
+            return f"{self.metric} was not reported"
+        if value is None:
+            return ""
+        if wanted is not None and value != wanted:
+            return f"{self.metric} is {value} instead of {wanted}"
+        if not isinstance(value, int | float) and (self.at_least, self.at_most) != (None, None):
+            return f"{self.metric} is {value!r} instead of a number"
+        # Turned round, so that what is not a number (NaN) is not enough.
+        if self.at_least is not None and not value >= self.at_least:
+            return f"{self.metric} is {value:.4g}, at least {self.at_least:g} is needed"
+        if self.at_most is not None and not value <= self.at_most:
+            return f"{self.metric} is {value:.4g}, at most {self.at_most:g} is allowed"
+        return ""
+
+
+class Job(_Model):
+    """`job.yml`, the description of a job in its folder."""
+
+    contract: Literal["gpubed/job/1"] = Field(alias="schema", description="version of this format")
+    description: str = Field(description="one line for whoever looks for a job")
+    launcher: str = Field(description="`ssh`, or `slurm`; a testbed that runs jobs has its own")
+    ranks: Literal["all"] = Field(default="all", description="one on each slot of the cluster")
+    command: tuple[str, ...] = Field(
+        min_length=1, description="what each rank runs, in the run's folder"
+    )
+    container: str | None = Field(
+        default=None, description="image that ranks run in; null runs them on the nodes themselves"
+    )
+    arguments: dict[_Name, Argument] = Field(default={}, description="what `--set` takes, by name")
+    metrics: dict[str, Metric] = Field(
+        default={}, description="what the job writes to `metrics.json`, by name"
+    )
+    sanity: tuple[Condition, ...] = Field(
+        default=(), description="what must hold for the run to count, however fast it was"
+    )
+
+    @model_validator(mode="after")
+    def _sanity_speaks_of_what_there_is(self) -> Self:
+        for condition in self.sanity:
+            if condition.metric not in self.metrics:
+                raise ValueError(
+                    f"sanity: there is no metric {condition.metric!r}; "
+                    + nearest.suggestion(condition.metric, self.metrics)
+                )
+            for name in condition.from_arguments:
+                argument = self.arguments.get(name)
+                if argument is None or argument.default is None or not argument.is_number:
+                    raise ValueError(
+                        f"sanity: there is no argument {name!r} with a number as its default"
+                    )
+        return self
+
+    @property
+    def numbers(self) -> list[str]:
+        """The metrics that are numbers, neither words nor tables, in the file's order."""
+        return [name for name, one in self.metrics.items() if one.unit and not one.columns]
+
+    def values(self, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
+        """Return the value of each argument, `settings` among them.
+
+        Raises:
+            UsageError: One is unknown, missing, or of another type or range.
+        """
+        again = f"gpubed run CLUSTER {name} --set "
+        for given, text in settings.items():
+            if given not in self.arguments:
+                raise UsageError(
+                    f"job {name} has no argument {given!r}",
+                    nearest.suggestion(given, self.arguments),
+                )
+            argument = self.arguments[given]
+            if why := argument.fault(text):
+                raise UsageError(
+                    f"--set {given}={text}: {why}",
+                    f"{given}: {argument.help} ({argument.default} if left out)",
+                )
+        for key, argument in self.arguments.items():
+            if argument.required and key not in settings:
+                raise UsageError(f"job {name} needs {key}: {argument.help}", f"{again}{key}=…")
+        return {
+            key: _TYPES[argument.kind][0].validate_python(settings.get(key, argument.default))
+            if key in settings or argument.default is not None
+            else None
+            for key, argument in self.arguments.items()
+        }
+
+    def words(self, name: str, settings: Mapping[str, str]) -> list[str]:
+        """Return the command with its arguments; see `values`."""
+        words = list(self.command)
+        for key, value in self.values(name, settings).items():
+            if value is not None:
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                words += [f"--{key.replace('_', '-')}", text]
+        return words
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, str]:
+    """Read `name=value` words.
+
+    Raises:
+        UsageError: A word has no `=`.
+    """
+    pairs = [word.partition("=") for word in settings]
+    for name, equals, _ in pairs:
+        if not (name and equals):
+            raise UsageError(f"--set {name!r} is not NAME=VALUE", "--set epochs=20")
+    return {name.replace("-", "_"): value for name, _, value in pairs}
+
+
+def parse_words(words: Sequence[str]) -> dict[str, str]:
+    """Read `--name value` and `--name=value`; a name without a value is true.
+
+    Raises:
+        UsageError: A value has no name before it.
+    """
+    given: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word.removeprefix("--").partition("=")
+            name = name.replace("-", "_")
+            given[name] = value if equals else "true"
+            name = "" if equals else name
+        elif name:
+            given[name], name = word, ""
+        else:
+            raise UsageError(f"{word!r} belongs to no argument", "-- --epochs 20")
+    return given
+
+
+def _folders() -> dict[str, Path]:
+    """Return the folder of each job; a project's own job wins over one that gpubed brings."""
+    roots = (paths.assets() / "jobs", paths.Project.find().jobs)
+    return {path.parent.name: path.parent for root in roots for path in root.glob("*/job.yml")}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all jobs, sorted."""
+    return tuple(sorted(_folders()))
+
+
+def folder(name: str) -> Path:
+    """Return the folder of a job.
+
+    Raises:
+        UsageError: There is no such job.
+    """
+    known = _folders()
+    if name not in known:
+        close = nearest.suggestion(name, sorted(known))
+        raise UsageError(
+            f"there is no job {name!r}", f"gpubed init --job {name} writes one; {close}"
+        )
+    return known[name]
+
+
+def load(name: str) -> Job:
+    """Return a job's description.
+
+    Raises:
+        UsageError: There is no such job.
+        Unusable: It is not as it should be.
+    """
+    path = folder(name) / "job.yml"
+    return reading.file(path, f"correct {path}", error=Unusable).yaml(Job)

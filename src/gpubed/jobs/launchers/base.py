@@ -1,0 +1,140 @@
+"""What a launcher must be able to do."""
+
+from __future__ import annotations
+
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan
+
+OnOutput = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job that is ready to start.
+
+    Attributes:
+        folder: The run's folder on shared storage; the working directory of each rank.
+            Its `hostfile` names the nodes that have ranks, and how many.
+        command: The program and its arguments, the same for each rank.
+        environment: Variables of each rank.
+        ranks: World size.
+    """
+
+    folder: str
+    command: Sequence[str]
+    environment: dict[str, str]
+    ranks: int
+
+
+class Launcher(ABC):
+    """Starts a job and waits for its end."""
+
+    @abstractmethod
+    def run(
+        self, cluster: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
+    ) -> int:
+        """Run a job to its end; Ctrl-C ends its ranks on all nodes.
+
+        Args:
+            on_output: Called with each line that the job prints.
+
+        Returns:
+            The job's exit code.
+        """
+
+
+@dataclass(frozen=True)
+class World:
+    """One Horovod world of a task: a job of its own on a testbed that runs jobs.
+
+    Attributes:
+        label: What to call it to the user; empty when it is the only one.
+        here: Where its results go on the controller; the folder exists when it runs.
+        command: What each rank runs.
+        ranks: World size.
+    """
+
+    label: str
+    here: Path
+    command: Sequence[str]
+    ranks: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job that is ready to be handed to a testbed.
+
+    Attributes:
+        job: Its name.
+        source: Its folder, which must travel to the testbed.
+        run_id: Unique in the cluster.
+        here: The run's folder on the controller.
+        worlds: As many as the plan has nodes.
+        image: The container image to run in, instead of the testbed's usual one.
+    """
+
+    job: str
+    source: Path
+    run_id: str
+    here: Path
+    worlds: Sequence[World]
+    image: str | None = None
+
+
+class JobService(ABC):
+    """Hands a task to a testbed that runs jobs, and brings results back; needs no node."""
+
+    @abstractmethod
+    def run(
+        self,
+        cluster: ClusterPaths,
+        plan: ClusterPlan,
+        allocation: Allocation,
+        task: Task,
+        on_output: OnOutput,
+    ) -> list[str]:
+        """Run all worlds to their ends; an interruption ends all of them on the testbed.
+
+        Args:
+            on_output: Called with each line that a world prints.
+
+        Returns:
+            For each world why it failed, with the end of its log; empty where it did not.
+
+        Raises:
+            Refused: The testbed takes none of them.
+        """
+
+
+def on_head(cluster: ClusterPaths, allocation: Allocation, script: str) -> list[str]:
+    """Return the command that runs a shell script on the head."""
+    return ["ssh", "-F", str(cluster.ssh_config), allocation.head.name, script]
+
+
+def follow(command: Sequence[str], on_output: OnOutput) -> int:
+    """Run a command to its end, handing on each line; returns its exit code.
+
+    An interruption ends the command here; ending what it started elsewhere is the caller's.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    try:
+        for line in process.stdout or ():
+            on_output(line.rstrip())
+        return process.wait()
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,362 @@
+"""Hands jobs to GPULab: submits, follows, cancels and collects.
+
+GPULab's own word decides how a job ended, and then the job's parcel of results: a
+job that "finished" without them has failed. Ids are on disk before and after each
+submission, so that no job is lost when anything here dies.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from gpubed.backends.gpulab import offers, request
+from gpubed.backends.gpulab.client import Client, NoSuchJob, Unanswered
+from gpubed.backends.gpulab.definition import NewJob
+from gpubed.backends.gpulab.parcel import Damaged, Parcel
+from gpubed.backends.gpulab.remote import WAITING, RemoteJob
+from gpubed.core import files
+from gpubed.core.errors import GpubedError, Refused
+from gpubed.core.paths import ClusterPaths
+from gpubed.jobs.launchers.base import JobService, OnOutput, Task, World
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan
+
+_POLL_S = 2.0
+# The service may be down for a while; the jobs go on without it.
+_SILENCE_S = 600.0
+_SETTLE_S = 20.0
+_CANCEL_S = 60.0
+_LAST_LINES = 10
+_LONGEST_LINE = 2**20
+
+
+class _Silent(GpubedError):
+    """The service did not answer for so long that nobody waits any more."""
+
+
+@dataclass
+class _Job:
+    """One world on its way through GPULab."""
+
+    world: World
+    definition: NewJob
+    parcel: Parcel
+    folder: str
+    id: str = ""
+    asked: bool = False
+    status: str = ""
+    since: float = 0.0
+    offset: int = 0
+    rest: bytes = b""
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+    ended: bool = False
+    failure: str = ""
+
+    def say(self, text: str) -> str:
+        return f"{self.world.label}: {text}" if self.world.label else text
+
+
+class GpulabLauncher(JobService):
+    """One GPULab job per world.
+
+    Args:
+        poll_s: How often jobs are looked at.
+        silence_s: How long the service may be silent before its jobs are given up.
+        settle_s: How long after a job's end its log may still grow.
+    """
+
+    def __init__(
+        self, poll_s: float = _POLL_S, silence_s: float = _SILENCE_S, settle_s: float = _SETTLE_S
+    ) -> None:
+        self._poll_s, self._silence_s, self._settle_s = poll_s, silence_s, settle_s
+
+    def run(
+        self,
+        cluster: ClusterPaths,
+        plan: ClusterPlan,
+        allocation: Allocation,
+        task: Task,
+        on_output: OnOutput,
+    ) -> list[str]:
+        """Run all worlds to their ends; see `JobService.run`.
+
+        Raises:
+            PrerequisiteMissing: The certificate cannot be used.
+            Refused: The service takes no job, or could never run it.
+            GpubedError: The service is silent for too long; its jobs are named.
+        """
+        client = Client(request.config(plan.spec))
+        _refuse_impossible(client, plan)
+        jobs = _prepare(client, plan, allocation, task)
+        run = _Run(self, client, plan, task, jobs, on_output)
+        try:
+            run.to_the_end()
+        except _Silent:
+            # Its jobs go on; hours of work must not end because the service restarts.
+            raise
+        except BaseException:
+            run.cancel_all()
+            raise
+        return [job.failure for job in jobs]
+
+    @property
+    def times(self) -> tuple[float, float, float]:
+        """Return seconds: between looks, of silence, after the end."""
+        return self._poll_s, self._silence_s, self._settle_s
+
+
+def _refuse_impossible(client: Client, plan: ClusterPlan) -> None:
+    """A job that no worker can run would wait for ever, without a word."""
+    try:
+        clusters, workers = client.clusters(), client.workers()
+    except (Refused, NoSuchJob):  # a service may keep its workers to itself
+        return
+    storage = request.config(plan.spec).storage
+    for node in plan.nodes:
+        if reason := offers.never(request.resources(plan, node), storage, clusters, workers):
+            raise Refused(
+                f"GPULab cannot run this job: {reason}", f"gpubed resources {plan.cluster}"
+            )
+
+
+def _prepare(client: Client, plan: ClusterPlan, allocation: Allocation, task: Task) -> list[_Job]:
+    made, storage = [], plan.spec.storage
+    root = request.folder(plan.spec, task.run_id)
+    for number, (world, node) in enumerate(zip(task.worlds, plan.nodes, strict=True)):
+        several = len(task.worlds) > 1
+        folder = f"{root}/{world.here.name}" if several else root
+        mark = f"gpubed-{secrets.token_hex(8)}"
+        name = f"gpubed-{plan.cluster}-{task.run_id}-{number}-{secrets.token_hex(3)}"
+        definition = request.render(
+            plan,
+            node,
+            name=name,
+            labels=f"{request.label(plan.cluster, allocation.uuid)} job={task.job} trial={number}",
+            project_urn=client.login.project_urn(request.config(plan.spec).project),
+            source=task.source,
+            command=world.command,
+            environment={
+                "GPUBED_RUN_DIR": folder,
+                "GPUBED_SHARED": storage.shared.path,
+                "GPUBED_DATASETS": f"{storage.shared.path}{storage.datasets}",
+                "GPUBED_SCRATCH": storage.scratch.path if storage.scratch else "",
+                "GPUBED_TRIAL": str(number),
+            },
+            mark=mark,
+            image=task.image,
+        )
+        made.append(_Job(world, definition, Parcel(mark), folder))
+    return made
+
+
+class _Run:
+    """All jobs of one task, from the first submission to the last result."""
+
+    def __init__(
+        self,
+        launcher: GpulabLauncher,
+        client: Client,
+        plan: ClusterPlan,
+        task: Task,
+        jobs: Sequence[_Job],
+        on_output: OnOutput,
+    ) -> None:
+        self._poll_s, self._silence_s, self._settle_s = launcher.times
+        self._client, self._jobs, self._say = client, jobs, on_output
+        self._cluster, self._record = plan.cluster, task.here / "jobs.json"
+        options = request.config(plan.spec)
+        self._parallel, self._patience_s = options.parallel, options.patience
+        self._answered = time.monotonic()
+
+    def to_the_end(self) -> None:
+        """Submit all, some at a time, and follow each until it has ended."""
+        waiting = list(self._jobs)
+        while waiting or self._live:
+            while waiting and len(self._live) < self._parallel:
+                self._submit(waiting.pop(0))
+            for job in self._live:
+                self._look(job)
+            if self._live:
+                time.sleep(self._poll_s)
+
+    @property
+    def _live(self) -> list[_Job]:
+        return [job for job in self._jobs if job.id and not job.ended]
+
+    def _submit(self, job: _Job) -> None:
+        """Submit a job once; when no answer comes, look whether it exists."""
+        job.asked = True
+        self._write_down()
+        try:
+            try:
+                job.id = self._client.submit(job.definition)
+            except Unanswered as error:
+                job.id = self._find(job, error)
+        except GpubedError as error:
+            if len(self._jobs) == 1 or not any(other.id for other in self._jobs):
+                raise
+            # Some run already: one that is refused, by a quota say, does not end them.
+            job.ended, job.failure = True, error.message
+            self._say(job.say(error.message))
+            return
+        job.since = time.monotonic()
+        self._write_down()
+        self._say(job.say(f"gpulab: submitted as job {job.id}"))
+
+    def _find(self, job: _Job, error: Unanswered) -> str:
+        self._say(job.say(f"{error.message}; looking whether the job is there"))
+        try:
+            found = self._known_as(job)
+        except Unanswered:
+            raise Unanswered(
+                f"{error.message}; nobody knows whether job {job.definition.name} exists",
+                f"gpubed status {self._cluster}; gpubed down {self._cluster} cancels it",
+            ) from error
+        if not found:
+            raise error
+        return found
+
+    def _known_as(self, job: _Job) -> str:
+        ids = [one.uuid for one in self._client.jobs() if one.name == job.definition.name]
+        return ids[0] if ids else ""
+
+    def _write_down(self) -> None:
+        rows = [{"name": job.definition.name, "id": job.id} for job in self._jobs]
+        files.write(self._record, json.dumps(rows, indent=2).encode() + b"\n")
+
+    def _look(self, job: _Job) -> None:
+        try:
+            now = self._client.job(job.id)
+            self._answered = time.monotonic()
+            self._tell(job, now)
+            if now.status not in WAITING:
+                self._read_log(job)
+            if now.ended:
+                self._end(job, now)
+            elif now.status in WAITING:
+                self._mind_patience(job, now)
+        except NoSuchJob:
+            self._fail(job, "GPULab has forgotten it: somebody deleted it")
+        except Unanswered as error:
+            self._bear(error)
+
+    def _tell(self, job: _Job, now: RemoteJob) -> None:
+        said = f"{now.status} {now.explanation}".strip()
+        if said != job.status:
+            job.status = said
+            self._say(job.say(f"gpulab: {said}"))
+
+    def _bear(self, error: Unanswered) -> None:
+        silent = time.monotonic() - self._answered
+        if silent > self._silence_s:
+            ids = ", ".join(job.id for job in self._live)
+            raise _Silent(
+                f"{error.message}, for {silent / 60:.0f} minutes; no longer followed: {ids}",
+                f"gpubed status {self._cluster} tells what became of them; "
+                f"gpubed down {self._cluster} cancels them",
+            ) from error
+        self._say(f"{error.message}; trying again")
+
+    def _mind_patience(self, job: _Job, now: RemoteJob) -> None:
+        waited = time.monotonic() - job.since
+        if self._patience_s is not None and waited > self._patience_s:
+            self._client.cancel(job.id)
+            why = f": {now.explanation}" if now.explanation else ""
+            self._fail(job, f"it waited {waited:.0f} s for a worker and was cancelled{why}")
+
+    def _read_log(self, job: _Job, *, last: bool = False) -> None:
+        content = self._client.log(job.id, job.offset)
+        job.offset += len(content)
+        # What has no end of line for so long is no line of anybody.
+        *lines, job.rest = (job.rest[-_LONGEST_LINE:] + content).split(b"\n")
+        if last and job.rest:
+            lines, job.rest = [*lines, job.rest], b""
+        for raw in lines:
+            line = raw.decode("utf-8", "replace").rstrip("\r")
+            if not job.parcel.takes(line):
+                job.tail.append(line)
+                self._say(job.say(line))
+
+    def _end(self, job: _Job, now: RemoteJob) -> None:
+        self._settle(job, now)
+        facts = None
+        try:
+            facts = job.parcel.unpack(job.world.here)
+        except Damaged as error:
+            problem = f"{error.message}; on the project storage they may be in {job.folder}"
+        if facts and facts.left:
+            left = ", ".join(facts.left)
+            self._say(job.say(f"too large to come back, left in {job.folder}: {left}"))
+        if now.status != "FINISHED":
+            self._fail(job, self._reason(job, now, facts.exit_code if facts else None))
+        elif facts is None:
+            self._fail(job, problem)
+        elif facts.exit_code:
+            self._fail(job, f"it ended with exit code {facts.exit_code}")
+        job.ended = True
+
+    def _settle(self, job: _Job, now: RemoteJob) -> None:
+        """The end of a log may arrive after the job's; a cancelled one may have none."""
+        patience = self._settle_s if now.status == "FINISHED" else 2 * self._poll_s
+        until = time.monotonic() + patience
+        while not job.parcel.whole and time.monotonic() < until:
+            time.sleep(self._poll_s)
+            self._read_log(job)
+        self._read_log(job, last=True)
+
+    def _reason(self, job: _Job, now: RemoteJob, code: int | None) -> str:
+        said = ""
+        with suppress(GpubedError):
+            told = [event.msg for event in self._client.events(job.id) if event.msg]
+            said = told[-1] if told else ""
+        words = {
+            "HALTED": "GPULab halted it to make room for others",
+            "CANCELLED": "it was cancelled",
+            "DELETED": "it was deleted",
+        }
+        reason = words.get(now.status, f"GPULab says {now.status}")
+        if code is not None:
+            reason += f", exit code {code}"
+        return f"{reason}: {said}" if said else reason
+
+    def _fail(self, job: _Job, reason: str) -> None:
+        job.ended = True
+        lines = "".join(f"\n  | {line}" for line in job.tail)
+        job.failure = f"job {job.id}: {reason}{lines}"
+
+    def cancel_all(self) -> None:
+        """Cancel what runs, and see that it ends; an end that cannot be seen is told."""
+        for job in self._jobs:
+            if job.asked and not job.id and not job.ended:
+                with suppress(GpubedError):  # interrupted before the answer came
+                    job.id = self._known_as(job)
+        left = self._live
+        if left:
+            self._say(f"gpulab: cancelling {len(left)} job(s)")
+        for job in left:
+            with suppress(GpubedError):
+                self._client.cancel(job.id)
+        until = time.monotonic() + _CANCEL_S
+        while left and time.monotonic() < until:
+            left = [job for job in left if not self._is_over(job)]
+            if left:
+                time.sleep(self._poll_s)
+        for job in left:
+            self._say(job.say(f"gpulab: job {job.id} may still run; cancel it by hand"))
+
+    def _is_over(self, job: _Job) -> bool:
+        try:
+            return self._client.is_over(job.id)
+        except GpubedError:
+            return False
+
+
+def create() -> GpulabLauncher:
+    """Make the launcher; the registry calls this."""
+    return GpulabLauncher()

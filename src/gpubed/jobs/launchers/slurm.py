@@ -1,0 +1,107 @@
+"""Starts a job through Slurm: it waits its turn, then has its nodes and their GPUs for itself.
+
+The job's script is one `gpubed-srun`, which the role slurm puts on the nodes. Its
+name in the queue is its run's name, so that it can be found and cancelled
+whenever the launcher is interrupted, even between `sbatch` and its answer.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from contextlib import suppress
+from pathlib import PurePosixPath
+
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.jobs.launchers.base import Launch, Launcher, OnOutput, follow, on_head
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.ssh import SSH
+
+_CANCEL_TIMEOUT_S = 60
+_OUTPUT = "slurm.log"
+# Under a lock with the cancellation: a job that was cancelled first is never submitted.
+_SUBMIT = (
+    "cd %s && flock .submit sh -c '[ -e .cancelled ] || exec sbatch \"$@\"' - --parsable "
+    f"--job-name=%s --nodes=%s --nodelist=%s --exclusive --mem=0 --no-requeue "
+    f"--output={_OUTPUT} --wrap %s"
+)
+_CANCEL = (
+    "cd {folder} && flock .submit sh -c 'touch .cancelled; scancel --name={name}'; "
+    "while squeue --noheader --name={name} | grep -q .; do sleep 0.5; done"
+)
+# A queued job says why it waits; the output's end may arrive after the job's.
+_FOLLOW = f"""
+cd {{folder}} && touch {_OUTPUT} || exit 1
+tail --lines=+1 --follow {_OUTPUT} & tail=$!
+while state=$(squeue --noheader --jobs={{job}} --format='%T (%r)' 2>/dev/null) && [ "$state" ]; do
+  [ "$state" = "$last" ] || case $state in PENDING*) echo "slurm: job {{job}} is $state" ;; esac
+  last=$state
+  sleep 1
+done
+sleep 1
+kill $tail
+ended=$(scontrol --oneliner show job {{job}})
+case $ended in *JobState=COMPLETED*) exit 0 ;; esac
+echo "slurm: job {{job}} ended:" $(echo "$ended" | grep -Eo '(JobState|Reason|ExitCode)=[^ ]+')
+code=$(echo "$ended" | sed -E 's/.*ExitCode=([0-9]+):.*/\\1/')
+exit $((code ? code : 1))
+"""
+
+
+class SlurmLauncher(Launcher):
+    """`sbatch` on the head."""
+
+    def run(
+        self, cluster: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
+    ) -> int:
+        """Run a job to its end; see `Launcher.run`.
+
+        Raises:
+            GpubedError: The cluster has no Slurm, or Slurm refuses the job.
+        """
+        name = PurePosixPath(launch.folder).name
+        try:
+            job = _submit(cluster, allocation, launch, name)
+            on_output(f"slurm: submitted as job {job}")
+            script = _FOLLOW.format(folder=shlex.quote(launch.folder), job=job)
+            return follow(on_head(cluster, allocation, script), on_output)
+        except BaseException:
+            with suppress(subprocess.SubprocessError):
+                cancel = _CANCEL.format(folder=shlex.quote(launch.folder), name=name)
+                subprocess.run(
+                    on_head(cluster, allocation, cancel),
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    check=False,
+                    timeout=_CANCEL_TIMEOUT_S,
+                )
+            raise
+
+
+def _submit(cluster: ClusterPaths, allocation: Allocation, launch: Launch, name: str) -> str:
+    nodes = allocation.with_ranks
+    hosts = ",".join(f"{node.name}:{node.slots}" for node in nodes)
+    settings = [f"{key}={value}" for key, value in launch.environment.items()]
+    script = shlex.join(
+        ["exec", "env", *settings, "gpubed-srun", "--hosts", hosts, "--", *launch.command]
+    )
+    names = ",".join(node.name for node in nodes)
+    # An exclusive job has all CPUs of its nodes, but only those GPUs that it asks for.
+    gpus = sum(node.gpus for node in nodes)
+    asks = [f"--gpus={gpus}"] if gpus else []
+    words = (launch.folder, name, len(nodes), names, script, *asks)
+    with SSH(allocation.head, cluster) as head:
+        answer = head.run(_SUBMIT + " %s" * len(asks), *words, check=False)
+    if answer.exit_code == 127:
+        raise GpubedError(
+            f"cluster {cluster.name} has no Slurm", "set services.slurm in cluster.yml"
+        )
+    if answer.exit_code or not answer.stdout.strip():
+        raise GpubedError(f"Slurm refuses the job: {answer.stderr.strip()}", "sinfo on the head")
+    return answer.stdout.strip().split(";")[0]
+
+
+def create() -> SlurmLauncher:
+    """Make the launcher; the registry calls this."""
+    return SlurmLauncher()

@@ -1,0 +1,113 @@
+"""Starts a job with Horovod's own launcher, from the head, over SSH.
+
+The role horovod puts `gpubed-horovodrun` on the nodes: `horovodrun` with the
+cluster's hostfile and the experiment network's interface.
+
+A job ends with its owner. The controller sends a line every few seconds; the head hands
+each on as a heartbeat on shared storage, by which `gpubed-rank` knows on every node that
+somebody still wants its rank. The line is the last that the job said of its progress, for the
+status page.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from gpubed.core.paths import ClusterPaths
+from gpubed.jobs import job_progress
+from gpubed.jobs.launchers.base import Launch, Launcher, OnOutput, on_head
+from gpubed.nodes.allocation import Allocation
+
+HEARTBEAT = "GPUBED_HEARTBEAT"
+"""The variable by which a process of a job names its heartbeat's file."""
+SILENCE_S = 60
+"""Without a heartbeat for that long, a job has no owner any more."""
+_BEAT_S = 5.0
+_END_S = 30.0
+# The job is a session of its own, so that one signal reaches all of it that is on the head.
+_START = """
+cd {folder} || exit 1
+exec 3<&0 </dev/null
+setsid {command} 3<&- & job=$!
+{{ beat=0
+   while read -r -t {silence} -u 3 told; do
+     beat=$((beat + 1)); echo $beat >.heartbeat
+     [ -z "$told" ] || printf '%s\\n' "$told" >.progress
+   done
+   echo end >.heartbeat
+   kill -TERM -- -$job; sleep 10; kill -KILL -- -$job
+}} >/dev/null 2>&1 & owner=$!
+wait $job; code=$?
+kill $owner
+echo end >.heartbeat
+exit $code
+"""
+
+
+class SSHLauncher(Launcher):
+    """`horovodrun` on the head."""
+
+    def run(
+        self, cluster: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
+    ) -> int:
+        """Run a job to its end; see `Launcher.run`."""
+        environment = {**launch.environment, HEARTBEAT: f"{launch.folder}/.heartbeat"}
+        settings = [f"{name}={value}" for name, value in environment.items()]
+        hosts = ["--hostfile", f"{launch.folder}/hostfile", "-np", str(launch.ranks)]
+        words = ["env", *settings, "gpubed-horovodrun", *hosts, "--", *launch.command]
+        start = _START.format(
+            folder=shlex.quote(launch.folder), command=shlex.join(words), silence=SILENCE_S
+        )
+        return _own(on_head(cluster, allocation, f"bash -c {shlex.quote(start)}"), on_output)
+
+
+def _own(command: Sequence[str], on_output: OnOutput) -> int:
+    """Run a command while sending it heartbeats; returns its exit code.
+
+    However this ends, heartbeats end with it.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # Ctrl-C is for us: what ends the job needs the connection
+    )
+    assert process.stdin  # noqa: S101
+    assert process.stdout  # noqa: S101
+    ended, told = threading.Event(), [""]
+    beating = threading.Thread(target=_beat, args=(process, ended, told), daemon=True)
+    beating.start()
+    try:
+        for line in map(str.rstrip, process.stdout):
+            if job_progress.is_progress(line):
+                told[:] = [line]
+            on_output(line)
+        return process.wait()
+    finally:
+        ended.set()
+        beating.join()
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_END_S)  # which first says that nobody speaks any more
+        process.kill()
+        process.wait()
+
+
+def _beat(process: subprocess.Popen[str], ended: threading.Event, told: list[str]) -> None:
+    assert process.stdin  # noqa: S101
+    with suppress(OSError):  # it has ended
+        while not ended.is_set():
+            process.stdin.write(f"{told[0]}\n")
+            process.stdin.flush()
+            ended.wait(_BEAT_S)
+
+
+def create() -> SSHLauncher:
+    """Make the launcher; the registry calls this."""
+    return SSHLauncher()

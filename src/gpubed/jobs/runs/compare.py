@@ -1,0 +1,163 @@
+"""What differs between runs, and whether their figures differ by more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpubed.core import intervals, units
+from gpubed.jobs.runs.record import Origin, Record
+from gpubed.jobs.trials import is_number, summarize
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that two runs were not made alike in; values as they are told to a person."""
+
+    what: str
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.before or 'none'} → {self.now or 'none'}"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A metric of one set of runs, as a multiple of the same metric of another.
+
+    Attributes:
+        before: Mean over the runs of the first set, in the metric's unit.
+        now: The same of the other set.
+        ratio: `now` / `before`; None where one is zero or negative.
+        low: Lower bound of the ratio's 95 % interval; None where a set has a single run, or the
+            same in each.
+        high: Its upper bound.
+        runs: How many runs there are in each set.
+        spread: Whether the runs of each set differ among themselves.
+    """
+
+    metric: str
+    before: float
+    now: float
+    ratio: float | None
+    low: float | None
+    high: float | None
+    runs: tuple[int, int]
+    spread: tuple[bool, bool]
+
+    @property
+    def verdict(self) -> str:
+        """What can be said of it."""
+        interval = (self.low, self.high)
+        return judged(interval, self.runs, self.spread, same=self.before == self.now)
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        own = asdict(self)
+        own.pop("spread")
+        return {**own, "verdict": self.verdict}
+
+
+def judged(
+    interval: tuple[float | None, float | None],
+    runs: tuple[int, int],
+    spread: tuple[bool, bool],
+    *,
+    same: bool,
+) -> str:
+    """Say what a ratio's interval shows, or why there is none.
+
+    Args:
+        interval: Its ends; None where there are none.
+        runs: How many values there are on each side.
+        spread: Whether those of each side differ among themselves.
+        same: Whether the means are equal.
+    """
+    low, high = interval
+    if low is not None and high is not None:
+        return "within the noise" if low <= 1 <= high else "differs"
+    if min(runs) < 2:
+        return "unknown: no repetition"
+    if same and not any(spread):
+        return "the same"
+    # What follows from the seed alone is the same each time, and says nothing of chance.
+    return "unknown" if all(spread) else "unknown: repetitions with one seed are no samples"
+
+
+def differences(before: Record, now: Record) -> list[Difference]:
+    """Return what two runs were not made alike in."""
+    pairs = {
+        "job": (before.request.job, now.request.job),
+        "world size": (before.world_size, now.world_size),
+        "container": (before.request.container or "", now.request.container or ""),
+        "launcher": (before.request.launcher or "", now.request.launcher or ""),
+        **_by_name(before.values, now.values),
+        **_of_origin(before.origin, now.origin),
+    }
+    return [Difference(what, str(a), str(b)) for what, (a, b) in pairs.items() if a != b]
+
+
+def _by_name(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {
+        f"--set {name}": (_written(before.get(name)), _written(now.get(name)))
+        for name in dict.fromkeys([*before, *now])
+    }
+
+
+def _written(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _of_origin(before: Origin, now: Origin) -> dict[str, tuple[str, str]]:
+    kinds: dict[str, Callable[[Origin], str]] = {
+        "cluster": lambda of: f"{of.cluster} ({of.uuid[:8]})",
+        "nodes": lambda of: " ".join(f"{host.name}:{host.slots}" for host in of.hosts),
+        "machines": lambda of: " ".join(host.id[:12] for host in of.hosts),
+        "hardware": lambda of: "; ".join(sorted({host.hardware or "?" for host in of.hosts})),
+        "link rate": lambda of: "" if of.rate_bps is None else units.format_rate(of.rate_bps),
+        "recipe": lambda of: f"{of.recipe} ({of.recipe_sha256[:8]})",
+        "cluster.yml": lambda of: of.spec_sha256[:8],
+        "job's files": lambda of: of.job_sha256[:8],
+        "gpubed": lambda of: of.gpubed,
+        "git": lambda of: str(of.git or ""),
+    }
+    pairs = {what: (told(before), told(now)) for what, told in kinds.items()}
+    if before.image and now.image:  # beforehand nobody has asked for it
+        pairs["image"] = before.image, now.image
+    return pairs
+
+
+def repetitions(of: Record, other: Record, records: Iterable[Record]) -> list[Record]:
+    """Return the runs of a set that ended well; of a single run, the run itself.
+
+    Args:
+        of: A run of the set.
+        other: What it is compared with; where that is of the same set, each stands for itself.
+        records: All runs that there are.
+    """
+    if not of.set or of.set == other.set:
+        return [of]
+    return [one for one in records if one.set == of.set and one.state == "ok"] or [of]
+
+
+def ratios(before: Sequence[Record], now: Sequence[Record]) -> list[Ratio]:
+    """Compare every metric that is a number in both sets, in the order of the first."""
+    sets = [before, now]
+    sums = [summarize([record.metrics for record in records]) for records in sets]
+    return [_ratio(name, before, now) for name in sums[0] if name in sums[1]]
+
+
+def _ratio(name: str, before: Sequence[Record], now: Sequence[Record]) -> Ratio:
+    a, b = (_numbers(name, records) for records in (before, now))
+    means = sum(a) / len(a), sum(b) / len(b)
+    found = intervals.ratio(b, a)
+    plain = means[1] / means[0] if min(means) > 0 else None
+    ratio, low, high = found or (plain, None, None)
+    spread = len(set(a)) > 1, len(set(b)) > 1
+    return Ratio(name, means[0], means[1], ratio, low, high, (len(a), len(b)), spread)
+
+
+def _numbers(name: str, records: Sequence[Record]) -> list[float]:
+    return [r.metrics[name] for r in records if is_number(r.metrics.get(name))]

@@ -1,0 +1,106 @@
+"""What a run is made with, looked at before it starts, and copied into its folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import suppress
+from hashlib import sha256 as _sha256
+from pathlib import Path
+
+import gpubed
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
+from gpubed.hardware import facts
+from gpubed.jobs import jobfile
+from gpubed.jobs.runs.record import Commit, Host, Origin, sha256_of, sha256_of_folder
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.verification import Verification
+from gpubed.recipes import recipe as recipes
+from gpubed.spec.plan import ClusterPlan
+
+FOLDER = "origin"
+_UNITS = {"bit/s": 1.0, "Mbit/s": 1e6}  # in which checks tell a rate
+_TIMEOUT_S = 10
+
+
+def look(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, job: str) -> Origin:
+    """Return what a run of a job would be made with now."""
+    recipe = recipes.load(plan.spec.recipe)
+    return Origin(
+        cluster=cluster.name,
+        uuid=allocation.uuid,
+        gpubed=gpubed.__version__,
+        recipe=recipe.name,
+        recipe_sha256=recipe.lock_sha256(),
+        spec_sha256=sha256_of(cluster.spec),
+        job_sha256=sha256_of_folder(jobfile.folder(job)),
+        git=commit(cluster.project.root),
+        hosts=_hosts(cluster, allocation),
+        rate_bps=allocation.experiment.rate_bps if allocation.experiment else None,
+        rates_bps=rates(cluster),
+    )
+
+
+def copy(cluster: ClusterPaths, plan: ClusterPlan, folder: Path) -> None:
+    """Copy what a run is made with into its folder; none of it is secret."""
+    origin = folder / FOLDER
+    origin.mkdir()
+    recipe = recipes.load(plan.spec.recipe)
+    for path in (cluster.spec, cluster.allocation, cluster.verification, recipe.lock_path):
+        if path.is_file():
+            shutil.copyfile(path, origin / path.name)
+    if cluster.facts.is_dir():
+        shutil.copytree(cluster.facts, origin / cluster.facts.name)
+
+
+def rates(cluster: ClusterPaths) -> dict[str, float]:
+    """Return the rate of each link that the last verification measured, in bit/s, by `a>b`."""
+    last = None
+    with suppress(Unreadable):
+        last = Verification.last(cluster.verification)
+    return {
+        check.node: check.value * _UNITS[check.unit]
+        for check in (last.checks if last else ())
+        if check.id == "link.rate" and check.unit in _UNITS and isinstance(check.value, int | float)
+    }
+
+
+def commit(root: Path) -> Commit | None:
+    """Return where a project's git stands; None where there is none."""
+    head = _git(root, "rev-parse", "HEAD")
+    changed = _git(root, "status", "--porcelain")
+    if head is None or changed is None:
+        return None
+    if not changed.strip():
+        return Commit(commit=head.strip(), clean=True)
+    differs = f"{changed}{_git(root, 'diff', 'HEAD') or ''}"
+    return Commit(commit=head.strip(), clean=False, changes=_sha256(differs.encode()).hexdigest())
+
+
+def _hosts(cluster: ClusterPaths, allocation: Allocation) -> tuple[Host, ...]:
+    known = facts.of_cluster(cluster.facts, allocation)
+    return tuple(
+        Host(
+            name=node.name,
+            id=node.id,
+            slots=node.slots,
+            gpus=node.gpus,
+            hardware=known[node.name].words if node.name in known else None,
+        )
+        for node in allocation.with_ranks
+    )
+
+
+def _git(root: Path, *words: str) -> str | None:
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(
+            ["git", "-C", str(root), *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_TIMEOUT_S,
+        )
+        return done.stdout if done.returncode == 0 else None
+    return None

@@ -1,0 +1,302 @@
+"""`run.json`: what a run was asked for, where it ran, with what, and what came of it.
+
+It is written before a run starts and again at its end; one that says `running` and is held by
+nobody was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpubed.core import files, reading, runlock
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
+from gpubed.core.units import Moment
+
+FILE, SUMS = "run.json", "SHA256SUMS"
+State = Literal["running", "ok", "failed", "interrupted"]
+_LARGEST = 4 * 2**20  # bytes
+_PART = 2**20
+# More than anybody had: what is computed from it stays a number, and a date a date.
+_Count = Annotated[int, Field(ge=0, le=1_000_000)]
+_Rate = Annotated[float, Field(ge=0, le=1e15)]
+_Seconds = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class _Model(BaseModel):
+    # A later version may keep more.
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class Choice(_Model):
+    """Which part of the cluster was asked for; all of it where nothing is said."""
+
+    nodes: int | None = None
+    ranks: int | None = None
+    on: tuple[str, ...] = ()
+
+
+class Request(_Model):
+    """What a run was asked for: all that is needed to ask for the same again.
+
+    Attributes:
+        settings: Arguments that differ from the job's defaults, as they were written.
+        container: The image that ranks ran in, where another than the job's was asked for.
+        launcher: Where another than the job's was asked for.
+    """
+
+    job: str
+    settings: dict[str, str] = {}
+    choice: Choice = Choice()
+    container: str | None = None
+    launcher: str | None = None
+
+
+class Host(_Model):
+    """A node with ranks, and what the node said about its hardware."""
+
+    name: str
+    id: str
+    slots: _Count
+    gpus: _Count = 0
+    hardware: str | None = None
+
+
+class Commit(_Model):
+    """Where the project's git stood.
+
+    Attributes:
+        clean: Whether the tree was as committed.
+        changes: Checksum of what was changed on top; not of what is in files that git does not
+            know.
+    """
+
+    commit: str
+    clean: bool
+    changes: str = ""
+
+    def __str__(self) -> str:
+        top = "" if self.clean else f", with changes on top ({self.changes[:8]})"
+        return f"{self.commit[:12]}{top}"
+
+
+class Origin(_Model):
+    """What a run was made with: two runs of one origin are repetitions.
+
+    Attributes:
+        recipe_sha256: Of the recipe's lock: each package's version and hash.
+        spec_sha256: Of `cluster.yml`.
+        job_sha256: Of the job's folder.
+        rate_bps: What links of the experiment network were held to, in bit/s; None without one.
+        image: Id of the image that ranks ran in; empty without one.
+        rates_bps: Measured rate of each link, in bit/s, by `a>b`: just before the run where it
+            held links to a rate, else by the last verification.
+    """
+
+    cluster: str
+    uuid: str
+    gpubed: str
+    recipe: str
+    recipe_sha256: str
+    spec_sha256: str
+    job_sha256: str
+    git: Commit | None = None
+    hosts: tuple[Host, ...] = ()
+    rate_bps: Annotated[int, Field(ge=0, le=10**15)] | None = None
+    image: str = ""
+    rates_bps: dict[str, _Rate] = {}
+
+
+class Record(_Model):
+    """One run.
+
+    Attributes:
+        command: What each rank ran.
+        values: Every argument with the value that it had.
+        set: The name that repetitions have in common; empty for a single run.
+        repetition: Which of its set it is, from 0; None for a single run.
+        again: The run that it repeated.
+        seconds: How long it took; None while it runs, and where it was killed.
+    """
+
+    contract: Literal["gpubed/run-record/1"] = Field(default="gpubed/run-record/1", alias="schema")
+    run_id: str
+    request: Request
+    origin: Origin
+    command: tuple[str, ...]
+    values: dict[str, Any]
+    world_size: _Count
+    started: Moment
+    state: State = "running"
+    set: str = ""
+    repetition: int | None = None
+    again: str = ""
+    seconds: _Seconds | None = None
+    failures: tuple[str, ...] = ()
+    simulated: tuple[str, ...] = ()
+    metrics: dict[str, Any] = {}
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON, with the keys that `run --json` has."""
+        own = self.model_dump(mode="json", by_alias=True)
+        own.pop("schema")
+        return {**own, "job": self.request.job, "status": own.pop("state")}
+
+
+@contextmanager
+def kept(folder: Path, record: Record) -> Iterator[None]:
+    """Keep a record while its run lasts; one that is interrupted says so from then on."""
+    with runlock.locked(folder / "lock", "run"):
+        write(folder, record)
+        try:
+            yield
+        except BaseException as error:
+            state: State = "failed" if isinstance(error, Exception) else "interrupted"
+            reason = getattr(error, "message", str(error)) or type(error).__name__
+            write(folder, record.model_copy(update={"state": state, "failures": (reason,)}))
+            if state == "failed":
+                seal(folder)
+            raise
+
+
+def write(folder: Path, record: Record) -> None:
+    """Write a run's record into its folder on the controller."""
+    text = record.model_dump_json(by_alias=True, indent=2)
+    files.write(folder / FILE, text.encode(), durable=True)
+
+
+def read(folder: Path) -> Record:
+    """Read a run's record.
+
+    Raises:
+        Unreadable: There is none, as of a run of a former version, it is damaged, or it is that
+            of another run, as in a copy of a folder.
+    """
+    document = reading.file(folder / FILE, limit=_LARGEST)
+    record = document.json(Record)
+    if record.run_id != folder.name:
+        raise document.refusal(f"it is about run {record.run_id!r}, and not of this folder")
+    if record.state == "running" and runlock.holder(folder) is None:
+        return record.model_copy(update={"state": "interrupted"})
+    return record
+
+
+def every(cluster: ClusterPaths) -> tuple[dict[Path, Record], list[Unreadable]]:
+    """Return all runs of a cluster by folder, oldest first, and why others cannot be told of."""
+    records, faults = dict[Path, Record](), list[Unreadable]()
+    for folder in sorted(cluster.runs.glob("*")):
+        if folder.is_dir() and not folder.is_symlink():
+            try:
+                records[folder] = read(folder)
+            except reading.Missing:
+                continue  # a former version's
+            except Unreadable as error:
+                faults.append(error)
+    # By time, as names of a former version are in local time, which an hour in autumn has twice.
+    return dict(sorted(records.items(), key=lambda one: (one[1].started, one[0]))), faults
+
+
+def find(cluster: ClusterPaths, name: str) -> Record:
+    """Return a run by its name, the beginning of one, or `last`: what was started last.
+
+    Raises:
+        UsageError: No run is meant by it, or several are.
+        Unreadable: Its record is damaged; for `last`, that of each.
+    """
+    meant = _last(cluster) if name == "last" else _beginning(cluster, name)
+    if len(meant) == 1:
+        return read(cluster.runs / meant[0])
+    several = f"{len(meant)} runs of {cluster.name} begin with {name!r}"
+    raise UsageError(
+        several if meant else f"cluster {cluster.name} has no run {name!r}",
+        f"gpubed runs {cluster.name}",
+    )
+
+
+def _last(cluster: ClusterPaths) -> list[str]:
+    records, faults = every(cluster)
+    if faults and not records:
+        raise faults[-1]
+    return [folder.name for folder in records][-1:]
+
+
+def _beginning(cluster: ClusterPaths, name: str) -> list[str]:
+    names = sorted(path.name for path in cluster.runs.glob("*") if (path / FILE).is_file())
+    return [name] if name in names else [one for one in names if one.startswith(name)]
+
+
+def now() -> datetime:
+    """Return the time, in UTC."""
+    return datetime.now(UTC)
+
+
+def seal(folder: Path) -> None:
+    """Write the checksum of each file of a run, in the form of `sha256sum`."""
+    lines = (f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in _files(folder))
+    files.write(folder / SUMS, "".join(lines).encode(), durable=True)
+
+
+def unsealed(folder: Path) -> list[str]:
+    """Return the files of a run that are not as they were at its end, or are gone."""
+    try:
+        text = reading.file(folder / SUMS).text()
+    except Unreadable:
+        return [SUMS]
+    lines = (line.partition("  ") for line in text.splitlines())
+    sums = {name: digest for digest, _, name in lines}
+    there = {str(path.relative_to(folder)): path for path in _files(folder)}
+    changed = [name for name in sums if name not in there or _sha256(there[name]) != sums[name]]
+    return sorted([*changed, *(name for name in there if name not in sums)])
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    own = {folder / SUMS, folder / "lock"}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and path not in own:
+            yield path
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(_PART):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def sha256_of_folder(folder: Path) -> str:
+    """Return one checksum of all files that a copy of a folder has, their names among it.
+
+    Links are followed, as `copying.put` follows them; what Python compiled does not count.
+
+    Raises:
+        UsageError: A link leads nowhere, or round in a circle.
+    """
+    lines = (f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in _copied(folder, ()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _copied(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+    """Give the files of a folder as `copying.put` finds them; `above` are the folders it is in."""
+    way = (*above, folder.resolve())
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() and (not path.exists() or path.resolve() in way):
+            where = "nowhere" if not path.exists() else "to a folder that it is in"
+            raise UsageError(f"the link {path} leads {where}", f"remove {path}, or correct it")
+        if path.is_file():
+            yield path
+        elif path.is_dir() and path.name != "__pycache__":
+            yield from _copied(path, way)
+
+
+def sha256_of(path: Path) -> str:
+    """Return a file's checksum; empty where there is none."""
+    return _sha256(path) if path.is_file() else ""

@@ -1,0 +1,1 @@
+"""What a testbed gave, and the ways to it."""

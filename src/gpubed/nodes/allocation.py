@@ -1,0 +1,171 @@
+"""Allocation: what the testbed gave. The contract between backends and all that follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpubed.core import reading
+from gpubed.core.errors import GpubedError
+
+Port = Annotated[int, Field(gt=0, lt=65536)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Hop(_Model):
+    """A host on the way to nodes.
+
+    Attributes:
+        address: Where SSH answers.
+        host_keys: Public host keys (`type base64`), collected out of band.
+        identity: Private key on the controller, or one that an SSH agent holds; the
+            cluster's own key when None.
+    """
+
+    address: str
+    port: Port = 22
+    user: str
+    host_keys: tuple[str, ...]
+    identity: str | None = None
+
+
+class Node(_Model):
+    """One node as it was granted.
+
+    Attributes:
+        name: Unique in the cluster; also the host name.
+        id: The testbed's id (container id, server UUID, sliver URN). A replaced
+            node has a new one.
+        group: The node group of the specification.
+        role: `head` or `worker`.
+        control_address: Where SSH answers.
+        experiment_address: On the experiment network, if there is one.
+        port: SSH port.
+        user: Login that may become root.
+        host_keys: Public host keys (`type base64`), collected out of band.
+        slots: Ranks that a job starts here; none where other nodes have GPUs and it has not.
+        gpus: GPUs asked for.
+        via: Hosts to go through, first one first.
+    """
+
+    name: str
+    id: str
+    group: str
+    role: Literal["head", "worker"]
+    control_address: str
+    experiment_address: str | None = None
+    port: Port = 22
+    user: str = "gpubed"
+    host_keys: tuple[str, ...]
+    slots: int = 1
+    gpus: int = 0
+    via: tuple[Hop, ...] = ()
+
+
+def door(host: Hop, name: str = "", via: tuple[Hop, ...] = ()) -> Node:
+    """Return a host that is no node of a cluster, or not yet, as one that SSH reaches."""
+    return Node(
+        name=name or host.address,
+        id="",
+        group="",
+        role="worker",
+        control_address=host.address,
+        port=host.port,
+        user=host.user,
+        host_keys=host.host_keys,
+        via=via,
+    )
+
+
+class Failure(_Model):
+    """A node that the testbed could not give, and why."""
+
+    node: str
+    reason: str
+
+
+class Network(_Model):
+    """A network as it was granted; `rate_bps` is the declared link rate in bit/s."""
+
+    subnet: str
+    rate_bps: int | None = None
+    mtu: int = 1500
+
+
+class Allocation(_Model):
+    """All nodes and networks of a cluster, head first.
+
+    Attributes:
+        failed: Nodes that the testbed could not give, and that the cluster does without.
+    """
+
+    version: Literal[1] = 1
+    cluster: str
+    uuid: str
+    backend: str
+    nodes: tuple[Node, ...]
+    control: Network
+    experiment: Network | None = None
+    failed: tuple[Failure, ...] = ()
+    one_host: bool = False
+    """Whether all nodes share the CPUs of one machine (the local backend)."""
+
+    @property
+    def head(self) -> Node:
+        """The node where environments are built, services run and jobs start.
+
+        Raises:
+            GpubedError: There are no nodes: the testbed runs jobs only.
+        """
+        self.require_nodes()
+        return self.nodes[0]
+
+    @property
+    def with_ranks(self) -> tuple[Node, ...]:
+        """The nodes on which jobs start ranks."""
+        return tuple(node for node in self.nodes if node.slots)
+
+    def require_nodes(self) -> None:
+        """Refuse what needs nodes.
+
+        Raises:
+            GpubedError: There are none: the testbed runs jobs only.
+        """
+        if not self.nodes:
+            raise GpubedError(
+                f"cluster {self.cluster} has no nodes: {self.backend} runs jobs only",
+                f"gpubed run {self.cluster} digits",
+            )
+
+    def node(self, name: str) -> Node:
+        """Return a node by name; `head` names the head.
+
+        Raises:
+            GpubedError: There is no such node.
+        """
+        self.require_nodes()
+        for node in self.nodes:
+            if name in (node.name, node.role) and (name != "worker"):
+                return node
+        names = ", ".join(node.name for node in self.nodes)
+        raise GpubedError(f"cluster {self.cluster} has no node {name!r}", f"nodes: {names}")
+
+
+def load(path: Path) -> Allocation:
+    """Read the allocation of a cluster.
+
+    Raises:
+        GpubedError: There is none, since the cluster is not up, or it cannot be read.
+    """
+    name = path.parent.name
+    try:
+        return reading.file(path, f"gpubed up {name}").json(Allocation)
+    except reading.Missing:
+        # Perhaps it is, and only its state was lost.
+        hint = f"gpubed up {name}; if it was up already: gpubed audit {name}"
+        raise GpubedError(f"cluster {name} is not up", hint) from None

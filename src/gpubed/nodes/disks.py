@@ -1,0 +1,77 @@
+"""How full the file systems of a node are. A full one fails in a hundred ways; this names it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpubed.nodes.ssh import SSH
+
+# Where software, logs, jobs and people write; several may be one file system.
+_PLACES = ("/", "/tmp", "/var", "/var/tmp", "/var/log", "/var/lib/docker", "/home")  # noqa: S108
+# A dead NFS server answers nobody.
+_ASK = (
+    "timeout --signal=KILL 5 df --block-size=1M --output=target,pcent,avail,ipcent,iavail"
+    " -- %s 2>/dev/null"
+)
+# `df` rounds up: 100 % of a big disk may leave more than anybody needs.
+_NEED_MIB, _NEED_FILES = 1024, 1000
+
+
+@dataclass(frozen=True)
+class FileSystem:
+    """A file system, as `df` sees it.
+
+    Attributes:
+        path: Where it is mounted.
+        used: Percent of its space.
+        free_mib: What is left of it for users other than root, in MiB.
+        used_files: Percent of its inodes; 0 where it does not count them.
+        free_files: How many are left.
+    """
+
+    path: str
+    used: int
+    free_mib: int
+    used_files: int
+    free_files: int
+
+    @property
+    def full(self) -> str:
+        """Why nothing more can be written to it, in words; empty where that is not so."""
+        if self.used >= 100 and self.free_mib < _NEED_MIB:
+            return f"{self.path} is {self.used} % full ({self.free_mib} MiB are free)"
+        if self.used_files >= 100 and self.free_files < _NEED_FILES:
+            return f"{self.path} has no room for another file ({self.used_files} % of its inodes)"
+        return ""
+
+
+def look(ssh: SSH, *others: str) -> list[FileSystem]:
+    """Return the file systems that a node works with, each once.
+
+    Args:
+        others: Further places to look at.
+
+    Raises:
+        Unreachable: The node does not answer.
+    """
+    places = shlex.join((*_PLACES, *others))
+    said = ssh.run(_ASK % places, check=False).stdout.splitlines()
+    found = [_parsed(line) for line in said[1:]]
+    return list(dict.fromkeys(one for one in found if one))
+
+
+def full(found: Iterable[FileSystem]) -> list[str]:
+    """Return what is full, in words."""
+    return [one.full for one in found if one.full]
+
+
+def _parsed(line: str) -> FileSystem | None:
+    path, *words = line.rsplit(None, 4)
+    figures = [word.rstrip("%") for word in words]
+    # Without a size there is no percentage, and some do not count files.
+    if len(figures) < 4 or not figures[0].isdigit():
+        return None
+    used, free, used_files, free_files = (int(f) if f.isdigit() else 0 for f in figures)
+    return FileSystem(path, used, free, used_files, free_files)

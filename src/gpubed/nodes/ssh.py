@@ -1,0 +1,494 @@
+"""SSH to nodes: connecting, commands with a result, files.
+
+Host keys come from the allocation and are enforced. Connecting is retried; commands
+never are, since nobody can know how far the first attempt came. Never prints.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import shlex
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
+
+import paramiko
+
+from gpubed.core import copying
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation, Node, door
+from gpubed.nodes.known_hosts import known_as
+
+# Without a handler, Python prints a library's warnings on stderr.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+CONNECT_S = 15.0
+_ATTEMPTS = 3
+_PAUSE_S = 0.5
+_NO_EXIT_CODE = -1  # paramiko's too
+_FORBIDDEN = 1  # RFC 4254, section 5.1: administratively prohibited
+_KEEPALIVE_S = 15
+_TAIL = 10
+_LONGEST = 16 * 2**20  # bytes of a command's output; the rest is thrown away
+_ELSE = "if not, do not go on (docs/how-to/host-keys.md)"
+_FORWARD = "its sshd_config must allow it: AllowTcpForwarding yes (man sshd_config)"
+CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """What a command did.
+
+    Attributes:
+        stdout: Its output.
+        stderr: Its messages.
+        exit_code: 0 for success; -1 when it was cut off or killed.
+        seconds: How long it ran.
+    """
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    seconds: float
+
+    @property
+    def tail(self) -> str:
+        """The last lines of the messages, or of the output when there are none."""
+        return "\n".join((self.stderr.strip() or self.stdout.strip()).splitlines()[-_TAIL:])
+
+
+class Unreachable(GpubedError):
+    """A node does not answer SSH, or is not the one that was allocated.
+
+    Attributes:
+        on_the_way: Whether a host on the way to the node is what fails: nothing is known of
+            the node itself.
+    """
+
+    on_the_way = False
+
+    @property
+    def is_silence(self) -> bool:
+        """Whether nobody answers in the node's place: it may have died."""
+        return not self.on_the_way
+
+
+class LoginRefused(Unreachable):
+    """It answers with its own host key, but does not let us in: it lives."""
+
+    is_silence = False
+
+
+class HostKeyMismatch(Unreachable):
+    """Another host key than the allocated node's; never retried.
+
+    Args:
+        who: Where it was seen, in words.
+        expected: The node's own keys (`type base64`).
+        seen: The key that was presented.
+        hint: What to do when the node itself has changed its key.
+    """
+
+    is_silence = False
+
+    def __init__(
+        self, who: str, expected: Iterable[str], seen: str, hint: str | None = None
+    ) -> None:
+        own = " or ".join(map(_fingerprint, expected))
+        super().__init__(
+            f"{who} presents the host key {_fingerprint(seen)}, but its own is {own}: "
+            "somebody else may be answering, so nobody logged in",
+            hint,
+        )
+
+
+class _Blocked(ConnectionError):
+    """A host on the way did not let us through; like other failures, that may pass."""
+
+    def __init__(self, why: Unreachable) -> None:
+        super().__init__(why.message)
+        self.why = why
+
+
+class CommandFailed(GpubedError):
+    """A command ended with another exit code than 0.
+
+    Args:
+        node: Where it ran.
+        command: What ran.
+        result: What it left.
+    """
+
+    def __init__(self, node: str, command: str, result: CommandResult) -> None:
+        super().__init__(f"`{command}` on {node} {self._what(result)}\n{result.tail}".rstrip())
+        self.node, self.command, self.result = node, command, result
+
+    def _what(self, result: CommandResult) -> str:
+        if result.exit_code == _NO_EXIT_CODE:
+            return "was killed, or the connection was lost"
+        return f"failed with exit code {result.exit_code}"
+
+
+class CommandTimedOut(CommandFailed):
+    """A command took too long and was cut off."""
+
+    def _what(self, result: CommandResult) -> str:
+        return f"was cut off after {result.seconds:.0f} s"
+
+
+class SSH:
+    """A connection to one node; opened when first needed, closed by `close` or `with`.
+
+    Args:
+        target: The node; an allocation stands for its head.
+        paths: The cluster's paths, for its private key.
+        identity: A private key instead of the cluster's; an SSH agent may hold it.
+    """
+
+    def __init__(
+        self, target: Node | Allocation, paths: ClusterPaths, identity: str | None = None
+    ) -> None:
+        self.node = target.head if isinstance(target, Allocation) else target
+        self._paths = paths
+        self._identity = identity
+        self._jump = _last_hop(self.node, paths)
+        self._client: paramiko.SSHClient | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, and the one it goes through."""
+        if self._client:
+            self._client.close()
+            self._client = None
+        if self._jump:
+            self._jump.close()
+
+    def run(
+        self,
+        command: str,
+        *args: object,
+        timeout: float = 60.0,
+        check: bool = True,
+        stdin: str = "",
+    ) -> CommandResult:
+        """Run a command: ``run("rm -f %s", path)``; arguments are quoted.
+
+        Raises:
+            Unreachable: The node does not answer; the command has not started.
+            CommandFailed: The exit code is not 0, and `check` is true.
+            CommandTimedOut: It took longer than `timeout` seconds.
+        """
+        line = command % tuple(shlex.quote(str(arg)) for arg in args) if args else command
+        channel = self._open()
+        with channel:
+            self._request(channel.exec_command, line)
+            result, timed_out = _collect(channel, stdin.encode(), timeout)
+        if timed_out:
+            raise CommandTimedOut(self.node.name, line, result)
+        if check and result.exit_code:
+            raise CommandFailed(self.node.name, line, result)
+        return result
+
+    def put(self, local: Path, remote: str) -> None:
+        """Copy a file, or a folder and what is in it, to exactly the path `remote`."""
+        with self._sftp() as sftp:
+            copying.put(sftp, local, PurePosixPath(remote))
+
+    def write(self, remote: str, content: str, mode: int = 0o644) -> None:
+        """Write a file; its content is never there with other permissions than `mode`."""
+        with self._sftp() as sftp, sftp.open(remote, "w") as file:
+            file.chmod(mode)
+            file.write(content)
+
+    def get(self, remote: str, local: Path) -> None:
+        """Copy a file, or a folder and what is in it, to exactly the path `local`.
+
+        Raises:
+            NotAName: The node lists a name that leads out of its folder.
+        """
+        with self._sftp() as sftp:
+            copying.get(sftp, PurePosixPath(remote), local)
+
+    def wait_ready(self, timeout: float = 120.0) -> None:
+        """Wait until the node lets us in.
+
+        Raises:
+            Unreachable: It did not within `timeout` seconds; says what was tried last.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                self.run("true", timeout=CONNECT_S)
+                return
+            except HostKeyMismatch:
+                raise
+            except (Unreachable, CommandFailed):
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_S)
+
+    def answers(self, port: int, timeout: float) -> bool:
+        """Say whether a port of the node answers somebody who comes the way that we come."""
+        there = (self.node.control_address, port)
+        try:
+            if self._jump is None:
+                socket.create_connection(there, timeout).close()
+            else:
+                transport = self._jump._transport()
+                transport.open_channel("direct-tcpip", there, ("", 0), timeout=timeout).close()
+        except CONNECTION_ERRORS:
+            return False
+        return True
+
+    def _open(self) -> paramiko.Channel:
+        """Return a fresh channel; connects, or connects again, before anything is sent."""
+        attempt = 1
+        while True:
+            try:
+                return self._transport().open_session(timeout=CONNECT_S)
+            except paramiko.BadHostKeyException as error:
+                raise self._mismatch(error.key) from None
+            except CONNECTION_ERRORS as error:
+                self.close()
+                if attempt == _ATTEMPTS:
+                    raise self.unreachable(error) from None
+            time.sleep(_PAUSE_S * attempt)
+            attempt += 1
+
+    def _transport(self) -> paramiko.Transport:
+        if self._client is None:
+            self._client = self._connect()
+        transport = self._client.get_transport()
+        if transport is None or not transport.is_active():
+            raise EOFError("the connection was lost")
+        return transport
+
+    def _connect(self) -> paramiko.SSHClient:
+        node, client = self.node, paramiko.SSHClient()
+        client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        name = known_as(node.control_address, node.port)
+        for key in map(_public_key, node.host_keys):
+            client.get_host_keys().add(name, key.get_name(), key)
+        try:
+            client.connect(
+                node.control_address,
+                node.port,
+                node.user,
+                sock=self._through(),
+                look_for_keys=False,
+                **self._credentials(),
+                timeout=CONNECT_S,
+                banner_timeout=CONNECT_S,
+                auth_timeout=CONNECT_S,
+            )
+        except BaseException as error:
+            transport = client.get_transport()
+            client.close()
+            _tell_refusal(error, transport)
+            raise
+        transport = client.get_transport()
+        if transport:
+            transport.set_keepalive(_KEEPALIVE_S)
+        return client
+
+    def _credentials(self) -> dict[str, Any]:
+        if self._identity:
+            return {"key_filename": str(Path(self._identity).expanduser()), "allow_agent": True}
+        path = self._paths.private_key
+        try:
+            key = paramiko.Ed25519Key.from_private_key_file(str(path))
+        except (OSError, paramiko.SSHException) as error:
+            raise GpubedError(f"the cluster's key {path} cannot be read: {error}") from None
+        return {"pkey": key, "allow_agent": False}
+
+    def dial(self) -> socket.socket | paramiko.Channel:
+        """Connect to the node's SSH port, through its hops, and say nothing yet."""
+        return self._through() or socket.create_connection(
+            (self.node.control_address, self.node.port), CONNECT_S
+        )
+
+    def _through(self) -> paramiko.Channel | None:
+        if self._jump is None:
+            return None
+        there = (self.node.control_address, self.node.port)
+        try:
+            transport = self._jump._transport()
+        except paramiko.BadHostKeyException as error:
+            raise _on_the_way(self._jump._mismatch(error.key)) from None
+        except CONNECTION_ERRORS as error:
+            raise _Blocked(_on_the_way(self._jump.unreachable(error))) from None
+        try:
+            return transport.open_channel("direct-tcpip", there, ("", 0), timeout=CONNECT_S)
+        except paramiko.ChannelException as error:
+            if error.code != _FORBIDDEN:  # it tried, and nobody answered
+                raise
+            why = f"{self._jump.node.name} lets nobody through to {self.node.name}: {error.text}"
+            raise _Blocked(_on_the_way(Unreachable(why, _FORWARD))) from None
+
+    def unreachable(self, error: Exception) -> Unreachable:
+        """Return what to tell when the node cannot be reached."""
+        node, cluster = self.node, self._paths.name
+        if isinstance(error, _Blocked):
+            return error.why
+        if isinstance(error, paramiko.PasswordRequiredException):
+            return LoginRefused(
+                f"the key {self._identity} for {node.name} has a passphrase",
+                f"ssh-add {self._identity}",
+            )
+        kind = Unreachable
+        if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+            kind, why = LoginRefused, f"speaks SSH in other ways than we do: {error}"
+        elif isinstance(error, paramiko.AuthenticationException):
+            kind = LoginRefused
+            why = f"does not accept the key {self._identity or self._paths.private_key}"
+            if isinstance(error.__cause__, OSError):
+                why += f": {error.__cause__.strerror}"
+        else:
+            why = f"does not answer SSH on {node.control_address}:{node.port}: {_words(error)}"
+        return kind(
+            f"{node.name} {why}",
+            f"gpubed up {cluster}, unless that is what said so: then see to the host itself, "
+            "its power, network and sshd",
+        )
+
+    def _mismatch(self, seen: paramiko.PKey) -> HostKeyMismatch:
+        node = self.node
+        return HostKeyMismatch(
+            f"{node.name} ({known_as(node.control_address, node.port)})",
+            node.host_keys,
+            f"{seen.get_name()} {seen.get_base64()}",
+            # What the user's own key opens, the user vouches for.
+            f"if you reinstalled it, correct its key in your known_hosts or in cluster.yml; {_ELSE}"
+            if self._identity
+            else f"if you reinstalled it: gpubed up {self._paths.name} --refresh; {_ELSE}",
+        )
+
+    def _request(self, request: Callable[[str], None], argument: str) -> None:
+        try:
+            request(argument)
+        except CONNECTION_ERRORS as error:
+            raise self.unreachable(error) from None
+
+    @contextmanager
+    def _sftp(self) -> Iterator[paramiko.SFTPClient]:
+        channel = self._open()
+        self._request(channel.invoke_subsystem, "sftp")
+        with paramiko.SFTPClient(channel) as sftp:
+            try:
+                yield sftp
+            except UnicodeDecodeError as error:
+                raise GpubedError(
+                    f"cannot copy files with {self.node.name}: "
+                    f"a name there is not UTF-8: {error.object!r}",
+                    "rename it there",
+                ) from None
+            except CONNECTION_ERRORS as error:
+                raise GpubedError(f"cannot copy files with {self.node.name}: {error}") from None
+
+
+def greet(node: Node, paths: ClusterPaths) -> None:
+    """Log in to a node and out again.
+
+    Raises:
+        Unreachable: It does not let us in; says why.
+        HostKeyMismatch: Somebody else answers in its place.
+    """
+    with SSH(node, paths) as ssh:
+        ssh.run("true")
+
+
+def _on_the_way(error: Unreachable) -> Unreachable:
+    """Mark what a hop says as no word about the node behind it."""
+    error.on_the_way = True
+    return error
+
+
+def _tell_refusal(error: BaseException, transport: paramiko.Transport | None) -> None:
+    """Let what goes wrong after a host has proved its key be a refusal, whatever paramiko says.
+
+    Of a refused RSA key it says that it is no Ed25519 key, of a missing one that of the file.
+
+    Raises:
+        paramiko.AuthenticationException: It is one.
+    """
+    if isinstance(error, paramiko.AuthenticationException | paramiko.BadHostKeyException):
+        return
+    if isinstance(error, CONNECTION_ERRORS) and transport and transport.initial_kex_done:
+        raise paramiko.AuthenticationException(_words(error)) from error
+
+
+def _last_hop(node: Node, paths: ClusterPaths) -> SSH | None:
+    """Return the connection through which a node is reached, if it is not reached at once."""
+    if not node.via:
+        return None
+    *before, hop = node.via
+    return SSH(door(hop, via=tuple(before)), paths, hop.identity)
+
+
+def _public_key(text: str) -> paramiko.PKey:
+    try:
+        kind, encoded = text.split()[:2]
+        return paramiko.PKey.from_type_string(kind, base64.b64decode(encoded))
+    except (ValueError, paramiko.SSHException) as error:
+        raise GpubedError(f"{text[:80]!r} is no host key: {error}") from None
+
+
+def _fingerprint(key: str) -> str:
+    """Return a public key's fingerprint as `ssh-keygen -l` writes it."""
+    kind, encoded = key.split()[:2]
+    digest = base64.b64encode(hashlib.sha256(base64.b64decode(encoded)).digest())
+    return f"SHA256:{digest.decode().rstrip('=')} ({kind})"
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _collect(channel: paramiko.Channel, stdin: bytes, timeout: float) -> tuple[CommandResult, bool]:
+    """Read both streams to their ends at the same time: either one may fill its window."""
+    started = time.monotonic()
+    deadline = started + timeout
+    streams: tuple[list[bytes], list[bytes]] = ([], [])
+    threads = [
+        threading.Thread(target=_drain, args=(receive, into), daemon=True)
+        for receive, into in zip((channel.recv, channel.recv_stderr), streams, strict=True)
+    ]
+    threads.append(threading.Thread(target=_feed, args=(channel, stdin), daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    channel.status_event.wait(max(0.0, deadline - time.monotonic()))
+    timed_out = not channel.status_event.is_set() or any(t.is_alive() for t in threads)
+    exit_code = _NO_EXIT_CODE if timed_out else channel.recv_exit_status()
+    stdout, stderr = (b"".join(chunks).decode(errors="replace") for chunks in streams)
+    seconds = time.monotonic() - started
+    return CommandResult(stdout, stderr, exit_code, seconds), timed_out
+
+
+def _drain(receive: Callable[[int], bytes], into: list[bytes]) -> None:
+    room = _LONGEST
+    while chunk := receive(65536):
+        into.append(chunk[:room])
+        room = max(0, room - len(chunk))
+
+
+def _feed(channel: paramiko.Channel, content: bytes) -> None:
+    try:
+        channel.sendall(content)
+        channel.shutdown_write()
+    except OSError:
+        pass  # the command ended without reading its input, which is its right

@@ -1,0 +1,150 @@
+"""Verification: what was checked on a cluster, with every figure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from gpubed.core import files, reading
+from gpubed.core.units import Moment
+from gpubed.nodes.allocation import Allocation
+
+Result = Literal["pass", "fail", "skip", "simulated"]
+
+# Checks that pretended GPUs do not touch. Any other is held to speak of GPUs: what nobody
+# thought of cannot pass on a node that pretends.
+NOT_ABOUT_GPUS = frozenset(
+    {
+        "clock.offset",
+        "cuda.compiler",
+        "docker.daemon",
+        "firewall.closed",
+        "jupyterlab.tls",
+        "jupyterlab.wrong_token",
+        "link.rate",
+        "monitoring.page",
+        "monitoring.rules",
+        "monitoring.target",
+        "nccl.interface",
+        "nccl.memlock",
+        "nccl.version",
+        "network.mtu",
+        "rdma.collective",
+        "rdma.counters",
+        "rdma.device",
+        "rdma.rping",
+        "rdma.write_bw",
+        "recipe.versions",
+        "slurm.munge",
+        "slurm.node",
+        "slurm.step",
+        "ssh.mesh",
+        "storage.latency",
+        "storage.read",
+        "storage.shared",
+        "storage.space",
+        "storage.throughput",
+        "storage.write",
+    }
+)
+# As in automake: nothing was proved, and nothing is wrong.
+_NOTHING_PROVED = 77
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Check(_Model):
+    """One check on one node (or between nodes, or of the cluster).
+
+    Attributes:
+        id: Dotted name, stable.
+        node: Node name, `a>b` for a link, or empty for the cluster.
+        result: A skip always has a reason; so has a failure. What went well on GPUs that a
+            node only pretends to have is `simulated`, never a pass.
+        value: What was measured, in `unit`.
+        limit: What it had to be, in words or in `unit`.
+    """
+
+    id: str
+    node: str = ""
+    result: Result
+    value: int | float | str | None = None
+    unit: str = ""
+    limit: str = ""
+    reason: str = ""
+
+    @property
+    def about_gpus(self) -> bool:
+        """Whether it speaks of GPUs, so that pretended ones cannot pass it."""
+        return self.id not in NOT_ABOUT_GPUS
+
+    @property
+    def on(self) -> frozenset[str]:
+        """The nodes that it was made on; none are all of the cluster."""
+        return frozenset(self.node.split(">")) if self.node else frozenset()
+
+
+class Verification(_Model):
+    """All checks of one verification.
+
+    Attributes:
+        node_ids: The nodes it covered; a replaced node has a new id.
+    """
+
+    version: Literal[1] = 1
+    cluster: str
+    at: Moment
+    node_ids: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+    @classmethod
+    def last(cls, path: Path) -> Verification | None:
+        """Return the last verification, or None when there is none.
+
+        Raises:
+            Unreadable: There is one, and it cannot be read.
+        """
+        try:
+            return reading.file(path, f"gpubed verify {path.parent.name}").json(cls)
+        except reading.Missing:
+            return None
+
+    def save(self, path: Path) -> None:
+        """Write it where `last` finds it."""
+        files.write_if_changed(path, self.model_dump_json(indent=2) + "\n")
+
+    def covers(self, allocation: Allocation) -> bool:
+        """Say whether it passed on exactly these nodes."""
+        return not self.count("fail") and set(self.node_ids) == {n.id for n in allocation.nodes}
+
+    def count(self, result: Result) -> int:
+        """Return how many checks had this result."""
+        return sum(check.result == result for check in self.checks)
+
+    @property
+    def exit_code(self) -> int:
+        """0 when all is well, 1 when a check failed, 77 when nothing real was proved."""
+        if self.count("fail"):
+            return 1
+        return 0 if self.count("pass") else _NOTHING_PROVED
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was made."""
+        return (datetime.now(UTC) - self.at).total_seconds()
+
+    def summary(self) -> dict[str, object]:
+        """Return the document of `status --json`."""
+        return {
+            "age_s": round(self.age_s, 1),
+            "passed": self.count("pass"),
+            "failed": self.count("fail"),
+            "skipped": self.count("skip"),
+            "simulated": self.count("simulated"),
+            "checks": [check.model_dump() for check in self.checks],
+        }

@@ -1,0 +1,1 @@
+"""Recipes: software stacks, pinned by a lock."""

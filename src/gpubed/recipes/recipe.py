@@ -1,0 +1,248 @@
+"""A recipe: one software stack, pinned by a lock, and the GPUs that it serves.
+
+`recipe.yml` says what the stack is, `requirements.txt` holds every package with its
+hashes, `architectures.json` what was read from the packages' GPU code. Nothing here
+reads a network or a node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.markers import Marker
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from gpubed.core import paths, reading
+from gpubed.core.errors import UsageError
+from gpubed.recipes.fatbin import Architectures
+
+_HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})\b")
+# Packages whose code does not decide which GPUs a recipe serves: sparse tensor
+# cores exist from Ampere on, and nothing calls NVSHMEM unless a program asks for it.
+_NOT_DECISIVE = ("nvidia-cusparselt", "nvidia-nvshmem")
+_RECORD = TypeAdapter(dict[str, dict[str, Architectures]])
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Lock(_Model):
+    """The hashed lock and its checksum."""
+
+    file: str
+    sha256: str
+
+
+class Horovod(_Model):
+    """How Horovod is built."""
+
+    version: str
+    sha256: str
+    cxx_standard: int
+    mpi: bool
+    gloo: bool
+    gpu_operations: Literal["none", "nccl"]
+
+
+class Gpus(_Model):
+    """The GPUs that the recipe serves.
+
+    Attributes:
+        architectures: Compute capabilities that there is machine code for; it
+            also runs on later minor versions of the same major one.
+        driver: The oldest driver that runs this CUDA, by NVIDIA's minor version
+            compatibility (docs.nvidia.com/deploy/cuda-compatibility).
+    """
+
+    architectures: tuple[str, ...] = ()
+    driver: str | None = None
+
+    def serve(self, capability: str) -> bool:
+        """Say whether a GPU of this compute capability can run the recipe."""
+        return Architectures(cubin=self.architectures).serve(capability)
+
+    def accept(self, driver: str) -> bool:
+        """Say whether a driver of this version can run the recipe."""
+        return self.driver is not None and Version(driver) >= Version(self.driver)
+
+
+class Recipe(_Model):
+    """The content of `recipe.yml`.
+
+    Attributes:
+        cuda: CUDA's version; None without GPUs.
+        compiler: Where the CUDA compiler that builds Horovod comes from: the lock,
+            or the head's system.
+    """
+
+    schema_version: Literal["gpubed/recipe/1"] = Field(alias="schema")
+    name: str
+    description: str
+    python: str
+    torch: str
+    lock: Lock
+    horovod: Horovod
+    mpi: Literal["openmpi"]
+    cuda: str | None
+    compiler: Literal["lock", "system"] | None
+    gpus: Gpus
+
+    @property
+    def folder(self) -> Path:
+        """Where the recipe's files are."""
+        return paths.recipes() / self.name
+
+    @property
+    def lock_path(self) -> Path:
+        """Where the lock is."""
+        return self.folder / self.lock.file
+
+    @property
+    def record_path(self) -> Path:
+        """Where it is written what the packages' GPU code was found to be for."""
+        return self.folder / "architectures.json"
+
+    def lock_sha256(self) -> str:
+        """Return the checksum that the lock really has."""
+        return hashlib.sha256(self.lock_path.read_bytes()).hexdigest()
+
+    def locked(self) -> list[Locked]:
+        """Return the entries of the lock."""
+        lock = reading.file(self.lock_path, f"gpubed recipe check {self.name}")
+        try:
+            return list(parse_lock(lock.text()))
+        except ValueError as error:
+            raise lock.refusal(str(error)) from None
+
+    def measured(self) -> dict[str, dict[str, Architectures]]:
+        """Return what the packages carry, by `name==version` and library."""
+        return read_record(self.record_path) if self.record_path.is_file() else {}
+
+
+@dataclass(frozen=True)
+class Locked:
+    """One entry of a lock.
+
+    Attributes:
+        name: In normal form.
+        version: Exactly this one.
+        marker: On which machines it is installed; None is on all.
+        hashes: Of every file that will do.
+    """
+
+    name: str
+    version: str
+    marker: Marker | None
+    hashes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version}"
+
+    def applies(self, environment: Mapping[str, str]) -> bool:
+        """Say whether a Python of that description gets this package."""
+        return self.marker is None or self.marker.evaluate(dict(environment))
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of all recipes, sorted."""
+    return tuple(sorted(path.parent.name for path in paths.recipes().glob("*/recipe.yml")))
+
+
+@cache
+def content(name: str) -> dict[str, Any]:
+    """Return what `recipe.yml` says, as it is written; the caller must not change it."""
+    path = paths.recipes() / name / "recipe.yml"
+    return reading.file(path, f"correct {path}").yaml(dict[str, Any])
+
+
+@cache
+def load(name: str) -> Recipe:
+    """Return a recipe.
+
+    Raises:
+        UsageError: There is no such recipe.
+    """
+    if name not in names():
+        known = ", ".join(names())
+        raise UsageError(f"there is no recipe {name!r}", f"recipes: {known}")
+    path = paths.recipes() / name / "recipe.yml"
+    return reading.file(path, f"correct {path}").yaml(Recipe)
+
+
+def normal(name: str) -> str:
+    """Return the normal form of a package's name."""
+    return canonicalize_name(name)
+
+
+def serving(capability: str) -> list[str]:
+    """Return the names of the recipes that serve GPUs of a compute capability."""
+    return [name for name in names() if load(name).gpus.serve(capability)]
+
+
+def with_gpus() -> list[str]:
+    """Return the names of the recipes that serve any GPU."""
+    return [name for name in names() if load(name).gpus.architectures]
+
+
+def why_not(recipe: Recipe, capability: str) -> str:
+    """Return why GPUs of a compute capability cannot be used; empty if they can."""
+    if recipe.gpus.serve(capability):
+        return ""
+    others = " or ".join(serving(capability))
+    return f"recipe {recipe.name} has no code for GPUs of compute capability {capability}; " + (
+        f"recipe {others} has" if others else "no recipe has"
+    )
+
+
+def parse_lock(text: str) -> Iterator[Locked]:
+    """Yield the entries of a lock.
+
+    Raises:
+        ValueError: A line is no exact version.
+    """
+    joined = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
+    for line in filter(None, map(str.strip, joined.splitlines())):
+        requirement = line.partition("--hash")[0].strip()
+        pinned, _, marker = requirement.partition(" ; ")
+        name, equal, version = pinned.strip().partition("==")
+        if not equal:
+            raise ValueError(f"not an exact version: {line[:80]}")
+        yield Locked(
+            normal(name),
+            version,
+            Marker(marker) if marker else None,
+            tuple(_HASH.findall(line)),
+        )
+
+
+def read_record(path: Path) -> dict[str, dict[str, Architectures]]:
+    """Read what packages carry, by `name==version` and library."""
+    return reading.file(path, f"correct {path}").json(_RECORD)
+
+
+def write_record(path: Path, record: dict[str, dict[str, Architectures]]) -> None:
+    """Write what packages carry."""
+    path.write_bytes(_RECORD.dump_json(record, indent=1) + b"\n")
+
+
+def unserved(recipe: Recipe, record: dict[str, dict[str, Architectures]]) -> list[str]:
+    """Return what the packages of a record lack for the GPUs of a recipe, a sentence each."""
+    lacking = []
+    for package, libraries in sorted(record.items()):
+        if not libraries or package.startswith(_NOT_DECISIVE):
+            continue
+        for capability in recipe.gpus.architectures:
+            # An auxiliary library may be for some GPUs only; the package as a whole is not.
+            if not any(carried.serve(capability) for carried in libraries.values()):
+                lacking.append(f"{package} has no code for compute capability {capability}")
+    return lacking

@@ -1,0 +1,119 @@
+"""Reports of campaigns on a cluster, where its JupyterLab shows them.
+
+They lie on the shared storage, each in a folder that is named after when its campaign began.
+Role jupyterlab links to them from the notebooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from gpubed.access import services
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable
+from gpubed.report.read import Measured
+from gpubed.spec.plan import ClusterPlan
+
+LINK = "campaign-reports"
+"""What the folder is called among the notebooks."""
+_ANSWER_S = 5.0
+# In the folder of others a link could lead anywhere. A draft that nobody finished goes.
+_BEGIN = """
+set -eu
+umask 022
+reports=$1 report=$1/$2 campaign=$3 link=$4
+shift 4
+refuse() { echo "$*" >&2; exit 1; }
+[ "$(readlink "$link")" = "$reports" ] || refuse "$link is no link to $reports"
+[ ! -L "$reports" ] || refuse "$reports is a link"
+mkdir -p "$reports"
+[ -O "$reports" ] || refuse "$reports is another user's"
+if [ -e "$report" ] || [ -L "$report" ]; then
+  [ ! -L "$report" ] && [ "$(cat "$report/.campaign" 2>/dev/null)" = "$campaign" ] ||
+    refuse "$report is there, and no report of this campaign"
+fi
+find "$reports" -maxdepth 1 -name '.draft-*' -mmin +60 -exec rm -rf {} +
+draft=$(mktemp -d "$reports/.draft-XXXXXXXX")
+printf '%s\\n' "$campaign" >"$draft/.campaign"
+for folder; do mkdir -p "$draft/$folder"; done
+echo "$draft"
+"""
+# A report that is new comes at once; of one that is replaced the page comes last.
+_END = """
+set -eu
+umask 022
+draft=$1 report=$2 page=$3
+chmod -R u=rwX,go=rX "$draft"
+[ -e "$report" ] || { mv -T "$draft" "$report"; exit 0; }
+cd "$draft"
+find . -type f ! -path "./$page" | while IFS= read -r file; do
+  mkdir -p "$(dirname "$report/$file")"
+  mv -fT "$file" "$report/$file"
+done
+mv -fT "$page" "$report/$page"
+cd /
+rm -rf "$draft"
+"""
+
+
+def place(
+    cluster: ClusterPaths,
+    plan: ClusterPlan,
+    allocation: Allocation,
+    measured: Measured,
+    written: Sequence[Path],
+) -> str:
+    """Copy a report to the shared storage; an earlier one of the same campaign is replaced.
+
+    Args:
+        measured: The campaign that it is about.
+        written: Its files, the page first.
+
+    Returns:
+        The page's URL in JupyterLab, without any token.
+
+    Raises:
+        GpubedError: The head does not answer, or has something else there; or JupyterLab was not
+            told yet where reports are.
+    """
+    shared = plan.spec.storage.shared.path
+    reports, name = f"{shared}/reports", _name(measured)
+    link = f"{shared}/notebooks/{LINK}"
+    page = written[0]
+    files = {path: path.relative_to(page.parent).as_posix() for path in written}
+    folders = sorted({str(Path(file).parent) for file in files.values()})
+    with SSH(allocation.head, cluster) as head:
+        if not head.answers(head.node.port, _ANSWER_S):
+            raise Unreachable(f"{head.node.name} does not answer")
+        given = (reports, name, _identity(measured), link, *folders)
+        draft = _run(head, _BEGIN, *given).strip()
+        try:
+            for path, file in files.items():
+                head.put(path, f"{draft}/{file}")
+            _run(head, _END, draft, f"{reports}/{name}", page.name)
+        except GpubedError:
+            head.run("rm -rf %s", draft, check=False)
+            raise
+    door = services.urls(plan, allocation)[0]["url"]
+    return f"{door}/tree/{LINK}/{quote(name)}/{page.name}"
+
+
+def _run(head: SSH, script: str, *words: str) -> str:
+    try:
+        return head.run(f"sh -c %s sh{' %s' * len(words)}", script, *words).stdout
+    except CommandFailed as error:
+        raise GpubedError(error.result.tail or error.message) from None
+
+
+def _name(measured: Measured) -> str:
+    """Return the folder's name: the day and time when the campaign began come first."""
+    return f"{measured.campaign.started:%Y%m%d-%H%M%S}-{measured.folder.name}"
+
+
+def _identity(measured: Measured) -> str:
+    campaign = measured.campaign
+    return f"{campaign.uuid} {campaign.started.isoformat()} {campaign.name}"

@@ -1,0 +1,348 @@
+"""ClusterSpec: what the user wants, read from `inventories/<cluster>/cluster.yml`.
+
+`check` finds every error at once, each with its line; `load` reads a
+specification that is expected to be right. Nothing here talks to a testbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, reduce
+from operator import or_
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+)
+
+from gpubed.core import located, nearest, wording
+from gpubed.core.errors import UsageError
+from gpubed.recipes import recipe
+from gpubed.spec import backend_config, placeholders
+from gpubed.spec.backend_config import BackendConfig
+from gpubed.spec.sections import (
+    FILE,
+    FOLDER,
+    Firewall,
+    Lease,
+    Name,
+    Networks,
+    NodeGroup,
+    Section,
+    Services,
+    Storage,
+)
+
+_RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
+_FOLDERS = "a folder's whole path, of letters, digits, '.', '_', '-' and '/', such as /shared"
+_NAMES = "lower-case letters, digits and '-', 30 at most, a letter first"
+
+
+class ClusterSpec(Section):
+    """A cluster. The whole of `cluster.yml`."""
+
+    version: Literal[1] = Field(description="version of this format")
+    name: Name = Field(description="the folder's name; need not be written")
+    owner: str = Field(default="", max_length=200, description="who answers for the cluster")
+    backend: BackendConfig
+    nodes: tuple[NodeGroup, ...] = Field(max_length=10, json_schema_extra={"minItems": 1})
+    networks: Networks = Networks()
+    storage: Storage = Storage()
+    recipe: str = "cpu"
+    services: Services = Services()
+    firewall: Firewall = Firewall()
+    lease: Lease = Lease()
+    may_reboot: bool | None = Field(
+        default=None,
+        description="whether nodes may reboot when a driver needs it; "
+        "by default on every testbed, but not on hosts of one's own",
+    )
+    configure: bool = Field(default=True, description="false leaves bare nodes")
+
+    @field_validator("name")
+    @classmethod
+    def _not_reserved(cls, name: str) -> str:
+        if name in _RESERVED:
+            raise ValueError(f"{name!r} is reserved")
+        return name
+
+    @field_validator("recipe")
+    @classmethod
+    def _recipe_exists(cls, name: str) -> str:
+        if name not in recipe.names():
+            raise ValueError(
+                f"there is no recipe {name!r}; {nearest.suggestion(name, recipe.names())}"
+            )
+        return name
+
+    @field_validator("nodes")
+    @classmethod
+    def _group_names_differ(cls, groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
+        if not groups:  # not `min_length`: that would also complain about a group with errors
+            raise ValueError("at least one node group is needed")
+        names = [group.name for group in groups]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two node groups are named {name!r}")
+        return groups
+
+    @field_validator("storage")
+    @classmethod
+    def _server_is_a_node(cls, storage: Storage, info: ValidationInfo) -> Storage:
+        groups, server = info.data.get("nodes", ()), storage.shared.server
+        names = [f"{group.name}-{i}" for group in groups for i in range(group.count)]
+        if server is not None and names and server not in names:
+            raise ValueError(
+                f"shared.server: there is no node {server!r}; {nearest.suggestion(server, names)}"
+            )
+        return storage
+
+    @field_validator("storage")
+    @classmethod
+    def _rdma_can_carry_it(cls, storage: Storage, info: ValidationInfo) -> Storage:
+        networks = info.data.get("networks")
+        fabric = networks is None or (networks.experiment and networks.experiment.rdma)
+        if storage.shared.transport == "rdma" and not fabric:
+            raise ValueError("shared.transport: rdma needs networks.experiment.rdma")
+        return storage
+
+    @field_validator("services")
+    @classmethod
+    def _partitions_have_nodes(cls, services: Services, info: ValidationInfo) -> Services:
+        groups = [group.name for group in info.data.get("nodes", ())]
+        for partition in services.slurm.partitions if services.slurm and groups else ():
+            for name in partition.groups:
+                if name not in groups:
+                    close = nearest.suggestion(name, groups)
+                    raise ValueError(f"slurm.partitions: there is no node group {name!r}; {close}")
+        return services
+
+    @property
+    def count(self) -> int:
+        """How many nodes are wanted in all."""
+        return sum(group.count for group in self.nodes)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in a specification that a testbed cannot do.
+
+    Attributes:
+        path: Where in the specification, for example ``("nodes", 0, "gpus")``.
+        message: What is wrong.
+        allowed: What would do, in words.
+    """
+
+    path: tuple[str | int, ...]
+    message: str
+    allowed: str = ""
+
+
+@dataclass(frozen=True)
+class SpecError:
+    """One thing that is wrong in a specification.
+
+    Attributes:
+        file: The specification.
+        line: Counted from 1.
+        path: Dotted path of the value.
+        message: What is wrong.
+        allowed: The allowed values or the nearest name; may be empty.
+    """
+
+    file: str
+    line: int
+    path: str
+    message: str
+    allowed: str = ""
+
+    def __str__(self) -> str:
+        tail = f" ({self.allowed})" if self.allowed else ""
+        where = f"{self.path}: " if self.path else ""
+        return f"{self.file}:{self.line}: {where}{self.message}{tail}"
+
+
+@cache
+def model() -> type[ClusterSpec]:
+    """Return `ClusterSpec` with the options of every backend that is installed."""
+    configs = [backend_config.named(name) for name in backend_config.names()]
+    union = reduce(or_, configs) if len(configs) > 1 else configs[0]
+    field: Any = (
+        Annotated[union, Field(discriminator="type")] if len(configs) > 1 else union,
+        Field(description="where the cluster runs, with that testbed's options"),
+    )
+    made: type[ClusterSpec] = create_model("ClusterSpec", __base__=ClusterSpec, backend=field)
+    return made
+
+
+def read(
+    path: Path, name: str, judge: Callable[[ClusterSpec], Iterable[Problem]]
+) -> tuple[ClusterSpec | None, list[SpecError]]:
+    """Read a specification and find everything that is wrong with it.
+
+    Args:
+        path: The file.
+        name: The cluster's; as its folder is called where it is empty.
+        judge: Tells what of a specification the testbed cannot do.
+
+    Returns:
+        The specification (None when it is not usable) and all errors by line.
+    """
+    file = str(path)
+    try:
+        document = located.read(path)
+    except FileNotFoundError:
+        return None, [SpecError(file, 1, "", "the file does not exist")]
+    except OSError as error:
+        return None, [SpecError(file, 1, "", f"cannot be read: {error.strerror}")]
+    except located.MalformedYamlError as error:
+        return None, [SpecError(file, error.line, "", error.message)]
+    if not isinstance(document.data, dict):
+        return None, [SpecError(file, 1, "", "must be a mapping of keys to values")]
+    name = name or path.resolve().parent.name
+    data = {"name": name, **document.data}
+    try:
+        spec = model().model_validate(data)
+    except ValidationError as error:
+        found = [_explain(file, document, details) for details in error.errors()]
+        return None, _in_order(found)
+    problems = [
+        SpecError(file, document.line(p.path), _dotted(p.path), p.message, p.allowed)
+        for p in judge(spec)
+    ]
+    problems += _gpus_without_recipe(file, document, spec)
+    problems += _simulated_elsewhere(file, document, spec)
+    problems += [
+        SpecError(
+            file,
+            document.line(where),
+            _dotted(where),
+            f"is still {text!r}, as `gpubed init` wrote it",
+            f"put {wanted} there",
+        )
+        for where, text, wanted in placeholders.left(spec_backend(spec), document)
+    ]
+    if spec.name != name:
+        message = f"is {spec.name!r}, but the folder is named {name!r}"
+        problems.append(SpecError(file, document.line(("name",)), "name", message))
+    return (None if problems else spec), _in_order(problems)
+
+
+def name_fault(name: str) -> str:
+    """Say why a cluster cannot have that name; empty where it can."""
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        return _NAMES
+    return "it is reserved" if name in _RESERVED else ""
+
+
+def refusal(path: Path, errors: list[SpecError]) -> UsageError:
+    """Return the error that lists all that is wrong with a specification."""
+    lines = "\n".join(f"  {error}" for error in errors)
+    return UsageError(f"{path} has {len(errors)} error(s):\n{lines}")
+
+
+def spec_backend(spec: ClusterSpec) -> str:
+    """Return the name of the backend that a specification asks for."""
+    kind: str = spec.backend.type  # type: ignore[attr-defined]  # every sub-class has it
+    return kind
+
+
+def _gpus_without_recipe(
+    file: str, document: located.Located, spec: ClusterSpec
+) -> list[SpecError]:
+    asking = [group.name for group in spec.nodes if group.gpus]
+    if not asking or recipe.load(spec.recipe).gpus.architectures:
+        return []
+    message = f"{spec.recipe!r} uses no GPU, but {asking[0]!r} asks for some"
+    allowed = f"allowed: {', '.join(recipe.with_gpus())}"
+    return [SpecError(file, document.line(("recipe",)), "recipe", message, allowed)]
+
+
+def _simulated_elsewhere(
+    file: str, document: located.Located, spec: ClusterSpec
+) -> list[SpecError]:
+    kind = spec_backend(spec)
+    if spec.backend.simulates:
+        return []
+    able = [name for name in backend_config.names() if backend_config.named(name).simulates]
+    return [
+        SpecError(
+            file,
+            document.line(("nodes", index, "simulate")),
+            f"nodes.{index}.simulate",
+            f"nodes of backend {kind} have the GPUs that they have",
+            f"leave it out, or rehearse with backend {' or '.join(able)}",
+        )
+        for index, group in enumerate(spec.nodes)
+        if group.simulate
+    ]
+
+
+def _in_order(errors: Iterable[SpecError]) -> list[SpecError]:
+    return sorted(errors, key=lambda error: (error.line, error.path))
+
+
+def _dotted(path: Iterable[str | int]) -> str:
+    return ".".join(str(part) for part in path)
+
+
+def _explain(file: str, document: located.Located, details: Any) -> SpecError:
+    # The tag of a discriminated union is part of pydantic's path, not of the file's.
+    path = tuple(part for part in details["loc"] if not _is_tag(details["loc"], part))
+    message, allowed = wording.of(details), ""
+    kind, context = details["type"], details.get("ctx", {})
+    if kind == "extra_forbidden":
+        allowed = _known_keys(path)
+    elif kind == "literal_error":
+        message, allowed = f"is {details['input']!r}", f"allowed: {context['expected']}"
+    elif kind.startswith("union_tag"):
+        path, names = (*path, "type"), backend_config.names()
+        asked = str(context.get("tag", ""))
+        message, allowed = f"unknown backend {asked!r}", nearest.suggestion(asked, names)
+    elif kind == "ip_v4_network":
+        allowed = "for example 10.0.0.0/8, with no host bits set"
+    elif kind == "model_type" and path[-1:] == ("simulate",):
+        message, allowed = "must be the name of a GPU model", "for example A100-SXM4-80GB"
+    elif kind == "string_type" and path == ("recipe",):
+        allowed = f"there are: {', '.join(recipe.names())}"
+    elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
+        message, allowed = f"is {details['input']!r}", _NAMES
+    elif kind == "string_pattern_mismatch" and context["pattern"] == FOLDER:
+        message, allowed = f"is {details['input']!r}", _FOLDERS
+    elif kind == "string_pattern_mismatch" and context["pattern"] == FILE:
+        message = "must be a path that begins with / or ~/"  # a passphrase may stand there
+    return SpecError(file, document.line(path), _dotted(path), message, allowed)
+
+
+def _is_tag(loc: tuple[str | int, ...], part: str | int) -> bool:
+    return (
+        loc[0] == "backend" and len(loc) > 1 and part is loc[1] and part in backend_config.names()
+    )
+
+
+def _known_keys(path: tuple[str | int, ...]) -> str:
+    owner: Any = model()
+    for part in path[:-1]:
+        owner = _field_type(owner, part)
+    fields = getattr(owner, "model_fields", {})
+    return nearest.suggestion(str(path[-1]), fields) if fields else ""
+
+
+def _field_type(owner: Any, part: str | int) -> Any:
+    """Return the model class of a field; the element's for lists; None if it is none."""
+    if isinstance(part, int):
+        return owner
+    field = getattr(owner, "model_fields", {}).get(part)
+    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+    models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+    return models[0] if len(models) == 1 else None

@@ -1,0 +1,53 @@
+"""What `gpubed init` wrote for the user to replace, and what of it is still there.
+
+A line of a template that ends with `# fill in: WHAT` has a placeholder for its value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpubed.core import located, paths
+from gpubed.core.located import Located, Location
+
+_MARK = re.compile(r"#\s*fill in: (.+)$")
+
+
+def template(backend: str) -> Path:
+    """Return the specification to start from on a testbed."""
+    return paths.assets() / "templates" / "cluster" / f"{backend}.yml"
+
+
+def left(backend: str, document: Located) -> Iterator[tuple[Location, str, str]]:
+    """Return each placeholder that a specification still has: where, its text, what goes there."""
+    for location, text, wanted in _marked(backend):
+        if _at(document.data, location) == text:
+            yield location, text, wanted
+
+
+@cache
+def _marked(backend: str) -> tuple[tuple[Location, str, str], ...]:
+    path = template(backend)
+    written, lines = located.read(path), path.read_text(encoding="utf-8").splitlines()
+    found = [
+        (location, _at(written.data, location), _MARK.search(lines[line - 1]))
+        for location, line in written.lines.items()
+    ]
+    return tuple(
+        (location, value, mark[1])
+        for location, value, mark in found
+        if mark and isinstance(value, str)
+    )
+
+
+def _at(data: Any, location: Location) -> Any:
+    for key in location:
+        try:
+            data = data[key]
+        except (LookupError, TypeError):
+            return None
+    return data

@@ -1,0 +1,222 @@
+"""ClusterPlan: names, addresses, groups and links, computed from the specification alone.
+
+A pure function: the same specification gives the same plan on every machine, and
+changing the count of a group changes no other node's name or address.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv4Network
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from gpubed.core.errors import UsageError
+from gpubed.spec.clusterspec import ClusterSpec, spec_backend
+from gpubed.spec.sections import Machine, NodeGroup, Simulation
+
+# Private ranges for clusters that do not name their subnets; each cluster's name
+# picks one slice, so that clusters on one machine rarely meet.
+_RANGES = {
+    "control": IPv4Network("10.64.0.0/10"),
+    "experiment": IPv4Network("10.128.0.0/10"),
+}
+_PREFIX = 20
+# Node i of group g sits at 10 + 10·i + g: growing one group moves no other.
+_STRIDE = 10
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NetworkPlan(_Model):
+    """A network; the gateway is its first address.
+
+    Attributes:
+        mtu: None where the testbed chooses, and its networks say what it chose.
+    """
+
+    subnet: IPv4Network
+    mtu: int | None = 1500
+    rate_bps: int | None = None
+
+
+class NodePlan(_Model):
+    """A node to be allocated.
+
+    Attributes:
+        slots: How many ranks a job starts on it: one for each GPU. Horovod cannot sum on CPUs
+            and GPUs at once, so that a node without any has one only where no node has any.
+        on_failure: What becomes of it when it fails; None when the cluster needs it.
+    """
+
+    name: str
+    group: str
+    index: int
+    role: Literal["head", "worker"]
+    control_address: IPv4Address
+    experiment_address: IPv4Address | None
+    machine: Machine
+    gpus: int
+    simulate: Simulation | None = None
+    image: str
+    slots: int
+    on_failure: Literal["replace", "leave_out"] | None = None
+
+
+class ClusterPlan(_Model):
+    """Everything a backend needs to know."""
+
+    version: Literal[1] = 1
+    cluster: str
+    backend: str
+    spec: ClusterSpec
+    nodes: tuple[NodePlan, ...]
+    control: NetworkPlan
+    experiment: NetworkPlan | None
+    may_reboot: bool
+
+    @property
+    def removes_disks(self) -> bool:
+        """Whether what is on a node's own disks goes with the node."""
+        return self.spec.backend.removes_disks
+
+    @property
+    def node_hours(self) -> float | None:
+        """Node-hours of the whole lease; None where nodes have none."""
+        if not self.spec.backend.leases:
+            return None
+        return len(self.nodes) * self.spec.lease.duration / 3600
+
+
+class Unplannable(UsageError):
+    """The specification is right, but its nodes cannot be given addresses.
+
+    Args:
+        path: Where in the specification.
+        message: What is wrong.
+        allowed: What would do.
+    """
+
+    def __init__(self, path: tuple[str | int, ...], message: str, allowed: str) -> None:
+        super().__init__(message, allowed)
+        self.path, self.allowed = path, allowed
+
+
+def plan(spec: ClusterSpec) -> ClusterPlan:
+    """Compute the plan of a specification.
+
+    Raises:
+        Unplannable: The nodes do not fit into a subnet, or the subnets overlap.
+    """
+    testbed = spec.backend
+    spec = _storage_chosen(spec, testbed.shared_storage)
+    needed = 0
+    if testbed.plans_addresses:
+        needed = max(10 + _STRIDE * group.count + len(spec.nodes) for group in spec.nodes)
+    wanted, experiment = spec.networks.experiment, None
+    control = _subnet(spec, "control", needed, avoid=wanted.subnet if wanted else None)
+    if wanted:
+        subnet = _subnet(spec, "experiment", needed, avoid=control)
+        free = testbed.chooses_mtu and "mtu" not in wanted.model_fields_set
+        mtu = None if free else wanted.mtu
+        experiment = NetworkPlan(subnet=subnet, mtu=mtu, rate_bps=wanted.rate_bps)
+    on_gpus = testbed.lends_nodes and any(group.gpus for group in spec.nodes)
+    nodes = tuple(
+        _node(group, position, index, control, experiment, on_gpus)
+        for position, group in enumerate(spec.nodes)
+        for index in range(group.count)
+    )
+    return ClusterPlan(
+        cluster=spec.name,
+        backend=spec_backend(spec),
+        spec=spec,
+        nodes=nodes,
+        control=NetworkPlan(subnet=control),
+        experiment=experiment,
+        may_reboot=testbed.may_reboot if spec.may_reboot is None else spec.may_reboot,
+    )
+
+
+def _storage_chosen(spec: ClusterSpec, auto: str) -> ClusterSpec:
+    """Return the specification with the provider of shared storage that `auto` stands for."""
+    if spec.storage.shared.provider != "auto":
+        return spec
+    shared = spec.storage.shared.model_copy(update={"provider": auto})
+    storage = spec.storage.model_copy(update={"shared": shared})
+    return spec.model_copy(update={"storage": storage})
+
+
+def _node(
+    group: NodeGroup,
+    position: int,
+    index: int,
+    control: IPv4Network,
+    experiment: NetworkPlan | None,
+    on_gpus: bool,
+) -> NodePlan:
+    offset = 10 + _STRIDE * index + position
+    is_head = position == 0 and index == 0
+    is_spare = group.min is not None and group.min < group.count and not is_head
+    return NodePlan(
+        name=f"{group.name}-{index}",
+        group=group.name,
+        index=index,
+        role="head" if is_head else "worker",
+        control_address=control.network_address + offset,
+        experiment_address=experiment.subnet.network_address + offset if experiment else None,
+        machine=group.machine,
+        gpus=group.gpus,
+        simulate=group.simulate,
+        image=group.image,
+        slots=group.gpus if on_gpus else max(1, group.gpus),
+        on_failure=group.on_failure if is_spare else None,
+    )
+
+
+def _subnet(spec: ClusterSpec, purpose: str, needed: int, avoid: IPv4Network | None) -> IPv4Network:
+    given: IPv4Network | None = getattr(spec.networks, purpose).subnet
+    if given is None:
+        return _slice(spec.name, purpose, needed, avoid)
+    if given.num_addresses <= needed:
+        smallest = 32 - needed.bit_length()
+        raise Unplannable(
+            ("networks", purpose, "subnet"),
+            f"{given} is too small for the nodes",
+            f"a /{smallest} or larger",
+        )
+    return given
+
+
+def slices(cluster: str, purpose: str, prefix: int = _PREFIX) -> Iterator[IPv4Network]:
+    """Yield the slices of a network's range; the first is the one that the name picks.
+
+    Args:
+        cluster: The cluster's name.
+        purpose: `control` or `experiment`.
+        prefix: Length of a slice's prefix in bits.
+    """
+    pool = _RANGES[purpose]
+    slots = 2 ** (prefix - pool.prefixlen)
+    digest = hashlib.sha256(f"{cluster}/{purpose}".encode()).digest()
+    first = int.from_bytes(digest[:4], "big")
+    for slot in range(first, first + slots):
+        base = int(pool.network_address) + slot % slots * 2 ** (32 - prefix)
+        yield IPv4Network((base, prefix))
+
+
+def _slice(cluster: str, purpose: str, needed: int, avoid: IPv4Network | None) -> IPv4Network:
+    """Return the slice of the range that the name picks, or the next that is not to be avoided."""
+    # Larger clusters need a larger slice; the usual size holds 400 nodes a group.
+    prefix = _PREFIX if needed < 2 ** (32 - _PREFIX) else 16
+    for found in slices(cluster, purpose, prefix):
+        if avoid is None or not found.overlaps(avoid):
+            return found
+    raise Unplannable(
+        ("networks",),
+        f"{avoid} leaves nothing of {_RANGES[purpose]} to the {purpose} network",
+        f"a smaller one, or name networks.{purpose}.subnet",
+    )

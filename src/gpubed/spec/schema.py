@@ -1,0 +1,86 @@
+"""The JSON Schema of `cluster.yml`, for editors: it refuses by form what `gpubed check` refuses.
+
+What takes more than a look at one value stays with `check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpubed.recipes import recipe
+from gpubed.spec import clusterspec
+
+# Bounds of a number that may also be written with a unit: pydantic leaves them beside the choice.
+_BOUNDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+}
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the schema."""
+    schema = clusterspec.model().model_json_schema()
+    schema["required"] = [key for key in schema["required"] if key != "name"]
+    schema["properties"]["recipe"]["enum"] = list(recipe.names())
+    schema["properties"]["backend"] = _by_type(schema["properties"]["backend"])
+    for part in list(_parts(schema)):
+        _simplify(part)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _by_type(choice: dict[str, Any]) -> dict[str, Any]:
+    """Let `type` say which schema counts: of a bare choice an editor says only that none fits."""
+    mapping = choice["discriminator"]["mapping"]
+    return {
+        "description": choice["description"],
+        "type": "object",
+        "required": ["type"],
+        "properties": {"type": {"enum": sorted(mapping)}},
+        "allOf": [
+            {
+                "if": {"properties": {"type": {"const": name}}, "required": ["type"]},
+                "then": {"$ref": target},
+            }
+            for name, target in sorted(mapping.items())
+        ],
+    }
+
+
+def _parts(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inner:
+        yield from _parts(each)
+
+
+def _simplify(part: dict[str, Any]) -> None:
+    """Say a choice so that an editor can tell what is wrong, and not only that nothing fits."""
+    if "anyOf" not in part:
+        return
+    options = list(_options(part))
+    rest = [option for option in options if option != {"type": "null"}]
+    if all(_is_of_one_type(option) for option in options):
+        # Each keyword says something about values of its own type only.
+        del part["anyOf"]
+        merged = {key: value for option in options for key, value in option.items()}
+        part |= merged | {"type": [option["type"] for option in options]} | part
+    elif len(rest) == 1 and len(rest) < len(options):
+        del part["anyOf"]
+        part |= {"if": {"not": {"type": "null"}}, "then": rest[0]}
+
+
+def _options(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Return what a choice is between, choices within it among them, each with its bounds."""
+    bounds = {name: part.pop(key) for key, name in _BOUNDS.items() if key in part}
+    for option in part["anyOf"]:
+        for inner in _options(option) if "anyOf" in option else [option]:
+            number = inner.get("type") in ("number", "integer")
+            yield inner | bounds if number else inner
+
+
+def _is_of_one_type(option: dict[str, Any]) -> bool:
+    return "type" in option and not {"const", "enum"} & set(option)

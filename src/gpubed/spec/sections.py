@@ -1,0 +1,374 @@
+"""The sections of `cluster.yml`: what each key means and what it may be.
+
+`spec` puts them together, reads the file and explains what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from itertools import combinations
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from gpubed.core.units import Bytes, Rate, Seconds
+from gpubed.spec.sharing import Slurm
+
+Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
+
+
+def _usable(subnet: IPv4Network) -> IPv4Network:
+    if subnet.is_loopback or subnet.is_multicast or subnet.is_link_local or subnet.is_reserved:
+        raise ValueError(f"{subnet} is set aside for other purposes; take one of 10.0.0.0/8")
+    return subnet
+
+
+Subnet = Annotated[IPv4Network, AfterValidator(_usable)]
+MOST_GPUS = 16  # of one node
+FOLDER = r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$"
+Folder = Annotated[str, Field(pattern=FOLDER)]
+FILE = r"^(~/|/).+$"
+# Folders of the system, and where a node keeps what it serves: a mount hides what is there.
+_SYSTEM = {
+    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/lost+found"),
+    *("/proc", "/root", "/run", "/sbin", "/srv/gpubed", "/sys", "/usr"),
+}
+# Those in which there is room for more, below them.
+_FULL = {
+    *("/home", "/opt", "/srv", "/tmp", "/var"),  # noqa: S108  # nothing is written there
+    *("/var/cache", "/var/lib", "/var/log", "/var/run", "/var/spool", "/var/tmp"),  # noqa: S108
+}
+
+
+def _mountable(folder: str) -> str:
+    path = PurePosixPath(folder)
+    if str(path) != folder or ".." in path.parts:
+        raise ValueError(f"{folder} is written in a roundabout way: no '//', '/./' or '..'")
+    for one in (path, *path.parents):
+        if str(one) in _SYSTEM or (one == path and str(one) in _FULL):
+            raise ValueError(
+                f"{folder} would hide what is in {one}, which the nodes' system needs; take a "
+                "folder such as /shared or /mnt/shared"
+            )
+    return folder
+
+
+MountPoint = Annotated[Folder, AfterValidator(_mountable)]
+Device = Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_-]+$")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Section(BaseModel):
+    """A part of a specification; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Machine(Section):
+    """What a node must have; on shared hosts also the most that it gets."""
+
+    cpus: float | None = Field(default=None, gt=0, le=1024, description="CPU cores")
+    memory: Bytes | None = None
+
+
+def _counted(value: object) -> object:
+    # Pydantic takes true for 1, and YAML takes yes and on for true.
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number")
+    return value
+
+
+class Simulation(Section):
+    """GPUs that a node pretends to have; nothing computes on them."""
+
+    model: str = Field(description="one of docs/reference/gpu.md, such as A100-SXM4-80GB")
+    gpus: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_GPUS,
+        description="how many the machine has, where that is more than the group asks for",
+    )
+
+    _counts = field_validator("gpus", mode="before")(_counted)
+
+
+def _named(value: object) -> object:
+    return {"model": value} if isinstance(value, str) else value
+
+
+class NodeGroup(Section):
+    """Nodes of one kind, named `<name>-0`, and so on."""
+
+    name: Name = "node"
+    count: int = Field(ge=1, le=1000, description="how many nodes are wanted")
+    min: int | None = Field(default=None, ge=1, description="the fewest that will do; else all")
+    on_failure: Literal["replace", "leave_out"] = Field(
+        default="replace",
+        description="what becomes of nodes beyond `min` that fail: asked for again at once and "
+        "at the next `up`, or left out for good",
+    )
+    machine: Machine = Machine()
+    gpus: int = Field(
+        default=0,
+        ge=0,
+        le=MOST_GPUS,
+        description="GPUs per node; a group without any beside others with GPUs serves them, and "
+        "jobs start no ranks on it",
+    )
+    simulate: Annotated[
+        Simulation | None, BeforeValidator(_named, json_schema_input_type=Simulation | str | None)
+    ] = Field(
+        default=None,
+        description="GPU model that the nodes pretend to have; on the local backend only",
+    )
+    image: str = Field(
+        default="debian-12", description="operating system: `debian-12`, `debian-13`"
+    )
+
+    _counts = field_validator("count", "min", "gpus", mode="before")(_counted)
+
+    @model_validator(mode="after")
+    def _min_is_at_most_count(self) -> Self:
+        if self.min is not None and self.min > self.count:
+            raise ValueError(f"min is {self.min}, but only {self.count} nodes are wanted")
+        return self
+
+    @model_validator(mode="after")
+    def _simulates_what_it_asks_for(self) -> Self:
+        if self.simulate is None:
+            return self
+        if self.gpus == 0:
+            raise ValueError("simulate says what GPUs are, and gpus asks for none")
+        if self.simulate.gpus is not None and self.simulate.gpus < self.gpus:
+            raise ValueError(
+                f"simulate.gpus is {self.simulate.gpus}, and gpus asks for {self.gpus}"
+            )
+        return self
+
+
+class ControlNetwork(Section):
+    """The network that carries SSH; never shaped."""
+
+    subnet: Subnet | None = Field(default=None, description="chosen by name when absent")
+
+
+class Rdma(Section):
+    """RDMA (RoCE v2) on the experiment network; what is asked for is proved, or fails."""
+
+    device: Literal["any", "hardware"] = Field(
+        default="any", description="any: Soft-RoCE where a node has no adapter"
+    )
+    dscp: int = Field(
+        default=26, ge=0, le=63, description="of RDMA packets; the upper three bits are a priority"
+    )
+    pfc: bool = Field(
+        default=False, description="adapters pause that priority; the switches must agree"
+    )
+    floor: float = Field(
+        default=0.8, gt=0, le=1, description="the share of `rate` that RDMA writes must reach"
+    )
+
+
+class ExperimentNetwork(Section):
+    """The network that jobs communicate over."""
+
+    subnet: Subnet | None = Field(default=None, description="chosen by name when absent")
+    rate: Rate = Field(
+        description="of each node's link, both ways; ± 5 % where the testbed holds links to it "
+        "(local, virtualwall, openstack with QoS), else the least: 80 %, or 40 Gbit/s over TCP"
+    )
+    mtu: int = Field(
+        default=1500, ge=1280, le=9216, description="bytes; on OpenStack the cloud's own if absent"
+    )
+    latency: Seconds = Field(default=0.0, description="one way; not on containers")
+    loss: float = Field(default=0.0, ge=0, lt=1, description="fraction; not on containers")
+    rdma: Rdma | None = Field(default=None, description="no RDMA when absent; `{}` asks for it")
+
+    @property
+    def rate_bps(self) -> int:
+        """The declared rate of each node's link, in bit/s, both ways."""
+        return self.rate
+
+
+class Networks(Section):
+    """Control network, and the experiment network where one is wanted."""
+
+    control: ControlNetwork = ControlNetwork()
+    experiment: ExperimentNetwork | None = None
+
+    @model_validator(mode="after")
+    def _do_not_overlap(self) -> Self:
+        one, other = self.control.subnet, self.experiment and self.experiment.subnet
+        if one and other and one.overlaps(other):
+            raise ValueError(f"control {one} and experiment {other} overlap")
+        return self
+
+
+class Throughput(Section):
+    """What a file system must do for one node, one node at a time."""
+
+    read: Rate | None = Field(default=None, description="sequential, 1 MiB blocks")
+    write: Rate | None = Field(default=None, description="sequential, 1 MiB blocks, synced")
+    latency: Seconds | None = Field(default=None, description="99th percentile of 4 KiB reads")
+
+
+class SharedStorage(Section):
+    """A file system that all nodes see."""
+
+    provider: Literal["auto", "volume", "nfs"] = Field(
+        default="auto",
+        description="volume: the testbed mounts it; nfs: a node serves it; "
+        "auto: volume on the local backend, nfs elsewhere",
+    )
+    path: MountPoint = Field(
+        default="/shared",
+        description="where all nodes see it: no folder of the system, apart from the others",
+    )
+    server: Name | None = Field(default=None, description="node that serves it; else the head")
+    transport: Literal["tcp", "rdma"] = Field(default="tcp", description="what carries nfs")
+    expect: Throughput | None = Field(
+        default=None, description="what verify measures from each node with fio, and insists on"
+    )
+
+
+class Scratch(Section):
+    """Fast storage of each node's own; its content does not outlive the cluster."""
+
+    path: MountPoint = Field(
+        default="/scratch",
+        description="where each node sees it: no folder of the system, apart from the others",
+    )
+    devices: Literal["auto"] | tuple[Device, ...] = Field(
+        default="auto",
+        description="disks; auto takes the unused NVMe ones, else a folder, "
+        "and on own hosts always a folder",
+    )
+
+
+class Storage(Section):
+    """Storage of the cluster."""
+
+    shared: SharedStorage = SharedStorage()
+    datasets: MountPoint = Field(
+        default="/datasets", description="where all nodes read datasets: apart from the others, too"
+    )
+    scratch: Scratch | None = None
+
+    @model_validator(mode="after")
+    def _are_apart(self) -> Self:
+        places = {"shared.path": self.shared.path, "datasets": self.datasets}
+        if self.scratch:
+            places["scratch.path"] = self.scratch.path
+        for (one, here), (other, there) in combinations(places.items(), 2):
+            if _holds(here, there) or _holds(there, here):
+                raise ValueError(
+                    f"{one} ({here}) and {other} ({there}) must be apart: what is mounted at one "
+                    "would hide the other, or be within it"
+                )
+        return self
+
+
+def _holds(folder: str, other: str) -> bool:
+    return PurePosixPath(other).is_relative_to(folder)
+
+
+class JupyterLab(Section):
+    """JupyterLab on the head, over TLS and with a token."""
+
+    # Runs as an ordinary user, who may not take a lower port.
+    port: int = Field(default=8888, ge=1024, le=65535)
+    sudo: bool = Field(
+        default=False,
+        description="it runs as the cluster's account, and so its token is root on all nodes; "
+        "else as an account `jupyter`, which starts ranks on all nodes, but never as root",
+    )
+    sources: tuple[IPv4Network, ...] = Field(
+        default=(),
+        description="networks from which it may be asked; else the controller alone, and `gpubed "
+        "configure` learns where that is now",
+    )
+
+
+class Docker(Section):
+    """Docker on all nodes, for jobs in containers."""
+
+    data_root: Folder = Field(
+        default="/var/lib/docker", description="images, containers and volumes; on a local disk"
+    )
+    user_access: bool = Field(
+        default=True, description="the cluster's user may use it, and so be root on the nodes"
+    )
+    mirror: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s/]+/?$",
+        description="URL of a registry that keeps copies of images",
+    )
+
+
+class Monitoring(Section):
+    """Prometheus with alerts on the head, exporters on all nodes, and a status page."""
+
+    port: int = Field(default=9090, ge=1024, le=65535, description="on loopback of the head")
+    retention: Seconds = Field(default=1296000.0, ge=3600, description="how long figures are kept")
+
+
+class Services(Section):
+    """What runs on the cluster besides jobs."""
+
+    jupyterlab: JupyterLab | None = JupyterLab()
+    docker: Docker | None = Field(default=None, description="off unless given; {} switches it on")
+    # Off unless asked for: exporters take a little of the cores whose speed is measured.
+    monitoring: Monitoring | None = None
+    slurm: Slurm | None = None
+
+
+class Opening(Section):
+    """A port that answers from outside the cluster."""
+
+    port: Port
+    protocol: Literal["tcp", "udp"] = "tcp"
+    source: IPv4Network = IPv4Network("0.0.0.0/0")
+    comment: str = Field(default="", max_length=80, pattern=r'^[^"\n\\]*$')
+
+
+class Firewall(Section):
+    """Deny by default; SSH, the cluster's own nodes and these openings get in."""
+
+    enabled: bool = True
+    open: tuple[Opening, ...] = ()
+
+
+class RenewalPolicy(Section):
+    """When `gpubed renew --auto` asks for more time."""
+
+    margin: Seconds = Field(default=7200.0, gt=0, description="remaining time that is too little")
+    most: Seconds = Field(
+        default=604800.0, gt=0, description="the longest that the cluster is kept, in all"
+    )
+
+
+class BeforeEnd(Section):
+    """What `gpubed renew --auto` does before a lease ends that cannot be renewed."""
+
+    margin: Seconds = Field(default=1800.0, gt=0, description="how long before the end")
+    command: str = Field(
+        default="", max_length=1000, description="run on the head first, to write a checkpoint"
+    )
+    collect: bool = Field(default=True, description="copy the results of all runs from the head")
+
+
+class Lease(Section):
+    """How long the cluster is wanted."""
+
+    duration: Seconds = Field(default=86400.0, gt=0)
+    renewal: RenewalPolicy = RenewalPolicy()
+    before_end: BeforeEnd = BeforeEnd()

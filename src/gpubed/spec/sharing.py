@@ -1,0 +1,88 @@
+"""Slurm in a specification: who shares the cluster, by which shares and limits."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gpubed.core.units import Seconds
+
+# Of the ordinary users' numbers, those that hosts rarely give out by themselves.
+_UIDS = range(10000, 60000)
+_PublicKey = Annotated[
+    str, Field(pattern=r"^(ssh-(ed25519|rsa)|ecdsa-sha2-\S+|sk-\S+) [A-Za-z0-9+/=]+( [^\n\"]*)?$")
+]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _without_uid(schema: dict[str, Any]) -> None:
+    """Require no number of who writes a specification: it is drawn from the name."""
+    schema["required"].remove("uid")
+
+
+class SlurmUser(_Model):
+    """A researcher: a Unix user of all nodes, with a share and limits.
+
+    Limits count what all running jobs of the user have together. A job that alone
+    is beyond a limit is refused, one that is not waits until others have ended.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_without_uid)
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$")
+    uid: int = Field(
+        ge=_UIDS.start, lt=_UIDS.stop, description="Unix number; from the name when absent"
+    )
+    share: int = Field(default=1, ge=1, le=10000, description="in relation to the others' shares")
+    max_gpus: int | None = Field(default=None, ge=0, description="GPUs of all running jobs")
+    max_cpus: int | None = Field(default=None, ge=1, description="CPUs of all running jobs")
+    max_jobs: int | None = Field(default=None, ge=1, description="running jobs")
+    ssh_keys: tuple[_PublicKey, ...] = Field(default=(), description="public keys, for the head")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("uid") is not None:
+            return data
+        digest = hashlib.sha256(str(data.get("name")).encode()).digest()
+        return {**data, "uid": _UIDS[int.from_bytes(digest[:8], "big") % len(_UIDS)]}
+
+
+class SlurmPartition(_Model):
+    """Nodes that a job can ask for by one name."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$")
+    groups: tuple[str, ...] = Field(default=(), description="node groups; all when absent")
+    max_time: Seconds | None = Field(default=None, ge=60, description="of a job; none when absent")
+
+
+class Slurm(_Model):
+    """Slurm: jobs of several users wait in one queue, ordered by fair share."""
+
+    users: tuple[SlurmUser, ...] = ()
+    partitions: tuple[SlurmPartition, ...] = Field(
+        default=(SlurmPartition(name="main"),), description="the first one is the default"
+    )
+    half_life: Seconds = Field(
+        default=7 * 86400.0, ge=60, description="after which used time counts half"
+    )
+
+    @model_validator(mode="after")
+    def _names_and_numbers_differ(self) -> Self:
+        if not self.partitions:
+            raise ValueError("at least one partition is needed")
+        named: dict[str, list[str | int]] = {
+            "partitions are named": [partition.name for partition in self.partitions],
+            "users are named": [user.name for user in self.users],
+            "users have the uid": [user.uid for user in self.users],
+        }
+        for kind, values in named.items():
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice is not None:
+                raise ValueError(f"two {kind} {twice!r}")
+        return self

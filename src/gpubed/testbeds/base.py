@@ -1,0 +1,457 @@
+"""What a testbed must be able to do.
+
+A backend describes its resources to Pulumi (`component`), makes and removes each
+kind of them (`driver`), and can tell what exists (`describe`, `existing`).
+It knows nothing of Ansible, roles or jobs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
+
+if TYPE_CHECKING:
+    import pulumi
+
+    from gpubed.nodes.allocation import Allocation
+    from gpubed.nodes.ssh import SSH
+    from gpubed.spec.clusterspec import ClusterSpec, Problem
+    from gpubed.spec.plan import ClusterPlan, NodePlan
+
+Properties = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `gpubed doctor`.
+
+    Attributes:
+        id: Dotted name of what was looked at.
+        ok: Whether it is as it should be.
+        message: What was found.
+        fix: The command that repairs it, when it is not ok.
+    """
+
+    id: str
+    ok: bool
+    message: str
+    fix: str | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of a resource's inputs.
+
+    Attributes:
+        replace: Keys that force a replacement.
+        update: Keys that change in place.
+    """
+
+    replace: Sequence[str] = field(default=())
+    update: Sequence[str] = field(default=())
+
+
+@dataclass(frozen=True)
+class Existing:
+    """Something on a testbed that carries a cluster's name.
+
+    Attributes:
+        kind: The testbed's word for it.
+        name: Its name there.
+        id: Its id there, which is also its id in the state.
+        uuid: The cluster it belongs to: names may be used twice, ids not.
+        transient: It ends by itself and no state knows of it: a running job.
+        data: It holds what a researcher wrote: removed only when that was asked for.
+        size: Bytes that are on it, or that it has room for; None where nobody knows.
+        made: When it was made; None where nobody knows.
+        node: The node that it is, if it is one with disks of its own that go with it.
+        address: Its address on the control network, where it is a node in use and another node
+            would have to take it from it; else empty.
+        heir: The node that the specification makes of its host by now, where that is another
+            one; else empty.
+        backend: The testbed that has it; who asks several says so.
+    """
+
+    kind: str
+    name: str
+    id: str
+    uuid: str
+    transient: bool = False
+    data: bool = False
+    size: int | None = None
+    made: datetime | None = None
+    node: str = ""
+    address: str = ""
+    heir: str = ""
+    backend: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which testbed of its kind one is.
+
+    Attributes:
+        id: What no other has.
+        called: What people know it by: where it is, and which way leads there.
+    """
+
+    id: str
+    called: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A node that the testbed began to make and could not give.
+
+    Attributes:
+        node: Its name in the plan.
+        reason: Why, in the testbed's own words.
+        thing: What is left of it.
+    """
+
+    node: str
+    reason: str
+    thing: Existing
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Machines of one kind that a testbed has.
+
+    Attributes:
+        name: The testbed's word for them, as `cluster.yml` names it.
+        total: How many there are; None where the testbed does not say.
+        free: How many can be had now.
+        gpus: GPUs per machine; None where the testbed does not say.
+        gpu_model: What they are; may be empty.
+        note: What else there is to know; may be empty.
+    """
+
+    name: str
+    total: int | None = None
+    free: int | None = None
+    gpus: int | None = None
+    gpu_model: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """How long the testbed confirmed the nodes; None where nodes do not expire."""
+
+    granted_until: datetime | None = None
+
+
+def is_unknown(value: Any) -> bool:
+    """Say whether an input depends on what the engine has yet to do: a preview shows it so.
+
+    Also what depends on a resource that is about to be replaced is asked about in this way.
+    """
+    from pulumi.output import Unknown  # loaded where drivers run; most verbs need none of it
+
+    return isinstance(value, Unknown)
+
+
+class NodeFailed(GpubedError):
+    """The testbed could not give a node; a cluster may do without it (`min`)."""
+
+
+class Silent(GpubedError):
+    """What is asked about does not answer: it may be there, and it may be gone."""
+
+
+class Driver(ABC):
+    """Makes, changes and removes one kind of resource of a backend.
+
+    Every method may be repeated after a crash: `create` adopts what an earlier,
+    interrupted call with the same inputs left behind; `delete` of something that
+    is gone succeeds.
+    """
+
+    replace_keys: frozenset[str] | None = None
+    """Inputs that cannot change in place; None means none can."""
+
+    def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
+        """Compare old and new inputs; `result` is what `create` answered."""
+        changed = sorted(key for key in {*olds, *news} if olds.get(key) != news.get(key))
+        if self.replace_keys is None:
+            return Change(replace=changed)
+        return Change(
+            replace=[key for key in changed if key in self.replace_keys],
+            update=[key for key in changed if key not in self.replace_keys],
+        )
+
+    @abstractmethod
+    def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
+        """Make the resource; returns its id and what others need to know of it."""
+
+    @abstractmethod
+    def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
+        """Return what `create` would answer now, or None when it is gone.
+
+        Raises:
+            Silent: Nobody can tell; what is known of it stays.
+        """
+
+    def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
+        """Change the resource in place; returns the new result."""
+        raise NotImplementedError(f"{type(self).__name__} replaces on every change")
+
+    @abstractmethod
+    def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
+        """Remove the resource."""
+
+
+class Backend(ABC):
+    """A testbed; what a plan needs to know of its kind stands in its `BackendConfig`.
+
+    Attributes:
+        name: Its folder's name.
+        engine_required: The only engine that its resources can be made with, if it is one.
+        native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
+        shapes_on_nodes: Whether nodes hold their links to the declared rate themselves.
+        boots_later: Whether nodes may be granted, or started again, before they answer SSH.
+        boots_within_s: How long a node that was granted may take to answer SSH.
+        exchanges_keys: Whether nodes can be let in with another key than they were made with.
+        vacates: Whether a node that is made takes its address from whatever has it.
+        lists_nodes: Whether `existing` returns each of its nodes, with the id of that node.
+        the_way_back: Where it has an id of its own: how one that was left is reached again.
+        data_records: Files of a cluster's state by which `data_within` finds its data again.
+    """
+
+    name: str
+    engine_required: Literal["cli"] | None = None
+    native: frozenset[str] = frozenset()
+    shapes_on_nodes: bool = False
+    boots_later: bool = False
+    boots_within_s: float = 120.0
+    exchanges_keys: bool = True
+    vacates: bool = False
+    lists_nodes: bool = False
+    the_way_back: str = ""
+    data_records: frozenset[str] = frozenset()
+
+    def require_engine(self, engine: str) -> None:
+        """Refuse an engine that cannot make the testbed's resources.
+
+        Raises:
+            PrerequisiteMissing: It is not the one that the testbed needs.
+        """
+        if self.engine_required and engine != self.engine_required:
+            raise PrerequisiteMissing(
+                f"backend {self.name} needs Pulumi's CLI and its plugin {self.name!r}: "
+                "its resources are not for the embedded engine",
+                "gpubed doctor CLUSTER --fix, and put `pulumi` on PATH",
+            )
+
+    def check(self, spec: ClusterSpec) -> list[Problem]:
+        """Return what of the specification this testbed cannot do."""
+        return []
+
+    def shapes_links(self, spec: ClusterSpec) -> bool:
+        """Say whether links of the experiment network are held to the declared rate.
+
+        Else they carry what their owner built, and more than declared is no fault.
+        """
+        return False
+
+    @abstractmethod
+    def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
+        """Look at everything that must be in place before the first create."""
+
+    def repair(self, say: Callable[[str], None]) -> None:
+        """Install what Pulumi's own installer can: `gpubed doctor CLUSTER --fix`."""
+        say(f"backend {self.name} needs no plugin of Pulumi's")
+
+    @abstractmethod
+    def component(
+        self, plan: ClusterPlan, uuid: pulumi.Output[str], public_key: pulumi.Output[str]
+    ) -> pulumi.Output[dict[str, Any]]:
+        """Declare the cluster's resources to Pulumi.
+
+        Returns:
+            An output that resolves to the data of an `Allocation`.
+        """
+
+    def foretold(self, plan: ClusterPlan, node: NodePlan) -> dict[str, Any]:
+        """Return what is known of a node before it is granted: what becomes of it in place."""
+        address = node.experiment_address
+        return {"experiment_address": str(address) if address else None}
+
+    def driver(self, kind: str) -> Driver:
+        """Return the driver of one kind of dynamic resource of this backend."""
+        raise LookupError(f"backend {self.name} has no dynamic resource {kind!r}")
+
+    @abstractmethod
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Return the state of each node by name: ready, stopped, missing, or what else it is."""
+
+    def identity(self, cluster: str) -> Identity | None:
+        """Return which testbed of its kind answers; None where it has no id of its own.
+
+        Raises:
+            GpubedError: It cannot be asked.
+        """
+        return None
+
+    @abstractmethod
+    def existing(self, cluster: str) -> list[Existing]:
+        """Return everything on the testbed that carries the cluster's name, whatever its UUID.
+
+        What must go first comes first.
+        """
+
+    def unseen(self, cluster: str, known: Collection[str], left: Collection[str] = ()) -> list[str]:
+        """Return what the last `existing` could not look at and may hold something of a cluster.
+
+        Args:
+            cluster: Its name.
+            known: Nodes of which the cluster's state says what became of them.
+            left: Nodes that failed and could not be cleared away.
+        """
+        return []
+
+    def own_hosts(self, cluster: str) -> dict[str, str]:
+        """Return the hosts that are not the testbed's to take back: by node, where SSH answers."""
+        return {}
+
+    def left_as_is(self, cluster: str, uuid: str) -> list[str]:
+        """Say what stays on hosts that a `down` goes without, a line each."""
+        return []
+
+    @abstractmethod
+    def remove(self, thing: Existing) -> None:
+        """Remove something that exists, known to the state or not; it may have gone already."""
+
+    def data_within(self, cluster: str) -> list[Existing]:
+        """Return data that outlives nodes and that only they can reach."""
+        return []
+
+    def remove_data(self, cluster: str) -> list[Existing]:
+        """Remove what `data_within` names; return what of it stays.
+
+        Asked for by `gpubed down` alone, before anything else goes, and not if data is to stay.
+        """
+        return []
+
+    def unrefreshable(self, cluster: str) -> GpubedError | None:
+        """Return why a plugin cannot look at every resource now, with what helps.
+
+        Raises:
+            GpubedError: The testbed cannot be asked.
+        """
+        return None
+
+    def explained(self, error: GpubedError) -> GpubedError | None:
+        """Return what a plugin's error means to who wrote the specification; None as it is."""
+        return None
+
+    def faults(self, cluster: str) -> list[Fault]:
+        """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""
+        return []
+
+    def load(self) -> None:
+        """Import the libraries that drivers use, where those cannot be imported by two at once."""
+        return
+
+    def plugin_environment(self, cluster: str) -> dict[str, str]:
+        """Return the variables with which Pulumi's plugin finds what this backend finds.
+
+        An empty one must not be set: the plugin would take it for the cluster's.
+        """
+        return {}
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that nodes need to reach package registries (CA, proxy)."""
+        return {}
+
+    def lease(self, spec: ClusterSpec, allocation: Allocation) -> Lease:
+        """Ask the testbed how long it confirmed the nodes."""
+        return Lease()
+
+    def renew(self, spec: ClusterSpec, allocation: Allocation, until: datetime) -> Lease:
+        """Ask for a longer lease; one that lasts as long already is never shortened.
+
+        Returns:
+            What the testbed granted, read back: it may be less than what was asked for,
+            or more, where that was granted before.
+
+        Raises:
+            Refused: The testbed said no.
+        """
+        raise UsageError(f"nodes of backend {self.name} do not expire")
+
+    def resources(self, spec: ClusterSpec) -> list[Offer]:
+        """Return what machines the testbed has, and how many of them are free now."""
+        raise UsageError(f"backend {self.name} cannot tell what is free")
+
+    def hosts(self, spec: ClusterSpec) -> list[SSH]:
+        """Return sessions to machines that are there before they are nodes, by their names."""
+        return []
+
+    def fits(self, plan: ClusterPlan) -> list[str]:
+        """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
+        return []
+
+    def warnings(self, spec: ClusterSpec) -> list[str]:
+        """Return what somebody who builds on these nodes must know and would not guess."""
+        return []
+
+    def refusals(self, plan: ClusterPlan) -> list[Finding]:
+        """Return for what the testbed would say no, as far as that can be asked beforehand.
+
+        Asked before anything of a cluster is deleted or replaced; what it holds already counts
+        as its own.
+        """
+        return []
+
+    def export(self, plan: ClusterPlan, kind: str) -> str:
+        """Return the cluster in another tool's words: `rspec`, `espec`.
+
+        Raises:
+            UsageError: The testbed has no such words.
+        """
+        raise UsageError(f"backend {self.name} has no {kind}")
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job as its testbed has it.
+
+    Attributes:
+        id: The testbed's id.
+        name: Its name there.
+        state: The testbed's word for what it does.
+        reason: Why, for example why it waits; may be empty.
+    """
+
+    id: str
+    name: str
+    state: str
+    reason: str = ""
+
+
+class JobTestbed(Backend):
+    """A testbed that runs jobs and lends no nodes: its allocations have none.
+
+    Attributes:
+        launcher: The launcher that hands jobs to it; the only one that can.
+    """
+
+    launcher: str
+
+    @abstractmethod
+    def links(self, spec: ClusterSpec) -> dict[str, str]:
+        """Return the URLs of services that the testbed itself has, by name."""
+
+    @abstractmethod
+    def jobs(self, spec: ClusterSpec, uuid: str) -> list[JobState]:
+        """Return the cluster's jobs that the testbed still knows."""

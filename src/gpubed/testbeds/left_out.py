@@ -1,0 +1,109 @@
+"""Nodes that the testbed failed to give, and that the cluster does without.
+
+Where a driver makes the nodes, a failure is a result in Pulumi's state (`resources.py`).
+A plugin of Pulumi's ends the run instead: then the failure is noted here, and the program,
+run again, leaves the node out. What is to be asked for again is noted for one run only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from gpubed.core import files, progress, reading
+from gpubed.core.errors import Refused
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds.base import Fault
+
+
+def read(cluster: ClusterPaths, plan: ClusterPlan) -> dict[str, str]:
+    """Return why each node is left out, of those that the plan may do without."""
+    try:
+        noted = reading.file(cluster.left_out).json(dict[str, str])
+    except reading.Missing:
+        return {}
+    except Unreadable as error:
+        progress.emit("note", message=f"{error.message}; all nodes are asked for again")
+        return {}
+    return {name: noted[name] for name in _policies(plan) if name in noted}
+
+
+def _policies(plan: ClusterPlan) -> dict[str, str]:
+    return {node.name: node.on_failure for node in plan.nodes if node.on_failure}
+
+
+class Run:
+    """What failed in one run of `up`."""
+
+    def __init__(self, cluster: ClusterPaths, plan: ClusterPlan) -> None:
+        self._cluster, self._plan = cluster, plan
+        self._asked_again: set[str] = set()
+
+    def add(self, faults: Sequence[Fault]) -> None:
+        """Note failures, so that the program can be run again.
+
+        Raises:
+            Refused: The cluster cannot do without a node that failed.
+        """
+        noted, policies = read(self._cluster, self._plan), _policies(self._plan)
+        for fault in faults:
+            again = policies.get(fault.node) == "replace" and fault.node not in self._asked_again
+            if again:
+                self._asked_again.add(fault.node)
+            else:
+                noted[fault.node] = fault.reason
+            then = "it is asked for again" if again else "it is left out"
+            progress.emit("note", message=f"{fault.node} failed: {fault.reason} ({then})")
+        require_enough(self._plan, noted)
+        self._write(noted)
+
+    def forget(self) -> None:
+        """Forget what is to be asked for again, and what the cluster now needs."""
+        policies = _policies(self._plan)
+        noted = read(self._cluster, self._plan)
+        kept = {name: why for name, why in noted.items() if policies[name] == "leave_out"}
+        try:
+            require_enough(self._plan, kept)
+        except Refused:
+            kept = {}
+        self._write(kept)
+
+    def _write(self, noted: Mapping[str, str]) -> None:
+        if noted:
+            files.write(self._cluster.left_out, json.dumps(noted, indent=1).encode())
+        else:
+            self._cluster.left_out.unlink(missing_ok=True)
+
+
+@contextmanager
+def of_run(cluster: ClusterPaths, plan: ClusterPlan) -> Iterator[Run]:
+    """Keep notes during a run; one that was killed has left some."""
+    run = Run(cluster, plan)
+    run.forget()
+    try:
+        yield run
+    finally:
+        run.forget()
+
+
+def require_enough(plan: ClusterPlan, failed: Mapping[str, str]) -> None:
+    """Refuse to go on when too much has failed; `failed` has the reason of each node.
+
+    Raises:
+        Refused: The head failed, or fewer nodes are there than a group's `min`.
+    """
+    head = plan.nodes[0].name
+    reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
+    if head in failed:
+        raise Refused(f"the testbed could not give the head:{reasons}")
+    for group in plan.spec.nodes:
+        left = sum(n.group == group.name and n.name not in failed for n in plan.nodes)
+        if left < (group.min or group.count):
+            raise Refused(
+                f"{left} of {group.count} nodes of group {group.name!r} are there, "
+                f"at least {group.min or group.count} are needed:{reasons}",
+                f"gpubed resources {plan.cluster}",
+            )

@@ -1,0 +1,312 @@
+"""The testbeds that a cluster was made on: noted, told from others of their kind, asked together.
+
+A specification may name another testbed by now, while what was made on the former one is still
+there: data that outlives nodes, or what a killed run had begun. So each is noted beside the
+cluster's UUID before anything is made on it, with the specification that led to it, and the UUID
+is forgotten when all of them are empty. Of a testbed that has an id of its own (a Docker daemon,
+a cloud's project and region), that is noted, too: another one knows nothing of the cluster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from gpubed.core import files, located, reading
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import ClusterPaths
+from gpubed.spec import backend_config
+from gpubed.spec.clusterspec import ClusterSpec, refusal, spec_backend
+from gpubed.testbeds import identities
+from gpubed.testbeds.base import Backend, Existing, Identity
+from gpubed.testbeds.specification import check
+
+
+class _Note(BaseModel):
+    """A testbed that a cluster was made on; `id` is empty where its kind or version has none."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: Literal[1] = 1
+    id: str = ""
+    called: str = ""
+
+
+class AnotherTestbed(PrerequisiteMissing):
+    """It is of the same kind as the one that the cluster was made on, and not the same."""
+
+
+def noted(cluster: ClusterPaths) -> list[str]:
+    """Return the names of the backends that a cluster was made on."""
+    return [name for name in backend_config.names() if _file(cluster, name).exists()]
+
+
+def note(cluster: ClusterPaths, backend: Backend) -> None:
+    """Note that something of a cluster is made on a testbed; what was noted of it stays."""
+    with suppress(reading.Missing):
+        if _read(cluster, backend.name).id:
+            return
+    now = None
+    with suppress(GpubedError):  # who makes something there says why it cannot be asked
+        now = backend.identity(cluster.name)
+    if now or not _file(cluster, backend.name).exists():
+        _write(cluster, backend.name, now)
+
+
+def keep_specification(cluster: ClusterPaths, backend: str) -> None:
+    """Keep a copy of the specification that is about to be applied on a testbed.
+
+    The one before stays until `forget_attempts`: a run that was killed may have begun what no
+    state knows, and what only that specification names.
+    """
+    cluster.testbeds.mkdir(parents=True, exist_ok=True)
+    text, copy = files.read(cluster.spec, located.MAX_BYTES), copy_of(cluster, backend)
+    if copy.is_file() and (before := files.read(copy, located.MAX_BYTES)) != text:
+        attempts = _attempts(cluster)
+        attempts.mkdir(exist_ok=True)
+        # By its content: the same one, applied again and again, is one.
+        digest = hashlib.sha256(before).hexdigest()[:12]
+        files.write(attempts / f"{backend}-{digest}.yml", before)
+    files.write(copy, text)
+
+
+def copies_of(cluster: ClusterPaths, backend: str) -> list[Path]:
+    """Return where specifications are kept that may have led to what is on a testbed."""
+    return [copy_of(cluster, backend), *sorted(_attempts(cluster).glob(f"{backend}-*.yml"))]
+
+
+def forget_attempts(cluster: ClusterPaths) -> None:
+    """Forget the specifications of former runs: what they began has been adopted or removed."""
+    shutil.rmtree(_attempts(cluster), ignore_errors=True)
+
+
+def _attempts(cluster: ClusterPaths) -> Path:
+    return cluster.testbeds / "attempts"
+
+
+def copy_of(cluster: ClusterPaths, backend: str) -> Path:
+    """Return where the specification is kept that was applied last on a testbed."""
+    return cluster.testbeds / f"{backend}.yml"
+
+
+def kept_specification(cluster: ClusterPaths) -> Path | None:
+    """Return the copy of the specification that was applied last; None where there is none."""
+    copies = [path for name in backend_config.names() if (path := copy_of(cluster, name)).is_file()]
+    return max(copies, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def put_back(cluster: ClusterPaths) -> str:
+    """Return the command that brings a lost specification back; empty where no copy was kept."""
+    copy = kept_specification(cluster)
+    if copy is None:
+        return ""
+    folder, target = cluster.inventory, shlex.quote(str(cluster.spec))
+    made = "" if folder.is_dir() else f"mkdir -p {shlex.quote(str(folder))} && "
+    return f"{made}cp {shlex.quote(str(copy))} {target}"
+
+
+def applied(cluster: ClusterPaths, backend: str) -> ClusterSpec:
+    """Return the specification that was applied last on a testbed.
+
+    Raises:
+        UsageError: No copy was kept, or it has errors for this version.
+    """
+    found, errors = check(copy_of(cluster, backend), cluster.name)
+    if found is None:
+        raise refusal(copy_of(cluster, backend), errors)
+    return found
+
+
+def specification(cluster: ClusterPaths, backend: str) -> ClusterSpec:
+    """Return how a testbed is reached: as the specification says, else as the last one there did.
+
+    Raises:
+        UsageError: The specification has errors, or there is none, and no copy was kept.
+        PrerequisiteMissing: It names another testbed, and no copy was kept.
+    """
+    found, errors = check(cluster.spec)
+    if found is None or spec_backend(found) != backend:
+        former, _ = check(copy_of(cluster, backend), cluster.name)
+        if former is not None and spec_backend(former) == backend:
+            return former
+    if found is None:
+        raise refusal(cluster.spec, errors)
+    if spec_backend(found) != backend:
+        raise PrerequisiteMissing(
+            f"the specification of {cluster.name} no longer says how {backend} is reached",
+            "put its former `backend:` back until the cluster is down",
+        )
+    return found
+
+
+def require_same(cluster: ClusterPaths, backend: Backend) -> None:
+    """Refuse a testbed that is not the one that the cluster was made on.
+
+    One that has something under the cluster's UUID is the same, whatever its id is by now.
+
+    Raises:
+        AnotherTestbed: It is another one.
+        Unreadable: What was noted cannot be read.
+        GpubedError: The testbed cannot be asked.
+    """
+    try:
+        had = _read(cluster, backend.name)
+    except reading.Missing:
+        return
+    now = backend.identity(cluster.name) if had.id else None
+    if now is None or now.id == had.id:
+        return
+    uuid = identities.kept(cluster)
+    if uuid and any(thing.uuid == uuid for thing in backend.existing(cluster.name)):
+        _write(cluster, backend.name, now)
+        return
+    raise AnotherTestbed(
+        f"{now.called} has nothing of {cluster.name} and is not the one that it was made on: "
+        f"{had.called}, with the id {had.id}",
+        f"{backend.the_way_back}; only if that one is no more (a daemon that was installed anew), "
+        f"with what it had: {forget_command(cluster, backend.name)}, and again",
+    )
+
+
+def forget_command(cluster: ClusterPaths, backend: str) -> str:
+    """Return the command that says that nothing of a cluster is on a testbed any more."""
+    return f"rm {shlex.quote(str(_file(cluster, backend)))}"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What testbeds have under a cluster's name.
+
+    Attributes:
+        things: What there is; what must go first comes first.
+        unasked: The testbeds that could not be asked, with why and what helps.
+    """
+
+    things: list[Existing]
+    unasked: list[str]
+
+
+@dataclass(frozen=True)
+class Testbeds:
+    """The testbeds that may have something of a cluster.
+
+    Attributes:
+        cluster: The cluster's paths.
+        needed: Those without whose answer nothing goes on: of the state, or the only ones.
+        others: Those that it was made on before; one that cannot be asked is named.
+    """
+
+    cluster: ClusterPaths
+    needed: tuple[Backend, ...]
+    others: tuple[Backend, ...] = ()
+
+    def __iter__(self) -> Iterator[Backend]:
+        return iter((*self.needed, *self.others))
+
+    def __bool__(self) -> bool:
+        return bool(self.needed or self.others)
+
+    def require_engine(self, engine: str) -> None:
+        """Refuse an engine that cannot remove what the state knows.
+
+        Raises:
+            PrerequisiteMissing: It is not the one that a testbed needs.
+        """
+        for backend in self.needed:
+            backend.require_engine(engine)
+
+    def require_refreshable(self) -> None:
+        """Refuse a look at every resource where a plugin would fail on the state of one.
+
+        Raises:
+            GpubedError: It would, or a testbed cannot be asked.
+        """
+        for backend in self.needed:
+            if why := backend.unrefreshable(self.cluster.name):
+                raise why
+
+    def existing(self) -> Listed:
+        """Ask for everything that carries the cluster's name, whatever its UUID.
+
+        Raises:
+            AnotherTestbed: One that is needed is not the one that the cluster was made on.
+            GpubedError: One that is needed cannot be asked.
+        """
+        found, unasked = list[Existing](), list[str]()
+        for backend in self.needed:
+            found += self._ask(backend)
+        for backend in self.others:
+            try:
+                found += self._ask(backend)
+            except GpubedError as error:
+                hint = f" ({error.hint})" if error.hint else ""
+                unasked.append(f"{backend.name} cannot be asked: {error.message}{hint}")
+        return Listed(found, unasked)
+
+    def unseen(self, known: Collection[str], left: Collection[str]) -> list[str]:
+        """Return what the last `existing` could not look at; see `Backend.unseen`."""
+        name = self.cluster.name
+        return [why for backend in self for why in backend.unseen(name, known, left)]
+
+    def data_within(self) -> list[Existing]:
+        """Return data that outlives nodes and that only they can reach."""
+        name = self.cluster.name
+        return [thing for each in self for thing in _marked(each, each.data_within(name))]
+
+    def remove_data(self) -> list[Existing]:
+        """Remove what `data_within` names; return what of it stays."""
+        name = self.cluster.name
+        return [thing for each in self for thing in _marked(each, each.remove_data(name))]
+
+    @property
+    def data_records(self) -> set[str]:
+        """Files of the cluster's state by which data is found again; see `Backend`."""
+        return {name for backend in self for name in backend.data_records}
+
+    def left_as_is(self, uuid: str) -> list[str]:
+        """Say what stays on hosts that a `down` goes without, a line each."""
+        return [why for backend in self for why in backend.left_as_is(self.cluster.name, uuid)]
+
+    def own_hosts(self) -> dict[str, str]:
+        """Return the hosts that are nobody's to take back: by node, where SSH answers."""
+        found = dict[str, str]()
+        for backend in self:
+            found |= backend.own_hosts(self.cluster.name)
+        return found
+
+    def note(self) -> None:
+        """Note all of them: what stays there must be found again."""
+        for backend in self:
+            note(self.cluster, backend)
+
+    def _ask(self, backend: Backend) -> list[Existing]:
+        require_same(self.cluster, backend)
+        return _marked(backend, backend.existing(self.cluster.name))
+
+
+def _marked(backend: Backend, things: list[Existing]) -> list[Existing]:
+    return [replace(thing, backend=backend.name) for thing in things]
+
+
+def _file(cluster: ClusterPaths, backend: str) -> Path:
+    return cluster.testbeds / f"{backend}.json"
+
+
+def _read(cluster: ClusterPaths, backend: str) -> _Note:
+    path = _file(cluster, backend)
+    return reading.file(path, f"remove {path}, if nothing of it is on {backend}").json(_Note)
+
+
+def _write(cluster: ClusterPaths, backend: str, now: Identity | None) -> None:
+    cluster.testbeds.mkdir(parents=True, exist_ok=True)
+    noted = _Note(id=now.id, called=now.called) if now else _Note()
+    content = noted.model_dump_json(indent=1).encode()
+    files.write(_file(cluster, backend), content, durable=True)  # the UUID goes by it

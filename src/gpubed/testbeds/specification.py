@@ -1,0 +1,69 @@
+"""`cluster.yml`, held against its testbed: its plan, and all that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpubed.core import located
+from gpubed.spec import clusterspec
+from gpubed.spec.clusterspec import ClusterSpec, Problem, SpecError, refusal, spec_backend
+from gpubed.spec.plan import ClusterPlan, Unplannable, plan
+from gpubed.testbeds import registry
+
+
+def check(path: Path, name: str = "") -> tuple[ClusterSpec | None, list[SpecError]]:
+    """Read a specification and find everything that is wrong with it.
+
+    Args:
+        path: The file.
+        name: The cluster's; as its folder is called where it is empty.
+
+    Returns:
+        The specification (None when it is not usable) and all errors by line.
+    """
+    return clusterspec.read(path, name, _problems)
+
+
+def load(path: Path) -> ClusterSpec:
+    """Read a specification.
+
+    Raises:
+        UsageError: It has errors; all of them are in the message.
+    """
+    found, errors = check(path)
+    if found is None:
+        raise refusal(path, errors)
+    return found
+
+
+def planned(path: Path) -> tuple[ClusterPlan | None, list[SpecError]]:
+    """Read a specification, plan it, and find everything that is wrong with it.
+
+    Returns:
+        The plan (None when there is none) and all errors by line.
+    """
+    found, errors = check(path)
+    if found is None:
+        return None, errors
+    try:
+        return plan(found), []
+    except Unplannable as error:
+        line, where = located.read(path).line(error.path), ".".join(map(str, error.path))
+        return None, [SpecError(str(path), line, where, error.message, error.allowed)]
+
+
+def load_plan(path: Path) -> ClusterPlan:
+    """Read and plan a specification.
+
+    Raises:
+        UsageError: It has errors; all of them are in the message.
+    """
+    found, errors = planned(path)
+    if found is None:
+        raise refusal(path, errors)
+    return found
+
+
+def _problems(found: ClusterSpec) -> Iterable[Problem]:
+    return registry.backend(spec_backend(found)).check(found)
