@@ -19,7 +19,7 @@ from gpubed.campaigns import file
 from gpubed.configuration import roles
 from gpubed.core import errors, paths
 from gpubed.jobs import jobfile
-from gpubed.spec import schema
+from gpubed.spec.schema import json_schema
 
 REFERENCE = Path(__file__).parent / "reference"
 MARK = "<!-- Written by `make docs` from the code. -->\n\n"
@@ -28,7 +28,7 @@ MARK = "<!-- Written by `make docs` from the code. -->\n\n"
 def pages() -> dict[str, str]:
     """Return every generated page by file name."""
     return {
-        "cluster.schema.json": json.dumps(schema.json_schema(), indent=2) + "\n",
+        "cluster.schema.json": json.dumps(json_schema(), indent=2) + "\n",
         "cluster-yml.md": MARK + "\n".join(cluster_yml()) + "\n",
         "cli.md": MARK + "\n".join(command_line()) + "\n",
         "roles.md": MARK + "\n".join(role_inputs()) + "\n",
@@ -39,7 +39,14 @@ def pages() -> dict[str, str]:
         "../concepts/horovod-settings.md": MARK + horovod_settings(),
         "changes.md": MARK + "\n".join(changes()) + "\n",
         "performance.md": MARK + performance(),
+        **{f"../images/{name}": picture for name, picture in pictures().items()},
     }
+
+
+def pictures() -> dict[str, str]:
+    """Return the pictures of the architecture."""
+    drawn: dict[str, str] = runpy.run_path(str(REFERENCE.parent / "house.py"))["pictures"]()
+    return drawn
 
 
 def role_tests() -> str:
@@ -106,7 +113,7 @@ def horovod_settings() -> str:
 
 def cluster_yml() -> Iterator[str]:
     """Describe the keys of the specification, from its JSON Schema."""
-    schema = schema.json_schema()
+    schema = json_schema()
     yield "# cluster.yml\n"
     yield "Unknown keys are errors; `gpubed check` names the line and the nearest key.\n"
     yield from _keys("The file", schema)

@@ -3,11 +3,55 @@
 import shutil
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from gpubed.backends.local import apt_sources
 from support.cluster import BIN, Cluster, unique
+
+HERE = Path(__file__).parent
+# Tests that share the session's cluster, in the order in which one leaves it as the next expects
+# it: from a new cluster to one that is taken down. Files that are not here come after.
+ORDER = (
+    "test_ready",
+    "test_bench",
+    "test_runs",
+    "test_secrets",
+    "test_firewall",
+    "test_browser",
+    "test_slurm",
+    "test_containers",
+    "test_datasets",
+    "test_health",
+    "test_monitoring",
+    "test_scale",
+    "test_audit",
+    "test_data",
+    "test_faults",
+    "test_forced_replacement",
+    "test_impostor",
+    "test_interrupt",
+    "test_kill",
+    "test_owner",
+    "test_units",
+    "test_refusals",
+    "test_down",
+    "test_pulumi_cli",
+    "test_vms",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Put the tests of this folder in order; others stay where they are."""
+    places = [place for place, item in enumerate(items) if item.path.parent == HERE]
+    mine = sorted((items[place] for place in places), key=lambda item: _turn(item.path.stem))
+    for place, item in zip(places, mine, strict=True):
+        items[place] = item
+
+
+def _turn(name):
+    return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
 @pytest.fixture(scope="session")

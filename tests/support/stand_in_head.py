@@ -1,4 +1,4 @@
-"""STAND-IN for a cluster below `gpubed.jobs.execution.run`: a head that takes files, a job that ends."""
+"""STAND-IN for a cluster below a job's run: a head that takes files, a job that ends."""
 
 import itertools
 import json

@@ -13,7 +13,7 @@ from gpubed.jobs import execution, images, jobfile
 
 
 def run(cluster, plan, allocation, request, on_output=print, set_="", **_):
-    """As `gpubed.jobs.execution.run`; a file `behaviour.json` of the project says what goes wrong."""
+    """As `execution.run`; a file `behaviour.json` of the project says what goes wrong."""
     path = cluster.project.root / "behaviour.json"
     behaviour = json.loads(path.read_text()) if path.exists() else {}
     name, settings = request.job, request.settings
@@ -57,7 +57,7 @@ def install(replace):
 
 
 def usable(cluster, _plan, allocation):
-    """As `gpubed.configuration.health.usable`: a file `lost` of the project names a node that is not well."""
+    """As `health.usable`: a file `lost` of the project names a node that is not well."""
     path = cluster.project.root / "lost"
     lost = path.read_text().split() if path.exists() else []
     kept = tuple(node for node in allocation.nodes if node.name not in lost)

@@ -6,8 +6,8 @@ import time
 import pytest
 from pulumi import automation as api
 
-from gpubed.core.errors import GpubedError, PrerequisiteMissing
-from gpubed.engines import automation
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
+from gpubed.engines import automation, stack
 from gpubed.engines.embedded import LogEvent, ResourceEvent
 from gpubed.engines.silence import Silence
 
@@ -120,3 +120,8 @@ def test_what_is_pending_is_named_and_what_has_limits_of_its_own_is_let_be():
     assert "pending: create Instance node-0" in told[0].message
     assert "create Instance node-0" in silence.reason
     assert ended == [1]
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(UsageError, match="there is no engine 'cil'"):
+        stack.choose("cil")

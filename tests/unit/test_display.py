@@ -59,7 +59,7 @@ def test_who_is_stuck_below_the_terminal_is_ended_all_the_same(number):
     """The words go past what draws: a thread that is stuck may hold its lock for ever."""
     program = """
 import sys, threading, time
-from gpubed import interruption
+from gpubed.engines import interruption
 class Held:
     def write(self, _): threading.Event().wait()
     flush = write

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.checks import verify
+from gpubed.checks import stages, verify
 from gpubed.checks.context import Context
 from gpubed.cli import outline
 from gpubed.cluster import handover
@@ -128,7 +128,7 @@ def test_a_check_names_the_cluster_that_was_verified(tmp_path, monkeypatch):
     repair = Check(
         id="nccl.interface", result="fail", reason="gpubed configure CLUSTER --tags nccl"
     )
-    monkeypatch.setattr(verify, "CHECKS", (lambda _: iter([repair]),))
+    monkeypatch.setattr(stages, "functions", lambda: [lambda _: iter([repair])])
     monkeypatch.setattr(Context, "simulated", frozenset())
     cluster = Project(tmp_path).cluster("mine")
     [found] = verify.verify(cluster, plan, sample_allocation(plan)).checks
@@ -140,7 +140,7 @@ def test_a_verification_that_failed_leads_on(tmp_path, monkeypatch):
     cluster = granted_cluster(tmp_path)
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     said = Check(id="ssh.mesh", node="node-0", result="fail", reason="does not reach node-1")
-    monkeypatch.setattr(verify, "CHECKS", (lambda _: iter([said]),))
+    monkeypatch.setattr(stages, "functions", lambda: [lambda _: iter([said])])
     monkeypatch.setattr(Context, "simulated", frozenset())
     plan = sample_plan()
     with pytest.raises(verify.VerificationFailed) as failed:

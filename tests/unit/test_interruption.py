@@ -12,7 +12,7 @@ import pytest
 STUCK = """
 import subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
-from gpubed import interruption
+from gpubed.engines import interruption
 interruption.handle(limited=True)
 child = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 60 & wait; sleep 60"])
 with ThreadPoolExecutor() as pool:

@@ -133,3 +133,30 @@ def test_a_condition_does_not_apply_where_something_else_explains_the_metric():
     )
     assert not condition.applies({"ratio": 0.1, "by": "cpu"}, {})
     assert condition.applies({"ratio": 0.1, "by": "link"}, {})
+
+
+@pytest.mark.parametrize(
+    ("condition", "metrics", "says"),
+    [
+        ({"metric": "world_size", "equals": "ranks"}, {"world_size": 2}, "2 instead of 3"),
+        ({"metric": "world_size", "equals": "ranks"}, {"world_size": 3}, ""),
+        ({"metric": "accuracy", "at_least": 0.97}, {"accuracy": 0.9}, "at least 0.97"),
+        ({"metric": "error", "at_most": 0.05}, {"error": 0.1}, "at most 0.05"),
+        ({"metric": "error", "at_most": 0.05}, {}, "not reported"),
+        ({"metric": "error", "at_most": 0.05}, {"error": None}, ""),
+        ({"metric": "accuracy", "at_least": 0.97}, {"accuracy": float("nan")}, "at least 0.97"),
+    ],
+)
+def test_a_condition_says_how_it_is_broken(condition, metrics, says):
+    broken = jobfile.Condition.model_validate(condition).broken_by(metrics, ranks=3)
+    assert says in broken
+    assert bool(broken) == bool(says)
+
+
+def test_settings_of_a_job_are_name_and_value():
+    assert jobfile.parse_settings(["learning-rate=0.1", "epochs=2"]) == {
+        "learning_rate": "0.1",
+        "epochs": "2",
+    }
+    with pytest.raises(UsageError):
+        jobfile.parse_settings(["epochs"])

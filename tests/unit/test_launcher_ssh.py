@@ -75,7 +75,7 @@ def test_a_cut_connection_ends_the_job(launch, monkeypatch):
 def test_a_killed_controller_ends_the_job(launch, tmp_path):
     program = """
 import sys
-from gpubed.launchers import ssh
+from gpubed.jobs.launchers import ssh
 ssh._own(["sh", "-c", sys.argv[1]], lambda line: print(line, flush=True))
 """
     start = ssh._START.format(

@@ -1,32 +1,23 @@
-"""Layers: the command line stands on steps, steps on backends, all on errors; never back."""
+"""The house: who may import whom, where what others wrote comes in, and what is complete."""
 
 import ast
+import shutil
 from pathlib import Path
 
 import pytest
 
+from support import house
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "gpubed"
 MODULES = sorted(SOURCE.rglob("*.py"))
-# A lower layer may not import a higher one.
-LAYERS = [
-    ("cli",),
-    ("cluster", "doctor", "handover", "verify", "cluster_drivers", "campaigns"),
-    ("checks",),
-    ("jobs", "services", "metrics", "health", "configure", "stack", "leaving"),
-    ("images", "lease", "automation"),
-    ("launchers",),
-    ("engine", "backends"),
-    ("ssh", "host_keys", "runlock", "progress", "secret"),
-    ("errors", "files", "located", "reading"),
-]
 # Whoever parses by himself meets what is malformed by himself.
 PARSERS = {"load", "loads", "safe_load", "fromstring", "model_validate_json", "validate_json"}
 OF_PARSERS = {"json", "yaml", "etree", "gzip", "zlib", "tarfile"}
 READS = {"read_text", "read_bytes"}
 WAY_IN = {
-    "reading.py",
-    "located.py",
+    "core/reading.py",
+    "core/located.py",
     "backends/virtualwall/documents.py",
     "hardware/recording.py",  # nvidia-smi's XML declares a type; the report came in by `reading`
 }
@@ -39,27 +30,19 @@ BROUGHT = {
     "backends/virtualwall/rspec.py",
     "cli/commands/init.py",
     "cli/outline.py",
-    "paths.py",
-    "placeholders.py",
-    "recipe.py",
-    "roles.py",
+    "core/paths.py",
+    "spec/placeholders.py",
+    "recipes/recipe.py",
+    "configuration/roles.py",
 }
 KERNELS = {
     "backends/local/doctor.py",
     "backends/local/vm/accelerator.py",
-    "engine/lifeline.py",
-    "engine/locks.py",
-    "peers.py",
-    "runlock.py",
+    "engines/embedded/lifeline.py",
+    "engines/embedded/locks.py",
+    "access/peers.py",
+    "core/runlock.py",
 }
-
-
-def layer(module):
-    parts = module.split(".")
-    for depth, names in enumerate(LAYERS):
-        if len(parts) > 1 and parts[1] in names:
-            return depth
-    return None
 
 
 def imports(path):
@@ -73,12 +56,40 @@ def imports(path):
             yield from (alias.name for alias in node.names)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_no_module_imports_a_higher_layer(path):
-    own = layer("gpubed." + ".".join(path.relative_to(SOURCE).with_suffix("").parts))
-    for name in imports(path):
-        other = layer(name) if name.startswith("gpubed") else None
-        assert own is None or other is None or other >= own, f"imports {name}"
+def test_imports_go_strictly_down():
+    assert house.faults(SOURCE) == []
+    assert len(house.FLOORS) <= 25
+
+
+@pytest.mark.parametrize(
+    ("planted", "text", "found"),
+    [
+        ("spec/plan.py", "from gpubed.jobs import jobfile", "gpubed.spec.plan imports gpubed.jobs"),
+        (
+            "spec/plan.py",
+            "def late():\n    from gpubed.jobs.jobfile import load",
+            "gpubed.spec.plan imports gpubed.jobs.jobfile, which is above it",
+        ),
+        (
+            "nodes/ssh.py",
+            "if TYPE_CHECKING:\n    from gpubed.cluster.status import status",
+            "gpubed.nodes.ssh imports gpubed.cluster.status, which is above it",
+        ),
+        (
+            "backends/local/daemon.py",
+            "from gpubed.backends.static.node import Host",
+            "imports its sibling gpubed.backends.static.node",
+        ),
+        ("core/files.py", "from gpubed.core import reading", "a circle: "),
+        ("core/files.py", "import_module('gpubed.cli')", "core/files.py imports by name"),
+        ("newcomer.py", "", "newcomer.py has no floor"),
+    ],
+)
+def test_what_breaks_the_rule_is_found(tmp_path, planted, text, found):
+    tree = shutil.copytree(SOURCE, tmp_path / "gpubed", ignore=shutil.ignore_patterns("*.pyc"))
+    with (tree / planted).open("a") as file:
+        file.write(f"\n{text}\n")
+    assert [fault for fault in house.faults(tree) if found in fault]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
@@ -104,8 +115,10 @@ def test_only_the_user_interface_imports_rich(path):
 
 def test_roles_and_playbooks_never_name_a_backend():
     """A role must not learn which testbed made its node."""
+    names = {path.name for path in (SOURCE / "backends").iterdir()} - {"local", "static"}  # words
     for path in [*ROOT.glob("roles/*/tasks/**/*.yml"), *ROOT.glob("playbooks/*.yml")]:
-        assert "backend" not in path.read_text(), path
+        found = [name for name in ("backend", *names) if name in path.read_text()]
+        assert not found, f"{path}: {found}"
 
 
 @pytest.mark.parametrize(
@@ -149,3 +162,16 @@ def test_every_test_file_is_collected():
     for path in (ROOT / "tests").rglob("*.py"):
         helper = path.name in ("conftest.py", "__init__.py", "__main__.py", "matrix.py")
         assert helper or path.name.startswith("test_") or "support" in path.parts, path
+
+
+def test_the_order_of_whole_clusters_names_files():
+    text = (ROOT / "tests" / "e2e" / "conftest.py").read_text()
+    order = next(
+        ast.literal_eval(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "ORDER"
+    )
+    assert len(set(order)) == len(order)
+    assert not [name for name in order if not (ROOT / "tests" / "e2e" / f"{name}.py").is_file()]
+    digits = [path.name for path in ROOT.glob("tests/**/test_[0-9]*.py")]
+    assert digits == []

@@ -62,7 +62,7 @@ def test_the_plugin_gets_no_variables_of_another_project(cluster, folder):
     assert {f"unset {name}" for name in OTHERS} <= set(said.splitlines())
     assert "export OS_CLOUD=mycloud" in said
     code = (
-        "from gpubed import stack; from gpubed.core.paths import Project;"
+        "from gpubed.engines import stack; from gpubed.core.paths import Project;"
         "print(stack.environment(Project.find().cluster('lab')))"
     )
     said = run(cluster, folder, sys.executable, "-c", code, **OTHERS)

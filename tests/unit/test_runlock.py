@@ -16,7 +16,7 @@ from gpubed.core.errors import GpubedError, Locked
 HOLD = """
 import sys, time
 from pathlib import Path
-from gpubed import runlock
+from gpubed.core import runlock
 with runlock.hold(Path(sys.argv[1]), "up"):
     print("held", flush=True)
     time.sleep(60)

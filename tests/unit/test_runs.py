@@ -341,7 +341,7 @@ def test_what_a_former_version_left_is_passed_over_and_what_is_damaged_named(cal
 KILLED = """
 import os, sys
 from pathlib import Path
-from gpubed.runs import record
+from gpubed.jobs.runs import record
 folder, text = Path(sys.argv[1]), sys.argv[2]
 with record.kept(folder, record.Record.model_validate_json(text)):
     print("runs", flush=True)

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed import checks
-from gpubed.checks import verify
+from gpubed.checks import stages, verify
 from gpubed.checks.context import Context
 from gpubed.cli import report
 from gpubed.cli.commands import run
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
+from gpubed.configuration import health
 from gpubed.configuration.health import NodeHealth
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
@@ -127,9 +128,7 @@ def context(tmp_path, monkeypatch):
     nodes = tuple(node.model_copy(update={"gpus": 2}) for node in allocation.nodes)
     sessions = {node.name: PretendingNode() for node in nodes}
     allocation = allocation.model_copy(update={"nodes": nodes})
-    monkeypatch.setattr(
-        verify.health.health, "look", lambda _, nodes: [NodeHealth(node=n.name) for n in nodes]
-    )
+    monkeypatch.setattr(health, "look", lambda _, nodes: [NodeHealth(node=n.name) for n in nodes])
     metrics = {
         "busbw_bps": 1.8e8,
         "floor_bps": 1.7e8,
@@ -144,7 +143,7 @@ def context(tmp_path, monkeypatch):
 
 def results_of(context):
     """What verify makes of every check; a check that the stand-in cannot answer says nothing."""
-    for function in verify.CHECKS:
+    for function in stages.functions():
         try:
             said = list(function(context))
         except (AttributeError, GpubedError, KeyError, ValueError, OSError):

@@ -92,8 +92,8 @@ def hand_over(cluster, monkeypatch):
 
             return do
 
-        for module, name in (("configure", "configure"), ("handover", "verify_cluster")):
-            monkeypatch.setattr(f"gpubed.{module}.{name}", stand_in(name))
+        monkeypatch.setattr("gpubed.configuration.configure.configure", stand_in("configure"))
+        monkeypatch.setattr(handover, "verify_cluster", stand_in("verify_cluster"))
         monkeypatch.setattr(handover, "render", stand_in("render"))
         monkeypatch.setattr("gpubed.nodes.ssh.SSH.wait_ready", stand_in("wait_ready"))
         monkeypatch.setattr("gpubed.configuration.due.now", lambda *_: {})

@@ -76,10 +76,15 @@ def test_an_encrypted_key_needs_its_passphrase_from_a_file(tmp_path, monkeypatch
     with pytest.raises(LoginRefused, match="is encrypted"):
         login.load(config(path))
     secret.write_text("wrong\n")
+    secret.chmod(0o640)
+    with pytest.raises(PrerequisiteMissing, match="can be read by others") as refused:
+        login.load(config(path, passphrase_file=str(secret)))
+    assert refused.value.hint == f"chmod 600 {secret}"
+    secret.chmod(0o600)
     with pytest.raises(LoginRefused, match="passphrase is wrong") as refused:
         login.load(config(path, passphrase_file=str(secret)))
     assert str(secret) in refused.value.hint
-    with pytest.raises(LoginRefused, match="No such file") as refused:
+    with pytest.raises(PrerequisiteMissing, match="No such file") as refused:
         login.load(config(path, passphrase_file=str(tmp_path / "nowhere")))
     assert "backend.passphrase_file" in refused.value.hint
     secret.write_text("open sesame\n")
@@ -168,6 +173,7 @@ def test_a_plain_key_is_kept_for_openssh_and_an_encrypted_one_is_left_to_an_agen
     assert kept.stat().st_mode & 0o777 == 0o600
     kept.unlink()
     (tmp_path / "pass").write_text("s")
+    (tmp_path / "pass").chmod(0o600)
     locked = config(
         pem(tmp_path / "m.pem", passphrase=b"s"),
         bastion={"host_keys": ["ssh-rsa X"]},

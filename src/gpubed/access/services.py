@@ -14,7 +14,6 @@ from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobTestbed
 
-JUPYTERLAB_TOKEN = "jupyterlab_token"  # noqa: S105  # a file's name
 STATUS = "status"
 _PAGE = "/gpubed/status"
 _TIMEOUT = 10.0
@@ -107,7 +106,7 @@ def _status(
     if lab is None:
         raise LookupError("the cluster has no JupyterLab")
     try:
-        context = ssl.create_default_context(cafile=str(cluster.state / "jupyterlab.crt"))
+        context = ssl.create_default_context(cafile=str(cluster.jupyterlab_certificate))
         with tunnel.to_head(cluster, allocation, lab.port) as (host, port):
             connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
             connection.request("GET", path, headers={"Authorization": f"token {token}"})
@@ -119,4 +118,4 @@ def _status(
 
 
 def _token(cluster: ClusterPaths) -> str:
-    return secret.text(cluster.secrets / JUPYTERLAB_TOKEN)
+    return secret.text(cluster.jupyterlab_token)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from gpubed.checks.context import Context
 from gpubed.checks.proof import Proof
+from gpubed.checks.stages import Stage, at
 from gpubed.hardware.facts import Facts
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, CommandResult
@@ -26,6 +27,7 @@ _ABSENT = ("[N/A]", "[Not Supported]", "N/A")
 _WITHOUT_ECC = {**dict.fromkeys(_ABSENT, "has no ECC"), "Disabled": "has ECC switched off"}
 
 
+@at(Stage.HARDWARE)
 def hardware(context: Context) -> Iterator[Check]:
     """Ask each node what it is made of; nobody had to type it."""
     for node in context.allocation.nodes:
@@ -45,6 +47,7 @@ def hardware(context: Context) -> Iterator[Check]:
         )
 
 
+@at(Stage.HARDWARE)
 def gpus(context: Context) -> Iterator[Check]:
     """Compare each node's GPUs with what it was to have."""
     if not any(node.gpus for node in context.allocation.nodes):

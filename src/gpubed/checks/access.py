@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
@@ -14,6 +15,7 @@ _MAX_OFFSET_S = 0.5
 _SSH = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=5"
 
 
+@at(Stage.REACH)
 def mesh(context: Context) -> Iterator[Check]:
     """Every node reaches every node by name, without a question."""
     names = [node.name for node in context.allocation.nodes]
@@ -34,6 +36,7 @@ def mesh(context: Context) -> Iterator[Check]:
         )
 
 
+@at(Stage.REACH)
 def clocks(context: Context) -> Iterator[Check]:
     """Clocks agree with the controller's, within the time that the question took."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubed.checks.context import Context
 from gpubed.checks.proof import Collective, Proof
+from gpubed.checks.stages import Stage, at
 from gpubed.hardware import facts, floors
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.verification import Check
@@ -15,6 +16,7 @@ _IDS = ("gpu.compute", "gpu.memory", "gpu.pairs", "gpu.allreduce")
 _SLOW = 0.7
 
 
+@at(Stage.HARDWARE)
 def compute(context: Context) -> Iterator[Check]:
     """Judge what the GPUs of each node did."""
     asking = [node for node in context.allocation.nodes if node.gpus]

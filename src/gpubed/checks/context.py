@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,6 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.facts import Facts
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH
-from gpubed.nodes.verification import Check
 from gpubed.spec.plan import ClusterPlan
 
 T = TypeVar("T")
@@ -64,6 +63,3 @@ def _facts(_: Node, ssh: SSH) -> Facts | None:
         return reading.reply(ssh.run(_COLLECT, check=False).stdout, "the facts").json(Facts)
     except reading.Unreadable:
         return None
-
-
-CheckFunction = Callable[[Context], Iterator[Check]]

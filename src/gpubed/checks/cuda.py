@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.core import reading
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
@@ -39,6 +40,7 @@ class _Library(BaseModel):
     adapters: list[str]
 
 
+@at(Stage.SOFTWARE)
 def compiler(context: Context) -> Iterator[Check]:
     """Ask for the CUDA compiler as a user would, and compare it with the recipe."""
     id_, recipe = "cuda.compiler", recipes.load(context.plan.spec.recipe)
@@ -58,6 +60,7 @@ def compiler(context: Context) -> Iterator[Check]:
         )
 
 
+@at(Stage.SOFTWARE)
 def nccl(context: Context) -> Iterator[Check]:
     """Let NCCL start on each node, and see which library it is and which way it takes."""
     recipe = recipes.load(context.plan.spec.recipe)

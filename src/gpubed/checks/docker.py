@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, CommandResult
 from gpubed.nodes.verification import Check
@@ -35,6 +36,7 @@ sudo -n docker rmi %s >/dev/null; rm -r "$folder"; exit $code
 _IMAGE = "gpubed-verify:1"
 
 
+@at(Stage.SERVICES)
 def daemon(context: Context) -> Iterator[Check]:
     """Ask the daemon of each node; what cannot be asked fails with the daemon's own words."""
     if context.plan.spec.services.docker is None:
@@ -59,6 +61,7 @@ def daemon(context: Context) -> Iterator[Check]:
         )
 
 
+@at(Stage.SERVICES)
 def gpus(context: Context) -> Iterator[Check]:
     """Let a container on each node begin to use one GPU, and see no other."""
     id_ = "docker.gpus"

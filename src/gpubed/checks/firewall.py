@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.nodes.allocation import Node, door
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
@@ -33,6 +34,7 @@ _LISTENING = "ss -Hltn | awk '{print $4}'"
 _REACH = "timeout 3 bash -c %s"
 
 
+@at(Stage.FABRIC)
 def closed_from_outside(context: Context) -> Iterator[Check]:
     """Knock from the controller, or from the last host on the way: none of the cluster's."""
     if why := _why_not(context):

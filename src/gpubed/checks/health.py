@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.configuration import health
 from gpubed.nodes.verification import Check
 
 
+@at(Stage.REACH)
 def nodes(context: Context) -> Iterator[Check]:
     """Ask each node for what it knows of itself."""
     for found in health.look(context.cluster, context.allocation.nodes):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gpubed.access import services
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.verification import Check
@@ -14,12 +15,13 @@ from gpubed.nodes.verification import Check
 _OK, _FORBIDDEN = http.HTTPStatus.OK, http.HTTPStatus.FORBIDDEN
 
 
+@at(Stage.SERVICES)
 def jupyterlab(context: Context) -> Iterator[Check]:
     """Ask with the right token and with a wrong one."""
     if context.plan.spec.services.jupyterlab is None:
         yield Check(id="jupyterlab.tls", result="skip", reason="the cluster has no JupyterLab")
         return
-    right = secret.text(context.cluster.secrets / services.JUPYTERLAB_TOKEN)
+    right = secret.text(context.cluster.jupyterlab_token)
     yield _ask(context, "jupyterlab.tls", right, _OK)
     yield _ask(context, "jupyterlab.wrong_token", "0" * len(right), _FORBIDDEN)
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from gpubed.access import services
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.core import paths, reading
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.verification import Check
@@ -54,6 +55,7 @@ class _Answer(BaseModel):
     data: _Data = _Data()
 
 
+@at(Stage.SERVICES)
 def monitoring(context: Context) -> Iterator[Check]:
     """Ask Prometheus about its targets and rules, and JupyterLab for the page."""
     if context.plan.spec.services.monitoring is None:

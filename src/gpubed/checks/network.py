@@ -7,6 +7,7 @@ from typing import Any
 
 from gpubed.checks import plain
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_rate
 from gpubed.jobs import execution
@@ -24,6 +25,7 @@ _GPUDIRECT = "GDRDMA"
 _NEAR = ("PIX", "PXB")
 
 
+@at(Stage.REACH)
 def mtu(context: Context) -> Iterator[Check]:
     """Packets of the declared size pass unfragmented between neighbours."""
     network, nodes = context.allocation.experiment, context.allocation.nodes
@@ -56,6 +58,7 @@ def mtu(context: Context) -> Iterator[Check]:
         )
 
 
+@at(Stage.LOAD)
 def links_and_collective(context: Context) -> Iterator[Check]:
     """Links carry their declared rate, and an allreduce of all ranks uses what they carry.
 

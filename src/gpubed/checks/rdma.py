@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.core.units import format_rate
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
@@ -75,6 +76,7 @@ class _Sent:
         return (self.count - before.count) * (self.mtu if self.unit == "packets" else 4)
 
 
+@at(Stage.FABRIC)
 def rdma(context: Context) -> Iterator[Check]:
     """Prove RDMA from the device to a collective, if the specification asks for it."""
     wanted = context.plan.spec.networks.experiment

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
@@ -26,6 +27,7 @@ _GPU_JOB = (
 _IDS = ("slurm.munge", "slurm.node", "slurm.gpus", "slurm.step")
 
 
+@at(Stage.SERVICES)
 def slurm(context: Context) -> Iterator[Check]:
     """Look at each node, then run a step on all nodes of each partition."""
     if context.plan.spec.services.slurm is None:

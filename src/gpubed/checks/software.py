@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from gpubed.checks.context import Context
 from gpubed.checks.proof import Proof
+from gpubed.checks.stages import Stage, at
 from gpubed.core import reading
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
@@ -30,6 +31,7 @@ class _Installed(BaseModel):
     environment: dict[str, str]
 
 
+@at(Stage.SOFTWARE)
 def packages(context: Context) -> Iterator[Check]:
     """Compare every package of the environment with the recipe's lock."""
     id_ = "recipe.versions"
@@ -80,6 +82,7 @@ def drift(
     ]
 
 
+@at(Stage.SOFTWARE)
 def gpus(context: Context) -> Iterator[Check]:
     """Each GPU's generation has code in the recipe, and each driver is new enough."""
     if not any(node.gpus for node in context.allocation.nodes):

@@ -6,12 +6,14 @@ import secrets
 from collections.abc import Iterator
 
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.nodes import disks
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
 
 
+@at(Stage.STORAGE)
 def space(context: Context) -> Iterator[Check]:
     """No file system of a node is full."""
     shared = context.plan.spec.storage.shared.path
@@ -28,6 +30,7 @@ def space(context: Context) -> Iterator[Check]:
         )
 
 
+@at(Stage.STORAGE)
 def shared(context: Context) -> Iterator[Check]:
     """Write a token from each node, read all of them on each node."""
     root = context.plan.spec.storage.shared.path

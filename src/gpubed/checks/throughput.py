@@ -13,6 +13,7 @@ from typing import TypeVar
 from pydantic import AliasPath, BaseModel, Field
 
 from gpubed.checks.context import Context
+from gpubed.checks.stages import Stage, at
 from gpubed.core import reading
 from gpubed.core.units import format_rate
 from gpubed.nodes.allocation import Node
@@ -50,6 +51,7 @@ class _Waited(BaseModel):
     )
 
 
+@at(Stage.STORAGE)
 def throughput(context: Context) -> Iterator[Check]:
     """Measure on each node in turn what the specification expects something of."""
     shared = context.plan.spec.storage.shared

@@ -5,24 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
-from gpubed.checks import (
-    accelerator,
-    access,
-    compute,
-    cuda,
-    docker,
-    firewall,
-    health,
-    jupyter,
-    monitoring,
-    network,
-    rdma,
-    slurm,
-    software,
-    storage,
-    throughput,
-)
-from gpubed.checks.context import CheckFunction, Context
+from gpubed.checks import stages
+from gpubed.checks.context import Context
 from gpubed.core.errors import GpubedError, of_cluster
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.progress import emit
@@ -30,32 +14,6 @@ from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check, Verification
 from gpubed.spec.plan import ClusterPlan
-
-# In the order in which a failure explains the next: reach, then move, then compute.
-CHECKS: tuple[CheckFunction, ...] = (
-    access.mesh,
-    access.clocks,
-    health.nodes,
-    network.mtu,
-    storage.space,
-    storage.shared,
-    throughput.throughput,
-    accelerator.hardware,
-    compute.compute,
-    accelerator.gpus,
-    software.packages,
-    software.gpus,
-    cuda.compiler,
-    cuda.nccl,
-    docker.daemon,
-    docker.gpus,
-    jupyter.jupyterlab,
-    monitoring.monitoring,
-    slurm.slurm,
-    firewall.closed_from_outside,
-    rdma.rdma,
-    network.links_and_collective,
-)
 
 
 class VerificationFailed(GpubedError):
@@ -82,7 +40,7 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
     with ExitStack() as stack:
         sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in allocation.nodes}
         context = Context(cluster, plan, allocation, sessions)
-        for check in CHECKS:
+        for check in stages.functions():
             for said in check(context):
                 result = _named(_honest(said, context), cluster.name)
                 emit("check", **result.model_dump())

@@ -68,7 +68,7 @@ def due(documents: Iterable[Mapping[str, Any]]) -> list[str]:
     """Say which roles are due, a line for the same nodes.
 
     Args:
-        documents: As `gpubed.configuration.due` makes them; an event that another program wrote may be.
+        documents: As `configuration.due` makes them; an event that another program wrote may be.
     """
     by_nodes: dict[str, list[str]] = {}
     for role in documents:

@@ -17,7 +17,7 @@ from pathlib import Path
 from gpubed.core import files
 from gpubed.core.errors import PrerequisiteMissing, UsageError
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parents[1]
 _PROGRAM = ("Pulumi.yaml", "stacks/cluster/__main__.py")
 
@@ -249,6 +249,16 @@ class ClusterPaths:
     def verification(self) -> Path:
         """The last verification."""
         return self.state / "verification.json"
+
+    @property
+    def jupyterlab_token(self) -> Path:
+        """What JupyterLab asks for."""
+        return self.secrets / "jupyterlab_token"
+
+    @property
+    def jupyterlab_certificate(self) -> Path:
+        """Who vouches for JupyterLab's certificate."""
+        return self.state / "jupyterlab.crt"
 
     @property
     def facts(self) -> Path:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gpubed.core import files, reading
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 
 _LARGEST = 2**16  # bytes
@@ -81,6 +81,24 @@ def text(path: Path) -> str:
         Unreadable: It is missing or damaged.
     """
     return reading.file(path, f"put {path} back as it was", limit=_LARGEST).text().strip()
+
+
+def password(path: Path, fix: str) -> bytes:
+    """Return a password that the user keeps in a file, without the end of its line.
+
+    Args:
+        path: The file.
+        fix: What helps where it cannot be read.
+
+    Raises:
+        PrerequisiteMissing: Others can read the file, or it cannot be read.
+    """
+    try:
+        if path.stat().st_mode & 0o077:
+            raise PrerequisiteMissing(f"{path} can be read by others", f"chmod 600 {path}")
+        return files.read(path, _LARGEST).rstrip(b"\r\n")
+    except OSError as error:
+        raise PrerequisiteMissing(f"{path} cannot be read: {error.strerror}", fix) from None
 
 
 def write(path: Path, content: bytes) -> None:

@@ -356,7 +356,7 @@ class _Run:
             for number, trial in enumerate(trials)
             if trial.failures
         }
-        wanted = sum(group.min or group.count for group in self.plan.spec.nodes)
+        wanted = sum(group.least for group in self.plan.spec.nodes)
         if len(trials) - len(failed) < wanted:
             whole.failures = [f"{name}: {reason}" for name, reason in failed.items()]
         else:

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-_BACKENDS = Path(__file__).resolve().parent / "backends"
+_BACKENDS = Path(__file__).resolve().parents[1] / "backends"
 
 
 class BackendConfig(BaseModel):

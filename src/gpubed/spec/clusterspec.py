@@ -98,7 +98,7 @@ class ClusterSpec(Section):
     @classmethod
     def _server_is_a_node(cls, storage: Storage, info: ValidationInfo) -> Storage:
         groups, server = info.data.get("nodes", ()), storage.shared.server
-        names = [f"{group.name}-{i}" for group in groups for i in range(group.count)]
+        names = [name for group in groups for name in group.node_names]
         if server is not None and names and server not in names:
             raise ValueError(
                 f"shared.server: there is no node {server!r}; {nearest.suggestion(server, names)}"

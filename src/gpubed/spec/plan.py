@@ -126,9 +126,9 @@ def plan(spec: ClusterSpec) -> ClusterPlan:
         experiment = NetworkPlan(subnet=subnet, mtu=mtu, rate_bps=wanted.rate_bps)
     on_gpus = testbed.lends_nodes and any(group.gpus for group in spec.nodes)
     nodes = tuple(
-        _node(group, position, index, control, experiment, on_gpus)
+        _node(name, group, position, index, control, experiment, on_gpus)
         for position, group in enumerate(spec.nodes)
-        for index in range(group.count)
+        for index, name in enumerate(group.node_names)
     )
     return ClusterPlan(
         cluster=spec.name,
@@ -151,6 +151,7 @@ def _storage_chosen(spec: ClusterSpec, auto: str) -> ClusterSpec:
 
 
 def _node(
+    name: str,
     group: NodeGroup,
     position: int,
     index: int,
@@ -160,9 +161,9 @@ def _node(
 ) -> NodePlan:
     offset = 10 + _STRIDE * index + position
     is_head = position == 0 and index == 0
-    is_spare = group.min is not None and group.min < group.count and not is_head
+    is_spare = group.least < group.count and not is_head
     return NodePlan(
-        name=f"{group.name}-{index}",
+        name=name,
         group=group.name,
         index=index,
         role="head" if is_head else "worker",

@@ -136,6 +136,16 @@ class NodeGroup(Section):
 
     _counts = field_validator("count", "min", "gpus", mode="before")(_counted)
 
+    @property
+    def least(self) -> int:
+        """The fewest nodes that will do."""
+        return self.min or self.count
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The names of its nodes, in order."""
+        return tuple(f"{self.name}-{index}" for index in range(self.count))
+
     @model_validator(mode="after")
     def _min_is_at_most_count(self) -> Self:
         if self.min is not None and self.min > self.count:

@@ -101,9 +101,9 @@ def require_enough(plan: ClusterPlan, failed: Mapping[str, str]) -> None:
         raise Refused(f"the testbed could not give the head:{reasons}")
     for group in plan.spec.nodes:
         left = sum(n.group == group.name and n.name not in failed for n in plan.nodes)
-        if left < (group.min or group.count):
+        if left < group.least:
             raise Refused(
                 f"{left} of {group.count} nodes of group {group.name!r} are there, "
-                f"at least {group.min or group.count} are needed:{reasons}",
+                f"at least {group.least} are needed:{reasons}",
                 f"gpubed resources {plan.cluster}",
             )

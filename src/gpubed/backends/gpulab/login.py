@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 
 from gpubed.backends.gpulab.config import Config
-from gpubed.core import files, reading
+from gpubed.core import reading, secret
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.reading import Unreadable
 
@@ -101,15 +101,7 @@ def _password(config: Config) -> bytes:
             f"the private key in {config.certificate} has a password",
             "put the password into a file of mode 0600 and set backend.password_file",
         )
-    path = Path(config.password_file).expanduser()
-    try:
-        if path.stat().st_mode & 0o077:
-            raise PrerequisiteMissing(f"{path} can be read by others", f"chmod 600 {path}")
-        return files.read(path, _LARGEST).rstrip(b"\r\n")
-    except OSError as error:
-        raise PrerequisiteMissing(
-            f"{path} cannot be read: {error.strerror}", "correct backend.password_file"
-        ) from error
+    return secret.password(Path(config.password_file).expanduser(), "correct backend.password_file")
 
 
 def _user(certificate: x509.Certificate, path: Path) -> str:

@@ -330,7 +330,7 @@ def _all(config: Config) -> Iterator[tuple[Host, str]]:
 
 
 def _wanted(spec: ClusterSpec) -> list[tuple[Host, str]]:
-    names = {f"{group.name}-{index}" for group in spec.nodes for index in range(group.count)}
+    names = {name for group in spec.nodes for name in group.node_names}
     return [(host, name) for host, name in _all(_config(spec)) if name in names]
 
 

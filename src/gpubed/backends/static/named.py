@@ -46,7 +46,7 @@ def nodes(cluster: ClusterPaths) -> set[str] | None:
     wanted = check(cluster.spec)[0] or check(made_on.copy_of(cluster, "static"), cluster.name)[0]
     if wanted is None:
         return None
-    return {f"{group.name}-{index}" for group in wanted.nodes for index in range(group.count)}
+    return {name for group in wanted.nodes for name in group.node_names}
 
 
 def _read(path: Path) -> Config | None:

@@ -68,7 +68,7 @@ def groups(plan: ClusterPlan) -> dict[str, dict[str, Any]]:
         wanted = config.hardware.get(group.name)
         found[group.name] = {
             "nodes": [node.name for node in plan.nodes if node.group == group.name],
-            "min": group.min or group.count,
+            "min": group.least,
             "type": (wanted.type if wanted else None) or "",
             "on_failure": group.on_failure,
         }

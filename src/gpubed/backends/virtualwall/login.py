@@ -192,13 +192,9 @@ def _passphrase(config: Config) -> bytes | None:
     path = _passphrase_at(config)
     if path is None:
         return None
-    try:
-        return files.read(path, _LARGEST).rstrip(b"\r\n")
-    except OSError as error:
-        raise LoginRefused(
-            f"the passphrase file {path} cannot be read: {error.strerror}",
-            f"correct backend.passphrase_file in cluster.yml, or {PASSPHRASE_VARIABLE}",
-        ) from None
+    return secret.password(
+        path, f"correct backend.passphrase_file in cluster.yml, or {PASSPHRASE_VARIABLE}"
+    )
 
 
 def _passphrase_at(config: Config) -> Path | None:

@@ -80,9 +80,9 @@ def _compared(plan: ClusterPlan, config: Config, machines: list[Machine]) -> lis
         if hardware and (hardware.sliver != "raw-pc" or hardware.machines):
             continue
         if hardware and hardware.type and hardware.type not in advertisement.ANY:
-            wanted[hardware.type] += group.min or group.count
+            wanted[hardware.type] += group.least
         else:
-            any_kind += group.min or group.count
+            any_kind += group.least
     left = sum(machine.free and machine.is_whole for machine in machines) - wanted.total()
     if any_kind and any_kind > left:
         found.append(f"{any_kind} machines of any type are wanted, {max(0, left)} are free")

@@ -106,7 +106,7 @@ def _no_page_left(paths: ClusterPaths) -> Iterator[None]:
 
 def _say_how_to_trust(ui: UI, paths: ClusterPaths, granted: Allocation) -> int:
     """Print by system what makes it trust the certificate, and how to know it."""
-    trusted = trust.authority(paths.state / "jupyterlab.crt", granted.head)
+    trusted = trust.authority(paths.jupyterlab_certificate, granted.head)
     steps = trust.steps(paths.name, trusted)
     document = {"certificate": trusted.certificate, "sha256": trusted.sha256, "systems": steps}
     ui.document("open", document)
@@ -141,5 +141,5 @@ def _hold_open(
             ui.note(f"{who} is refused, who tried to come in on this machine")
 
     told: set[str] = set()
-    door = loopback.Door(paths.state / "jupyterlab.crt", tunnel.LOCAL, way.port)
+    door = loopback.Door(paths.jupyterlab_certificate, tunnel.LOCAL, way.port)
     door.hold_open(ready, partial(way.require_open, again), refused)

@@ -1,7 +1,7 @@
 """Runs the stack's Python program against the engine, as Pulumi's language host does.
 
-`python -P -m gpubed.engines.embedded.program <address> <project> <stack> <root> <entry> <parallel> <preview>`
-with the configuration in `PULUMI_CONFIG` and `PULUMI_CONFIG_SECRET_KEYS`.
+`python -P -m gpubed.engines.embedded.program <address> <project> <stack> <root> <entry>
+<parallel> <preview>` with the configuration in `PULUMI_CONFIG` and `PULUMI_CONFIG_SECRET_KEYS`.
 The exit code is 0, 1 after a `RunError`, 32 after any other exception; both are logged.
 """
 

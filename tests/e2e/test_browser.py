@@ -68,7 +68,7 @@ def test_the_launcher_leads_to_the_cluster(cluster, page):
 
 def test_the_report_of_a_campaign_opens_in_the_lab(cluster, page):
     if not (cluster.state / "campaigns/smoke").exists():
-        pytest.skip("no campaign was measured: test_2_bench.py does")
+        pytest.skip("no campaign was measured: test_bench.py does")
     url = cluster.json("report", "smoke")["jupyterlab"]
     token = cluster.call("open", "--print").stdout.strip().partition("?")[2]
     page.goto(f"{url}?{token}")

@@ -1,0 +1,42 @@
+"""A verification stands for the nodes that it was made on."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from gpubed.core.reading import Unreadable
+from gpubed.nodes.verification import Check, Verification
+from support.samples import sample_allocation, sample_plan
+
+
+def verification(*checks):
+    granted = sample_allocation(sample_plan())
+    ids = tuple(node.id for node in granted.nodes)
+    return granted, Verification(cluster="lab", at=datetime.now(UTC), node_ids=ids, checks=checks)
+
+
+def test_a_verification_covers_its_own_nodes_only(tmp_path):
+    granted, passed = verification(
+        Check(id="a", result="pass"), Check(id="b", result="skip", reason="r")
+    )
+    passed.save(tmp_path / "v.json")
+    again = Verification.last(tmp_path / "v.json")
+    assert again == passed
+    assert again.covers(granted)
+    assert not again.covers(sample_allocation(sample_plan(nodes=[{"count": 4}])))
+
+
+def test_a_failed_verification_covers_nothing():
+    granted, failed = verification(Check(id="a", result="fail", reason="x"))
+    assert not failed.covers(granted)
+    assert failed.summary()["failed"] == 1
+
+
+def test_an_unreadable_verification_says_so_and_how_to_make_another(tmp_path):
+    path = tmp_path / "lab" / "verification.json"
+    assert Verification.last(path) is None
+    path.parent.mkdir()
+    path.write_bytes(b'{"version": 1, "cluster": "\xff"}')
+    with pytest.raises(Unreadable, match=r"verification\.json cannot be read") as refused:
+        Verification.last(path)
+    assert refused.value.hint == "gpubed verify lab"
