@@ -83,3 +83,40 @@ def test_a_project_of_another_user_says_whose_it_is(
     with pytest.raises(PrerequisiteMissing, match=f"pulumi belongs to {secret.owner()}") as refused:
         paths.Project(tmp_path).require_states()
     assert (refused.value.hint or "").endswith(f" {tmp_path / '.gpubed'}")
+
+
+FORMER = '''"""A cluster: specification → plan → the testbed's resources → configuration.
+
+Run by `pulumi up -s <cluster>` and by `gpubed up <cluster>` alike.
+"""
+
+import pulumi
+
+from gpubed.cluster_drivers import configure, identity
+from gpubed.paths import Project
+from gpubed.plan import from_file
+from gpubed.registry import backend
+
+paths = Project.find().cluster(pulumi.get_stack())
+cluster = from_file(paths.spec)
+ident = identity(cluster)
+allocation = backend(cluster.backend).component(cluster, ident["uuid"], ident["public_key"])
+configure(cluster, allocation)
+pulumi.export("allocation", allocation)
+'''
+
+
+def test_the_program_of_a_former_version_is_replaced(tmp_path: Path) -> None:
+    project = paths.Project(tmp_path)
+    project.prepare()
+    program = tmp_path / "stacks" / "cluster" / "__main__.py"
+    ours = program.read_text()
+    program.write_text(FORMER)
+    project.prepare()
+    assert program.read_text() == ours
+    program.write_text(f"{ours}\npulumi.export('more', 1)\n")
+    project.prepare()
+    assert "more" in program.read_text(), "what a user adds to ours is kept"
+    program.write_text(f"{FORMER}\npulumi.export('more', 1)\n")
+    with pytest.raises(UsageError, match="was changed, and is of a former version"):
+        project.prepare()

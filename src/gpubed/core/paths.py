@@ -8,6 +8,7 @@ checkout both are the same folder; installed from a wheel they differ.
 from __future__ import annotations
 
 import getpass
+import hashlib
 import os
 import shlex
 from contextlib import suppress
@@ -20,6 +21,16 @@ from gpubed.core.errors import PrerequisiteMissing, UsageError
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parents[1]
 _PROGRAM = ("Pulumi.yaml", "stacks/cluster/__main__.py")
+# Programs that former versions wrote: SHA-256, the first 64 bits. They import modules by names
+# that are no more.
+_FORMER = frozenset(
+    {
+        "029b42348ddd5189",
+        "0f88da5943768c05",
+        "f0b4144abcf70664",
+    }
+)
+_FORMER_NAME = b"gpubed.cluster_drivers"
 
 
 def assets() -> Path:
@@ -50,6 +61,20 @@ def private_cache() -> Path:
     if ours:
         folder.chmod(0o700)
     return folder
+
+
+def _is_former(program: Path) -> bool:
+    """Say whether a former version wrote a program; refuse one that was changed since."""
+    content = program.read_bytes()
+    if hashlib.sha256(content).hexdigest()[:16] in _FORMER:
+        return True
+    if _FORMER_NAME in content:
+        raise UsageError(
+            f"{program} was changed, and is of a former version of gpubed",
+            f"mv {program} {program}.former, then bring your change into the one that the next "
+            "command writes",
+        )
+    return False
 
 
 @dataclass(frozen=True)
@@ -88,11 +113,17 @@ class Project:
                 raise not_ours(place, states)
 
     def prepare(self) -> None:
-        """Put the program where both engines look for it; keeps what is there."""
+        """Put the program where both engines look for it.
+
+        What is there is kept, unless a former version wrote it.
+
+        Raises:
+            UsageError: It is a former version's, and somebody changed it.
+        """
         self.pulumi.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in _PROGRAM:
             target = self.root / name
-            if not target.exists():
+            if not target.exists() or _is_former(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 files.write(target, (assets() / name).read_bytes())
 
