@@ -22,7 +22,8 @@ from support.gpu_cluster import (
     without_gpus,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker]
+# Roles for GPUs download gigabytes: on a busy machine the first test of a way, `up`, is a long one.
+pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(5400)]
 
 SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
 
