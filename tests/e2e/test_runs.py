@@ -1,5 +1,6 @@
 """Runs on parts of a cluster, repeated and compared, as docs/how-to/runs.md says."""
 
+import json
 import os
 import signal
 import subprocess
@@ -71,6 +72,28 @@ def test_a_run_that_is_killed_says_so_and_is_in_nobodys_way(cluster):
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert cluster.json("runs", "show", "last")["status"] == "interrupted"
+    assert run(cluster)["status"] == "ok"
+
+
+def test_a_run_in_the_background_outlives_its_terminal_and_is_followed(cluster):
+    words = [str(BIN / "gpubed"), "run", cluster.name, "digits", *QUICK, "--detach", "--json"]
+    done = subprocess.run(
+        words, env=cluster.environment, capture_output=True, text=True, start_new_session=True
+    )
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["status"]) == (0, "running"), done.stderr
+    followed = cluster.json("logs", told["run_id"], "--follow")
+    assert followed["status"] == "ok"
+    assert any("epoch" in line for line in followed["lines"])
+    assert cluster.json("runs", "show", told["run_id"])["metrics"]["test_accuracy"] > 0
+
+
+def test_a_run_in_the_background_is_ended_on_all_nodes(cluster):
+    told = cluster.json("run", "digits", "--set", "epochs=2000", "--detach")
+    ended = cluster.json("cancel")
+    assert (ended["run_id"], ended["status"]) == (told["run_id"], "interrupted")
+    left = cluster.call("ssh", "node-1", "--", "pgrep --full '[m]ain.py --' || true")
+    assert left.stdout == ""
     assert run(cluster)["status"] == "ok"
 
 

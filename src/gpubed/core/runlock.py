@@ -37,6 +37,7 @@ class Holder(BaseModel):
     verb: str = ""
     pid: int = 0
     user: str = ""
+    host: str = ""
     since: str = ""
 
     def __str__(self) -> str:

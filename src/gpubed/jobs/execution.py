@@ -25,7 +25,7 @@ from gpubed.jobs import images, jobfile, launchers
 from gpubed.jobs.jobfile import Job, Metric
 from gpubed.jobs.launchers import leftovers
 from gpubed.jobs.launchers.base import JobService, Launch, Launcher, Task, World
-from gpubed.jobs.runs import origin, record
+from gpubed.jobs.runs import at_work, origin, record
 from gpubed.jobs.runs.record import Record, Request
 from gpubed.jobs.trials import Summary, summarize
 from gpubed.nodes import selection
@@ -262,6 +262,10 @@ class _Run:
         """What was asked for."""
         return self.record.request
 
+    @property
+    def _log(self) -> Path:
+        return self.here / at_work.OUTPUT
+
     @contextmanager
     def kept(
         self, begun: Record, on_output: Callable[[str], None]
@@ -270,7 +274,7 @@ class _Run:
         files.make(self.here.parent)
         self.here.mkdir()
         files.sync(self.here.parent)
-        with record.kept(self.here, begun), (self.here / "output.log").open("w") as log:
+        with record.kept(self.here, begun), self._log.open("w", buffering=1) as log:
             origin.copy(self.cluster, self.plan, self.here)
 
             def keep(line: str) -> None:
@@ -300,8 +304,7 @@ class _Run:
             head.get(launch.folder, self.here)
         result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
         if code:
-            log = self.here / "output.log"
-            result.failures.append(f"the job ended with exit code {code}; see {log}")
+            result.failures.append(f"the job ended with exit code {code}; see {self._log}")
         _judge(result, self.job, self.record.values)
         return result
 
@@ -407,7 +410,7 @@ def _judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
         result.metrics = reading.file(here / "metrics.json", limit=_LARGEST).json(_METRICS)
     except reading.Missing:
         if not result.failures:
-            result.failures.append(f"the job wrote no metrics.json; see {here / 'output.log'}")
+            result.failures.append(f"the job wrote no metrics.json; see {here / at_work.OUTPUT}")
         return
     except Unreadable as error:
         result.failures.append(error.message)

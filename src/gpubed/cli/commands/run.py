@@ -1,11 +1,13 @@
 """gpubed run."""
 
+import sys
+import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from gpubed.cli import completion
+from gpubed.cli import background, completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import health, unfinished
@@ -15,7 +17,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import execution, figures, jobfile
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.jobfile import Metric
-from gpubed.jobs.runs import compare, record
+from gpubed.jobs.runs import at_work, compare, record
 from gpubed.jobs.runs.record import Choice, Record, Request
 from gpubed.jobs.trials import Summary
 from gpubed.nodes import rates
@@ -23,6 +25,8 @@ from gpubed.nodes.allocation import load as load_allocation
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed run lab digits --nodes 2 --repeat 3 --set epochs=20"
+_DETACH = ("--detach", "-d")
+_LOOK_EVERY_S = 0.1
 # What a record has that nothing can be said of before a run starts.
 _OF_ITS_END = (
     *("status", "seconds", "failures", "metrics"),
@@ -65,6 +69,12 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would start, and where; start nothing.")
     ] = False,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach", "-d", help="Go on in the background, as long as this machine is on."
+        ),
+    ] = False,
     container: Annotated[
         str | None,
         typer.Option(metavar="IMAGE", help="Run the ranks in containers of this image."),
@@ -104,12 +114,14 @@ def command(
     for node in left_out:
         ui.mark("skip", f"{node.node} is left out: {node.reason}")
     reasons = {node.node: node.reason for node in left_out}
-    if dry_run or former:
+    if dry_run or former or detach:
         foreseen = execution.foresee(paths, wanted, usable, request)
         if former:
             _tell_differences(ui, former, foreseen)
         if dry_run:
             return _show(ui, foreseen, repeat, reasons)
+    if detach:
+        return _detach(ui, paths)
     set_ = execution.name_run(request.job) if repeat > 1 else ""
     ran = former.run_id if former else ""
     results = list[execution.JobResult]()
@@ -133,6 +145,25 @@ def command(
             )
     result = execution.repeated(results) if repeat > 1 else results[0]
     return _conclude(ui, request.job, result, reasons)
+
+
+def _detach(ui: UI, paths: ClusterPaths) -> int:
+    """Start the same command again, in the background, and say which run it is."""
+    since, words = execution.name_run(""), background.without(sys.argv[1:], _DETACH)
+    process = background.start(words, paths.logs / "run.log")
+    begun = None
+    while begun is None:
+        if (code := process.ended()) is not None:
+            ui.note(process.said(), whole=True)
+            return code
+        begun = at_work.of_process(paths, process.id, since)
+        time.sleep(_LOOK_EVERY_S)
+    folder = str(paths.runs / begun.run_id)
+    ui.document("run", {**begun.document(), "run_dir": folder, "pid": process.id})
+    ui.say(f"{begun.run_id} goes on in the background (pid {process.id})")
+    ui.note(f"  gpubed logs {paths.name} {begun.run_id} -f   shows what it prints", whole=True)
+    ui.note(f"  gpubed cancel {paths.name} {begun.run_id}   ends it", whole=True)
+    return 0
 
 
 def _check_arguments(request: Request, repeat: int) -> None:

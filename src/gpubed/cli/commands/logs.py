@@ -1,0 +1,46 @@
+"""gpubed logs."""
+
+from typing import Annotated
+
+import typer
+
+from gpubed.cli import completion
+from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.ui import UI
+from gpubed.jobs.job_progress import Estimate
+from gpubed.jobs.runs import at_work, record
+
+EXAMPLE = "gpubed logs lab last --follow"
+
+
+def command(
+    cluster: Cluster,
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]",
+            help="Its name, the beginning of one, or `last`.",
+            autocompletion=completion.runs,
+        ),
+    ] = "last",
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Go on until it ends; 1 unless it ended well."),
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Show what a run prints, at work or ended."""
+    ui, paths = UI(as_json), find(cluster, from_state=True)
+    meant, lines, estimate = record.find(paths, run), list[str](), Estimate()
+    with ui.working(f"{meant.run_id} is read") as show:
+        for line in at_work.output(paths, meant.run_id, follow=follow):
+            progress = estimate.read(line)
+            if progress is None:
+                lines.append(line)
+                ui.say(line, whole=True)
+            elif follow:
+                show(progress)
+    now = record.find(paths, meant.run_id)
+    ui.document("logs", {"run_id": now.run_id, "status": now.state, "lines": lines})
+    ui.note(f"{now.run_id}: {now.state}")
+    return 1 if follow and now.state != "ok" else 0

@@ -1,0 +1,115 @@
+"""Runs that are at work: followed by what they say, and ended from elsewhere.
+
+Whoever runs a job holds the lock of the run's folder, and that says who it is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
+from gpubed.core.runlock import Holder
+from gpubed.jobs.runs import record
+from gpubed.jobs.runs.record import Record
+
+OUTPUT = "output.log"
+_LOOK_EVERY_S = 0.2
+_END_S = 120.0  # Slurm and testbeds that run jobs take their time to cancel one
+
+
+def of_process(cluster: ClusterPaths, process: int, since: str) -> Record | None:
+    """Return the run that a process is at, as soon as it has a record.
+
+    Args:
+        since: The name that a run would have had which started before all that are meant.
+    """
+    for folder in cluster.runs.glob("*"):
+        if folder.name >= since and (who := runlock.holder(folder)) and who.pid == process:
+            try:
+                return record.read(folder)
+            except Unreadable:
+                return None  # its first line is being written
+    return None
+
+
+def output(cluster: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[str]:
+    """Give the lines that a job printed; with `follow` those to come, too, until the run ends.
+
+    Raises:
+        GpubedError: Nothing of what it printed is there.
+    """
+    folder = cluster.runs / run
+    try:
+        log = (folder / OUTPUT).open(errors="replace")
+    except FileNotFoundError:
+        said = f"run {run} has printed nothing: there is no {OUTPUT} in its folder"
+        raise GpubedError(said, f"gpubed runs {cluster.name} show {run}") from None
+    with log:
+        begun = ""
+        while True:
+            # Asked first: what was printed before the end is read after it.
+            goes_on = follow and runlock.holder(folder) is not None
+            for part in log:
+                begun += part
+                if begun.endswith("\n"):
+                    yield begun.rstrip("\n")
+                    begun = ""
+            if not goes_on:
+                break
+            time.sleep(_LOOK_EVERY_S)
+        if begun:
+            yield begun
+
+
+def end(cluster: ClusterPaths, run: str) -> Record:
+    """End a run as Ctrl-C would where it was started, and wait for that; an ended one stays.
+
+    Raises:
+        PrerequisiteMissing: It was started on another machine, or by another user.
+        GpubedError: It does not end.
+    """
+    folder = cluster.runs / run
+    if who := runlock.holder(folder):
+        _interrupt(folder, who)
+    deadline = time.monotonic() + _END_S
+    while runlock.holder(folder):
+        if time.monotonic() > deadline:
+            raise GpubedError(
+                f"run {run} (pid {who.pid if who else 0}) does not end",
+                f"kill -9 {who.pid if who else 'PID'}: its ranks end a minute later",
+            )
+        time.sleep(_LOOK_EVERY_S)
+    return record.read(folder)
+
+
+def _interrupt(folder: Path, who: Holder) -> None:
+    here = socket.gethostname()
+    if who.host not in ("", here):
+        raise PrerequisiteMissing(
+            f"run {folder.name} was started on {who.host}, and this is {here}",
+            f"the same command on {who.host}",
+        )
+    try:
+        # The same number may be another process in another container.
+        held = {path.resolve() for path in Path(f"/proc/{who.pid}/fd").iterdir()}
+        if who.pid < 1 or (folder / "lock").resolve() not in held:
+            raise FileNotFoundError
+        os.kill(who.pid, signal.SIGINT)
+    except PermissionError:
+        raise PrerequisiteMissing(
+            f"run {folder.name} is {who.user}'s", f"the same command as {who.user}"
+        ) from None
+    except (FileNotFoundError, ProcessLookupError):
+        if runlock.holder(folder):
+            raise PrerequisiteMissing(
+                f"whoever is at run {folder.name} is out of sight: {who}",
+                "the same command where it was started: in the same container, if it was in one",
+            ) from None

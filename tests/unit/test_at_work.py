@@ -1,0 +1,224 @@
+"""Runs that are at work: started in the background, followed, and ended from elsewhere."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.cli import background
+from gpubed.configuration import health
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
+from gpubed.jobs.runs import at_work, record
+from gpubed.jobs.runs.record import Origin, Record, Request
+from support.samples import granted_cluster
+
+ORIGIN = Origin(
+    cluster="lab",
+    uuid="u",
+    gpubed="0",
+    recipe="cpu",
+    recipe_sha256="",
+    spec_sha256="",
+    job_sha256="",
+)
+# A process that is at a run: prints what it is told to, and goes on until it is interrupted.
+AT_IT = """
+import sys, pathlib
+from gpubed.jobs.runs import record
+folder = pathlib.Path(sys.argv[1])
+begun = record.Record.model_validate_json(sys.stdin.readline())
+with record.kept(folder, begun), (folder / "output.log").open("w", buffering=1) as log:
+    print("begun", flush=True)
+    for line in sys.stdin:
+        log.write(line)
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    return granted_cluster(tmp_path)
+
+
+@pytest.fixture
+def start(cluster):
+    """A function that starts a run in a process of its own."""
+    started = []
+
+    def one(name):
+        folder = cluster.runs / name
+        folder.mkdir(parents=True)
+        begun = Record(
+            run_id=name,
+            request=Request(job="digits"),
+            origin=ORIGIN,
+            command=("x",),
+            values={},
+            world_size=1,
+            started=record.now(),
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", AT_IT, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            # What starts these tests in the background has it ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        process.stdin.write(begun.model_dump_json(by_alias=True) + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "begun\n"
+        started.append(process)
+        return process
+
+    yield one
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def call(*words):
+    return CliRunner().invoke(cli.build(), [*words], standalone_mode=False, catch_exceptions=False)
+
+
+def say(process, text):
+    process.stdin.write(text)
+    process.stdin.flush()
+
+
+def test_a_run_is_found_by_the_process_that_is_at_it(cluster, start):
+    process = start("20261125-120000000-digits")
+    found = at_work.of_process(cluster, process.pid, "20261125-115900000-")
+    assert found.run_id == "20261125-120000000-digits"
+    assert at_work.of_process(cluster, process.pid, "20261125-120100000-") is None
+    assert at_work.of_process(cluster, process.pid + 1, "2026") is None
+
+
+def test_what_a_run_prints_is_followed_to_its_end(cluster, start):
+    process = start("1-digits")
+    say(process, "one\n")
+    lines = []
+
+    def read():
+        lines.extend(at_work.output(cluster, "1-digits", follow=True))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    deadline = time.monotonic() + 20
+    say(process, "two\n")
+    while len(lines) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert reader.is_alive()
+    say(process, "three\n")
+    process.stdin.close()
+    process.wait(20)
+    reader.join(20)
+    assert not reader.is_alive()
+    assert lines == ["one", "two", "three"]
+    assert [*at_work.output(cluster, "1-digits")] == lines
+
+
+def test_a_line_without_an_end_is_given_once(cluster):
+    folder = cluster.runs / "1-digits"
+    folder.mkdir(parents=True)
+    (folder / "output.log").write_text("one\ntw")
+    assert [*at_work.output(cluster, "1-digits")] == ["one", "tw"]
+
+
+def test_a_run_without_output_says_so(cluster):
+    with pytest.raises(GpubedError, match="has printed nothing"):
+        next(at_work.output(cluster, "1-digits"))
+
+
+def test_a_run_is_ended_from_elsewhere(cluster, start):
+    process = start("1-digits")
+    done = call("cancel", "lab", "--json")
+    assert json.loads(done.stdout)["status"] == "interrupted"
+    process.wait(20)
+    assert runlock.holder(cluster.runs / "1-digits") is None
+    assert "interrupted already" in call("cancel", "lab", "last").stdout
+    assert "no run of lab is at work" in call("cancel", "lab").stdout
+
+
+def test_of_several_runs_one_has_to_be_named(start):
+    start("1-digits")
+    start("2-digits")
+    with pytest.raises(UsageError, match="2 runs are at work: 1-digits, 2-digits"):
+        call("cancel", "lab")
+    assert call("cancel", "lab", "2-").return_value == 0
+
+
+def test_nobody_else_is_interrupted(cluster, start):
+    """The lock's name for its holder is a number that another container may use, too."""
+    start("1-digits")
+    lock = cluster.runs / "1-digits" / "lock"
+    said = json.loads(lock.read_text())
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lock.write_text(json.dumps({**said, "pid": bystander.pid}))
+    with pytest.raises(PrerequisiteMissing, match="out of sight"):
+        at_work.end(cluster, "1-digits")
+    lock.write_text(json.dumps({**said, "host": "elsewhere"}))
+    with pytest.raises(PrerequisiteMissing, match="started on elsewhere"):
+        at_work.end(cluster, "1-digits")
+    assert bystander.poll() is None
+    bystander.communicate(b"\n")
+
+
+def test_a_run_that_does_not_end_says_what_helps(cluster, start, monkeypatch):
+    process = start("1-digits")
+    monkeypatch.setattr(at_work, "_END_S", 0.0)
+    monkeypatch.setattr(at_work.os, "kill", lambda *_: None)
+    with pytest.raises(GpubedError) as refused:
+        at_work.end(cluster, "1-digits")
+    assert refused.value.hint.startswith(f"kill -9 {process.pid}")
+
+
+def test_logs_tell_what_became_of_a_run(cluster, start):
+    process = start("1-digits")
+    say(process, "[0]<stdout>:progress: 1/2 epochs\nhello\n")
+    process.stdin.close()
+    process.wait(20)
+    told = call("logs", "lab", "--json")
+    # The process ended without saying how its run went.
+    assert json.loads(told.stdout)["lines"] == ["hello"]
+    assert call("logs", "lab", "last", "-f").return_value == 1
+
+
+def test_a_verb_goes_on_in_a_session_of_its_own(tmp_path):
+    log = tmp_path / "logs" / "run.log"
+    log.parent.mkdir()
+    log.write_text("of another\n")
+    started = background.start(["--version"], log)
+    assert started.process.wait(60) == 0
+    assert started.said().startswith("gpubed ")
+    assert log.read_text().startswith("of another\ngpubed ")
+
+
+def test_flags_of_the_job_stay_with_it():
+    words = ["run", "lab", "x", "--detach", "--json", "--", "--detach", "1"]
+    left = ["run", "lab", "x", "--json", "--", "--detach", "1"]
+    assert background.without(words, ("--detach", "-d")) == left
+    assert background.without(["run", "-d"], ("--detach", "-d")) == ["run"]
+
+
+def test_what_ends_before_it_began_says_why(cluster, monkeypatch):
+    def start(words, log):
+        script = "import sys; print('error: node-1 is gone'); sys.exit(3)"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as kept:
+            process = subprocess.Popen([sys.executable, "-c", script], stdout=kept)
+        return background.Started(process, log, 0)
+
+    monkeypatch.setattr(health, "usable", lambda _c, _p, allocation: (allocation, []))
+    monkeypatch.setattr(background, "start", start)
+    done = call("run", "lab", "digits", "--detach")
+    assert done.return_value == 3
+    assert "node-1 is gone" in done.stderr
