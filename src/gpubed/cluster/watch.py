@@ -31,7 +31,7 @@ from gpubed.nodes.allocation import Allocation
 from gpubed.spec.clusterspec import spec_backend
 from gpubed.spec.plan import ClusterPlan, plan
 from gpubed.testbeds import made_on, registry
-from gpubed.testbeds.specification import load_plan
+from gpubed.testbeds.specification import load, load_plan
 
 State = Literal["well", "amiss", "busy", "gone"]
 """What a look leads to; busy is a cluster that another run changes, gone one that is down."""
@@ -290,7 +290,7 @@ class Watch:
             raise GpubedError(f"the state of {name} is lost", f"gpubed audit {name}")
         leases.check_not_expired(cluster)
         secret.require_key(cluster)
-        if load_plan(cluster.spec).spec != made_on.applied(cluster, granted.backend):
+        if load(cluster.spec) != made_on.applied(cluster, granted.backend):
             raise GpubedError(
                 f"{cluster.spec} is not what was applied last", f"gpubed plan {name} says more"
             )
