@@ -28,7 +28,7 @@ SPEC = "version: 1\nbackend: {type: local}\nnodes: [{count: 3}]\nconfigure: fals
 NAMES = ("node-0", "node-1", "node-2")
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 VOLUME = "replace Volume shared (size): a new one takes its place, the old one stays"
-REAL = registry.backend("local")
+REAL, REAL_UP = registry.backend("local"), up.up
 
 
 class World:
@@ -54,7 +54,7 @@ class World:
     def look_at_nodes(self, *_):
         if isinstance(self.states, Exception):
             raise self.states
-        return Condition({name: "ready" for name in NAMES} | self.states, **self.rest)
+        return Condition(dict.fromkeys(NAMES, "ready") | self.states, **self.rest)
 
     def up(self, cluster, _engine, *, approve, still):
         with runlock.hold(cluster.state, "up"):
@@ -255,7 +255,7 @@ def test_a_cluster_that_is_down_ends_it_and_does_not_come_back(world):
 
 
 def test_while_a_down_removes_it_nothing_is_missing(world):
-    world.states = {name: "missing" for name in NAMES}
+    world.states = dict.fromkeys(NAMES, "missing")
     with runlock.hold(world.cluster.state, "down"):
         assert world.looks(3) == ["busy"] * 3
     assert world.events == []
@@ -280,6 +280,18 @@ def test_a_cluster_that_went_down_between_look_and_repair_stays_down(world):
     up.up = late
     assert world.looks(2, of=one) == ["amiss", "busy"]
     assert world.repairs == []
+
+
+def test_up_asks_whether_it_is_still_wanted_once_it_has_the_cluster(world):
+    held = []
+
+    def still():
+        held.append(runlock.holder(world.cluster.state).verb)
+        raise Locked("another run has changed lab meanwhile")
+
+    with pytest.raises(Locked):
+        REAL_UP(world.cluster, "embedded", approve=pytest.fail, still=still)
+    assert held == ["up"]
 
 
 @pytest.mark.parametrize(
@@ -395,7 +407,7 @@ def test_nodes_of_a_lease_that_is_over_are_not_asked_for_again(world, monkeypatc
     monkeypatch.setattr(leaving, "prepare", lambda *_: [])
     world.looks(1)
     world.now += 2 * HOUR
-    world.states = {name: "missing" for name in NAMES}
+    world.states = dict.fromkeys(NAMES, "missing")
     world.looks(3)
     assert world.repairs == []
     assert "gpubed up lab --refresh" in world.events[-1].outcome

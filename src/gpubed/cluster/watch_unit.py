@@ -25,7 +25,7 @@ _KEPT = ("PATH", "DOCKER_HOST", "GPUBED_CACHE", "XDG_CACHE_HOME", "OS_CLOUD")
 _FINAL = "2 3 5"
 _UNIT = """\
 [Unit]
-Description=gpubed watch {name} ({root})
+Description=The watch of cluster {name} in {root}
 
 [Service]
 WorkingDirectory={folder}
@@ -73,16 +73,18 @@ def text(cluster: ClusterPaths, options: Sequence[str]) -> str:
 def install(cluster: ClusterPaths, options: Sequence[str]) -> Path:
     """Write the unit, start it, and let it start with each login; return where it is.
 
+    One that runs already starts anew: it may have other options, or gpubed another version.
+
     Raises:
         PrerequisiteMissing: The user has no systemd that answers.
     """
     require(cluster)
     path = file(cluster)
     was = path.exists()
-    changed = files.write_if_changed(path, text(cluster, options))
+    files.write_if_changed(path, text(cluster, options))
     _systemctl("daemon-reload")
     _systemctl("enable", "--now", path.name)
-    if was and changed:
+    if was:
         _systemctl("restart", path.name)
     return path
 
