@@ -5,7 +5,7 @@ What looks at the nodes, what repairs them and the clock are STAND-INs.
 
 import json
 import os
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -223,7 +223,7 @@ def test_while_another_run_has_the_cluster_it_waits(world):
     with runlock.hold(world.cluster.state, "configure"):
         assert world.looks(3, of=one) == ["busy"] * 3
     assert (world.repairs, one.memory.repairs) == ([], ())
-    assert world.looks(1, of=one) == ["well"]
+    assert world.looks(2, of=one) == ["amiss", "well"], "what it did may boot yet"
 
 
 def test_a_run_that_comes_first_costs_nothing(world):
@@ -259,6 +259,23 @@ def test_while_a_down_removes_it_nothing_is_missing(world):
     with runlock.hold(world.cluster.state, "down"):
         assert world.looks(3) == ["busy"] * 3
     assert world.events == []
+
+
+def test_into_a_folder_that_goes_nothing_is_written(world, monkeypatch):
+    """A `down` begins while nodes are looked at, and the first of them no longer answer."""
+    with ExitStack() as held:
+
+        def look(*_):
+            held.enter_context(runlock.hold(world.cluster.state, "down"))
+            raise GpubedError("half of it is gone")
+
+        monkeypatch.setattr(condition, "look", look)
+        before = {*world.cluster.state.iterdir()}
+        one = world.watch()
+        world.looks(1, of=one)
+        one.tell("ended", "interrupted")
+        lock = world.cluster.state / "lock"
+        assert {*world.cluster.state.iterdir()} == {*before, lock}
 
 
 def test_a_down_that_did_not_end_is_not_undone(world):
@@ -354,6 +371,23 @@ def test_a_testbed_that_cannot_be_asked_is_waited_for(world):
     assert world.looks(1) == ["well"]
     assert world.kinds == ["unasked", "well"]
     assert world.events[0].why == "local cannot be asked: no Docker daemon answers"
+
+
+def test_once_too_counts_anew_after_another_run(world):
+    world.states = {"node-1": "missing"}
+    world.looks(1)
+    with runlock.hold(world.cluster.state, "configure"):
+        world.looks(1)
+    world.looks(1)
+    assert world.repairs == []
+
+
+def test_two_looks_are_two_that_saw_something(world):
+    one = world.watch()
+    for states in ({"node-1": "missing"}, PrerequisiteMissing("no answer"), {"node-1": "missing"}):
+        world.states = states
+        world.looks(1, of=one)
+    assert world.repairs == []
 
 
 class Lender:

@@ -36,6 +36,7 @@ from gpubed.testbeds.specification import load, load_plan
 State = Literal["well", "amiss", "busy", "gone"]
 """What a look leads to; busy is a cluster that another run changes, gone one that is down."""
 
+_MAY_REMOVE = {"down", ""}  # a full disk leaves a lock without a verb
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 60.0, 1800.0
 # What we see ourselves, and may be wrong about: such a node may be whole, with all that is on it.
 _OWN_VIEW = {"unreachable", "cut", "unshaped", condition.UNRECOGNIZED}
@@ -100,20 +101,31 @@ class Watch:
             self.tell("gone", f"{name} is not up", f"the watch is over; gpubed up {name} makes it")
             return "gone"
         who = runlock.holder(self._cluster.state)
-        if who and (who.verb in ("down", "") or _is_gone(self._cluster)):
-            return "busy"
+        if who and self._is_going:
+            return self._pass()
         try:
             granted = allocations.load(self._cluster.allocation)
             wanted = self._wanted(granted)
         except GpubedError as error:
             return self._leave(error.message, error.hint)
         self._keep_lease(wanted, granted)
-        return "busy" if who else self._look(wanted, granted)
+        return self._pass() if who else self._look(wanted, granted)
+
+    @property
+    def _is_going(self) -> bool:
+        """Whether the cluster's folder is gone, or about to be: nothing is written into it."""
+        who = runlock.holder(self._cluster.state)
+        return _is_gone(self._cluster) or (who is not None and who.verb in _MAY_REMOVE)
+
+    def _pass(self) -> State:
+        """Look at nothing while another run is at work, and forget what was amiss before it."""
+        self._remember(amiss={})
+        return "busy"
 
     def tell(self, event: str, why: str, outcome: str = "", nodes: Sequence[str] = ()) -> None:
         """Write an event to the log, and let it be heard."""
         told = Event(leases.now(), event, why, outcome, tuple(nodes))
-        if not _is_gone(self._cluster):  # what `down` has removed stays away
+        if not self._is_going:
             watch_log.append(self._cluster, told)
         self._hear(told)
 
@@ -134,7 +146,8 @@ class Watch:
         memory = self.memory.model_copy(update=changes)
         if memory != self.memory:
             self.memory = memory
-            watch_memory.keep(self._cluster, memory)
+            if not self._is_going:
+                watch_memory.keep(self._cluster, memory)
 
     def _leave(self, why: str, hint: str | None) -> State:
         """Leave it to a person; told once."""
@@ -177,10 +190,11 @@ class Watch:
             quarantined = self._quarantined(wanted, granted, found)
         except GpubedError as error:
             why = f"{granted.backend} cannot be asked: {error.message}"
+            self._remember(amiss={})
             self._tell_once("testbed", "unasked", why, error.hint or "")
             return "amiss"
         if runlock.holder(self._cluster.state):
-            return "busy"  # it has begun meanwhile, and what was seen may be its work
+            return self._pass()  # it has begun meanwhile, and what was seen may be its work
         if self._forget_told("testbed"):
             self.tell("well", f"{granted.backend} answers again")
         self._tell_of_disks(found)

@@ -58,10 +58,10 @@ def load(cluster: ClusterPaths) -> Memory:
 
 
 def keep(cluster: ClusterPaths, memory: Memory) -> None:
-    """Write what is remembered; not where a `down` has removed the folder.
+    """Write what is remembered.
 
     Raises:
         OSError: The disk is full.
     """
-    if cluster.state.is_dir():
-        files.write(cluster.watch, memory.model_dump_json(indent=1).encode())
+    cluster.state.mkdir(parents=True, exist_ok=True)
+    files.write(cluster.watch, memory.model_dump_json(indent=1).encode())

@@ -21,8 +21,6 @@ from gpubed.core.paths import ClusterPaths
 
 # Where programs and daemons are found; the user's systemd has others than a shell.
 _KEPT = ("PATH", "DOCKER_HOST", "GPUBED_CACHE", "XDG_CACHE_HOME", "OS_CLOUD")
-# Ends that another start would only repeat: a mistake, what is missing, another watch.
-_FINAL = "2 3 5"
 _UNIT = """\
 [Unit]
 Description=The watch of cluster {name} in {root}
@@ -36,7 +34,8 @@ KillMode=mixed
 SuccessExitStatus=130 143
 Restart=on-failure
 RestartSec=60
-RestartPreventExitStatus={final}
+# A mistake of the user's, which another start would only repeat.
+RestartPreventExitStatus=2
 
 [Install]
 WantedBy=default.target
@@ -66,7 +65,6 @@ def text(cluster: ClusterPaths, options: Sequence[str]) -> str:
         folder=_escaped(root),
         environment="\n".join(f"Environment={_quoted(f'{k}={v}')}" for k, v in variables.items()),
         command=" ".join(_quoted(word).replace("$", "$$") for word in words),
-        final=_FINAL,
     )
 
 
