@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.cluster import condition, lease, leaving, up, watch, watch_unit
 from gpubed.cluster.condition import Condition
-from gpubed.configuration import health
+from gpubed.configuration import due, health
 from gpubed.configuration.health import NodeHealth, Quarantine
 from gpubed.configuration.systemd import Stopped
 from gpubed.core import runlock, secret
@@ -341,9 +341,11 @@ def test_roles_that_nobody_applied_are_for_a_person(world):
     assert "roles are due that nobody has applied yet: base" in world.events[-1].why
 
 
-def test_a_node_that_was_taken_out_of_use_is_left_alone(world):
+def test_a_node_that_was_taken_out_of_use_is_left_alone(world, monkeypatch):
     """Also when it no longer answers: somebody may be at work on it."""
+    monkeypatch.setattr(due, "now", lambda *_: {})
     world.cluster.spec.write_text(SPEC.replace("configure: false\n", ""))
+    made_on.keep_specification(world.cluster, "local")
     held = Quarantine(reason="fan is loud", since="2030-01-01T00:00:00Z")
     world.unwell = [NodeHealth(node="node-1", quarantine=held)]
     world.looks(1)
@@ -355,6 +357,10 @@ def test_a_node_that_was_taken_out_of_use_is_left_alone(world):
     world.looks(3)
     assert world.repairs == [], "`up` would start node-1, too"
     assert world.kinds[-1] == "person"
+    assert "node-2 is missing: to repair it would touch what is left alone" in world.events[-1].why
+    del world.states["node-1"]
+    world.looks(1)
+    assert world.states == {}, "node-1 answers, and is no longer in quarantine"
 
 
 def test_a_full_disk_is_for_a_person(world):
