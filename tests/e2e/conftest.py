@@ -33,6 +33,7 @@ ORDER = (
     "test_impostor",
     "test_interrupt",
     "test_kill",
+    "test_watch",
     "test_owner",
     "test_units",
     "test_refusals",

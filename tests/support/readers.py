@@ -50,7 +50,7 @@ from gpubed.checks import cuda, monitoring, software, throughput
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
-from gpubed.cluster import audit, lease, metrics
+from gpubed.cluster import audit, lease, metrics, watch_memory
 from gpubed.configuration import applied, health, inventory, roles, served_folder
 from gpubed.core import progress, reading, runlock, secret
 from gpubed.core.errors import GpubedError
@@ -261,6 +261,12 @@ def _lease(data, folder):
     if known.granted_until:
         lease.local(known.granted_until)
     lease.check_not_expired(cluster)
+
+
+def _watch(data, folder):
+    cluster = _cluster(folder)
+    _file(cluster.watch, data)
+    watch_memory.load(cluster).recent(lease.now())
 
 
 def _left_out(data, folder):
@@ -799,6 +805,9 @@ def _readers():
         cluster="lab", at="2026-11-22T10:00:00Z", node_ids=("id-node-0",), checks=CHECKS
     )
     record = lease.Record(granted_until="2126-11-22T10:00:00Z", since="2026-11-21T10:00:00Z")
+    remembered = watch_memory.Memory(
+        amiss={"node-1": "2026-11-21T10:00:00Z"}, repairs=["2026-11-21T09:00:00Z"], failures=1
+    )
     holder = {
         "pid": 1,
         "verb": "up",
@@ -850,6 +859,7 @@ def _readers():
         Reader("allocation", _allocation, ALLOCATION.model_dump_json().encode()),
         Reader("verification", _verification, verification.model_dump_json().encode()),
         Reader("lease", _lease, record.model_dump_json().encode()),
+        Reader("watch", _watch, remembered.model_dump_json().encode()),
         Reader("left-out", _left_out, json_text({"node-2": "broken"})),
         Reader("served-folder", _served, json_text(SERVED)),
         Reader("facts", _facts, json_text(FACTS)),

@@ -1,6 +1,7 @@
 """What `gpubed down` asks before it removes anything; nothing is removed here."""
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.cli.ui import UI
 from gpubed.cluster import down
-from gpubed.core.errors import UsageError
+from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import Project
 from gpubed.spec import backend_config
 from gpubed.testbeds import identities, registry
@@ -194,3 +195,21 @@ def test_results_of_jobs_and_of_campaigns_outlive_the_cluster(tmp_path):
     down._forget(paths, set(down.RESULTS))
     assert sorted(path.name for path in paths.state.iterdir()) == ["campaigns", "runs"]
     assert (paths.campaigns / "smoke" / "points").is_dir()
+
+
+def test_a_down_that_does_not_end_is_known_to_have_begun(tmp_path, monkeypatch):
+    """Else a watch would bring back what it has removed; the testbed is a STAND-IN."""
+    cluster = Project(tmp_path).cluster("lab")
+    cluster.state.mkdir(parents=True)
+
+    def no_answer():
+        raise GpubedError("no answer")
+
+    monkeypatch.setattr(down.audits, "uuid_of", lambda _: None)
+    asked = SimpleNamespace(remove_data=no_answer)
+    with pytest.raises(GpubedError, match="no answer"):
+        down._remove(SimpleNamespace(cluster=cluster), asked, keep_data=False)
+    assert cluster.removing.exists()
+    cluster.watching.touch()
+    assert down._forget(cluster, set()) == [], "neither is worth a word"
+    assert not cluster.state.exists()

@@ -69,6 +69,11 @@ class UI:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
+    def event(self, verb: str, content: dict[str, Any]) -> None:
+        """Print a JSON object on a line of its own, if JSON was asked for: others follow."""
+        if self.as_json:
+            self.raw(json.dumps({"schema": f"gpubed/{verb}/1", **content}, default=str) + "\n")
+
     def say(self, text: str = "", *, whole: bool = False) -> None:
         """Print a line of data, unless JSON was asked for.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from gpubed.cluster.audit import Recorded
@@ -64,6 +64,18 @@ def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:
     made = any(step.op in ("create", "replace") for step in planned.steps if _is_volume(step))
     volumes = [cost(step, new_volume=made) for step in steps if _is_volume(step)]
     return [*volumes, *left_behind, *(cost(step) for step in steps if kind_of(step) != "Volume")]
+
+
+def beyond(lines: Sequence[str], nodes: Collection[str]) -> list[str]:
+    """Return what of a plan's costs is more than these nodes, made anew with their own disks.
+
+    Args:
+        lines: What it costs, as `lost` says it, or others who ask.
+        nodes: Names of nodes that are broken anyway.
+    """
+    kinds, names = "|".join(sorted(_NODES)), "|".join(map(re.escape, nodes))
+    node = re.compile(rf"replace (?:{kinds}) (?:{names})(?= \(|:|$)")
+    return [line for line in lines if not (nodes and node.match(line))]
 
 
 def gone(volumes: Sequence[Recorded]) -> list[str]:

@@ -139,6 +139,8 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
 
     if uuid:
         asked.note()  # once the state is gone, nothing else says where the rest is
+    with suppress(OSError):  # a full disk keeps nobody from removing
+        cluster.removing.touch()  # what is missing from now on is meant to be
     within = asked.data_within() if keep_data else []
     # Only through nodes, while there are some.
     stays = [] if keep_data else asked.remove_data()
@@ -178,6 +180,8 @@ def _forget(cluster: ClusterPaths, but: set[str]) -> list[str]:
             return [f"link {cluster.state.relative_to(root)}"]
         return []
     gone = []
+    unnamed = {"lock", runlock.MEASURING}
+    unnamed |= {each.name for each in (cluster.without, cluster.removing, cluster.watching)}
     for path in sorted(cluster.state.iterdir()):
         if path.name in but:
             continue
@@ -185,7 +189,7 @@ def _forget(cluster: ClusterPaths, but: set[str]) -> list[str]:
             shutil.rmtree(path)
         else:
             path.unlink()
-        if path.name not in ("lock", runlock.MEASURING, cluster.without.name):
+        if path.name not in unnamed:
             gone.append(f"file {path.relative_to(root)}")
     if not any(cluster.state.iterdir()):
         cluster.state.rmdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from gpubed.cluster import audit as audits
@@ -35,8 +36,12 @@ def up(
     approve: Approve,
     verify: bool = False,
     refresh: bool = False,
+    still: Callable[[], None] = lambda: None,
 ) -> Result:
     """Make the cluster what its specification says, ready and verified.
+
+    Args:
+        still: Called once the cluster is held; raises where the run is not wanted any more.
 
     Raises:
         UsageError: The specification has errors, or what it costs was not approved.
@@ -49,6 +54,8 @@ def up(
     backend.require_engine(engine)
     cluster.project.prepare()
     with runlock.hold(cluster.state, "up") as ended:
+        still()
+        cluster.removing.unlink(missing_ok=True)
         if ended:
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")
         stack = Stack(cluster, engine)

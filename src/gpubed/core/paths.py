@@ -238,8 +238,12 @@ class ClusterPaths:
     @property
     def was_made(self) -> bool:
         """Whether something of the cluster may be on a testbed: it has a state, or a UUID."""
-        states = self.project.pulumi.glob(f".pulumi/stacks/*/{self.name}.json*")
-        return self.uuid.exists() or any(states)
+        return self.uuid.exists() or self.has_stack
+
+    @property
+    def has_stack(self) -> bool:
+        """Whether Pulumi has a state of the cluster."""
+        return any(self.project.pulumi.glob(f".pulumi/stacks/*/{self.name}.json*"))
 
     @property
     def secrets(self) -> Path:
@@ -275,6 +279,21 @@ class ClusterPaths:
     def unfinished(self) -> Path:
         """There while an `up` changes the cluster, and after one that did not come to its end."""
         return self.state / "unfinished"
+
+    @property
+    def removing(self) -> Path:
+        """There while a `down` removes the cluster, and after one that did not come to its end."""
+        return self.state / "removing"
+
+    @property
+    def watch(self) -> Path:
+        """What `watch` knows of its former looks; may be missing."""
+        return self.state / "watch.json"
+
+    @property
+    def watching(self) -> Path:
+        """The lock of the one `watch` that a cluster has."""
+        return self.state / "watching"
 
     @property
     def verification(self) -> Path:

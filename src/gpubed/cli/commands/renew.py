@@ -8,8 +8,8 @@ import typer
 
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import lease, leaving
-from gpubed.core.errors import GpubedError, Refused, UsageError
+from gpubed.cluster import lease, renewal
+from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.units import parse_seconds
 from gpubed.nodes.allocation import Allocation, load
@@ -112,17 +112,15 @@ def _keep(ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation,
 def _look(
     ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation, *, is_first: bool
 ) -> lease.Record:
-    record = lease.read(paths, wanted, granted)
-    if until := lease.due(record, wanted.spec.lease):
-        try:
-            record = lease.renew(paths, wanted, granted, until)
-            _tell(ui, record, until)
-        except Refused as error:
-            ui.error(f"not renewed: {error.message}")
-    elif is_first and record.granted_until:
-        ui.note(f"granted until {lease.local(record.granted_until)}")
-    if lease.is_ending(record, wanted.spec.lease):
-        for what in leaving.prepare(paths, wanted, granted):
-            ui.note(what)
-        record = lease.ended(paths, record)
-    return record
+    looked = renewal.look(paths, wanted, granted)
+    if looked.refused:
+        ui.error(f"not renewed: {looked.refused.message}")
+    elif looked.asked:
+        _tell(ui, looked.record, looked.asked)
+    elif is_first and looked.record.granted_until:
+        ui.note(f"granted until {lease.local(looked.record.granted_until)}")
+    for what in looked.prepared:
+        ui.note(what)
+    if looked.unprepared:
+        ui.error(looked.unprepared.message, looked.unprepared.hint)
+    return looked.record

@@ -1,0 +1,109 @@
+"""gpubed watch."""
+
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubed.cli.display import Display
+from gpubed.cli.options import Cluster, EngineOption, find, named
+from gpubed.cli.ui import UI
+from gpubed.cluster import watch, watch_unit
+from gpubed.cluster.watch_log import Event
+from gpubed.core import runlock
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.units import parse_seconds
+from gpubed.engines import stack
+
+EXAMPLE = "gpubed watch lab"
+_LEAST_S = 5.0
+_EVERY, _REPAIRS = "60 s", 5
+Every = Annotated[str, typer.Option("--every", metavar="TIME", help="From look to look.")]
+Repairs = Annotated[
+    int, typer.Option("--repairs", min=0, help="How many may begin within 24 hours.")
+]
+Lines = Annotated[bool, typer.Option("--json", help="Print one JSON object per event on stdout.")]
+
+
+def command(
+    cluster: Cluster,
+    every: Every = _EVERY,
+    repairs: Repairs = _REPAIRS,
+    once: Annotated[bool, typer.Option("--once", help="Look once, for a cron job.")] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Let your systemd run it, from now on.")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Undo --install.")] = False,
+    as_json: Lines = False,
+    engine: EngineOption = None,
+) -> int:
+    """Repair what breaks, renew the lease, and log why; never at the cost of data."""
+    if once + install + remove > 1:
+        raise UsageError("--once, --install and --remove exclude each other")
+    ui, seconds = UI(as_json), _seconds(every)
+    if remove:
+        return _remove(ui, named(cluster))  # also of a cluster that is no more
+    paths, chosen = find(cluster), stack.choose(engine)
+    if install:
+        return _install(ui, paths, every, repairs, engine)
+
+    def hear(event: Event) -> None:
+        ui.event("watch", event.document())
+        ui.say(event.line, whole=True)
+
+    def following(path: Path) -> AbstractContextManager[None]:
+        return Display(ui).following(path)  # each repair has errors of its own
+
+    watched = watch.Watch(paths, chosen, repairs, hear, following)
+    if watched.is_over:
+        watched.look()
+        return 0  # to hold a lock would make the folder again
+    with runlock.locked(paths.watching, "watch"):
+        if once:
+            return 1 if watched.look() == "amiss" else 0
+        return _go_on(ui, watched, paths.name, seconds)
+
+
+def _go_on(ui: UI, watched: watch.Watch, name: str, seconds: float) -> int:
+    """Look until there is no cluster any more; Ctrl-C ends it, and what it knows is kept."""
+    watched.start(seconds)
+    try:
+        while (state := watched.look()) != "gone":
+            looked = f"watching {name}: {state} at {time.strftime('%H:%M:%S')}"
+            with ui.working(f"{looked}, looked at again every {seconds:g} s"):
+                time.sleep(seconds)
+    except KeyboardInterrupt:
+        watched.tell("ended", "interrupted")
+        raise
+    return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_seconds(text)
+    except ValueError as error:
+        raise UsageError(f"--every {text!r} {error}", f"{EXAMPLE} --every 60s") from None
+    if seconds < _LEAST_S:
+        raise UsageError(f"--every {text!r} is less than {_LEAST_S:g} s", f"{EXAMPLE} --every 60s")
+    return seconds
+
+
+def _install(ui: UI, paths: ClusterPaths, every: str, repairs: int, engine: str | None) -> int:
+    options = ["--every", every, "--repairs", str(repairs)]
+    options += ["--engine", engine] if engine else []
+    unit = watch_unit.install(paths, options)
+    ui.document("watch", {"unit": str(unit)})
+    ui.say(f"{unit.name} runs; what it does is in {paths.logs / 'watch.log'}", whole=True)
+    if not watch_unit.lingers():
+        ui.note("it ends when you log out; to let it outlive that: loginctl enable-linger")
+    return 0
+
+
+def _remove(ui: UI, paths: ClusterPaths) -> int:
+    unit = watch_unit.remove(paths)
+    ui.document("watch", {"unit": unit and str(unit)})
+    ui.say(f"removed {unit}" if unit else "there was nothing to remove", whole=True)
+    return 0

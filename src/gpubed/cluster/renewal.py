@@ -1,0 +1,55 @@
+"""A look at a lease, as the policy of `cluster.yml` has it: renewed, or its end prepared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpubed.cluster import lease as leases
+from gpubed.cluster import leaving
+from gpubed.cluster.lease import Record
+from gpubed.core.errors import GpubedError, Refused
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What one look did.
+
+    Attributes:
+        record: The lease after it.
+        asked: Until when more time was asked for; None where that was not due.
+        refused: Why the testbed granted none; None where it did.
+        prepared: What was done before the end, in words.
+        unprepared: Why what is due before the end was not done; it is tried again.
+    """
+
+    record: Record
+    asked: datetime | None = None
+    refused: Refused | None = None
+    prepared: tuple[str, ...] = ()
+    unprepared: GpubedError | None = None
+
+
+def look(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> Looked:
+    """Ask until when a lease lasts, renew it where that is due, and prepare an end that stays.
+
+    Raises:
+        GpubedError: The testbed does not answer.
+    """
+    policy, refused = wanted.spec.lease, None
+    record = leases.read(cluster, wanted, granted)
+    if asked := leases.due(record, policy):
+        try:
+            record = leases.renew(cluster, wanted, granted, asked)
+        except Refused as error:
+            refused = error
+    if not leases.is_ending(record, policy):
+        return Looked(record, asked, refused)
+    try:
+        done = leaving.prepare(cluster, wanted, granted)
+    except GpubedError as error:
+        return Looked(record, asked, refused, unprepared=error)
+    return Looked(leases.ended(cluster, record), asked, refused, tuple(done))

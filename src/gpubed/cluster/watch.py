@@ -1,0 +1,399 @@
+"""`gpubed watch`: looks at a cluster again and again, repairs what is broken, keeps its lease.
+
+It repairs as `up` does, and only what `up` does unasked: whatever costs more than what is broken
+is left to a person, and so is a specification that nobody has applied yet. One look is no reason
+to act: a node that boots is as silent as one that is broken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from gpubed.cluster import condition, costs, lost_state, renewal, up, watch_log, watch_memory
+from gpubed.cluster import lease as leases
+from gpubed.cluster.condition import Condition
+from gpubed.cluster.events import event_file
+from gpubed.cluster.watch_log import Event, stamp
+from gpubed.cluster.watch_memory import DAY
+from gpubed.configuration import due, health, unfinished
+from gpubed.core import runlock, secret
+from gpubed.core.errors import GpubedError, Locked, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.engines.stack import EngineName
+from gpubed.nodes import allocation as allocations
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.clusterspec import spec_backend
+from gpubed.spec.plan import ClusterPlan, plan
+from gpubed.testbeds import made_on, registry
+from gpubed.testbeds.specification import load, load_plan
+
+State = Literal["well", "amiss", "busy", "gone"]
+"""What a look leads to; busy is a cluster that another run changes, gone one that is down."""
+
+_MAY_REMOVE = {"down", ""}  # a full disk leaves a lock without a verb
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 60.0, 1800.0
+# What we see ourselves, and may be wrong about: such a node may be whole, with all that is on it.
+_OWN_VIEW = {"unreachable", "cut", "unshaped", condition.UNRECOGNIZED}
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """Something that is not as it should be; `state` is empty where it is no node."""
+
+    key: str
+    node: str
+    why: str
+    state: str = ""
+
+    @property
+    def boots(self) -> bool:
+        """Whether it may be a node that boots."""
+        return self.state == "unreachable"
+
+
+class Watch:
+    """The watch of one cluster.
+
+    Args:
+        cluster: Its paths.
+        engine: What repairs run with.
+        repairs: How many of them may begin within 24 hours.
+        hear: Hears of events; they are in the log by then.
+        following: Shows a repair's progress, given the file that it appends to.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterPaths,
+        engine: EngineName,
+        repairs: int,
+        hear: Callable[[Event], None],
+        following: Callable[[Path], AbstractContextManager[None]],
+    ) -> None:
+        self._cluster, self._engine, self._most = cluster, engine, repairs
+        self._hear, self._following = hear, following
+        self.memory = watch_memory.load(cluster)
+
+    def start(self, every_s: float) -> None:
+        """Begin to look again and again: what another process saw is no look of this one."""
+        self._remember(amiss={})
+        self.tell("started", f"a look every {every_s:g} s, at most {self._most} repairs in 24 h")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no cluster, and no run that makes one or is about to remove it."""
+        return _is_gone(self._cluster) and runlock.holder(self._cluster.state) is None
+
+    def look(self) -> State:
+        """Look once, and do what is due.
+
+        Raises:
+            OSError: The log, or what is remembered, cannot be written.
+        """
+        if self.is_over:
+            name = self._cluster.name
+            self.tell("gone", f"{name} is not up", f"the watch is over; gpubed up {name} makes it")
+            return "gone"
+        who = runlock.holder(self._cluster.state)
+        if who and self._is_going:
+            return self._pass()
+        try:
+            granted = allocations.load(self._cluster.allocation)
+            wanted = self._wanted(granted)
+        except GpubedError as error:
+            return self._leave(error.message, error.hint)
+        self._keep_lease(wanted, granted)
+        return self._pass() if who else self._look(wanted, granted)
+
+    @property
+    def _is_going(self) -> bool:
+        """Whether the cluster's folder is gone, or about to be: nothing is written into it."""
+        who = runlock.holder(self._cluster.state)
+        return _is_gone(self._cluster) or (who is not None and who.verb in _MAY_REMOVE)
+
+    def _pass(self) -> State:
+        """Look at nothing while another run is at work, and forget what was amiss before it."""
+        self._remember(amiss={})
+        return "busy"
+
+    def tell(self, event: str, why: str, outcome: str = "", nodes: Sequence[str] = ()) -> None:
+        """Write an event to the log, and let it be heard."""
+        told = Event(leases.now(), event, why, outcome, tuple(nodes))
+        if not self._is_going:
+            watch_log.append(self._cluster, told)
+        self._hear(told)
+
+    def _tell_once(self, matter: str, event: str, why: str, outcome: str = "") -> None:
+        said = f"{event}: {why}: {outcome}"
+        if self.memory.told.get(matter) != said:
+            self._remember(told={**self.memory.told, matter: said})
+            self.tell(event, why, outcome)
+
+    def _forget_told(self, matter: str) -> bool:
+        """Let a matter be settled; say whether it was told before."""
+        told = {other: said for other, said in self.memory.told.items() if other != matter}
+        was = matter in self.memory.told
+        self._remember(told=told)
+        return was
+
+    def _remember(self, **changes: Any) -> None:
+        memory = self.memory.model_copy(update=changes)
+        if memory != self.memory:
+            self.memory = memory
+            if not self._is_going:
+                watch_memory.keep(self._cluster, memory)
+
+    def _leave(self, why: str, hint: str | None) -> State:
+        """Leave it to a person; told once."""
+        self._tell_once("cluster", "person", why, hint or f"gpubed status {self._cluster.name}")
+        return "amiss"
+
+    def _wanted(self, granted: Allocation) -> ClusterPlan:
+        """Return what the cluster is to be; what was applied last where the file says no such."""
+        try:
+            wanted = load_plan(self._cluster.spec)
+            if spec_backend(wanted.spec) == granted.backend:
+                return wanted
+        except UsageError:
+            pass  # somebody is writing it, perhaps
+        return plan(made_on.applied(self._cluster, granted.backend))
+
+    def _keep_lease(self, wanted: ClusterPlan, granted: Allocation) -> None:
+        """Do what `renew --auto` does."""
+        try:
+            looked = renewal.look(self._cluster, wanted, granted)
+        except GpubedError as error:
+            self._tell_once("lease", "unasked", f"the lease: {error.message}", error.hint or "")
+            return
+        end = looked.record.granted_until
+        until = leases.local(end) if end else ""
+        if looked.refused:
+            self._tell_once("lease", "lease", f"it ends {until}", looked.refused.message)
+        elif looked.asked:
+            asked = leases.local(looked.asked)
+            self._tell_once("lease", "lease", f"asked until {asked}", f"granted until {until}")
+        if looked.prepared:
+            self.tell("lease", f"it ends {until}", "; ".join(looked.prepared))
+        if fault := looked.unprepared:
+            self._tell_once("end", "lease", f"it ends {until}", f"not prepared: {fault.message}")
+
+    def _look(self, wanted: ClusterPlan, granted: Allocation) -> State:
+        backend = registry.backend(granted.backend)
+        try:
+            found = condition.look(self._cluster, wanted, granted, backend)
+            quarantined = self._quarantined(wanted, granted, found)
+        except GpubedError as error:
+            why = f"{granted.backend} cannot be asked: {error.message}"
+            self._remember(amiss={})
+            self._tell_once("testbed", "unasked", why, error.hint or "")
+            return "amiss"
+        if runlock.holder(self._cluster.state):
+            return self._pass()  # it has begun meanwhile, and what was seen may be its work
+        if self._forget_told("testbed"):
+            self.tell("well", f"{granted.backend} answers again")
+        self._tell_of_disks(found)
+        faults = self._faults(found, granted)
+        now, before = leases.now(), self.memory.amiss
+        since = {fault.key: before.get(fault.key, now) for fault in faults}
+        self._remember(amiss=since, quarantined=quarantined)
+        held = self._spare([fault for fault in faults if fault.node in quarantined])
+        broken = [fault for fault in faults if fault.node not in quarantined]
+        if not broken:
+            return self._rest("amiss" if held or found.full else "well")
+        why = "; ".join(fault.why for fault in broken)
+        # Who boots does not answer, and is no fault.
+        patience = {fault.key: backend.boots_within_s for fault in broken if fault.boots}
+        lasts = {key: (now - moment).total_seconds() for key, moment in before.items()}
+        if not all(lasts.get(f.key, -1.0) >= patience.get(f.key, 0.0) for f in broken):
+            if not self.memory.failures:
+                self._tell_once("cluster", "amiss", why, "looked at again before it is repaired")
+            return "amiss"
+        try:
+            self._require_ours(wanted, granted)
+            condition.recognize(self._cluster, granted, found)
+            self._require_nobody_held(held)
+        except GpubedError as error:
+            return self._leave(f"{why}: {error.message}", error.hint)
+        if self.memory.left == why or self._waits(why):
+            return "amiss"
+        return self._repair(wanted, granted, broken, why)
+
+    def _tell_of_disks(self, found: Condition) -> None:
+        """A full disk is nothing that `up` repairs."""
+        if found.full:
+            why = "; ".join(f"{node}: {why}" for node, why in found.full.items())
+            first = condition.free(self._cluster.name, next(iter(found.full)))
+            self._tell_once("disks", "person", why, first)
+        elif self._forget_told("disks"):
+            self.tell("well", "disks have space again")
+
+    def _quarantined(
+        self, wanted: ClusterPlan, granted: Allocation, found: Condition
+    ) -> dict[str, str]:
+        """Return the nodes that a person, or they themselves, took out of use.
+
+        One that does not answer now is known from when it last did.
+        """
+        there = [node for node in granted.nodes if found.nodes[node.name] == "ready"]
+        unwell = health.unwell(self._cluster, wanted, there) if wanted.spec.configure else []
+        answered = {node.name for node in there} - {one.node for one in unwell if not one.reachable}
+        known = {node.name for node in granted.nodes} - answered
+        kept = {name: why for name, why in self.memory.quarantined.items() if name in known}
+        return kept | {one.node: one.quarantine.reason for one in unwell if one.quarantine}
+
+    def _faults(self, found: Condition, granted: Allocation) -> list[_Fault]:
+        """List what `up` would put right; a full disk is nothing of that."""
+        faults = [
+            _Fault(name, name, f"{name} is {state}", state) for name, state in found.damaged.items()
+        ]
+        faults += [_Fault(f"{one.unit} {one.node}", one.node, one.why) for one in found.stopped]
+        head = granted.head.name if granted.nodes else ""
+        faults += [_Fault(f"service {name}", head, why) for name, why in found.broken.items()]
+        if self.memory.unfinished and unfinished.state(self._cluster) == unfinished.INTERRUPTED:
+            why = "the last repair did not come to its end"
+            faults.append(_Fault("configuration", "", why))
+        return faults
+
+    def _spare(self, faults: Sequence[_Fault]) -> str:
+        """Leave alone what is in quarantine; return it in words."""
+        held = self.memory.quarantined
+        said = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
+        if said:
+            back = f"gpubed health {self._cluster.name} --requalify NODE takes it back"
+            self._tell_once("quarantine", "left", said, f"left alone; {back}")
+        else:
+            self._forget_told("quarantine")
+        return said
+
+    def _rest(self, state: State) -> State:
+        """Let what was to be repaired be settled."""
+        self._remember(failures=0, wait_until=None, unfinished=False, left="")
+        if self._forget_told("cluster"):
+            self.tell("well", f"nothing of {self._cluster.name} is left to repair")
+        return state
+
+    def _require_nobody_held(self, held: str) -> None:
+        """Refuse a repair that would touch nodes in quarantine, too: `up` repairs all at once.
+
+        Raises:
+            GpubedError: It would.
+        """
+        if held:
+            again = f"gpubed up {self._cluster.name}"
+            raise GpubedError(f"to repair it would touch what is left alone, too: {held}", again)
+
+    def _require_ours(self, wanted: ClusterPlan, granted: Allocation) -> None:
+        """Refuse to repair where `up` would do more than that, or a person is to decide.
+
+        Raises:
+            GpubedError: It would.
+        """
+        cluster, name = self._cluster, self._cluster.name
+        if cluster.removing.exists():
+            raise GpubedError(
+                f"a `down` of {name} was begun and did not come to its end",
+                f"gpubed down {name}; to have it back: gpubed up {name}",
+            )
+        if not cluster.has_stack:
+            raise GpubedError(f"the state of {name} is lost", f"gpubed audit {name}")
+        leases.check_not_expired(cluster)
+        secret.require_key(cluster)
+        if load(cluster.spec) != made_on.applied(cluster, granted.backend):
+            raise GpubedError(
+                f"{cluster.spec} is not what was applied last", f"gpubed plan {name} says more"
+            )
+        configures = wanted.spec.configure and granted.nodes and not self.memory.unfinished
+        if configures and (roles := due.now(cluster, wanted, granted)):
+            raise GpubedError(
+                f"roles are due that nobody has applied yet: {', '.join(roles)}",
+                f"gpubed up {name}",
+            )
+
+    def _waits(self, why: str) -> bool:
+        """Say whether a repair has to wait: for its turn, or until some may begin again."""
+        now = leases.now()
+        if self.memory.wait_until and now < self.memory.wait_until:
+            return True
+        recent = self.memory.recent(now)
+        if len(recent) < self._most:
+            return False
+        until = f" until {stamp(recent[-self._most] + DAY)}" if self._most else ""
+        outcome = f"{self._most} repairs in 24 h are spent: it only watches{until}; to repair it:"
+        self._tell_once("cluster", "spent", why, f"{outcome} gpubed up {self._cluster.name}")
+        return True
+
+    def _repair(
+        self, wanted: ClusterPlan, granted: Allocation, broken: Sequence[_Fault], why: str
+    ) -> State:
+        before, now, began = self.memory, leases.now(), time.monotonic()
+        nodes = sorted({fault.node for fault in broken if fault.node})
+        refused = list[str]()
+        # On disk before anything is done: a watch that is killed has spent it all the same.
+        self._remember(repairs=(*before.recent(now), now), unfinished=True)
+        try:
+            self._up(wanted, granted, _approve(self._cluster.name, broken, refused))
+        except Locked as error:
+            self._remember(repairs=before.repairs, unfinished=before.unfinished)
+            self._tell_once("cluster", "waits", why, error.message)
+            return "busy"
+        except GpubedError as error:
+            if refused:
+                # Nothing was done, and nothing will be until somebody has decided.
+                self._remember(repairs=before.repairs, unfinished=before.unfinished, left=why)
+                return self._leave(f"{why}; {error.message}", error.hint)
+            self.tell("repair", why, self._failed(error), nodes)
+            return "amiss"
+        self._remember(amiss={}, failures=0, wait_until=None, unfinished=False, left="")
+        self._forget_told("cluster")
+        self.tell("repair", why, f"repaired in {time.monotonic() - began:.0f} s", nodes)
+        return "well"
+
+    def _up(self, wanted: ClusterPlan, granted: Allocation, approve: lost_state.Approve) -> None:
+        cluster = self._cluster
+
+        def still() -> None:
+            if not cluster.allocation.exists() or allocations.load(cluster.allocation) != granted:
+                raise Locked(f"another run has changed {cluster.name} meanwhile")
+            self._require_ours(wanted, granted)
+
+        # A job's ranks share the processors with what is repaired; one on broken nodes ends soon.
+        with (
+            runlock.measuring(cluster.state, "watch"),
+            event_file(cluster, "watch", None) as path,
+            self._following(path),
+        ):
+            up.up(cluster, self._engine, approve=approve, still=still)
+
+    def _failed(self, error: GpubedError) -> str:
+        """Remember that a repair failed; return what to tell."""
+        failures = self.memory.failures + 1
+        wait = min(_FIRST_WAIT_S * 2 ** min(failures - 1, 10), _LONGEST_WAIT_S)
+        until = leases.now() + timedelta(seconds=wait)
+        self._remember(amiss={}, failures=failures, wait_until=until)
+        hint = f" ({error.hint})" if error.hint else ""
+        return f"failed: {error.message}{hint}; not again for {wait / 60:g} min"
+
+
+def _is_gone(cluster: ClusterPaths) -> bool:
+    return not (cluster.allocation.exists() or cluster.has_stack)
+
+
+def _approve(name: str, broken: Sequence[_Fault], refused: list[str]) -> lost_state.Approve:
+    """Return what lets broken nodes go, and nothing else; what it refuses it adds to a list."""
+    lost = {fault.node for fault in broken if fault.state and fault.state not in _OWN_VIEW}
+
+    def approve(lines: Sequence[str]) -> None:
+        if beyond := costs.beyond(lines, lost):
+            refused.extend(beyond)
+            raise UsageError(
+                f"to repair it would cost more than what is broken: {'; '.join(beyond)}",
+                f"gpubed up {name}",
+            )
+
+    return approve

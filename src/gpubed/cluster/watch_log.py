@@ -1,0 +1,55 @@
+"""What a watch did and why: a line each in `logs/watch.log`, an object each for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from gpubed.core.paths import ClusterPaths
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a watch did, or found and cannot do.
+
+    Attributes:
+        time: When (UTC).
+        event: started, amiss, well, repair, person, left, waits, unasked, spent, lease, gone or
+            ended.
+        why: What was found.
+        outcome: What came of it, or what a person can do.
+        nodes: The nodes that were repaired.
+    """
+
+    time: datetime
+    event: str
+    why: str
+    outcome: str = ""
+    nodes: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {**asdict(self), "time": stamp(self.time)}
+
+    @property
+    def line(self) -> str:
+        """It on one line."""
+        outcome = f": {self.outcome}" if self.outcome else ""
+        return f"{stamp(self.time)} {self.event}: {' '.join(f'{self.why}{outcome}'.split())}"
+
+
+def stamp(moment: datetime) -> str:
+    """Write a time of UTC."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def append(cluster: ClusterPaths, event: Event) -> None:
+    """Add an event to the log.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    cluster.logs.mkdir(parents=True, exist_ok=True)
+    with (cluster.logs / "watch.log").open("a", encoding="utf-8") as log:
+        log.write(f"{event.line}\n")

@@ -1,0 +1,67 @@
+"""What a watch knows of its former looks: `watch.json`, which outlives it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from gpubed.core import files, progress, reading
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Missing, Unreadable
+from gpubed.core.units import Moment
+
+DAY = timedelta(hours=24)
+
+
+class Memory(BaseModel):
+    """It; all times are aware.
+
+    Attributes:
+        amiss: What was amiss in the last look, and in which look it was first, without a break.
+        quarantined: Nodes that were in quarantine when they last answered, and why.
+        repairs: When repairs began that count, the last day's.
+        failures: How many of them have failed since the last that did not.
+        wait_until: When the next one may begin; None where it need not wait.
+        unfinished: Whether the last one has not come to its end.
+        left: What was left to a person, who has not changed it yet.
+        told: The last word on each matter, which is not said twice.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    amiss: dict[str, Moment] = {}
+    quarantined: dict[str, str] = {}
+    repairs: tuple[Moment, ...] = ()
+    failures: NonNegativeInt = 0
+    wait_until: Moment | None = None
+    unfinished: bool = False
+    left: str = ""
+    told: dict[str, str] = {}
+
+    def recent(self, now: datetime) -> tuple[datetime, ...]:
+        """Return the repairs that count still."""
+        return tuple(moment for moment in self.repairs if now - moment < DAY)
+
+
+def load(cluster: ClusterPaths) -> Memory:
+    """Return what is remembered; what cannot be read counts as nothing, and is told."""
+    try:
+        return reading.file(cluster.watch).json(Memory)
+    except Missing:
+        return Memory()
+    except Unreadable as error:
+        progress.emit("note", message=f"{error.message}: the watch begins anew")
+        return Memory()
+
+
+def keep(cluster: ClusterPaths, memory: Memory) -> None:
+    """Write what is remembered.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    cluster.state.mkdir(parents=True, exist_ok=True)
+    files.write(cluster.watch, memory.model_dump_json(indent=1).encode())

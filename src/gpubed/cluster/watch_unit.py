@@ -1,0 +1,159 @@
+"""A watch that the user's own systemd keeps running: a unit in `~/.config/systemd/user`.
+
+It names nothing secret: a testbed that is reached by variables of a shell (a password of
+OpenStack's) needs them where systemd finds them, or a file.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpubed.core import files
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.paths import ClusterPaths
+
+# Where programs and daemons are found; the user's systemd has others than a shell.
+_KEPT = ("PATH", "DOCKER_HOST", "GPUBED_CACHE", "XDG_CACHE_HOME", "OS_CLOUD")
+_UNIT = """\
+[Unit]
+Description=The watch of cluster {name} in {root}
+
+[Service]
+WorkingDirectory={folder}
+{environment}
+ExecStart={command}
+# Those who are at work are told by the watch itself.
+KillMode=mixed
+SuccessExitStatus=130 143
+Restart=on-failure
+RestartSec=60
+# A mistake of the user's, which another start would only repeat.
+RestartPreventExitStatus=2
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def file(cluster: ClusterPaths) -> Path:
+    """Return where the unit of a cluster is; another project's cluster of the name has another."""
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    project = hashlib.sha256(str(cluster.project.root).encode()).hexdigest()[:8]
+    return Path(base) / "systemd" / "user" / f"gpubed-watch-{cluster.name}-{project}.service"
+
+
+def text(cluster: ClusterPaths, options: Sequence[str]) -> str:
+    """Return the unit.
+
+    Args:
+        options: What the watch is told beside the cluster's name.
+    """
+    root = str(cluster.project.root)
+    kept = {name: os.environ[name] for name in _KEPT if os.environ.get(name)}
+    variables = {**kept, "GPUBED_ROOT": root}
+    words = [_program(), "watch", cluster.name, *options]
+    return _UNIT.format(
+        name=cluster.name,
+        root=_escaped(root),
+        folder=_escaped(root),
+        environment="\n".join(f"Environment={_quoted(f'{k}={v}')}" for k, v in variables.items()),
+        command=" ".join(_quoted(word).replace("$", "$$") for word in words),
+    )
+
+
+def install(cluster: ClusterPaths, options: Sequence[str]) -> Path:
+    """Write the unit, start it, and let it start with each login; return where it is.
+
+    One that runs already starts anew: it may have other options, or gpubed another version.
+
+    Raises:
+        PrerequisiteMissing: The user has no systemd that answers.
+    """
+    require(cluster)
+    path = file(cluster)
+    was = path.exists()
+    files.write_if_changed(path, text(cluster, options))
+    _systemctl("daemon-reload")
+    _systemctl("enable", "--now", path.name)
+    if was:
+        _systemctl("restart", path.name)
+    return path
+
+
+def remove(cluster: ClusterPaths) -> Path | None:
+    """Stop the unit and remove it; return where it was, None where there was none.
+
+    Raises:
+        PrerequisiteMissing: The user has no systemd that answers.
+    """
+    path = file(cluster)
+    if not path.exists():
+        return None
+    require(cluster)
+    _systemctl("disable", "--now", path.name)
+    path.unlink()
+    _systemctl("daemon-reload")
+    return path
+
+
+def require(cluster: ClusterPaths) -> None:
+    """Refuse to go on where no systemd of the user answers, as in most containers.
+
+    Raises:
+        PrerequisiteMissing: None does.
+    """
+    instead = f"gpubed watch {cluster.name} in a terminal; from cron, with --once"
+    if shutil.which("systemctl") is None:
+        raise PrerequisiteMissing("there is no systemd on this machine", instead)
+    done = _call("systemctl", "--user", "show", "--property=Version")
+    if done.returncode:
+        said = done.stderr.strip() or "no word"
+        raise PrerequisiteMissing(f"no systemd of {getpass.getuser()} answers: {said}", instead)
+
+
+def lingers() -> bool:
+    """Say whether the user's systemd goes on when nobody is logged in."""
+    if shutil.which("loginctl") is None:
+        return False
+    done = _call("loginctl", "show-user", getpass.getuser(), "--property=Linger")
+    return done.stdout.strip() == "Linger=yes"
+
+
+def _systemctl(*words: str) -> None:
+    done = _call("systemctl", "--user", *words)
+    if done.returncode:
+        listed = " ".join(words)
+        raise PrerequisiteMissing(
+            f"systemctl --user {listed} failed: {done.stderr.strip() or 'no word'}",
+            "see what it says: journalctl --user -e",
+        )
+
+
+def _call(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+
+
+def _program() -> str:
+    """Find the script that started this."""
+    beside = Path(sys.executable).with_name("gpubed")
+    found = str(beside) if beside.is_file() else shutil.which("gpubed")
+    if found is None:
+        raise PrerequisiteMissing("gpubed is not on PATH", "install it, as README.md says")
+    return found
+
+
+def _escaped(word: str) -> str:
+    return word.replace("%", "%%").replace("\n", " ")
+
+
+def _quoted(word: str) -> str:
+    """Quote a word as systemd.syntax(7) has it."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped.replace("%", "%%")}"'
