@@ -282,6 +282,44 @@ def test_what_goes_on_from_another_is_no_repetition(call):
         call("run", "lab", "imagenet", *words)
 
 
+def test_a_run_goes_on_with_what_it_was_asked_for(call, cluster):
+    words = ("--set", "checkpoint=mine", "--set", "steps=40", "--nodes", "2", "--json")
+    first = document(call("run", "lab", "imagenet", *words))["run_id"]
+    then = document(call("run", "lab", "--resume", first, "--set", "steps=80", "--json"))
+    kept = record.find(cluster, then["run_id"])
+    assert (kept.resumes, kept.again) == (first, "")
+    assert kept.request.settings == {"checkpoint": "mine", "steps": "80"}
+    assert kept.request.choice == Choice(nodes=2)
+    assert f"goes on from {first}" in call("runs", "lab", "show", then["run_id"]).stdout
+    last = document(call("run", "lab", "imagenet", "--resume", first, "--ranks", "3", "--json"))
+    assert last["world_size"] == 3
+    assert record.find(cluster, last["run_id"]).request.choice == Choice(ranks=3)
+
+
+def test_what_left_nothing_to_go_on_from_is_refused(call):
+    none = document(call("run", "lab", "imagenet", "--json"))["run_id"]
+    other = document(call("run", "lab", "digits", "--json"))["run_id"]
+    kept = document(call("run", "lab", "imagenet", "--set", "checkpoint=mine", "--json"))["run_id"]
+    for words, said in {
+        ("--resume", none): f"run {none} kept no checkpoint",
+        ("--resume", other): "job digits cannot go on",
+        ("digits", "--resume", kept): "one of imagenet, not of digits",
+        ("--resume", kept, "--again", kept): "takes nothing beside it",
+        ("--resume", kept, "--repeat", "2"): "no repetition",
+        ("--resume", "never"): "has no run",
+    }.items():
+        with pytest.raises(UsageError, match=said):
+            call("run", "lab", *words)
+
+
+def test_a_run_at_work_does_not_go_on_twice(call, cluster):
+    done = document(call("run", "lab", "imagenet", "--set", "checkpoint=mine", "--json"))["run_id"]
+    folder = cluster.runs / done
+    record.write(folder, record.read(folder).model_copy(update={"state": "running"}))
+    with runlock.locked(folder / "lock", "run"), pytest.raises(UsageError, match="is at work"):
+        call("run", "lab", "--resume", done)
+
+
 def test_changes_on_top_of_a_commit_are_told_apart(tmp_path):
     def git(*words):
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]

@@ -114,6 +114,7 @@ def run(
     set_: str = "",
     repetition: int | None = None,
     again: str = "",
+    resumes: str = "",
     alone: bool = False,
     links: Mapping[str, float] | None = None,
 ) -> JobResult:
@@ -125,6 +126,7 @@ def run(
         set_: The name that repetitions have in common; empty for a single run.
         repetition: Which of them it is, from 0.
         again: The run that it repeats.
+        resumes: The run from whose checkpoint it goes on.
         alone: Whether it shall not start beside another run, which would be measured, too.
         links: What links were just measured to carry, in bit/s by `a>b`; by default what the last
             verification measured is kept.
@@ -135,7 +137,7 @@ def run(
         GpubedError: A node could not be reached, or lacks the image, or it would not be alone.
     """
     run = _foresee(cluster, plan, allocation, request)
-    kin = {"set": set_, "repetition": repetition, "again": again}
+    kin = {"set": set_, "repetition": repetition, "again": again, "resumes": resumes}
     begun = run.record.model_copy(update=kin)
     if links:
         measured = begun.origin.model_copy(update={"rates_bps": dict(links)})

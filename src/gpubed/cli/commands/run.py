@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 0.1
 # What a record has that nothing can be said of before a run starts.
 _OF_ITS_END = (
     *("status", "seconds", "failures", "metrics"),
-    *("started", "set", "repetition", "again"),
+    *("started", "set", "repetition", "again", "resumes"),
 )
 
 
@@ -66,6 +66,12 @@ def command(
         str | None,
         typer.Option(metavar="RUN", help="Repeat a run: ask for what it was asked for."),
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Go on from the checkpoint of a run; on other nodes, too."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would start, and where; start nothing.")
     ] = False,
@@ -91,20 +97,13 @@ def command(
     """Run a job over the nodes that are well and bring its results back."""
     ui, paths = UI(as_json), find(cluster)
     asked = (words, settings, nodes, ranks, on, container, launcher)
-    former = _former(paths, job, again, given=any(asked))
-    if former:
-        request = former.request
-    elif job:
-        choice = Choice(nodes=nodes, ranks=ranks, on=tuple(filter(None, on.split(","))))
-        given = {
-            **jobfile.parse_settings(settings or []),
-            **jobfile.parse_words(words or []),
-        }
-        request = Request(
-            job=job, settings=given, choice=choice, container=container, launcher=launcher
-        )
-    else:
-        raise UsageError("which job?", f"gpubed run {paths.name} digits")
+    former = _former(paths, job, again, given=any((*asked, resume)))
+    resumed = _resumed(paths, job, resume)
+    given = {**jobfile.parse_settings(settings or []), **jobfile.parse_words(words or [])}
+    choice = Choice(nodes=nodes, ranks=ranks, on=tuple(filter(None, on.split(","))))
+    request = former.request if former else _request(paths, job, resumed, given)
+    if not former:
+        request = _placed(request, choice, container, launcher)
     _check_arguments(request, repeat)
     granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     unfinished.require_configured(paths, wanted, granted)
@@ -141,6 +140,7 @@ def command(
                     set_=set_,
                     repetition=number if repeat > 1 else None,
                     again=ran,
+                    resumes=resumed.run_id if resumed else "",
                 )
             )
     result = execution.repeated(results) if repeat > 1 else results[0]
@@ -198,6 +198,62 @@ def _former(
             f"gpubed runs {paths.name} show {again} tells what that was",
         )
     return record.find(paths, again)
+
+
+def _resumed(paths: ClusterPaths, job: str | None, resume: str | None) -> Record | None:
+    """Return the run that is to go on, if one is.
+
+    Raises:
+        UsageError: There is no such run, it kept no checkpoint, or another job was named.
+    """
+    if resume is None:
+        return None
+    found = record.find(paths, resume)
+    name = found.request.job
+    if job not in (None, name):
+        raise UsageError(f"run {found.run_id} is one of {name}, not of {job}", "leave out the job")
+    keeps = [key for key, argument in jobfile.load(name).arguments.items() if argument.resumes]
+    if not keeps:
+        raise UsageError(
+            f"job {name} cannot go on from what a run of it left",
+            f"gpubed run {paths.name} --again {found.run_id} begins anew; "
+            "docs/how-to/write-a-job.md tells how a job keeps checkpoints",
+        )
+    if not any(found.values.get(key) for key in keeps):
+        raise UsageError(
+            f"run {found.run_id} kept no checkpoint",
+            f"gpubed run {paths.name} {name} --set {keeps[0]}=NAME is a run that keeps some",
+        )
+    if found.state == "running":
+        raise UsageError(
+            f"run {found.run_id} is at work: two that write one checkpoint would damage it",
+            f"gpubed cancel {paths.name} {found.run_id}",
+        )
+    return found
+
+
+def _request(
+    paths: ClusterPaths, job: str | None, resumed: Record | None, given: dict[str, str]
+) -> Request:
+    """Return what is asked for: a job, or a run that goes on, with other arguments perhaps."""
+    if resumed:
+        had = resumed.request
+        return had.model_copy(update={"settings": {**had.settings, **given}})
+    if job is None:
+        raise UsageError("which job?", f"gpubed run {paths.name} digits")
+    return Request(job=job, settings=given)
+
+
+def _placed(
+    request: Request, choice: Choice, container: str | None, launcher: str | None
+) -> Request:
+    """Return it with what was said of nodes, image and launcher, each only where it was said."""
+    said = {
+        "choice": None if choice == Choice() else choice,
+        "container": container,
+        "launcher": launcher,
+    }
+    return request.model_copy(update={key: value for key, value in said.items() if value})
 
 
 def _tell_differences(ui: UI, former: Record, foreseen: Record) -> None:

@@ -133,6 +133,8 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     for host in one.origin.hosts:
         ui.say(f"  {host.name}: {host.slots} rank(s), {host.hardware or host.id}")
     ui.say(f"  recipe {one.origin.recipe} ({one.origin.recipe_sha256[:8]})")
+    if one.resumes:
+        ui.say(f"  goes on from {one.resumes}")
     if commit := one.origin.git:
         ui.say(f"  git {commit}")
     ui.say(f"  command: {' '.join(one.command)}", whole=True)

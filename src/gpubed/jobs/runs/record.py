@@ -124,6 +124,7 @@ class Record(_Model):
         set: The name that repetitions have in common; empty for a single run.
         repetition: Which of its set it is, from 0; None for a single run.
         again: The run that it repeated.
+        resumes: The run from whose checkpoint it was to go on.
         seconds: How long it took; None while it runs, and where it was killed.
     """
 
@@ -139,6 +140,7 @@ class Record(_Model):
     set: str = ""
     repetition: int | None = None
     again: str = ""
+    resumes: str = ""
     seconds: _Seconds | None = None
     failures: tuple[str, ...] = ()
     simulated: tuple[str, ...] = ()
