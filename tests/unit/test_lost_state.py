@@ -524,3 +524,10 @@ def test_a_node_is_not_moved_to_another_address_where_the_state_is_lost(lost, mo
     monkeypatch.setattr(type(registry.backend("local")), "existing", lambda *_: there)
     with pytest.raises(UsageError, match=r"has the address 10\.1\.2\.3, the specification gives"):
         lost(nodes=[{"count": 2}])
+
+
+def test_the_status_of_a_cluster_that_is_not_up_is_a_document_all_the_same(call):
+    done = call("status", "lab", "--json")
+    told = json.loads(done.stdout)
+    assert (told["schema"], told["state"], told["nodes"]) == ("gpubed/status/1", "absent", [])
+    assert done.exception.exit_code == 1

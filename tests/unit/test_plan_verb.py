@@ -82,3 +82,11 @@ def test_a_plan_on_a_state_that_began_to_move_is_none(cluster, monkeypatch):
     monkeypatch.setattr(stacks.Stack, "preview", look)
     with held, pytest.raises(Locked, match="planned is held by `gpubed up`"):
         preview.preview(Project(cluster.root).cluster("planned"), "embedded")
+
+
+def test_nodes_are_in_the_order_of_their_numbers(tmp_path):
+    cluster = Cluster(tmp_path, "planned", configure=False)
+    cluster.edit(lambda spec: spec["nodes"][0].update(count=11))
+    changes = cluster.json("plan", "--engine", "embedded")["changes"]
+    nodes = [change["urn"].rsplit("::", 1)[-1] for change in changes if "Node" in change["urn"]]
+    assert [name for name in nodes if name.startswith("node-")] == [f"node-{n}" for n in range(11)]

@@ -30,7 +30,8 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     """Return the document of `status`: nodes and their hardware, lease, services, verification.
 
     Raises:
-        GpubedError: The cluster is not up.
+        NotUp: The cluster has no nodes; see `of_none`.
+        GpubedError: Something of it cannot be read.
     """
     granted = allocations.load(cluster.allocation)
     backend = registry.backend(granted.backend)
@@ -60,6 +61,18 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
         "stopped": [asdict(one) for one in now.stopped],
         **_jobs(backend, wanted, granted),
         "verification": verified.summary() if verified else None,
+    }
+
+
+def of_none(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
+    """Return the document of `status` for a cluster without nodes: absent, or being made."""
+    return {
+        "engine": engine,
+        "state": unfinished.state(cluster) or "absent",
+        "nodes": [],
+        "lease": leases.Record().document(),
+        "services": [],
+        "verification": None,
     }
 
 

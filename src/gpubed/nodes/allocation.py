@@ -156,11 +156,16 @@ class Allocation(_Model):
         raise GpubedError(f"cluster {self.cluster} has no node {name!r}", f"nodes: {names}")
 
 
+class NotUp(GpubedError):
+    """There is no allocation: the cluster is not up."""
+
+
 def load(path: Path) -> Allocation:
     """Read the allocation of a cluster.
 
     Raises:
-        GpubedError: There is none, since the cluster is not up, or it cannot be read.
+        NotUp: There is none.
+        GpubedError: It cannot be read.
     """
     name = path.parent.name
     try:
@@ -168,4 +173,4 @@ def load(path: Path) -> Allocation:
     except reading.Missing:
         # Perhaps it is, and only its state was lost.
         hint = f"gpubed up {name}; if it was up already: gpubed audit {name}"
-        raise GpubedError(f"cluster {name} is not up", hint) from None
+        raise NotUp(f"cluster {name} is not up", hint) from None

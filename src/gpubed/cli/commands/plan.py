@@ -1,5 +1,8 @@
 """gpubed plan."""
 
+import re
+from collections.abc import Sequence
+
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, find
@@ -9,6 +12,7 @@ from gpubed.cluster.events import event_file
 from gpubed.configuration import due
 from gpubed.core.errors import Refused
 from gpubed.engines import stack
+from gpubed.engines.embedded import ResourceEvent
 from gpubed.testbeds import registry
 
 EXAMPLE = "gpubed plan lab"
@@ -29,7 +33,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     others = [step for step in steps.steps if step not in going]
     changes = [
         {"urn": step.urn, "op": step.op, "why": list(step.why)}
-        for step in [*going, *others]
+        for step in [*going, *_in_order(others)]
         if step.op in _SHOWN and step.type != "pulumi:pulumi:Stack"
     ]
     hours = wanted.node_hours
@@ -67,7 +71,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     for line in seen.lost:
         ui.mark("delete", line)
     if hours is not None:
-        ui.say(f"{hours:g} node-hours over the lease")
+        written = f"{hours:.2f}".rstrip("0").rstrip(".")
+        ui.say(f"{written} node-hours over the lease")
     for group in wanted.spec.nodes:
         if group.simulate:
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
@@ -76,3 +81,14 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     for obstacle in obstacles:
         ui.mark("fail", f"does not fit now: {obstacle}")
     return Refused.exit_code if obstacles else 0
+
+
+def _in_order(steps: Sequence[ResourceEvent]) -> list[ResourceEvent]:
+    """Put resources of a type together, by name: engines plan them side by side."""
+    types = list(dict.fromkeys(step.type for step in steps))
+
+    def place(step: ResourceEvent) -> tuple[int, list[str | int]]:
+        parts = re.split(r"(\d+)", step.urn.rsplit("::", 1)[-1])
+        return types.index(step.type), [int(part) if part.isdigit() else part for part in parts]
+
+    return sorted(steps, key=place)

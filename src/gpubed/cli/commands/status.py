@@ -9,6 +9,7 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import status
 from gpubed.engines import stack
+from gpubed.nodes.allocation import NotUp
 
 EXAMPLE = "gpubed status lab --json"
 Verbose = Annotated[
@@ -19,8 +20,12 @@ Verbose = Annotated[
 
 def command(cluster: Cluster, as_json: Json = False, verbose: Verbose = False) -> int:
     """Show what is wrong, nodes, lease, services and the last verification."""
-    ui = UI(as_json)
-    document = status.status(find(cluster, from_state=True), stack.choose(None))
+    ui, paths, engine = UI(as_json), find(cluster, from_state=True), stack.choose(None)
+    try:
+        document = status.status(paths, engine)
+    except NotUp:
+        ui.document("status", {**status.of_none(paths, engine), "phases": []})
+        raise
     ui.document("status", {**document, "phases": []})
     report.cluster(ui, cluster, document, whole=verbose)
     return 0 if document["state"] == "ready" else 1
