@@ -175,7 +175,7 @@ def test_nobody_else_is_interrupted(cluster, start):
 def test_a_run_that_does_not_end_says_what_helps(cluster, start, monkeypatch):
     process = start("1-digits")
     monkeypatch.setattr(at_work, "_END_S", 0.0)
-    monkeypatch.setattr(at_work.os, "kill", lambda *_: None)
+    monkeypatch.setattr(at_work, "_interrupt", lambda *_: None)
     with pytest.raises(GpubedError) as refused:
         at_work.end(cluster, "1-digits")
     assert refused.value.hint.startswith(f"kill -9 {process.pid}")
@@ -188,8 +188,12 @@ def test_logs_tell_what_became_of_a_run(cluster, start):
     process.wait(20)
     told = call("logs", "lab", "--json")
     # The process ended without saying how its run went.
-    assert json.loads(told.stdout)["lines"] == ["hello"]
-    assert call("logs", "lab", "last", "-f").return_value == 1
+    progress = "[0]<stdout>:progress: 1/2 epochs"
+    assert json.loads(told.stdout)["lines"] == [progress, "hello"]
+    assert call("logs", "lab").stdout == f"{progress}\nhello\n"
+    followed = call("logs", "lab", "last", "-f")
+    assert (followed.return_value, followed.stdout) == (1, "hello\n")
+    assert "epochs: 1 of 2" in followed.stderr
 
 
 def test_a_verb_goes_on_in_a_session_of_its_own(tmp_path):
@@ -222,3 +226,8 @@ def test_what_ends_before_it_began_says_why(cluster, monkeypatch):
     done = call("run", "lab", "digits", "--detach")
     assert done.return_value == 3
     assert "node-1 is gone" in done.stderr
+
+
+def test_before_the_first_run_there_is_none(cluster):
+    with pytest.raises(UsageError, match="lab has no run yet"):
+        call("logs", "lab")

@@ -34,12 +34,9 @@ def command(
     meant, lines, estimate = record.find(paths, run), list[str](), Estimate()
     with ui.working(f"{meant.run_id} is read") as show:
         for line in at_work.output(paths, meant.run_id, follow=follow):
-            progress = estimate.read(line)
-            if progress is None:
-                lines.append(line)
-                ui.say(line, whole=True)
-            elif follow:
-                show(progress)
+            lines.append(line)
+            progress = estimate.read(line) if follow else None
+            ui.say(line, whole=True) if progress is None else show(progress)
     now = record.find(paths, meant.run_id)
     ui.document("logs", {"run_id": now.run_id, "status": now.state, "lines": lines})
     ui.note(f"{now.run_id}: {now.state}")

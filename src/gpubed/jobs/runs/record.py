@@ -216,6 +216,8 @@ def find(cluster: ClusterPaths, name: str) -> Record:
     meant = _last(cluster) if name == "last" else _beginning(cluster, name)
     if len(meant) == 1:
         return read(cluster.runs / meant[0])
+    if name == "last":
+        raise UsageError(f"cluster {cluster.name} has no run yet", f"gpubed run {cluster.name} JOB")
     several = f"{len(meant)} runs of {cluster.name} begin with {name!r}"
     raise UsageError(
         several if meant else f"cluster {cluster.name} has no run {name!r}",
