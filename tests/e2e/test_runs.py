@@ -1,6 +1,5 @@
 """Runs on parts of a cluster, repeated and compared, as docs/how-to/runs.md says."""
 
-import json
 import os
 import signal
 import subprocess
@@ -75,13 +74,9 @@ def test_a_run_that_is_killed_says_so_and_is_in_nobodys_way(cluster):
     assert run(cluster)["status"] == "ok"
 
 
-def test_a_run_in_the_background_outlives_its_terminal_and_is_followed(cluster):
-    words = [str(BIN / "gpubed"), "run", cluster.name, "digits", *QUICK, "--detach", "--json"]
-    done = subprocess.run(
-        words, env=cluster.environment, capture_output=True, text=True, start_new_session=True
-    )
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["status"]) == (0, "running"), done.stderr
+def test_a_run_goes_on_in_the_background_and_is_followed(cluster):
+    told = run(cluster, "--detach")
+    assert told["status"] == "running"
     followed = cluster.json("logs", told["run_id"], "--follow")
     assert followed["status"] == "ok"
     assert any("epoch" in line for line in followed["lines"])

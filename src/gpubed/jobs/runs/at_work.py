@@ -77,14 +77,16 @@ def end(cluster: ClusterPaths, run: str) -> Record:
         GpubedError: It does not end.
     """
     folder = cluster.runs / run
-    if who := runlock.holder(folder):
-        _interrupt(folder, who)
+    who = runlock.holder(folder)
+    if who is None:
+        return record.read(folder)
+    _interrupt(folder, who)
     deadline = time.monotonic() + _END_S
     while runlock.holder(folder):
         if time.monotonic() > deadline:
             raise GpubedError(
-                f"run {run} (pid {who.pid if who else 0}) does not end",
-                f"kill -9 {who.pid if who else 'PID'}: its ranks end a minute later",
+                f"run {run} (pid {who.pid}) does not end",
+                f"kill -9 {who.pid}: its ranks end a minute later",
             )
         time.sleep(_LOOK_EVERY_S)
     return record.read(folder)
@@ -100,16 +102,17 @@ def _interrupt(folder: Path, who: Holder) -> None:
     try:
         # The same number may be another process in another container.
         held = {path.resolve() for path in Path(f"/proc/{who.pid}/fd").iterdir()}
-        if who.pid < 1 or (folder / "lock").resolve() not in held:
-            raise FileNotFoundError
-        os.kill(who.pid, signal.SIGINT)
+        if (folder / "lock").resolve() in held:
+            os.kill(who.pid, signal.SIGINT)
+            return
     except PermissionError:
         raise PrerequisiteMissing(
             f"run {folder.name} is {who.user}'s", f"the same command as {who.user}"
         ) from None
     except (FileNotFoundError, ProcessLookupError):
-        if runlock.holder(folder):
-            raise PrerequisiteMissing(
-                f"whoever is at run {folder.name} is out of sight: {who}",
-                "the same command where it was started: in the same container, if it was in one",
-            ) from None
+        pass  # it has just ended, or cannot be seen from here
+    if runlock.holder(folder):
+        raise PrerequisiteMissing(
+            f"whoever is at run {folder.name} is out of sight: {who}",
+            "the same command where it was started: in the same container, if it was in one",
+        )
