@@ -4,6 +4,11 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PYTEST  := $(BIN)/python -m pytest
 
+# What failed beside other tests is tried once more: it counts as failed where it fails alone too.
+AGAIN  := === what failed beside others, once more and alone
+FAILED := --last-failed --last-failed-no-failures none
+WHOLE  := --ignore tests/unit --ignore tests/stacks -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk"
+
 .DEFAULT_GOAL := help
 .PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-docs test-exposure test-sizes test-live screenshots fuzz bench audit lint format docs lock clean
 
@@ -24,9 +29,9 @@ test: ## lint, unit, contract, stacks, one whole cluster: all that can run here;
 	@$(MAKE) --no-print-directory lint
 	@code=0; \
 	  $(PYTEST) tests/unit tests/stacks -q --numprocesses auto --dist loadfile --durations=15 || \
-	    { echo "=== what failed beside others, once more and alone"; \
-	      $(PYTEST) tests/unit tests/stacks --last-failed --last-failed-no-failures none; } || code=1; \
-	  $(PYTEST) tests --ignore tests/unit --ignore tests/stacks $(if $(LANES),--numprocesses $(LANES) --dist loadgroup) --durations=25 -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk" || code=1; \
+	    { echo "$(AGAIN)"; $(PYTEST) tests/unit tests/stacks $(FAILED); } || code=1; \
+	  $(PYTEST) tests $(WHOLE) $(if $(LANES),--numprocesses $(LANES) --dist loadgroup) --durations=25 $(if $(LANES),|| \
+	    { echo "$(AGAIN)"; $(PYTEST) tests $(WHOLE) $(FAILED); }) || code=1; \
 	  exit $$code
 
 test-services: ## Slurm, containers, monitoring and datasets on a whole cluster

@@ -52,9 +52,21 @@ def open_notebook(page, url):
 
 
 def open_launcher(page, url):
-    """Open JupyterLab's launcher, and wait for the cluster's own cards."""
+    """Open JupyterLab's launcher, and wait for the cluster's own cards.
+
+    A page that lost a request on its way stays half made; a person would load it again.
+    """
+    from playwright.sync_api import TimeoutError as Missing
+
     page.goto(with_nothing_open(url))
-    page.wait_for_selector(".jp-LauncherCard:has-text('Runs of jobs')", timeout=120_000)
+    card = ".jp-LauncherCard:has-text('Runs of jobs')"
+    try:
+        page.wait_for_selector(card, timeout=60_000)
+    except Missing:
+        shown = page.locator("body").inner_text()
+        warnings.warn(f"JupyterLab was loaded again, it showed: {shown}", stacklevel=1)
+        page.goto(with_nothing_open(url))
+        page.wait_for_selector(card, timeout=120_000)
 
 
 def run_all_cells(page):

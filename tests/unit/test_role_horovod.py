@@ -221,7 +221,7 @@ int main() {
   WaitAndClear();
   rusage used;
   getrusage(RUSAGE_SELF, &used);
-  return used.ru_nvcsw >= 200;
+  return used.ru_nvcsw >= 100;
 }
 """
 
@@ -229,7 +229,10 @@ int main() {
 @pytest.mark.skipif(not shutil.which("g++"), reason="the patched function is compiled")
 def test_a_rank_that_waits_sleeps_only_where_it_is_told_to(tmp_path, monkeypatch):
     """Compiled and run: after each of 200 looks it gives the processor away by itself, or never
-    does (to let others go first counts as being made to)."""
+    does (to let others go first counts as being made to).
+
+    On a busy machine some of the 50 us are over before it is put to sleep, so half are enough.
+    """
     text = patched(tmp_path, monkeypatch, "horovod/torch/mpi_ops_v2.cc", WAITING)
     (tmp_path / "waiting.cc").write_text(text)
     build = ["g++", "-std=c++20", "-include", "string", "-o", "waiting", "waiting.cc"]
