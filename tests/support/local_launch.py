@@ -16,8 +16,8 @@ def runner(monkeypatch, folder: Path, run: Path):
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setattr(ssh, "on_head", lambda _cluster, _granted, script: ["sh", "-c", script])
 
-    def start(script, on_output=lambda _line: None):
-        job = Launch(str(run), ["sh", "-c", script], {"NAME": "a b"}, 1)
+    def start(script, on_output=lambda _line: None, unwanted=lambda: ""):
+        job = Launch(str(run), ["sh", "-c", script], {"NAME": "a b"}, 1, unwanted)
         return ssh.create().run(SimpleNamespace(), SimpleNamespace(), job, on_output)
 
     return start

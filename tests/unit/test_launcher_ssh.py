@@ -50,6 +50,16 @@ def test_while_somebody_waits_there_are_heartbeats(launch, monkeypatch):
     assert int((launch.heartbeat.parent / "seen").read_text()) > 2
 
 
+def test_a_job_that_is_not_wanted_any_more_ends_and_says_its_last(launch, monkeypatch):
+    monkeypatch.setattr(ssh, "_BEAT_S", 0.1)
+    lines = []
+    last = "trap 'echo last; exit 4' TERM; echo first; while :; do sleep 0.1; done"
+    assert launch(last, lines.append, lambda: "enough" if lines else "") != 0
+    assert lines[0] == "first"
+    assert "last" in lines
+    assert launch.heartbeat.read_text() == "end\n"
+
+
 def test_an_interruption_ends_the_job(launch):
     pids = []
 
@@ -76,7 +86,7 @@ def test_a_killed_controller_ends_the_job(launch, tmp_path):
     program = """
 import sys
 from gpubed.jobs.launchers import ssh
-ssh._own(["sh", "-c", sys.argv[1]], lambda line: print(line, flush=True))
+ssh._own(["sh", "-c", sys.argv[1]], lambda line: print(line, flush=True), lambda: "")
 """
     start = ssh._START.format(
         folder=tmp_path / "run", command="sh -c 'echo $$; sleep 60'", silence=60

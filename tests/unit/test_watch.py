@@ -20,6 +20,7 @@ from gpubed.configuration.systemd import Stopped
 from gpubed.core import runlock, secret
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused, UsageError
 from gpubed.core.paths import Project
+from gpubed.jobs.runs import at_work
 from gpubed.testbeds import made_on, registry
 from gpubed.testbeds.base import Lease
 from support.samples import granted_cluster
@@ -241,6 +242,13 @@ def test_a_job_is_not_disturbed(world):
         world.looks(3)
     assert world.repairs == []
     assert world.kinds == ["amiss", "waits"]
+
+
+def test_a_training_that_outlives_its_nodes_is_no_reason_to_wait(world):
+    world.states = {"node-1": "missing"}
+    with runlock.measuring(world.cluster.state, at_work.ELASTIC, shared=True):
+        world.looks(2)
+    assert len(world.repairs) == 1
 
 
 def test_a_cluster_that_is_down_ends_it_and_does_not_come_back(world):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +26,7 @@ from gpubed.core import runlock, secret
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import EngineName
+from gpubed.jobs.runs import at_work
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.clusterspec import spec_backend
@@ -362,9 +363,11 @@ class Watch:
                 raise Locked(f"another run has changed {cluster.name} meanwhile")
             self._require_ours(wanted, granted)
 
-        # A job's ranks share the processors with what is repaired; one on broken nodes ends soon.
+        # A job's ranks share the processors with what is repaired; one on broken nodes ends soon,
+        # unless it is made to outlive them.
+        outlives = at_work.outlive_nodes(cluster)
         with (
-            runlock.measuring(cluster.state, "watch"),
+            nullcontext() if outlives else runlock.measuring(cluster.state, "watch"),
             event_file(cluster, "watch", None) as path,
             self._following(path),
         ):

@@ -90,6 +90,15 @@ def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]
         yield
 
 
+def measurer(state: Path) -> Holder | None:
+    """Say who measures on a cluster's nodes, the last one where several do; None for nobody.
+
+    Args:
+        state: The cluster's state folder.
+    """
+    return _holder(state / MEASURING, fcntl.LOCK_EX)
+
+
 @contextmanager
 def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) -> Iterator[None]:
     """Hold a lock file; wait for it up to `wait` seconds.
@@ -124,10 +133,14 @@ def holder(state: Path) -> Holder | None:
     Args:
         state: The cluster's state folder.
     """
-    path = state / "lock"
+    return _holder(state / "lock", fcntl.LOCK_SH)
+
+
+def _holder(path: Path, way: int) -> Holder | None:
+    """Say who holds a lock in such a way that nobody could take it in this way."""
     try:
         with path.open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(lock, way | fcntl.LOCK_NB)
     except FileNotFoundError:
         return None
     except BlockingIOError:

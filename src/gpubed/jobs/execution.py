@@ -115,7 +115,10 @@ def run(
     repetition: int | None = None,
     again: str = "",
     resumes: str = "",
+    run_id: str = "",
+    elastic: bool = False,
     alone: bool = False,
+    unwanted: Callable[[], str] = lambda: "",
     links: Mapping[str, float] | None = None,
 ) -> JobResult:
     """Run a job over the nodes that were asked for, bring its folder back, and keep a record.
@@ -127,6 +130,9 @@ def run(
         repetition: Which of them it is, from 0.
         again: The run that it repeats.
         resumes: The run from whose checkpoint it goes on.
+        run_id: What to call it; by default `name_run` names it.
+        elastic: Whether it is one of those that a training is made of which outlives its nodes.
+        unwanted: Asked every few seconds: why the run shall end now; empty while it shall go on.
         alone: Whether it shall not start beside another run, which would be measured, too.
         links: What links were just measured to carry, in bit/s by `a>b`; by default what the last
             verification measured is kept.
@@ -136,15 +142,16 @@ def run(
             no Docker, or no node has ranks.
         GpubedError: A node could not be reached, or lacks the image, or it would not be alone.
     """
-    run = _foresee(cluster, plan, allocation, request)
+    run = _foresee(cluster, plan, allocation, request, run_id)
     kin = {"set": set_, "repetition": repetition, "again": again, "resumes": resumes}
+    kin["elastic"] = elastic
     begun = run.record.model_copy(update=kin)
     if links:
         measured = begun.origin.model_copy(update={"rates_bps": dict(links)})
         begun = begun.model_copy(update={"origin": measured})
     started = time.monotonic()
     with run.kept(begun, on_output) as keep:
-        result = run.by_service(keep) if run.service else run.over_ssh(keep, alone=alone)
+        result = run.by_service(keep) if run.service else run.over_ssh(keep, unwanted, alone=alone)
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics
         record.write(run.here, _ended(begun, result))
@@ -164,7 +171,11 @@ def foresee(
 
 
 def _foresee(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, request: Request
+    cluster: ClusterPaths,
+    plan: ClusterPlan,
+    allocation: Allocation,
+    request: Request,
+    run_id: str = "",
 ) -> _Run:
     job = jobfile.load(request.job)
     chosen = _launcher(plan, job, request.launcher)
@@ -176,7 +187,7 @@ def _foresee(
             f"cluster {cluster.name} has no node that ranks could start on",
             f"gpubed health {cluster.name}; nodes without GPUs have none beside others",
         )
-    run_id = name_run(request.job)
+    run_id = run_id or name_run(request.job)
     planned = Record(
         run_id=run_id,
         request=request,
@@ -285,7 +296,9 @@ class _Run:
 
             yield keep
 
-    def over_ssh(self, keep: Callable[[str], None], *, alone: bool) -> JobResult:
+    def over_ssh(
+        self, keep: Callable[[str], None], unwanted: Callable[[], str], *, alone: bool
+    ) -> JobResult:
         """Run it on all nodes that have ranks, from the head."""
         launcher = cast("Launcher", self.launcher)
         words, ranks, id_ = list(self.record.command), self.record.world_size, ""
@@ -298,7 +311,7 @@ class _Run:
                 if alone and isinstance(line, leftovers.AtWork):
                     raise GpubedError(line, "wait for its end")
             name, run_id = self.request.job, self.record.run_id
-            launch = _prepare(head, self.plan, name, run_id, ranks, words)
+            launch = _prepare(head, self.plan, name, run_id, ranks, words, unwanted)
             if rate := self._other_rate():
                 launch.environment["GPUBED_HELD_BPS"] = str(rate)
             _describe(head, launch.folder, self.allocation)
@@ -306,7 +319,8 @@ class _Run:
             head.get(launch.folder, self.here)
         result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
         if code:
-            result.failures.append(f"the job ended with exit code {code}; see {self._log}")
+            ended = f"the job ended with exit code {code}; see {self._log}"
+            result.failures.append(unwanted() or ended)
         _judge(result, self.job, self.record.values)
         return result
 
@@ -380,7 +394,13 @@ def _seeded(job: Job, settings: Mapping[str, str], trial: int) -> dict[str, str]
 
 
 def _prepare(
-    head: SSH, plan: ClusterPlan, name: str, run_id: str, ranks: int, words: list[str]
+    head: SSH,
+    plan: ClusterPlan,
+    name: str,
+    run_id: str,
+    ranks: int,
+    words: list[str],
+    unwanted: Callable[[], str],
 ) -> Launch:
     storage = plan.spec.storage
     folder = f"{storage.shared.path}/runs/{run_id}"
@@ -395,7 +415,7 @@ def _prepare(
         "GPUBED_SHAPED": "1" if shaped else "",
         "GPUBED_RDMA_FLOOR": str(network.rdma.floor) if network and network.rdma else "",
     }
-    return Launch(folder, words, environment, ranks)
+    return Launch(folder, words, environment, ranks, unwanted)
 
 
 def _describe(head: SSH, folder: str, allocation: Allocation) -> None:

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,9 @@ from gpubed.configuration import health, unfinished
 from gpubed.core import runlock
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
+from gpubed.jobs import elastic as training
 from gpubed.jobs import execution, figures, jobfile
+from gpubed.jobs.elastic import Bounds
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.jobfile import Metric
 from gpubed.jobs.runs import at_work, compare, record
@@ -72,6 +75,19 @@ def command(
             metavar="RUN", help="Go on from the checkpoint of a run; on other nodes, too."
         ),
     ] = None,
+    elastic: Annotated[
+        bool,
+        typer.Option(
+            "--elastic",
+            help="Outlive nodes: go on from the last checkpoint on those that are well.",
+        ),
+    ] = False,
+    least: Annotated[
+        int, typer.Option("--min", metavar="N", help="With --elastic: wait for N nodes at least.")
+    ] = 1,
+    most: Annotated[
+        int | None, typer.Option("--max", metavar="N", help="With --elastic: N nodes at most.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would start, and where; start nothing.")
     ] = False,
@@ -96,6 +112,8 @@ def command(
 ) -> int:
     """Run a job over the nodes that are well and bring its results back."""
     ui, paths = UI(as_json), find(cluster)
+    bounds = Bounds(least, most) if elastic else None
+    _check_bounds(bounds, least, most, fixed=any((nodes, ranks, on, again, repeat > 1)))
     asked = (words, settings, nodes, ranks, on, container, launcher)
     former = _former(paths, job, again, given=any((*asked, resume)))
     resumed = _resumed(paths, job, resume)
@@ -105,6 +123,8 @@ def command(
     if not former:
         request = _placed(request, choice, container, launcher)
     _check_arguments(request, repeat)
+    if bounds and not (dry_run or detach):
+        return _elastic(ui, paths, request, bounds, resumed)
     granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     unfinished.require_configured(paths, wanted, granted)
     unfinished.require_none(paths)
@@ -145,6 +165,45 @@ def command(
             )
     result = execution.repeated(results) if repeat > 1 else results[0]
     return _conclude(ui, request.job, result, reasons)
+
+
+def _check_bounds(bounds: Bounds | None, least: int, most: int | None, *, fixed: bool) -> None:
+    """Say what is wrong with what was said of the number of nodes.
+
+    Raises:
+        UsageError: Bounds without --elastic, none between them, or what fixes the nodes beside it.
+    """
+    if bounds is None:
+        if least != 1 or most is not None:
+            raise UsageError("--min and --max are bounds of --elastic", "add --elastic")
+        return
+    training.require_bounds(bounds)
+    if fixed:
+        raise UsageError(
+            "--elastic chooses the nodes itself, again and again; "
+            "--nodes, --ranks, --on, --again and --repeat do not go with it",
+            "--elastic --max N takes N nodes at most",
+        )
+
+
+def _elastic(
+    ui: UI, paths: ClusterPaths, request: Request, bounds: Bounds, resumed: Record | None
+) -> int:
+    """Run a training that outlives its nodes, and say of each of its runs how it went."""
+    with ui.working(f"{request.job} starts") as show:
+        whole = training.Training(
+            paths,
+            request,
+            bounds,
+            lambda what: ui.mark("update", what),
+            _telling(ui, show),
+            resumes=resumed.run_id if resumed else "",
+        )
+        result = whole.run()
+    if len(whole.legs) > 1:
+        rows = [(leg.run_id, ",".join(leg.nodes), leg.why or leg.status) for leg in whole.legs]
+        ui.table(["run", "nodes", "its end"], rows)
+    return _conclude(ui, request.job, result, {}, legs=[asdict(leg) for leg in whole.legs])
 
 
 def _detach(ui: UI, paths: ClusterPaths) -> int:
@@ -274,10 +333,16 @@ def _show(ui: UI, foreseen: Record, repeat: int, left_out: dict[str, str]) -> in
     return 0
 
 
-def _conclude(ui: UI, job: str, result: execution.JobResult, left_out: dict[str, str]) -> int:
+def _conclude(
+    ui: UI,
+    job: str,
+    result: execution.JobResult,
+    left_out: dict[str, str],
+    **more: Any,
+) -> int:
     for name, reason in result.left_out.items():
         ui.mark("skip", f"{name} is left out: {reason}")
-    ui.document("run", {**result.document(), "left_out": left_out | result.left_out})
+    ui.document("run", {**result.document(), "left_out": left_out | result.left_out, **more})
     ui.say(f"{job}: {result.status}, {_size(result)}")
     _tell_figures(ui, result)
     if result.simulated:

@@ -25,16 +25,25 @@ class Launch:
         command: The program and its arguments, the same for each rank.
         environment: Variables of each rank.
         ranks: World size.
+        unwanted: Asked every few seconds by a launcher that ends jobs early: why this one shall
+            end now; empty while it shall go on.
     """
 
     folder: str
     command: Sequence[str]
     environment: dict[str, str]
     ranks: int
+    unwanted: Callable[[], str] = lambda: ""
 
 
 class Launcher(ABC):
-    """Starts a job and waits for its end."""
+    """Starts a job and waits for its end.
+
+    Attributes:
+        ends_early: Whether it ends a job that is not wanted any more; else that goes on.
+    """
+
+    ends_early: bool = False
 
     @abstractmethod
     def run(
@@ -90,6 +99,8 @@ class Task:
 
 class JobService(ABC):
     """Hands a task to a testbed that runs jobs, and brings results back; needs no node."""
+
+    ends_early: bool = False
 
     @abstractmethod
     def run(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from gpubed.core.paths import ClusterPaths
@@ -51,6 +51,8 @@ exit $code
 class SSHLauncher(Launcher):
     """`horovodrun` on the head."""
 
+    ends_early = True
+
     def run(
         self, cluster: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
     ) -> int:
@@ -62,13 +64,14 @@ class SSHLauncher(Launcher):
         start = _START.format(
             folder=shlex.quote(launch.folder), command=shlex.join(words), silence=SILENCE_S
         )
-        return _own(on_head(cluster, allocation, f"bash -c {shlex.quote(start)}"), on_output)
+        command = on_head(cluster, allocation, f"bash -c {shlex.quote(start)}")
+        return _own(command, on_output, launch.unwanted)
 
 
-def _own(command: Sequence[str], on_output: OnOutput) -> int:
+def _own(command: Sequence[str], on_output: OnOutput, unwanted: Callable[[], str]) -> int:
     """Run a command while sending it heartbeats; returns its exit code.
 
-    However this ends, heartbeats end with it.
+    However this ends, heartbeats end with it; where they end first, the job ends by itself.
     """
     process = subprocess.Popen(
         command,
@@ -82,7 +85,7 @@ def _own(command: Sequence[str], on_output: OnOutput) -> int:
     assert process.stdin  # noqa: S101
     assert process.stdout  # noqa: S101
     ended, told = threading.Event(), [""]
-    beating = threading.Thread(target=_beat, args=(process, ended, told), daemon=True)
+    beating = threading.Thread(target=_beat, args=(process, ended, told, unwanted), daemon=True)
     beating.start()
     try:
         for line in map(str.rstrip, process.stdout):
@@ -93,19 +96,27 @@ def _own(command: Sequence[str], on_output: OnOutput) -> int:
     finally:
         ended.set()
         beating.join()
+        if process.stdin.closed:
+            process.stdin = None  # `communicate` would flush it
         with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=_END_S)  # which first says that nobody speaks any more
+            process.communicate(timeout=_END_S)  # nobody speaks any more: it ends
         process.kill()
         process.wait()
 
 
-def _beat(process: subprocess.Popen[str], ended: threading.Event, told: list[str]) -> None:
+def _beat(
+    process: subprocess.Popen[str],
+    ended: threading.Event,
+    told: list[str],
+    unwanted: Callable[[], str],
+) -> None:
     assert process.stdin  # noqa: S101
     with suppress(OSError):  # it has ended
-        while not ended.is_set():
+        while not (ended.is_set() or unwanted()):
             process.stdin.write(f"{told[0]}\n")
             process.stdin.flush()
             ended.wait(_BEAT_S)
+        process.stdin.close()  # by which the head knows that nobody speaks any more
 
 
 def create() -> SSHLauncher:

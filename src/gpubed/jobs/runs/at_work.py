@@ -21,6 +21,8 @@ from gpubed.jobs.runs import record
 from gpubed.jobs.runs.record import Record
 
 OUTPUT = "output.log"
+ELASTIC = "run --elastic"
+"""By what name a training that outlives its nodes measures on them."""
 _LOOK_EVERY_S = 0.2
 _END_S = 120.0  # Slurm and testbeds that run jobs take their time to cancel one
 
@@ -38,6 +40,13 @@ def of_process(cluster: ClusterPaths, process: int, since: str) -> Record | None
             except Unreadable:
                 return None  # its first line is being written
     return None
+
+
+def outlive_nodes(cluster: ClusterPaths) -> bool:
+    """Say whether what runs on a cluster goes on by itself where nodes are repaired under it."""
+    who = runlock.measurer(cluster.state)
+    running = [one for one in record.every(cluster)[0].values() if one.state == "running"]
+    return who is not None and who.verb == ELASTIC and all(one.elastic for one in running)
 
 
 def output(cluster: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[str]:

@@ -125,6 +125,7 @@ class Record(_Model):
         repetition: Which of its set it is, from 0; None for a single run.
         again: The run that it repeated.
         resumes: The run from whose checkpoint it was to go on.
+        elastic: Whether another goes on where it loses a node.
         seconds: How long it took; None while it runs, and where it was killed.
     """
 
@@ -141,6 +142,7 @@ class Record(_Model):
     repetition: int | None = None
     again: str = ""
     resumes: str = ""
+    elastic: bool = False
     seconds: _Seconds | None = None
     failures: tuple[str, ...] = ()
     simulated: tuple[str, ...] = ()

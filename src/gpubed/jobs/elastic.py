@@ -1,0 +1,290 @@
+"""A training that outlives its nodes: run after run, each from the checkpoint of the one before.
+
+Horovod's own elastic mode gives up for good where a rank dies while the world forms, and needs the
+training to be written for it. This needs what any training should have, a checkpoint: a run that
+lost a node ends on all others, and the next one starts on those that are well by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from gpubed.configuration import health, unfinished
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.paths import ClusterPaths
+from gpubed.jobs import execution, jobfile, launchers
+from gpubed.jobs.execution import JobResult
+from gpubed.jobs.jobfile import Job
+from gpubed.jobs.lookout import Lookout, Sight
+from gpubed.jobs.runs import at_work
+from gpubed.jobs.runs.record import Choice, Request
+from gpubed.nodes import rates
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.allocation import load as load_allocation
+from gpubed.nodes.ssh import SSH, Unreachable
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds.specification import load_plan
+
+_TRIES = 3
+_WAIT_S = 3600.0
+_ASK_AGAIN_S = 10.0
+_KEEPS = "find %s -type f -printf '%%P %%s %%T@\\n' 2>/dev/null | sort | sha256sum"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How many nodes a training may have.
+
+    Attributes:
+        least: With fewer it waits.
+        most: More are left to others; None where it takes all.
+    """
+
+    least: int = 1
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One run of a training.
+
+    Attributes:
+        run_id: Its name; empty where it could not even begin.
+        nodes: Where its ranks were.
+        why: Why it was not the last; empty where it was.
+    """
+
+    run_id: str
+    nodes: tuple[str, ...]
+    status: str
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """What a training may use now: the nodes that are well, and why others are left out."""
+
+    plan: ClusterPlan
+    usable: Allocation
+    left_out: dict[str, str]
+
+    def able(self, most: int | None) -> tuple[Node, ...]:
+        """Return the nodes that ranks may start on, up to a number."""
+        return self.usable.with_ranks[:most]
+
+
+class Training:
+    """A training of one cluster that goes on until it is done.
+
+    Args:
+        cluster: Its paths.
+        request: What was asked for; of which nodes, `bounds` say.
+        bounds: How many nodes it may have.
+        say: Is told what happens between runs.
+        on_output: Is told each line that the job prints.
+        resumes: The run from whose checkpoint it goes on at first.
+
+    Attributes:
+        legs: The runs that were, oldest first.
+
+    Raises:
+        UsageError: The job keeps no checkpoints, or its launcher cannot end a run early.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterPaths,
+        request: Request,
+        bounds: Bounds,
+        say: Callable[[str], None],
+        on_output: Callable[[str], None],
+        *,
+        resumes: str = "",
+    ) -> None:
+        job = jobfile.load(request.job)
+        _require_ending(request.launcher or job.launcher)
+        self._name = _kept_by(cluster, job, request)
+        self._cluster, self._bounds, self._resumes = cluster, bounds, resumes
+        settings = {**request.settings, **self._name}
+        self._request = request.model_copy(update={"settings": settings})
+        self._say, self._on_output = say, on_output
+        self.legs: list[Leg] = []
+
+    def run(self) -> JobResult:
+        """Run it to its end; its result is that of its last run.
+
+        Raises:
+            UsageError: It cannot begin.
+            Locked: Somebody measures, and must be alone.
+            GpubedError: There were too few nodes for an hour.
+        """
+        with runlock.measuring(self._cluster.state, at_work.ELASTIC, shared=True):
+            return self._run()
+
+    def _run(self) -> JobResult:
+        in_vain, pool = 0, self._wait_for_nodes()
+        while True:
+            kept = self._kept(pool)
+            result, lookout = self._leg(pool)
+            if result.status == "ok":
+                return result
+            had = pool.able(self._bounds.most)
+            pool = self._wait_for_nodes()
+            lost = {_who(node) for node in had}.difference(map(_who, pool.usable.nodes))
+            # A job that fails by itself, without having got anywhere, would do so for ever.
+            excused = lookout.blames_nodes or lost or self._kept(pool) != kept
+            in_vain = 0 if excused else in_vain + 1
+            if in_vain == _TRIES:
+                why = f"it ended {_TRIES} times in a row before it had kept anything new"
+                return replace(result, failures=[why, *result.failures])
+
+    def _wait_for_nodes(self) -> _Pool:
+        said, until = "", time.monotonic() + _WAIT_S
+        while True:
+            try:
+                pool = self._look()
+                why = self._lacks(pool)
+                if not why:
+                    return pool
+            except GpubedError as error:
+                if not self.legs and isinstance(error, UsageError):
+                    raise
+                why = error.message
+            if time.monotonic() > until:
+                last = self.legs[-1].run_id if self.legs else ""
+                again = f"gpubed run {self._cluster.name} --elastic --resume {last}"
+                raise GpubedError(f"{why}; it waited for an hour", again if last else None)
+            if why != said:
+                self._say(f"waits: {why}")
+                said = why
+            time.sleep(_ASK_AGAIN_S)
+
+    def _look(self) -> _Pool:
+        cluster = self._cluster
+        granted, plan = load_allocation(cluster.allocation), load_plan(cluster.spec)
+        unfinished.require_configured(cluster, plan, granted)
+        unfinished.require_none(cluster)
+        rates.require_declared(cluster)
+        usable, unwell = health.usable(cluster, plan, granted)
+        return _Pool(plan, usable, {one.node: one.reason for one in unwell})
+
+    def _lacks(self, pool: _Pool) -> str:
+        """Return why there are too few nodes; empty where there are enough."""
+        able, least = len(pool.able(None)), self._bounds.least
+        if able >= least:
+            return ""
+        reasons = "".join(f"; {name}: {why}" for name, why in pool.left_out.items())
+        return f"{able} node(s) are well, and at least {least} are wanted{reasons}"
+
+    def _leg(self, pool: _Pool) -> tuple[JobResult, Lookout]:
+        had = pool.able(self._bounds.most)
+        names = tuple(node.name for node in had)
+        request = self._request.model_copy(update={"choice": Choice(on=names)})
+        lookout = Lookout(lambda: self._sight(had), lambda: self._kept(pool), self._say)
+        run_id, began = execution.name_run(request.job), time.monotonic()
+
+        def hear(line: str) -> None:
+            lookout.hear(line)
+            self._on_output(line)
+
+        try:
+            with lookout.at_work():
+                result = execution.run(
+                    self._cluster,
+                    pool.plan,
+                    pool.usable,
+                    request,
+                    hear,
+                    run_id=run_id,
+                    resumes=self.legs[-1].run_id if self.legs else self._resumes,
+                    elastic=True,
+                    unwanted=lambda: lookout.verdict,
+                )
+        except UsageError:
+            raise
+        except GpubedError as error:  # the head is gone, as a rule, and with it what it wrote
+            here = str(self._cluster.runs / run_id)
+            result = JobResult(request.job, here, len(names), failures=[error.message])
+        result.seconds = time.monotonic() - began
+        why = "; ".join(result.failures)
+        self.legs.append(Leg(run_id, names, result.status, round(result.seconds, 2), why))
+        if why:
+            self._say(f"{run_id} is over: {why}")
+        return result, lookout
+
+    def _sight(self, had: Sequence[Node]) -> Sight:
+        """Look whether the nodes of a run are there, and whether others would do better."""
+        cluster = self._cluster
+        try:
+            granted, plan = load_allocation(cluster.allocation), load_plan(cluster.spec)
+            usable, unwell = health.usable(cluster, plan, granted)
+        except Unreachable as error:
+            return Sight(lost=error.message)
+        except GpubedError:
+            return Sight()  # the head is not well, but there; or somebody writes the file
+        there = set(map(_who, granted.nodes))
+        lost = [f"{node.name} was replaced" for node in had if _who(node) not in there]
+        names = [node.name for node in had]
+        reasons = {one.node: one.reason for one in unwell if one.node in names}
+        lost += [reasons[one.node] for one in unwell if one.node in reasons and not one.reachable]
+        if lost:
+            return Sight(lost="; ".join(lost))
+        able = [node.name for node in usable.with_ranks][: self._bounds.most]
+        if unfinished.state(cluster) or len(able) < self._bounds.least:
+            return Sight()
+        wishes = [f"{name} is left out ({why})" for name, why in reasons.items()]
+        wishes += [f"{name} is taken in" for name in able if name not in names]
+        return Sight(better="; ".join(wishes))
+
+    def _kept(self, pool: _Pool) -> str:
+        """Return what changes with each checkpoint; empty where the head cannot be asked."""
+        shared = pool.plan.spec.storage.shared.path
+        folders = [f"{shared}/checkpoints/{name}" for name in self._name.values()]
+        with suppress(GpubedError), SSH(pool.usable.head, self._cluster) as head:
+            return "".join(head.run(_KEEPS, folder).stdout for folder in folders)
+        return ""
+
+
+def require_bounds(bounds: Bounds) -> None:
+    """Refuse bounds that no number lies between.
+
+    Raises:
+        UsageError: There is none.
+    """
+    most = bounds.most
+    if bounds.least < 1 or (most is not None and most < bounds.least):
+        said = f"--min {bounds.least}" + ("" if most is None else f" --max {most}")
+        raise UsageError(f"{said}: no number of nodes is so", "--min 1 or more, --max not below it")
+
+
+def _require_ending(launcher: str) -> None:
+    if not launchers.named(launcher).ends_early:
+        raise UsageError(
+            f"--elastic ends runs and starts others, which launcher {launcher} cannot do",
+            "--launcher ssh",
+        )
+
+
+def _kept_by(cluster: ClusterPaths, job: Job, request: Request) -> dict[str, str]:
+    """Return the argument by which the job keeps its checkpoints, with the name of their folder.
+
+    Raises:
+        UsageError: It has none.
+    """
+    names = [name for name, argument in job.arguments.items() if argument.resumes]
+    if not names:
+        raise UsageError(
+            f"job {request.job} keeps no checkpoints to go on from",
+            f"gpubed run {cluster.name} {request.job}; docs/how-to/write-a-job.md tells how a job "
+            "keeps some",
+        )
+    return {names[0]: request.settings.get(names[0]) or execution.name_run(request.job)}
+
+
+def _who(node: Node) -> tuple[str, str]:
+    return node.name, node.id
