@@ -1,11 +1,13 @@
 """What `gpubed verify` makes of what job allreduce measured; the job is a STAND-IN."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 
 from gpubed.checks import network
 from gpubed.checks.context import Context
+from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
 from gpubed.hardware.facts import GPU, HCA, Port
 from gpubed.jobs import execution
@@ -36,7 +38,7 @@ GOOD = {
 
 
 @pytest.fixture
-def checks(monkeypatch):
+def checks(tmp_path, monkeypatch):
     """A function that judges metrics of the job; further arguments are of the cluster."""
 
     def run(
@@ -75,7 +77,7 @@ def checks(monkeypatch):
             "allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures)
         )
         monkeypatch.setattr(execution, "run", job or (lambda *_: result))
-        context = Context(SimpleNamespace(), plan, allocation, {})
+        context = Context(SimpleNamespace(state=tmp_path), plan, allocation, {})
         on_bus = [
             GPU(pci="0", device_id="0", index=index, links=links)
             for index, links in enumerate(ways)
@@ -91,6 +93,20 @@ def checks(monkeypatch):
 def verify(checks):
     """As `checks`; returns them by id."""
     return lambda *args, **options: {check.id: check for check in checks(*args, **options)}
+
+
+def test_links_that_somebody_else_uses_are_not_judged(verify, tmp_path):
+    other = {"verb": "run", "pid": 1, "user": "ada", "since": "today"}
+    with runlock.measuring(tmp_path, "run", shared=True):
+        (tmp_path / runlock.MEASURING).write_text(json.dumps(other))
+        found = verify({"links": [link(150e6, 190e6, 210e6)]})
+        assert {found[id_].result for id_ in network._IDS} == {"skip"}
+        assert "`gpubed run` (pid 1, user ada, since today) uses the links" in (
+            found["link.rate"].reason
+        )
+        assert verify({}, granted=100e6)["link.rate"].result == "fail"
+    found = verify({"links": [link(150e6, 190e6, 210e6)]})
+    assert found["link.rate"].result == "fail"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpubed.checks import plain
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
+from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_rate
 from gpubed.jobs import execution
@@ -74,6 +76,9 @@ def links_and_collective(context: Context) -> Iterator[Check]:
     if reason := _why_not(context):
         yield from _alone(context, reason)
         return
+    if (reason := _taken(context)) and not _other_rate(context):
+        yield from (Check(id=id_, result="skip", reason=reason) for id_ in _IDS)
+        return
     yield from _idle_links(context)
     try:
         found = _measured(context)
@@ -124,6 +129,14 @@ def _why_not(context: Context) -> str:
     if len(context.allocation.with_ranks) < 2:
         return "ranks start on one node only"
     return ""
+
+
+def _taken(context: Context) -> str:
+    """Say who else uses the links now, so that nobody can tell what they carry."""
+    who = runlock.measurer(context.cluster.state)
+    if who is None or who.pid == os.getpid():
+        return ""
+    return f"{who} uses the links: `gpubed verify CLUSTER` measures them once it has ended"
 
 
 def _links(context: Context, found: Sequence[dict[str, Any]]) -> Iterator[Check]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -311,7 +311,8 @@ class _Run:
                 if alone and isinstance(line, leftovers.AtWork):
                     raise GpubedError(line, "wait for its end")
             name, run_id = self.request.job, self.record.run_id
-            launch = _prepare(head, self.plan, name, run_id, ranks, words, unwanted)
+            launch = _prepare(head, self.plan, name, run_id, ranks, words)
+            launch = replace(launch, unwanted=unwanted)
             if rate := self._other_rate():
                 launch.environment["GPUBED_HELD_BPS"] = str(rate)
             _describe(head, launch.folder, self.allocation)
@@ -394,13 +395,7 @@ def _seeded(job: Job, settings: Mapping[str, str], trial: int) -> dict[str, str]
 
 
 def _prepare(
-    head: SSH,
-    plan: ClusterPlan,
-    name: str,
-    run_id: str,
-    ranks: int,
-    words: list[str],
-    unwanted: Callable[[], str],
+    head: SSH, plan: ClusterPlan, name: str, run_id: str, ranks: int, words: list[str]
 ) -> Launch:
     storage = plan.spec.storage
     folder = f"{storage.shared.path}/runs/{run_id}"
@@ -415,7 +410,7 @@ def _prepare(
         "GPUBED_SHAPED": "1" if shaped else "",
         "GPUBED_RDMA_FLOOR": str(network.rdma.floor) if network and network.rdma else "",
     }
-    return Launch(folder, words, environment, ranks, unwanted)
+    return Launch(folder, words, environment, ranks)
 
 
 def _describe(head: SSH, folder: str, allocation: Allocation) -> None:

@@ -26,6 +26,7 @@ class Estimate:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[str, tuple[float, int]] = {}
+        self._last: dict[str, int] = {}
 
     def read(self, line: str) -> str | None:
         """Return what to show of a line; None if it is about something else."""
@@ -33,6 +34,9 @@ class Estimate:
         if match is None:
             return None
         done, of, now = int(match[1]), int(match[2]), self._clock()
+        if done < self._last.get(match[3], 0):
+            del self._since[match[3]]  # it began again, as another run of the same training does
+        self._last[match[3]] = done
         started, first = self._since.setdefault(match[3], (now, done))
         words = [f"{match[3]}: {done} of {of}", match[4] or ""]
         if first < done < of:

@@ -1,0 +1,79 @@
+"""A training outlives a frozen node and a killed rank, as docs/how-to/outlive-nodes.md says."""
+
+import json
+import subprocess
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.faults]
+STEPS, KEEP_EVERY, PATIENCE_S = 400, 10, 300
+
+
+def container(cluster, name):
+    wanted = ["--filter", f"label=gpubed.name={cluster.name}", "--filter", f"name={name}$"]
+    listed = subprocess.run(
+        ["docker", "ps", "-q", *wanted], capture_output=True, text=True, check=True
+    )
+    [found] = listed.stdout.split()
+    return found
+
+
+def docker(*words):
+    subprocess.run(["docker", *words], capture_output=True, check=True)
+
+
+def wait_until(training, condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert training.poll() is None, "it ended"
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def steps_of(cluster, number):
+    """Return how many steps the training's run of that number has said it made; 0 without one."""
+    folders = sorted(cluster.state.glob("runs/*-imagenet"))
+    if len(folders) <= number or not (log := folders[number] / "output.log").exists():
+        return 0
+    lines = [line for line in log.read_text().splitlines() if "progress: " in line]
+    return int(lines[-1].partition("progress: ")[2].partition("/")[0]) if lines else 0
+
+
+@pytest.fixture
+def training(bare, tmp_path):
+    """Two nodes and a training on both of them."""
+    bare.call("up")
+    words = ["model=squeezenet1_1", "image_size=64", "batch_size=4", "learning_rate=0.001"]
+    words += [f"steps={STEPS}", f"checkpoint_steps={KEEP_EVERY}"]
+    settings = [word for setting in words for word in ("--set", setting)]
+    said = (tmp_path / "said.txt").open("w")
+    pipes = {"stdout": subprocess.PIPE, "stderr": said}
+    process = bare.start("run", bare.name, "imagenet", "--elastic", "--json", *settings, **pipes)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_node_that_freezes_and_a_rank_that_is_killed_cost_no_more_than_an_interval(
+    bare, training
+):
+    wait_until(training, lambda: steps_of(bare, 0) > 2 * KEEP_EVERY)
+    frozen = container(bare, "node-1")
+    docker("pause", frozen)
+    try:
+        wait_until(training, lambda: steps_of(bare, 1) > 0)
+    finally:
+        docker("unpause", frozen)
+    wait_until(training, lambda: steps_of(bare, 2) > KEEP_EVERY)
+    docker("exec", container(bare, "node-1"), "pkill", "-KILL", "-f", "main.py")
+    told = json.loads(training.communicate(timeout=PATIENCE_S)[0])
+    assert (training.returncode, told["status"], told["world_size"]) == (0, "ok", 2)
+    without, joined, again = told["legs"][1:]
+    assert without["nodes"] == ["node-0"]
+    assert without["why"] == "node-1 is taken in"
+    assert joined["nodes"] == again["nodes"] == ["node-0", "node-1"]
+    assert told["metrics"]["steps"] > 0
+    assert told["metrics"]["resumed_at"] > 0
