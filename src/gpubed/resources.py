@@ -25,7 +25,7 @@ from pulumi.dynamic import (
 
 from gpubed.core import progress
 from gpubed.core.errors import GpubedError, is_about_the_disk, unwritable
-from gpubed.testbeds.base import Backend, Change, Driver, NodeFailed, Silent
+from gpubed.testbeds.base import Backend, Change, Driver, NodeFailed, Silent, Testbed
 
 _LOADING = threading.Lock()
 _OWN = {"result", "__provider", "on_failure"}  # what drivers do not ask about
@@ -141,21 +141,28 @@ def _inputs(props: Mapping[str, Any]) -> dict[str, Any]:
 
 def _made_on(props: Mapping[str, Any]) -> None:
     """Note on which testbed a cluster is made; refuse to take another one for it."""
-    from gpubed.core.paths import Project
     from gpubed.testbeds import made_on
 
     if props["backend"] == "gpubed" or "cluster" not in props:
         return  # an image is of no cluster
-    cluster, backend = Project.find().cluster(props["cluster"]), _backend(props["backend"])
-    made_on.require_same(cluster, backend)
-    made_on.note(cluster, backend)
+    testbed = _testbed(props)
+    made_on.require_same(testbed)
+    made_on.note(testbed)
 
 
 def _driver(props: Mapping[str, Any]) -> Any:
     if props["backend"] == "gpubed":
         # They stand on what they drive, far above the resources that look them up.
         return import_module("gpubed.cluster.drivers").driver(props["kind"])
-    return _backend(props["backend"]).driver(props["kind"])
+    named = _testbed(props) if "cluster" in props else _backend(props["backend"])
+    return named.driver(props["kind"])
+
+
+def _testbed(props: Mapping[str, Any]) -> Testbed:
+    """Return the testbed as the cluster sees it whose resource it is."""
+    from gpubed.core.paths import Project
+
+    return _backend(props["backend"]).bind(Project.find().cluster(props["cluster"]))
 
 
 def _backend(name: str) -> Backend:

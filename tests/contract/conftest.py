@@ -24,7 +24,7 @@ from gpubed.nodes.allocation import Allocation
 from gpubed.resources import Provider
 from gpubed.spec import clusterspec, plan
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import Backend, Existing
+from gpubed.testbeds.base import Existing, Testbed
 from support import wall
 from support.am import AmServer, Site
 from support.am.machines import Machines
@@ -124,12 +124,16 @@ class Made:
 class Cluster:
     """A cluster that was made by calling the drivers."""
 
-    backend: Backend
+    testbed: Testbed
     plan: plan.ClusterPlan
-    paths: ClusterPaths
     uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
     made: list[Made] = field(default_factory=list)
     allocation: Allocation = field(init=False)
+
+    @property
+    def paths(self) -> ClusterPaths:
+        """Its paths."""
+        return self.testbed.cluster
 
     def up(self) -> None:
         """Declare the component; every resource is created as it is declared."""
@@ -139,7 +143,7 @@ class Cluster:
         @pulumi.runtime.test
         def program() -> pulumi.Output[None]:
             inputs = map(pulumi.Output.from_input, (self.uuid, key))
-            return self.backend.component(self.plan, *inputs).apply(resolved.append)
+            return self.testbed.backend.component(self.plan, *inputs).apply(resolved.append)
 
         pulumi.runtime.set_mocks(_Engine(self))
         program()
@@ -152,7 +156,7 @@ class Cluster:
 
     def read(self, made: Made) -> dict[str, Any] | None:
         """Ask the driver what there is."""
-        return self.backend.driver(made.kind).read(made.id, made.inputs)
+        return self.testbed.driver(made.kind).read(made.id, made.inputs)
 
     def delete(self, made: Made) -> None:
         """Call the provider."""
@@ -166,12 +170,11 @@ class Cluster:
         # No driver removes data; `gpubed down` does it like this.
         for thing in self.existing():
             if thing.data:
-                self.backend.remove(thing)
+                self.testbed.remove(thing)
 
     def existing(self) -> list[Existing]:
         """Return what the testbed has of it."""
-        found = self.backend.existing(self.plan.cluster)
-        return [thing for thing in found if thing.uuid == self.uuid]
+        return [thing for thing in self.testbed.existing() if thing.uuid == self.uuid]
 
     def node(self, name: str) -> Made:
         """Return a node's resource."""
@@ -212,14 +215,14 @@ class _Engine(pulumi.runtime.Mocks):
 def made_cluster(data: dict[str, Any], project: Project) -> Iterator[Cluster]:
     """Make a cluster from its specification; it is gone afterwards."""
     wanted = clusterspec.model().model_validate(data)
-    backend = registry.backend(clusterspec.spec_backend(wanted))
-    refused = [found for found in backend.doctor(wanted) if not found.ok]
+    paths = project.cluster(wanted.name)
+    testbed = registry.bound(clusterspec.spec_backend(wanted), paths)
+    refused = [found for found in testbed.doctor(wanted) if not found.ok]
     if refused:
         pytest.skip(f"{wanted.name}: {refused[0].message}")
-    paths = project.cluster(wanted.name)
     paths.spec.parent.mkdir(parents=True, exist_ok=True)
     paths.spec.write_text(yaml.safe_dump(data))
-    made = Cluster(backend, plan.plan(wanted), paths)
+    made = Cluster(testbed, plan.plan(wanted))
     try:
         made.up()
         yield made

@@ -27,7 +27,7 @@ SERVICES = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    refused = [found for found in registry.backend("local").doctor(None) if not found.ok]
+    refused = [found for found in registry.backend("local").doctor() if not found.ok]
     if refused:
         pytest.skip(f"no real nodes here: {refused[0].message}")
     folder, site = tmp_path_factory.mktemp("am"), Site()

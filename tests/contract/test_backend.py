@@ -15,7 +15,7 @@ from gpubed.spec import plan
 
 def test_nodes_are_ready_and_let_us_in(cluster: Any) -> None:
     names = [node.name for node in cluster.plan.nodes]
-    assert cluster.backend.describe(cluster.allocation) == dict.fromkeys(names, "ready")
+    assert cluster.testbed.describe(cluster.allocation) == dict.fromkeys(names, "ready")
     for node in cluster.allocation.nodes:
         with SSH(node, cluster.paths) as ssh:
             ssh.wait_ready(30)
@@ -95,7 +95,7 @@ def test_read_answers_what_create_did(cluster: Any) -> None:
 
 def test_nothing_changed_is_no_change(cluster: Any) -> None:
     for made in cluster.made:
-        change = cluster.backend.driver(made.kind).diff(made.result, made.inputs, made.inputs)
+        change = cluster.testbed.driver(made.kind).diff(made.result, made.inputs, made.inputs)
         assert not [*change.replace, *change.update]
 
 
@@ -106,7 +106,7 @@ def test_what_was_deleted_is_missing_and_comes_back_as_another(cluster: Any) -> 
     cluster.delete(made)
     assert cluster.read(made) is None
     left = {"node-0": "ready"} if made.kind == "node" else {"node-0": "missing"}
-    assert cluster.backend.describe(cluster.allocation) == left | {"node-1": "missing"}
+    assert cluster.testbed.describe(cluster.allocation) == left | {"node-1": "missing"}
     cluster.create(made)
     assert (made.id, made.result) != before
 
@@ -122,8 +122,8 @@ def test_what_exists_is_known_by_the_ids_of_the_state(cluster: Any) -> None:
 def test_what_exists_can_be_removed_without_a_state(cluster: Any) -> None:
     holder = cluster.holder("node-1")
     [thing] = [thing for thing in cluster.existing() if thing.id == holder.id]
-    cluster.backend.remove(thing)
-    cluster.backend.remove(thing)
+    cluster.testbed.remove(thing)
+    cluster.testbed.remove(thing)
     assert thing not in cluster.existing()
     cluster.create(holder)
 

@@ -226,7 +226,7 @@ def test_link_and_limits_change_without_a_restart(cluster: Any, head: SSH) -> No
     started = head.run("stat --format=%%Y %s", "/proc/1").stdout
     link = {**made.inputs["link"], "rate_bps": 50_000_000, "mtu": 1300}
     news = {**made.inputs, "link": link, "cpus": 2, "memory": None}
-    driver = cluster.backend.driver("node")
+    driver = cluster.testbed.driver("node")
     assert set(driver.diff(made.result, made.inputs, news).update) == {"link", "cpus", "memory"}
     assert driver.update(made.id, made.inputs, news) == made.result
     device = interface(head, cluster.allocation.experiment.subnet)
@@ -244,10 +244,10 @@ def test_stopped_node_is_started_and_shaped_again(
         ssh.run("echo 192.0.2.2 written | sudo tee --append /etc/hosts")
         ssh.run("until sudo grep written /var/lib/gpubed/hosts; do sleep 0.2; done", timeout=30)
     daemon.containers.get(made.id).stop()
-    assert cluster.backend.describe(cluster.allocation)["node-0"] == "stopped"
+    assert cluster.testbed.describe(cluster.allocation)["node-0"] == "stopped"
     found = cluster.read(made)
     assert found == {**made.result, "faults": ["exited"]}
-    driver = cluster.backend.driver("node")
+    driver = cluster.testbed.driver("node")
     assert driver.diff(found, made.inputs, made.inputs).update
     before = (made.id, made.result)
     cluster.create(made)
@@ -278,14 +278,14 @@ def test_leftover_that_was_in_use_is_kept(cluster: Any, daemon: docker.DockerCli
     """The state was lost: nobody has been asked for what is on the node's own disk."""
     made = cluster.node("node-1")
     daemon.containers.get(made.id).stop(timeout=1)
-    driver = cluster.backend.driver("node")
+    driver = cluster.testbed.driver("node")
     with pytest.raises(GpubedError, match="node-1 exists, in use") as caught:
         driver.create({**made.inputs, "shared": None})
     assert caught.value.hint.endswith("gpubed audit contract --remove")
     network = next(m for m in cluster.made if (m.kind, m.name) == ("network", "control"))
     other = {**network.inputs, "subnet": "10.127.204.0/24"}
     with pytest.raises(GpubedError, match="its nodes are in use"):
-        cluster.backend.driver("network").create(other)
+        cluster.testbed.driver("network").create(other)
     before = made.id
     cluster.create(made)
     assert made.id == before
@@ -310,7 +310,7 @@ def test_a_node_in_use_gets_back_networks_that_were_made_anew(
 
 def test_a_node_of_another_versions_image_stays(cluster: Any, daemon: docker.DockerClient) -> None:
     made = cluster.node("node-1")
-    driver, its_own = cluster.backend.driver("node"), made.inputs["image"]
+    driver, its_own = cluster.testbed.driver("node"), made.inputs["image"]
     later = f"{its_own.rpartition('-')[0]}-0123456789ab"
     change = driver.diff(made.result, made.inputs, {**made.inputs, "image": later})
     assert (list(change.replace), list(change.update)) == ([], [])
@@ -341,8 +341,8 @@ def test_what_is_not_ours_is_refused_and_kept(
     made = next(m for m in cluster.made if m.kind == kind)
     foreign = {**made.inputs, "uuid": f"{cluster.uuid[:8]}-somebody-else"}
     with pytest.raises(GpubedError, match=rf"gpubed-contract-{cluster.uuid[:8]}-"):
-        cluster.backend.driver(kind).create(foreign)
-    cluster.backend.driver(kind).delete("", foreign)
+        cluster.testbed.driver(kind).create(foreign)
+    cluster.testbed.driver(kind).delete("", foreign)
     assert cluster.read(made) is not None
 
 
@@ -356,7 +356,7 @@ def test_overlapping_subnet_says_whose_it_is_and_what_to_do(
     made = next(m for m in cluster.made if (m.kind, m.name) == ("network", "control"))
     inputs = {**made.inputs, "cluster": name, "uuid": "0ther000-uuid"}
     with pytest.raises(GpubedError, match="contract has") as caught:
-        cluster.backend.driver("network").create(inputs)
+        cluster.testbed.driver("network").create(inputs)
     assert hint in (caught.value.hint or "")
 
 
@@ -367,7 +367,7 @@ def test_node_that_cannot_start_says_why_and_is_removed(cluster: Any) -> None:
     inputs = {**made.inputs, "name": "node-9", "control": control}
     before = cluster.existing()
     with pytest.raises(GpubedError, match=r"node-9 does not start: .*in use"):
-        cluster.backend.driver("node").create(inputs)
+        cluster.testbed.driver("node").create(inputs)
     assert cluster.existing() == before
 
 
@@ -379,12 +379,12 @@ def test_node_that_was_killed_before_it_had_all_its_networks_is_made_anew(cluste
     before = made.id
     cluster.create(made)
     assert made.id != before
-    assert cluster.backend.describe(cluster.allocation)["node-0"] == "ready"
+    assert cluster.testbed.describe(cluster.allocation)["node-0"] == "ready"
 
 
 def test_a_node_of_an_earlier_version_stays_as_it_is(cluster: Any) -> None:
     made = cluster.node("node-1")
-    driver = cluster.backend.driver("node")
+    driver = cluster.testbed.driver("node")
     assert made.inputs["confined"]
     assert made.result["confined"]
     former = {key: value for key, value in made.inputs.items() if key != "confined"}
@@ -400,7 +400,7 @@ def test_a_node_of_an_earlier_version_stays_as_it_is(cluster: Any) -> None:
         found = driver.read(wide.id, made.inputs)
         assert found == wide.result
         assert driver.create(made.inputs) == (wide.id, wide.result), "it is adopted as it is"
-        (warning,) = cluster.backend.warnings(cluster.plan.spec)
+        (warning,) = cluster.testbed.backend.warnings(cluster.plan.spec)
         assert "root on node-1 can become root of this machine" in warning
         assert "made anew" in warning
     finally:

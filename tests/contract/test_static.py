@@ -59,7 +59,7 @@ def _impatient() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpubed.nodes.ssh._ATTEMPTS", 1)
         # The whole cluster is refused by doctor where a host is missing; here it comes so far.
-        patch.setattr("gpubed.backends.static.backend.StaticBackend.doctor", lambda *_: [])
+        patch.setattr("gpubed.backends.static.testbed.StaticTestbed.doctor", lambda *_: [])
         yield
 
 
@@ -79,8 +79,8 @@ def test_too_few_hosts_are_refused_by_name_and_released(hosts: Any) -> None:
     refused = pytest.raises(NodeFailed, match=r"node-2 .*does not answer SSH")
     with refused, made_cluster(specification(options), project):
         pass
-    backend = registry.backend("static")
-    assert backend.existing("own") == [], "no mark was left that would stand in the way"
+    own = registry.bound("static", project.cluster("own"))
+    assert own.existing() == [], "no mark was left that would stand in the way"
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_a_lost_key_is_exchanged_and_the_users_own_keys_stay_whole(made: Any) ->
     for node in made.allocation.nodes:
         owned = made.node(node.name)
         owned.inputs["public_key"] = new
-        made.backend.driver("node").create(owned.inputs)
+        made.testbed.driver("node").create(owned.inputs)
     with SSH(made.allocation, made.paths) as ssh:
         lines = ssh.run("cat .ssh/authorized_keys").stdout.splitlines()
     assert "ssh-ed25519 AAAA somebody" in lines, "its line had no end"

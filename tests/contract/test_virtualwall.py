@@ -37,9 +37,9 @@ from gpubed.backends.virtualwall.slice_inputs import SliceInputs, description
 from gpubed.backends.virtualwall.urn import slice_name
 from gpubed.core import progress
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
+from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.clusterspec import model
-from gpubed.testbeds import registry
 from gpubed.testbeds.specification import load
 from support.am import AmServer, Ghosts, Limits, Site, faults
 from support.am.witness import Witness, rspec
@@ -112,8 +112,8 @@ def a_wall(server, tmp_path, user):
 
 
 @pytest.fixture
-def driver():
-    return SliceDriver()
+def driver(tmp_path):
+    return SliceDriver(Project(tmp_path / "project").cluster(NAME))
 
 
 def _slice(server):
@@ -136,12 +136,12 @@ def up(wall, driver):
 def test_a_life_from_nothing_to_nothing(server, wall, driver):
     id_ = up(wall, driver)
     assert len(list(server.slivers())) >= 3
-    backend = registry.backend("virtualwall")
-    [thing] = backend.existing(NAME)
+    testbed = wall.testbed
+    [thing] = testbed.existing()
     assert (thing.id, thing.uuid) == (id_, wall.uuid)
-    backend.remove(thing)
+    testbed.remove(thing)
     assert server.slivers() == []
-    assert backend.existing(NAME) == []
+    assert testbed.existing() == []
     driver.delete(id_, wall.inputs)
 
 
@@ -380,7 +380,7 @@ def test_a_rate_that_links_cannot_carry_is_no_lack_of_machines(server, wall, dri
 def test_machines_that_are_not_there_are_refused_with_the_mappers_words(server, wall, driver):
     wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
     wall.changes["nodes"] = [{"name": "node", "count": 5}]
-    assert registry.backend("virtualwall").fits(wall.plan) == [
+    assert wall.testbed.fits(wall.plan) == [
         "5 machines of type pcgen07-gpu1080 are wanted, 3 are free"
     ]
     with pytest.raises(Refused, match=r"not enough nodes.*pcgen07-gpu1080"):
@@ -391,16 +391,14 @@ def test_machines_that_are_not_there_are_refused_with_the_mappers_words(server, 
 @with_hardware_types
 def test_machines_that_nobody_wants_are_not_missing(server, wall):
     wall.changes["nodes"] = [{"name": "node", "count": 30}]
-    assert registry.backend("virtualwall").fits(wall.plan) == [
-        "30 machines of type pcgen05 are wanted, 8 are free"
-    ]
+    assert wall.testbed.fits(wall.plan) == ["30 machines of type pcgen05 are wanted, 8 are free"]
 
 
 def test_a_plan_without_a_login_says_how_to_get_one(server, wall):
     """That it does not fit now would be no help, and nobody knows."""
     wall.block["login"] = str(wall.paths.state / "none.pem")
     with pytest.raises(PrerequisiteMissing) as missing:
-        registry.backend("virtualwall").fits(wall.plan)
+        wall.testbed.fits(wall.plan)
     assert "backend.login" in missing.value.hint
 
 
@@ -431,15 +429,15 @@ def test_the_node_whose_own_machine_cannot_be_had_is_left_out(server, wall, driv
 def test_machines_of_a_cluster_are_free_for_what_replaces_it(server, wall, driver):
     wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
     up(wall, driver)  # all that there are
-    backend = registry.backend("virtualwall")
+    testbed = wall.testbed
     wall.changes["networks"] = {"experiment": {"rate": "100 Mbit/s"}}
-    assert (backend.fits(wall.plan), backend.refusals(wall.plan)) == ([], [])
+    assert (testbed.fits(wall.plan), testbed.refusals(wall.plan)) == ([], [])
     wall.changes["nodes"] = [{"name": "node", "count": 4}]
-    [finding] = backend.refusals(wall.plan)
+    [finding] = testbed.refusals(wall.plan)
     assert finding.message == "4 machines of type pcgen07-gpu1080 are wanted, 3 are free"
     assert finding.fix == f"gpubed resources {NAME} lists what is free"
     wall.block["hardware"] = {"node": {"type": "pc"}}
-    assert backend.refusals(wall.plan) == [], "every whole machine is one"
+    assert testbed.refusals(wall.plan) == [], "every whole machine is one"
 
 
 @with_hardware_types
@@ -491,12 +489,12 @@ def test_machines_that_do_not_come_back_are_given_up(server, wall, driver):
 @with_hardware_types
 def test_free_machines_are_counted_by_type(server, wall, driver):
     spec = model().model_validate({"name": NAME, **load(wall.paths.spec).model_dump(mode="json")})
-    backend = registry.backend("virtualwall")
-    offers = {offer.name: offer for offer in backend.resources(spec)}
+    testbed = wall.testbed
+    offers = {offer.name: offer for offer in testbed.resources(spec)}
     assert (offers["pcgen07-gpu1080"].free, offers["pcgen07-gpu1080"].gpus) == (3, 1)
     assert offers["pcgen05"].free == 8
     up(wall, driver)
-    offers = {offer.name: offer for offer in backend.resources(spec)}
+    offers = {offer.name: offer for offer in testbed.resources(spec)}
     assert (offers["pcgen05"].free, offers["pcgen05"].total) == (5, 8)
 
 
@@ -513,7 +511,7 @@ def test_free_machines_are_counted_by_type(server, wall, driver):
 def test_a_hostile_advertisement_is_one_clear_error(server, wall, fault, said):
     server.faults.on("ListResources", fault(), nth=1, times=10)
     with pytest.raises(GpubedError, match=said):
-        registry.backend("virtualwall").resources(load(wall.paths.spec))
+        wall.testbed.resources(load(wall.paths.spec))
 
 
 def test_renewals_are_reported_as_granted(server, wall, driver):
@@ -569,7 +567,7 @@ def test_a_login_that_will_not_do_is_refused_before_anything_is_made(
     with pytest.raises(PrerequisiteMissing, match=said):
         driver.create(wall.inputs)
     assert server.slivers() == []
-    findings = registry.backend("virtualwall").doctor(load(wall.paths.spec))
+    findings = wall.testbed.doctor(load(wall.paths.spec))
     assert [f for f in findings if not f.ok and said in f.message]
 
 
@@ -579,7 +577,7 @@ def test_a_server_that_no_bundle_vouches_for_is_never_told_anything(server, wall
         driver.create(wall.inputs)
     assert server.calls == []
     with pytest.raises(PrerequisiteMissing, match="cannot be trusted"):
-        registry.backend("virtualwall").fits(wall.plan)
+        wall.testbed.fits(wall.plan)
 
 
 def test_the_oldest_form_of_a_login_works_too(server, tmp_path, driver, monkeypatch):
@@ -589,7 +587,7 @@ def test_the_oldest_form_of_a_login_works_too(server, tmp_path, driver, monkeypa
 
 
 def test_doctor_finds_every_line_in_order(server, wall):
-    findings = registry.backend("virtualwall").doctor(load(wall.paths.spec))
+    findings = wall.testbed.doctor(load(wall.paths.spec))
     assert [f.id for f in findings if not f.ok] == []
     looked_at = {f.id.removeprefix("virtualwall.") for f in findings}
     about = {"login", "key", "aggregate", "clock", "members", "project", "images", "way"}
@@ -608,14 +606,14 @@ def test_a_login_that_was_renewed_is_the_bastions_from_the_next_look_on(server, 
     head = {"name": "node-0", "group": "node", "role": "head", **KNOWN}
     granted = {"cluster": NAME, "uuid": wall.uuid, "backend": "virtualwall", "nodes": [head]}
     control = {"subnet": "192.0.2.0/24"}
-    backend = registry.backend("virtualwall")
-    backend.describe(Allocation.model_validate(granted | {"control": control}))
+    testbed = wall.testbed
+    testbed.describe(Allocation.model_validate(granted | {"control": control}))
     copy = (wall.paths.secrets / "virtualwall-login").read_bytes()
     assert login.public_key(copy) == login.load(wall.plan.spec.backend).public_key
 
 
 def test_doctor_tells_which_disk_images_are_loaded_and_offered(server, wall):
-    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    findings = wall.testbed.doctor(wall.plan.spec)
     [said] = [f.message for f in findings if f.id == "virtualwall.images"]
     assert said.startswith("debian-12 is the testbed's default")
     assert server.site.is_gcf or all(image in said for image in server.site.image_urns)
@@ -623,7 +621,7 @@ def test_doctor_tells_which_disk_images_are_loaded_and_offered(server, wall):
 
 def test_doctor_names_the_bastion_where_there_is_no_ipv6(server, wall, monkeypatch):
     monkeypatch.setattr(doctor, "_has_ipv6", lambda: False)
-    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    findings = wall.testbed.doctor(wall.plan.spec)
     [wrong] = [f for f in findings if not f.ok]
     assert "no IPv6 address" in wrong.message
     assert "backend.bastion" in wrong.fix
@@ -631,7 +629,7 @@ def test_doctor_names_the_bastion_where_there_is_no_ipv6(server, wall, monkeypat
 
 def test_doctor_names_a_clock_that_is_wrong(server, wall, monkeypatch):
     monkeypatch.setattr(transport, "_ahead", lambda _: -600.0)
-    findings = registry.backend("virtualwall").doctor(load(wall.paths.spec))
+    findings = wall.testbed.doctor(load(wall.paths.spec))
     [wrong] = [f for f in findings if not f.ok]
     assert "600 s ahead" in wrong.message
 
@@ -707,8 +705,8 @@ def test_a_slice_of_somebody_elses_is_refused_and_keeps_its_nodes(server, wall, 
     a_colleagues_slice(server, wall, cluster=cluster, member=True)
     with pytest.raises(Refused, match=r"belongs to another cluster|whose they are"):
         driver.create(wall.inputs)
-    backend = registry.backend("virtualwall")
-    for thing in backend.existing(NAME):
+    testbed = wall.testbed
+    for thing in testbed.existing():
         assert thing.uuid != wall.uuid
     driver.delete("", wall.inputs)
     assert [sliver.client_id for sliver in server.slivers()] == ["his"]
@@ -724,11 +722,11 @@ def test_a_colleagues_cluster_that_is_closed_to_us_is_said_and_passed_over(
     colleague.slice(slice_name(NAME, theirs), **labels)
     colleague.slice("something-else")
     monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "events"))
-    assert [thing.id for thing in registry.backend("virtualwall").existing(NAME)] == [id_]
+    assert [thing.id for thing in wall.testbed.existing()] == [id_]
     said = (tmp_path / "events").read_text()
     assert f"slice {slice_name(NAME, theirs)} is somebody else's and is passed over" in said
     assert "something-else" not in said
-    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    findings = wall.testbed.doctor(wall.plan.spec)
     assert [finding for finding in findings if not finding.ok] == []
 
 
@@ -844,7 +842,7 @@ def test_a_group_without_hardware_is_compared_with_what_is_free(server, wall):
     wall.changes["nodes"] = [{"name": "node", "count": 99}]
     free = sum(not m.type.virtual or server.site.is_gcf for m in server.inventory.machines)
     said = f"99 machines of any type are wanted, {free} are free"
-    assert registry.backend("virtualwall").fits(wall.plan) == [said]
+    assert wall.testbed.fits(wall.plan) == [said]
 
 
 @with_hardware_types
@@ -852,11 +850,11 @@ def test_who_asks_for_one_type_is_told_of_that_alone(server, wall):
     """As many as that are wanted exceed what there is of any type, too."""
     wall.changes["nodes"] = [{"name": "node", "count": 50}]
     said = "50 machines of type pcgen05 are wanted, 8 are free"
-    assert registry.backend("virtualwall").fits(wall.plan) == [said]
+    assert wall.testbed.fits(wall.plan) == [said]
 
 
 def test_machines_without_a_hardware_type_are_counted_too(server, wall):
-    offers = registry.backend("virtualwall").resources(load(wall.paths.spec))
+    offers = wall.testbed.resources(load(wall.paths.spec))
     if server.site.is_gcf:
         [offer] = offers
         assert (offer.name, offer.total) == ("(any)", len(server.inventory.machines))
@@ -867,7 +865,7 @@ def test_machines_without_a_hardware_type_are_counted_too(server, wall):
 
 def test_doctor_names_a_project_that_does_not_exist(server, wall):
     wall.block["project"] = "nosuch"
-    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    findings = wall.testbed.doctor(wall.plan.spec)
     [wrong] = [finding for finding in findings if not finding.ok]
     assert "nosuch: the authority knows no such project" in wrong.message
     assert "backend.project" in wrong.fix
@@ -875,7 +873,7 @@ def test_doctor_names_a_project_that_does_not_exist(server, wall):
 
 def test_doctor_tells_a_wrong_host_name_from_an_unknown_authority(server, wall):
     wall.block["aggregate"]["url"] = server.am_url.replace("127.0.0.1", "127.1")
-    [wrong] = [f for f in registry.backend("virtualwall").doctor(wall.plan.spec) if not f.ok]
+    [wrong] = [f for f in wall.testbed.doctor(wall.plan.spec) if not f.ok]
     assert wrong.fix == "its certificate is another host's: correct 127.1 in cluster.yml"
 
 
@@ -897,7 +895,7 @@ def test_a_lease_longer_than_the_authority_gives_is_told_which_key_to_shorten(wa
 def test_another_project_is_refused_before_anything_goes(server, wall, driver):
     up(wall, driver)
     wall.block["project"] = "other"
-    [finding] = registry.backend("virtualwall").refusals(wall.plan)
+    [finding] = wall.testbed.refusals(wall.plan)
     assert "one of project testproj until it expires" in finding.message
     assert f"gpubed down {NAME}" in finding.fix
 
@@ -918,7 +916,7 @@ def test_doctor_says_what_may_be_wrong_where_nobody_answers(server, wall):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     wall.block["aggregate"]["url"] = f"https://127.0.0.1:{port}/am/3.0"
-    findings = registry.backend("virtualwall").doctor(wall.plan.spec)
+    findings = wall.testbed.doctor(wall.plan.spec)
     [found] = [f for f in findings if f.id == "virtualwall.aggregate"]
     assert found.message.endswith("does not answer: Connection refused")
     assert f"port {port}" in found.fix
@@ -928,7 +926,7 @@ def test_who_waits_for_a_testbed_is_told_what_for(server, wall, monkeypatch):
     told = []
     monkeypatch.setattr(progress, "_listener", told.append)
     server.faults.on("GetVersion", faults.http(503), times=3)
-    registry.backend("virtualwall").resources(load(wall.paths.spec))
+    wall.testbed.resources(load(wall.paths.spec))
     [note] = told
     assert "the aggregate (GetVersion): server unavailable; trying again for" in note["message"]
 

@@ -50,9 +50,9 @@ def there(tmp_path_factory):
         key = secret.ensure_key(wall.paths.private_key)
         inputs = {**wall.inputs, "public_key": key}
         s.faults.node("node-1", fails="no boot loader", times=1)
-        id_, result = SliceDriver().create(inputs)
+        id_, result = SliceDriver(wall.paths).create(inputs)
         yield SimpleNamespace(server=s, wall=wall, slice=result, paths=wall.paths, made={})
-        SliceDriver().delete(id_, inputs)
+        SliceDriver(wall.paths).delete(id_, inputs)
         assert s.slivers() == []
 
 
@@ -80,7 +80,7 @@ def into(there, name):
 def test_a_node_that_did_not_boot_is_booted_once_more(there):
     assert there.slice["nodes"]["node-1"]["failed"]
     for name in NODES:
-        id_, there.made[name] = NodeDriver().create(inputs_of(there, name))
+        id_, there.made[name] = NodeDriver(there.paths).create(inputs_of(there, name))
         assert id_ == there.made[name]["id"]
     assert there.made["node-1"]["experiment_address"]
 
@@ -111,11 +111,11 @@ def test_a_node_is_prepared_and_stays_so(there):
 
 def test_creating_again_and_reading_change_nothing(there):
     for name in NODES:
-        id_, result = NodeDriver().create(inputs_of(there, name))
+        id_, result = NodeDriver(there.paths).create(inputs_of(there, name))
         assert result == there.made[name]
-        assert NodeDriver().read(id_, inputs_of(there, name)) == result
+        assert NodeDriver(there.paths).read(id_, inputs_of(there, name)) == result
         acquaintance.forget(there.paths, name)
-        assert NodeDriver().read(id_, inputs_of(there, name)) == result
+        assert NodeDriver(there.paths).read(id_, inputs_of(there, name)) == result
         acquaintance.save(there.paths, name, result)
 
 
@@ -123,7 +123,7 @@ def test_nodes_are_reached_through_a_bastion_with_the_logins_key(there):
     """node-0 stands for the bastion: the login's key opens it, as at the testbed."""
     door = there.made["node-0"]
     bastion = {"host": door["control_address"], "user": "alice", "host_keys": door["host_keys"]}
-    _, result = NodeDriver().create(inputs_of(there, "node-1", bastion=bastion))
+    _, result = NodeDriver(there.paths).create(inputs_of(there, "node-1", bastion=bastion))
     assert result["via"][0]["identity"].startswith(str(there.paths.secrets))
     assert result["host_keys"] == there.made["node-1"]["host_keys"]
     allocation = Allocation.model_validate(
@@ -151,8 +151,8 @@ def test_whoever_answers_without_the_token_is_not_believed(there, monkeypatch):
     monkeypatch.setattr(node, "_PROOF_S", 1.0)
     monkeypatch.setattr(proof, "token", lambda _: "another")
     with pytest.raises(NodeFailed, match="does not prove"):
-        NodeDriver().create(inputs_of(there, "node-0"))
-    _, result = NodeDriver().create(inputs_of(there, "node-0", host_keys="first_use"))
+        NodeDriver(there.paths).create(inputs_of(there, "node-0"))
+    _, result = NodeDriver(there.paths).create(inputs_of(there, "node-0", host_keys="first_use"))
     assert result["host_keys"][0] in there.made["node-0"]["host_keys"]
     acquaintance.save(there.paths, "node-0", there.made["node-0"])
 
@@ -171,22 +171,22 @@ def test_a_node_that_was_installed_anew_proves_its_new_key(there, monkeypatch):
         ssh_.run("sudo -n sh -c %s", SWAP)
     monkeypatch.setattr(node, "_PROOF_S", 1.0)
     with pytest.raises(ssh.Unreachable, match="does not prove"):
-        NodeDriver().read(old["id"], inputs_of(there, name))
+        NodeDriver(there.paths).read(old["id"], inputs_of(there, name))
     seen = Node.model_validate({"name": name, "group": "", "role": "worker", **old})
     keys = (host_keys.presented(seen, there.paths),)
     with SSH(seen.model_copy(update={"host_keys": keys}), there.paths) as ssh_:
         ssh_.run(proof.command(there.paths))
-    there.made[name] = NodeDriver().read(old["id"], inputs_of(there, name))
+    there.made[name] = NodeDriver(there.paths).read(old["id"], inputs_of(there, name))
     assert there.made[name]["host_keys"] != old["host_keys"]
     with into(there, name) as ssh_:
         ssh_.run("true")
 
 
 def test_only_down_takes_the_clusters_part_of_the_shared_folder_along(there):
-    NodeDriver().delete(there.made["node-1"]["id"], inputs_of(there, "node-1"))
+    NodeDriver(there.paths).delete(there.made["node-1"]["id"], inputs_of(there, "node-1"))
     with into(there, "node-1") as ssh_:
         assert ssh_.run("ls /proj/testproj").stdout == f"gpubed-{there.wall.uuid}\n"
-        shared.remove(NAME)
+        shared.remove(there.paths)
         assert ssh_.run("ls /proj/testproj").stdout == ""
     for name in reversed(NODES):
-        NodeDriver().delete(there.made[name]["id"], inputs_of(there, name))
+        NodeDriver(there.paths).delete(there.made[name]["id"], inputs_of(there, name))

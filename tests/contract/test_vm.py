@@ -115,7 +115,7 @@ def test_link_changes_without_a_restart(cluster: Any, head: SSH) -> None:
     made = cluster.node("node-0")
     booted = head.run("cat /proc/sys/kernel/random/boot_id").stdout
     news = {**made.inputs, "link": {**made.inputs["link"], "latency": 0.0, "loss": 0.5}}
-    driver = cluster.backend.driver("node")
+    driver = cluster.testbed.driver("node")
     assert driver.update(made.id, made.inputs, news) == made.result
     shaped = head.run("sudo tc qdisc show dev eth1").stdout
     assert "loss 50%" in shaped
@@ -127,7 +127,7 @@ def test_link_changes_without_a_restart(cluster: Any, head: SSH) -> None:
 def test_other_memory_is_a_new_start_and_keeps_the_disk(cluster: Any, head: SSH) -> None:
     made = cluster.node("node-0")
     head.run("sudo sh -c 'echo kept > /root/file'")
-    driver = cluster.backend.driver("node")
+    driver = cluster.testbed.driver("node")
     news = {**made.inputs, "memory": 768 * 2**20}
     assert list(driver.diff(made.result, made.inputs, news).update) == ["memory"]
     assert driver.update(made.id, made.inputs, news) == made.result
@@ -139,7 +139,7 @@ def test_machine_that_lost_its_power_comes_back_as_it_was(cluster: Any, head: SS
     made = cluster.node("node-0")
     head.run("sudo sh -c 'echo synced > /root/file && sync'")
     container(cluster).kill()
-    assert cluster.backend.describe(cluster.allocation)["node-0"] == "stopped"
+    assert cluster.testbed.describe(cluster.allocation)["node-0"] == "stopped"
     found = cluster.read(made)
     assert found == {**made.result, "faults": ["exited"]}
     before = (made.id, made.result)

@@ -14,6 +14,8 @@ from gpubed.backends.virtualwall.rspec import request
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.spec.clusterspec import model
 from gpubed.spec.plan import ClusterPlan, plan
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import Testbed
 from support.am import PROJECT
 
 NAME = "wall"
@@ -75,6 +77,11 @@ class Wall:
         self.paths.spec.write_text(yaml.safe_dump(document(self.block, **changes)))
         self.uuid = str(uuids.uuid4())
         os.environ["GPUBED_ROOT"] = str(root)
+
+    @property
+    def testbed(self) -> Testbed:
+        """The testbed, as who has never looked sees it."""
+        return registry.bound("virtualwall", self.paths)
 
     @property
     def plan(self) -> ClusterPlan:

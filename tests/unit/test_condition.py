@@ -57,8 +57,12 @@ def found(monkeypatch, tmp_path):
         states = {node.name: "ready" for node in granted.nodes} | (testbed or {})
         monkeypatch.setattr(condition, "SSH", Session)
         monkeypatch.setattr(condition.services, "answers", lambda *_: services or {})
-        backend = SimpleNamespace(describe=lambda _: states, shapes_on_nodes=True)
-        return verb(Project(tmp_path).cluster("lab"), wanted, granted, backend)
+        asked_of = SimpleNamespace(
+            backend=SimpleNamespace(shapes_on_nodes=True),
+            cluster=Project(tmp_path).cluster("lab"),
+            describe=lambda _: states,
+        )
+        return verb(asked_of, wanted, granted)
 
     look.granted, look.asked = granted, (asked := [])
     return look
@@ -73,8 +77,9 @@ def test_a_testbed_that_lends_no_nodes_is_looked_at_too(found):
     """GPULab has jobs alone, and no head."""
     plan = sample_plan(nodes=[{"name": "node", "count": 1}])
     nobody = sample_allocation(plan).model_copy(update={"nodes": ()})
-    backend = SimpleNamespace(describe=lambda _: {}, shapes_on_nodes=False)
-    assert condition.look(None, plan, nobody, backend).state == "ready"
+    backend = SimpleNamespace(shapes_on_nodes=False)
+    gpulab = SimpleNamespace(backend=backend, cluster=None, describe=lambda _: {})
+    assert condition.look(gpulab, plan, nobody).state == "ready"
 
 
 def test_each_damage_is_named_with_what_becomes_of_it(found):

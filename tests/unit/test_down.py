@@ -13,8 +13,9 @@ from gpubed.cluster import down
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import Project
 from gpubed.spec import backend_config
-from gpubed.testbeds import identities, registry
+from gpubed.testbeds import identities
 from gpubed.testbeds.base import Existing
+from support.bound import kind
 from support.samples import sample_allocation, sample_plan
 
 SPEC = {
@@ -142,9 +143,8 @@ def take_down(tmp_path, monkeypatch, **options):
     paths = Project(tmp_path).cluster("lab")
     paths.spec.parent.mkdir(parents=True)
     paths.spec.write_text(yaml.safe_dump(SPEC))
-    local = type(registry.backend("local"))
     there = options.pop("there", [])
-    monkeypatch.setattr(local, "existing", lambda *_: there)
+    monkeypatch.setattr(kind("local"), "existing", lambda *_: there)
     return down.down(paths, "embedded", **options)
 
 
@@ -157,7 +157,7 @@ def test_what_may_be_this_one_keeps_its_key(tmp_path, monkeypatch, known):
     if known:
         identities.keep(paths, "6f0c0000-0000-4000-8000-000000000000")
     others = [Existing("container", "gpubed-lab-node-0", "c0", "another")]
-    monkeypatch.setattr(type(registry.backend("local")), "unseen", lambda *_: [])
+    monkeypatch.setattr(kind("local"), "unseen", lambda *_: [])
     done = take_down(tmp_path, monkeypatch, there=others)
     assert done.others == others
     assert paths.private_key.exists() is not known

@@ -13,6 +13,7 @@ from gpubed.core.paths import ClusterPaths, Project
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import left_out, registry
 from gpubed.testbeds.base import Existing, Fault
+from support.bound import kind
 from support.samples import sample_plan
 
 PLUGIN_SAYS = "unexpected state 'ERROR', last error: %!s(<nil>)"
@@ -46,7 +47,7 @@ class Cloud:
     def refresh(self, _: Any) -> None:
         assert not self.broken, "what is left of a server would pass for a node"
 
-    def faults(self, _: str) -> list[Fault]:
+    def faults(self) -> list[Fault]:
         return [Fault(n, NO_HOST, Existing("server", n, n, "u")) for n in self.broken]
 
     def remove(self, thing: Existing) -> None:
@@ -64,11 +65,11 @@ def run(tmp_path, monkeypatch):
         group = {"count": 3, "min": least, "on_failure": on_failure}
         plan = sample_plan(nodes=[group])
         cloud: Any = Cloud(cluster, plan, failures)
-        backend = registry.backend("openstack")
-        monkeypatch.setattr(backend, "faults", cloud.faults)
-        monkeypatch.setattr(backend, "remove", cloud.remove)
-        monkeypatch.setattr(backend, "unrefreshable", lambda _: None)
-        return cloud, lambda: ups._up(cloud, backend, plan, pytest.fail, None)
+        testbed = registry.bound("openstack", cluster)
+        monkeypatch.setattr(kind("openstack"), "faults", lambda _: cloud.faults())
+        monkeypatch.setattr(testbed, "remove", cloud.remove)
+        monkeypatch.setattr(kind("openstack"), "unrefreshable", lambda _: None)
+        return cloud, lambda: ups._up(cloud, testbed, plan, pytest.fail, None)
 
     return make
 
@@ -119,7 +120,7 @@ def test_too_few_are_refused_in_the_testbeds_words_and_leave_no_note(run, failur
 
 def test_what_has_another_reason_is_told_as_it_is(run, monkeypatch):
     cloud, up = run("replace", {"node-0": 1})
-    monkeypatch.setattr(registry.backend("openstack"), "faults", lambda _: [])
+    monkeypatch.setattr(kind("openstack"), "faults", lambda _: [])
     with pytest.raises(GpubedError, match="unexpected state"):
         up()
     assert len(cloud.asked) == 1

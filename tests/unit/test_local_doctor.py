@@ -12,10 +12,12 @@ import pytest
 
 from gpubed.backends.local import build, daemon, doctor, image
 from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.paths import Project
 from gpubed.spec import clusterspec
 from gpubed.spec.plan import plan, slices
 from gpubed.testbeds.base import Finding
 
+LAB = Project(Path("/nowhere")).cluster("lab")  # nothing of it is there yet
 INFO: dict[str, Any] = {
     "ServerVersion": "28.0",
     "OperatingSystem": "Debian GNU/Linux 12",
@@ -58,7 +60,7 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> Docker:
 
 
 def find(kind: str, wanted: clusterspec.ClusterSpec | None = None) -> Finding:
-    found = next(finding for finding in doctor.findings(wanted) if finding.id == kind)
+    found = next(finding for finding in doctor.findings(wanted, LAB) if finding.id == kind)
     assert found.ok == (found.fix is None)
     return found
 
@@ -193,7 +195,7 @@ def test_machines_are_emulated_without_kvm(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_containers_need_nothing_of_that() -> None:
-    assert not [found for found in doctor.findings(lab()) if found.id.startswith("local.vm.")]
+    assert not [found for found in doctor.findings(lab(), LAB) if found.id.startswith("local.vm.")]
 
 
 def test_gpus_that_are_only_pretended_are_told() -> None:
@@ -202,7 +204,7 @@ def test_gpus_that_are_only_pretended_are_told() -> None:
     found = find("local.gpus.simulated", clusterspec.model().model_validate(wanted))
     assert found.ok
     assert "only pretend to have A100-SXM4-80GB" in found.message
-    assert "local.gpus.simulated" not in [finding.id for finding in doctor.findings(lab())]
+    assert "local.gpus.simulated" not in [finding.id for finding in doctor.findings(lab(), LAB)]
 
 
 def test_what_confined_nodes_leave_open_is_told() -> None:

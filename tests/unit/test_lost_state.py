@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.backends.static import backend as static
 from gpubed.cli.commands import audit as audit_verb
 from gpubed.cluster import audit, lost_state, up
 from gpubed.core import runlock
@@ -23,6 +22,7 @@ from gpubed.engines.embedded import ResourceEvent, Result
 from gpubed.testbeds import identities, registry
 from gpubed.testbeds.base import Existing, Finding
 from gpubed.testbeds.specification import load_plan
+from support.bound import kind
 from support.samples import sample_plan
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
@@ -35,7 +35,7 @@ def call(tmp_path, monkeypatch):
     paths.spec.parent.mkdir(parents=True)
     paths.spec.write_text("version: 1\nbackend: {type: local}\nnodes: [{count: 1}]\n")
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    local = type(registry.backend("local"))
+    local = kind("local")
     there = [Existing("node", "node-0", "c0", UUID), Existing("network", "control", "n0", UUID)]
     monkeypatch.setattr(local, "existing", lambda *_: there)
     monkeypatch.setattr(local, "doctor", lambda *_: [])
@@ -126,7 +126,7 @@ FOLDER = Existing("shared folder", "/groups/gpubed-1", "/groups/gpubed-1", UUID,
 @pytest.mark.parametrize("kept", [True, False])
 def test_audit_names_data_that_only_nodes_reach(call, tmp_path, monkeypatch, kept):
     """As Virtual Wall's folder, after `down --keep-data` and after all else is lost."""
-    local = type(registry.backend("local"))
+    local = kind("local")
     monkeypatch.setattr(local, "existing", lambda *_: [])
     monkeypatch.setattr(local, "data_within", lambda *_: [FOLDER])
     if kept:
@@ -144,7 +144,7 @@ def test_what_a_plugin_made_is_given_back_when_told_to(call, tmp_path, monkeypat
     local = type(registry.backend("local"))
     monkeypatch.setattr(local, "native", frozenset({"openstack:compute/instance:Instance"}))
     paths, removed = Project(tmp_path).cluster("lab"), []
-    monkeypatch.setattr(audit, "remove", lambda _, things: removed.extend(things))
+    monkeypatch.setattr(kind("local"), "remove", lambda _, thing: removed.append(thing))
     monkeypatch.setattr(audit_verb, "_adopt", lambda *_: None)
     adopt = ("audit", "lab", "--adopt", "--uuid", UUID, "--engine", "embedded")
     refused = call(*adopt).exception
@@ -164,7 +164,7 @@ def test_what_has_gone_by_the_time_the_lock_is_had_is_not_taken_over(call, tmp_p
 
     @contextlib.contextmanager
     def after_another(*words):
-        monkeypatch.setattr(type(registry.backend("local")), "existing", lambda *_: [])
+        monkeypatch.setattr(kind("local"), "existing", lambda *_: [])
         with hold(*words) as ended:
             yield ended
 
@@ -179,7 +179,7 @@ def test_what_has_gone_by_the_time_the_lock_is_had_is_not_taken_over(call, tmp_p
 def test_nodes_that_stay_are_taken_over_as_they_are(call, tmp_path, monkeypatch, name):
     """Own hosts, too, though the cluster's key is lost: its user's own opens them."""
     assert registry.backend(name).exchanges_keys
-    monkeypatch.setattr(audit, "remove", lambda *_: pytest.fail("something is removed"))
+    monkeypatch.setattr(kind("local"), "remove", lambda *_: pytest.fail("something is removed"))
     monkeypatch.setattr(audit_verb, "_adopt", lambda *_: None)
     call("audit", "lab", "--adopt", "--uuid", UUID, "--engine", "embedded")
     assert identities.kept(Project(tmp_path).cluster("lab")) == UUID
@@ -214,7 +214,7 @@ def told(monkeypatch):
 @pytest.fixture
 def lost(tmp_path, monkeypatch, told):
     """A function that minds the state of a cluster of one node, of which two are there."""
-    paths, local = Project(tmp_path).cluster("lab"), type(registry.backend("local"))
+    paths, local = Project(tmp_path).cluster("lab"), kind("local")
     monkeypatch.setattr(local, "existing", lambda *_: NODES)
     identities.keep(paths, UUID)
     asked = []
@@ -224,7 +224,7 @@ def lost(tmp_path, monkeypatch, told):
             sample_plan(nodes=list(nodes), **wishes),
             LostStack(paths, interrupted=interrupted),
         )
-        lost_state.mind(stack, registry.backend("local"), wanted, asked.extend)
+        lost_state.mind(stack, registry.bound("local", paths), wanted, asked.extend)
         return asked
 
     return mind
@@ -249,7 +249,7 @@ def at(address):
 
 
 def test_what_is_known_again_is_said_once_to_be_taken_over(lost, told, monkeypatch):
-    local = type(registry.backend("local"))
+    local = kind("local")
     network = Existing("network", "gpubed-lab-control", "n0", UUID)
     job = Existing("job", "j", "j0", UUID, transient=True)
     stranger = Existing("volume", "not-ours", "v1", "another", data=True)
@@ -262,13 +262,13 @@ def test_what_is_known_again_is_said_once_to_be_taken_over(lost, told, monkeypat
 
 
 def test_data_that_was_kept_is_said_to_be_taken_over(lost, told, monkeypatch):
-    monkeypatch.setattr(type(registry.backend("local")), "existing", lambda *_: [DATA])
+    monkeypatch.setattr(kind("local"), "existing", lambda *_: [DATA])
     lost()
     assert told == ["volume gpubed-lab-shared was there already and is taken over"]
 
 
 def test_data_that_nobody_will_mount_is_said_to_stay_unused(lost, told, monkeypatch):
-    monkeypatch.setattr(type(registry.backend("local")), "existing", lambda *_: [DATA])
+    monkeypatch.setattr(kind("local"), "existing", lambda *_: [DATA])
     backend = {"type": "local", "runtime": "vm"}
     [said] = lost(backend=backend, storage={"shared": {"provider": "nfs"}})
     assert said.startswith("volume gpubed-lab-shared: the specification has no volume")
@@ -278,11 +278,10 @@ def test_data_that_nobody_will_mount_is_said_to_stay_unused(lost, told, monkeypa
 
 def test_kept_volumes_that_a_plugin_does_not_adopt_are_named(tmp_path):
     """They are of a cluster that is down, and its specification may well have data volumes."""
-    backend = registry.backend("openstack")
     volume = Existing("volume", "gpubed-lab-0-data-0", "v", UUID, data=True)
-    cluster = Project(tmp_path).cluster("lab")
+    cloud = registry.bound("openstack", Project(tmp_path).cluster("lab"))
     wanted = sample_plan(storage={"shared": {"provider": "nfs"}})
-    [said] = lost_state.given_up(cluster, [volume], backend, wanted)
+    [said] = lost_state.given_up([volume], cloud, wanted)
     assert said.startswith("volume gpubed-lab-0-data-0: no state knows it by now")
     assert "gpubed down lab removes it" in said
 
@@ -290,9 +289,7 @@ def test_kept_volumes_that_a_plugin_does_not_adopt_are_named(tmp_path):
 def test_a_node_in_use_never_gives_its_address_away_unasked(lost, monkeypatch):
     heir = sample_plan(nodes=SWAPPED).nodes[0]
     assert heir.name == "first-0"
-    monkeypatch.setattr(
-        type(registry.backend("local")), "existing", lambda *_: [at(heir.control_address)]
-    )
+    monkeypatch.setattr(kind("local"), "existing", lambda *_: [at(heir.control_address)])
     with pytest.raises(UsageError, match="which the specification now gives to first-0") as caught:
         lost(nodes=SWAPPED)
     assert "make inventories/lab/cluster.yml what it was" in caught.value.hint
@@ -302,12 +299,13 @@ def test_a_node_in_use_never_gives_its_address_away_unasked(lost, monkeypatch):
 def test_nor_where_a_state_was_put_back_that_does_not_know_it(tmp_path, monkeypatch):
     wanted = sample_plan(nodes=[{"name": "other", "count": 1}])
     there = [at(wanted.nodes[0].control_address)]
+    monkeypatch.setattr(audit, "testbeds", lambda _: None)
     monkeypatch.setattr(audit, "unrecorded", lambda *_: there)
     stack = LostStack(Project(tmp_path).cluster("lab"))
     with pytest.raises(UsageError, match="would be removed, with what is on its own disk"):
-        lost_state.spare(stack, registry.backend("local"), wanted)
+        lost_state.spare(stack, wanted)
     there[:] = [dataclasses.replace(there[0], address="")]
-    lost_state.spare(stack, registry.backend("local"), wanted)
+    lost_state.spare(stack, wanted)
 
 
 @pytest.mark.parametrize("op", ["create", "replace", "same"])
@@ -319,8 +317,9 @@ def test_up_looks_for_such_nodes_before_it_makes_one(tmp_path, monkeypatch, op):
     monkeypatch.setattr(stack, "has_resources", lambda: True)
     planned = Result({op: 1}, (step,), {}, 0.0)
     monkeypatch.setattr(stack, "preview", lambda _: planned, raising=False)
+    monkeypatch.setattr(audit, "testbeds", lambda _: None)
     monkeypatch.setattr(audit, "unrecorded", lambda *_: [at(wanted.nodes[0].control_address)])
-    local = registry.backend("local")
+    local = registry.bound("local", stack.cluster)
     monkeypatch.setattr(type(local), "refusals", lambda *_: [])
     if op == "same":
         assert up._look_ahead(stack, local, wanted, pytest.fail) is planned
@@ -348,7 +347,7 @@ def test_a_testbed_that_does_not_say_what_is_there_gets_no_second_cluster(
     def silent(*_):
         raise error
 
-    monkeypatch.setattr(type(registry.backend("local")), "existing", silent)
+    monkeypatch.setattr(kind("local"), "existing", silent)
     monkeypatch.setattr(up, "_up", lambda *_: pytest.fail("a cluster is made"))
     if kept:
         identities.keep(Project(tmp_path).cluster("lab"), UUID)
@@ -362,7 +361,7 @@ def test_what_is_missing_here_is_said_before_that_the_testbed_is_silent(call, mo
     def silent(*_):
         raise SILENT
 
-    local = type(registry.backend("local"))
+    local = kind("local")
     monkeypatch.setattr(local, "existing", silent)
     monkeypatch.setattr(local, "doctor", lambda *_: [Finding("x", False, "no certificate", "get")])
     refused = call("up", "lab", "-y", "--engine", "embedded").exception
@@ -370,9 +369,9 @@ def test_what_is_missing_here_is_said_before_that_the_testbed_is_silent(call, mo
 
 
 def test_a_plan_says_what_would_be_taken_over_and_why_up_would_stop(call, tmp_path, monkeypatch):
-    local = type(registry.backend("local"))
+    local = kind("local")
     monkeypatch.setattr(local, "existing", lambda *_: [DATA])
-    monkeypatch.setattr(local, "warnings", lambda *_: [])
+    monkeypatch.setattr(type(registry.backend("local")), "warnings", lambda *_: [])
     monkeypatch.setattr(local, "fits", lambda *_: ["10.1.2.0/24 is used by another"])
     empty = Result({}, (), {}, 0.0)
     monkeypatch.setattr(stacks.Stack, "preview", lambda *_, **__: empty)
@@ -414,19 +413,19 @@ def test_own_hosts_in_another_order_are_asked_about(tmp_path, monkeypatch, order
     hosts = ", ".join(f"{{address: 10.0.0.{n}}}" for n in order)
     paths.spec.write_text((HOSTS + REST).format(hosts=hosts, count=len(order)))
 
-    def look(spec, host, name, do):
+    def look(_self, _config, host, _name, _do):
         node = MARKS[str(host.address)]
         return SimpleNamespace(
             owner={"uuid": UUID, "cluster": "own", "node": node, "id": f"{node}-0a"}
         )
 
-    monkeypatch.setattr(static, "_on", look)
+    monkeypatch.setattr(kind("static"), "_on", look)
     identities.keep(paths, UUID)
     paths.served.write_text(
         '{"node": "node-0", "id": "node-0-0a", "path": "/shared", "backend": "static"}'
     )
     wanted, asked = load_plan(paths.spec), []
-    stack, own = LostStack(paths), registry.backend("static")
+    stack, own = LostStack(paths), registry.bound("static", paths)
     monkeypatch.setattr(type(own), "refusals", lambda *_: [])
     up._look_ahead(stack, own, wanted, asked.extend)
     line = "/shared, which node-0 serves from its own disk: what is on it stays on its host, and is"
@@ -438,8 +437,8 @@ def test_own_hosts_in_another_order_are_asked_about(tmp_path, monkeypatch, order
 
 def test_a_plan_loses_no_folder_whose_node_is_taken_over(call, tmp_path, monkeypatch):
     """Without a state, a preview makes everything anew."""
-    local, paths = type(registry.backend("local")), Project(tmp_path).cluster("lab")
-    monkeypatch.setattr(local, "warnings", lambda *_: [])
+    local, paths = kind("local"), Project(tmp_path).cluster("lab")
+    monkeypatch.setattr(type(registry.backend("local")), "warnings", lambda *_: [])
     monkeypatch.setattr(local, "fits", lambda *_: [])
     monkeypatch.setattr(local, "refusals", lambda *_: [])
     type_ = "pulumi-python:dynamic/gpubed:Node"
@@ -469,9 +468,9 @@ DATA = Existing("volume", "gpubed-lab-shared", "v0", UUID, data=True, size=3 << 
 
 
 def test_removing_what_carries_a_uuid_leaves_its_data_unless_told(call, monkeypatch):
-    local, removed = type(registry.backend("local")), []
+    local, removed = kind("local"), []
     monkeypatch.setattr(local, "existing", lambda *_: [*NODES, DATA])
-    monkeypatch.setattr(audit, "remove", lambda _, things: removed.extend(things) or [])
+    monkeypatch.setattr(local, "remove", lambda _, thing: removed.append(thing))
     words = ("audit", "lab", "--remove", "--uuid", UUID, "-y", "--engine", "embedded")
     said = call(*words).stderr
     assert removed == NODES
@@ -487,6 +486,7 @@ def test_removing_what_carries_a_uuid_leaves_its_data_unless_told(call, monkeypa
 def test_a_node_that_is_in_no_state_goes_only_when_that_is_approved(monkeypatch):
     """It may be of a state that was put back, and not of the run that was killed."""
     removed = []
+    monkeypatch.setattr(audit, "testbeds", lambda _: None)
     monkeypatch.setattr(audit, "unrecorded", lambda *_, **__: NODES)
     monkeypatch.setattr(audit, "remove_unrecorded", lambda *_: removed.extend(NODES) or ["x"])
 
@@ -521,7 +521,7 @@ def test_a_node_is_not_moved_to_another_address_where_the_state_is_lost(lost, mo
         Existing("container", f"gpubed-lab-{node.name}", "c", UUID, node=node.name, address=address)
         for node, address in zip(wanted.nodes, ("10.1.2.3", "10.1.2.4"), strict=True)
     ]
-    monkeypatch.setattr(type(registry.backend("local")), "existing", lambda *_: there)
+    monkeypatch.setattr(kind("local"), "existing", lambda *_: there)
     with pytest.raises(UsageError, match=r"has the address 10\.1\.2\.3, the specification gives"):
         lost(nodes=[{"count": 2}])
 

@@ -16,6 +16,7 @@ from gpubed.core.paths import Project
 from gpubed.engines import stack as stacks
 from gpubed.engines.embedded import Result
 from gpubed.testbeds import registry
+from support.bound import kind
 from support.samples import sample_allocation, sample_plan
 
 CALLED = "gpubed-lab-6f0c0000-shared"
@@ -52,7 +53,7 @@ def refreshed():
 @pytest.fixture
 def call(tmp_path, monkeypatch, refreshed):
     """A function that runs a verb on a cluster whose node and volume have vanished."""
-    paths, local = Project(tmp_path).cluster("lab"), type(registry.backend("local"))
+    paths, local = Project(tmp_path).cluster("lab"), kind("local")
     for folder in (paths.spec.parent, paths.secrets):
         folder.mkdir(parents=True)
     paths.spec.write_text("version: 1\nbackend: {type: local}\nnodes: [{count: 1}]\n")
@@ -61,7 +62,7 @@ def call(tmp_path, monkeypatch, refreshed):
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     monkeypatch.setattr(local, "existing", lambda *_: [])
     monkeypatch.setattr(local, "fits", lambda *_: [])
-    monkeypatch.setattr(local, "warnings", lambda *_: [])
+    monkeypatch.setattr(type(registry.backend("local")), "warnings", lambda *_: [])
     there = {"volume": None, "node": None}
 
     class Driver:
@@ -126,8 +127,7 @@ def test_what_a_plugin_made_is_looked_for_among_all_that_there_is(monkeypatch):
     """As on OpenStack, where no driver of ours knows it."""
     type_ = "openstack:blockstorage/volume:Volume"
     attachment = "openstack:compute/volumeAttach:VolumeAttach"
-    cloud = registry.backend("openstack")
-    monkeypatch.setattr(type(cloud), "existing", lambda *_: [])
+    monkeypatch.setattr(kind("openstack"), "existing", lambda *_: [])
     resources = [
         {"type": kind, "urn": "u::data", "id": kind, "outputs": {"name": "lab-data"}}
         for kind in (type_, attachment)
@@ -156,8 +156,8 @@ def test_damage_is_looked_for_where_the_cluster_is(call, tmp_path, monkeypatch):
     """And not on the testbed that the specification names by now, which has none of its nodes."""
     asked = []
 
-    def look(_cluster, _wanted, granted, backend):
-        asked.append((granted.backend, backend.name))
+    def look(testbed, _wanted, granted):
+        asked.append((granted.backend, testbed.backend.name))
         return Condition({"node-0": "ready"})
 
     monkeypatch.setattr(condition, "look", look)

@@ -20,6 +20,7 @@ from gpubed.core.paths import Project
 from gpubed.spec import clusterspec, plan
 from gpubed.testbeds import registry, specification
 from gpubed.testbeds.base import Existing
+from support.bound import kind
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 BACKEND: dict[str, Any] = {
@@ -109,18 +110,19 @@ INPUTS = {"cluster": "cloudy", "uuid": "u", "name": "node-0"}
 
 class TestHostKeys:
     @pytest.fixture(autouse=True)
-    def _project(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    def _project(self, tmp_path: Path) -> None:
+        self.cluster = Project(tmp_path).cluster("cloudy")
+        self.driver = host_key.HostKeyDriver(self.cluster)
 
     def test_the_private_half_stays_in_its_file(self) -> None:
-        id_, result = host_key.HostKeyDriver().create(INPUTS)
-        path = host_key.path("cloudy", "node-0")
+        id_, result = self.driver.create(INPUTS)
+        path = host_key.path(self.cluster, "node-0")
         assert path.stat().st_mode & 0o777 == 0o600
         assert result == {"public": secret.public_key(path)}
         assert "PRIVATE" not in f"{id_}{result}"
 
     def test_creating_again_keeps_it_and_losing_it_replaces_the_node(self) -> None:
-        driver = host_key.HostKeyDriver()
+        driver = self.driver
         _, result = driver.create(INPUTS)
         assert driver.create(INPUTS)[1] == driver.read("", INPUTS) == result
         assert driver.diff(result, INPUTS, INPUTS).replace == []
@@ -165,9 +167,8 @@ class TestAddresses:
     """Pulumi removes last what is wanted no more, and a cloud gives no address twice."""
 
     @pytest.fixture
-    def obstacles(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-        granted_cluster(tmp_path, "cloudy")
-        monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    def obstacles(self, tmp_path: Path) -> Any:
+        cluster = granted_cluster(tmp_path, "cloudy")
         control = {"control": {"subnet": str(sample_plan().control.subnet)}}
 
         def of(*groups: dict[str, Any], **networks: Any) -> list[str]:
@@ -175,7 +176,7 @@ class TestAddresses:
             wanted = clusterspec.model().model_validate(
                 {**document, "networks": {**control, **networks}}
             )
-            return [found.message for found in limits.moved(plan.plan(wanted))]
+            return [found.message for found in limits.moved(plan.plan(wanted), cluster)]
 
         return of
 
@@ -251,9 +252,9 @@ class TestState:
             Existing("server", "one", "server-id", "u"),
             Existing("network", "orphan", "network-id", "u"),
         ]
-        backend = registry.backend("openstack")
-        monkeypatch.setattr(backend, "existing", lambda _: found)
-        monkeypatch.setattr(backend, "remove", found.remove)
+        cloud = kind("openstack")
+        monkeypatch.setattr(cloud, "existing", lambda _: found)
+        monkeypatch.setattr(cloud, "remove", lambda _, thing: found.remove(thing))
         identity = {
             "urn": "x::identity",
             "type": "pulumi-python:dynamic/gpubed:Identity",
@@ -277,7 +278,7 @@ class TestState:
         assert [str(r) for r in audit.audit(stack).missing] == ["Instance node-0"]
 
     def test_only_what_is_unrecorded_is_removed(self, stack: Any) -> None:
-        assert audit.remove_unrecorded(stack) == ["network orphan"]
+        assert audit.remove_unrecorded(stack, audit.testbeds(stack)) == ["network orphan"]
         assert [thing.id for thing in stack.found] == ["server-id"]
 
 

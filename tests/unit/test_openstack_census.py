@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from gpubed.backends.openstack import census, cloud
+from gpubed.backends.openstack import census
 from support.samples import sample_allocation, sample_plan
 
 OURS = {"gpubed.cluster": "u", "gpubed.name": "cloudy"}
 
 
 @pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    made: list[Any] = []
-    connection = SimpleNamespace(compute=SimpleNamespace(servers=lambda **_: made))
-    monkeypatch.setattr(cloud, "of", lambda _: connection)
-    return made
+def servers() -> list[Any]:
+    return []
+
+
+def connection(servers: list[Any]) -> Any:
+    return SimpleNamespace(compute=SimpleNamespace(servers=lambda **_: servers))
 
 
 def server(status: str, metadata: Any = OURS, id_: str = "i") -> Any:
@@ -41,7 +42,7 @@ def test_a_state_is_called_what_it_is(servers: list[Any], status: str, word: str
     allocation = sample_allocation(sample_plan())
     first, *others = allocation.nodes
     servers.append(server(status, id_=first.id))
-    found = census.describe(allocation)
+    found = census.describe(connection(servers), allocation)
     assert found[first.name] == word
     assert {found[node.name] for node in others} == {"missing"}
 
@@ -60,7 +61,7 @@ def test_what_the_plugin_cannot_read_is_named_with_the_way_back(
     servers: list[Any], status: str, command: str
 ) -> None:
     servers.append(server(status))
-    found = census.unrefreshable("cloudy")
+    found = census.unrefreshable(connection(servers), "cloudy")
     assert found is not None
     assert status in found.message
     assert command in str(found.hint)
@@ -69,4 +70,4 @@ def test_what_the_plugin_cannot_read_is_named_with_the_way_back(
 def test_only_our_own_servers_are_in_the_way(servers: list[Any]) -> None:
     servers += [server("ACTIVE"), server("SHUTOFF"), server("ERROR"), server("SUSPENDED", {})]
     servers.append(server("SUSPENDED", {**OURS, "gpubed.name": "other"}))
-    assert census.unrefreshable("cloudy") is None
+    assert census.unrefreshable(connection(servers), "cloudy") is None

@@ -102,7 +102,7 @@ def test_a_mixture_is_refused_where_gpubed_starts_nothing(folder, monkeypatch):
 def entry(folder, monkeypatch):
     """Return a connection as an entry has it; none is made, since some logins need more."""
     monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(folder / "clouds.yaml"))
-    monkeypatch.setattr(clouds_file, "_folders", lambda: [folder])
+    monkeypatch.setattr(clouds_file, "_folders", lambda _: [folder])
 
     def entry(**written):
         (folder / "clouds.yaml").write_text(yaml.safe_dump({"clouds": {"mycloud": written}}))
@@ -113,28 +113,31 @@ def entry(folder, monkeypatch):
 
 @pytest.mark.parametrize("login", [None, "password", "v3password", "v3applicationcredential"])
 def test_ways_to_log_in_that_both_know(entry, login):
-    clouds_file.require_login(entry(**({"auth_type": login} if login else {})))
+    clouds_file.require_login(entry(**({"auth_type": login} if login else {})), None)
 
 
 @pytest.mark.parametrize("login", ["v3oidcpassword", "v3totp", "v3adfspassword"])
 def test_ways_to_log_in_that_the_plugin_lacks(entry, login):
     with pytest.raises(PrerequisiteMissing, match=login) as error:
-        clouds_file.require_login(entry(auth_type=login))
+        clouds_file.require_login(entry(auth_type=login), None)
     assert "application credential" in str(error.value.hint)
 
 
 def test_a_profile_that_only_openstacksdk_knows(entry, folder):
     connection = entry(profile="ovh")
     with pytest.raises(PrerequisiteMissing, match="the profile ovh"):
-        clouds_file.require_login(connection)
+        clouds_file.require_login(connection, None)
     (folder / "clouds-public.yaml").write_text("public-clouds: {ovh: {}}")
-    clouds_file.require_login(connection)
+    clouds_file.require_login(connection, None)
 
 
 def test_secrets_that_the_plugin_would_not_find_are_named(cluster, folder, monkeypatch):
     monkeypatch.setenv("GPUBED_ROOT", str(cluster.root))
     secrets = folder / "secure.yaml"
-    code = "from gpubed.backends.openstack import clouds_file as c; print(c.finding())"
+    code = (
+        "from gpubed.backends.openstack import clouds_file; from gpubed.core.paths import Project;"
+        "print(clouds_file.finding(Project.find()))"
+    )
     assert "ok=True" in run(cluster, folder, sys.executable, "-c", code)
     secrets.write_text(SECRETS)
     said = run(cluster, folder, sys.executable, "-c", code)
@@ -144,9 +147,9 @@ def test_secrets_that_the_plugin_would_not_find_are_named(cluster, folder, monke
 
 
 def test_beside_the_project_both_find_them(cluster, monkeypatch):
-    monkeypatch.setenv("GPUBED_ROOT", str(cluster.root))
+    project = Project(cluster.root)
     there = SimpleNamespace(
-        config_filename=None, secure_config_filename=str(Project.find().root / "secure.yaml")
+        config_filename=None, secure_config_filename=str(project.root / "secure.yaml")
     )
     monkeypatch.setattr(clouds_file.config, "OpenStackConfig", lambda: there)
-    assert clouds_file.finding().ok
+    assert clouds_file.finding(project).ok

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ import yaml
 
 from gpubed.backends.openstack import cloud, doctor
 from gpubed.core.errors import GpubedError, Refused
+from gpubed.core.paths import Project
 from gpubed.spec.clusterspec import model
 from support.gpulab.pki import Authority
 from support.specs import BACKENDS
@@ -33,6 +35,7 @@ SPEC = model().model_validate(
         "nodes": [{"count": 1}],
     }
 )
+CLUSTER = Project(Path("/nowhere")).cluster("cloudy")  # nothing was applied yet
 
 
 class Api(BaseHTTPRequestHandler):
@@ -273,7 +276,7 @@ def test_a_wrong_address_is_not_looked_at_by_doctor_again(serve, at):
 def test_a_wrong_region_leads_to_doctor_and_doctor_names_the_right_ones(serve):
     serve(region="two")
     assert "names the regions" in str(refusal().hint)
-    *_, last = doctor.cloud_findings(SPEC)
+    *_, last = doctor.cloud_findings(SPEC, CLUSTER)
     assert (last.id, last.ok) == ("openstack.region", False)
     assert "there are: one" in last.message
     assert "backend.region" in str(last.fix)
@@ -282,6 +285,6 @@ def test_a_wrong_region_leads_to_doctor_and_doctor_names_the_right_ones(serve):
 @pytest.mark.parametrize("fault", [{"keystone": 401}, {"nova": "silence"}])
 def test_no_hint_of_doctor_leads_back_to_doctor(serve, fault):
     serve().faults.update(fault)
-    failed = [finding for finding in doctor.cloud_findings(SPEC) if not finding.ok]
+    failed = [finding for finding in doctor.cloud_findings(SPEC, CLUSTER) if not finding.ok]
     assert failed
     assert not [finding.fix for finding in failed if "doctor" in str(finding.fix)]

@@ -19,6 +19,7 @@ from gpubed.engines import stack as stacks
 from gpubed.engines.embedded import ResourceEvent, Result
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Finding
+from support.bound import kind
 from support.samples import sample_allocation, sample_plan
 
 NODE = "pulumi-python:dynamic/gpubed:Node"
@@ -203,10 +204,10 @@ def test_a_plan_says_what_up_would_refuse(cluster, monkeypatch):
         "version: 1\nbackend: {type: local, runtime: vm}\nnodes: [{count: 1}, {name: b, count: 1}]"
         "\nstorage: {shared: {provider: nfs, server: b-0}}\n"
     )
-    local, stack = type(registry.backend("local")), Stack(cluster, True)
+    local, stack = kind("local"), Stack(cluster, True)
     monkeypatch.setattr(stacks.Stack, "preview", lambda *_, **__: stack.preview(None))
     monkeypatch.setattr(local, "fits", lambda *_: ["taken"])
-    monkeypatch.setattr(local, "warnings", lambda *_: [])
+    monkeypatch.setattr(type(registry.backend("local")), "warnings", lambda *_: [])
     says = [Finding("x", False, "taken"), Finding("y", False, "another project")]
     monkeypatch.setattr(local, "refusals", lambda *_: says)
     monkeypatch.setenv("GPUBED_ROOT", str(cluster.project.root))
@@ -224,8 +225,8 @@ def test_up_asks_before_another_node_serves(cluster, has_state):
         raise UsageError(lost[0])
 
     stack, wanted = Stack(cluster, has_state), plan(server="other-0")
-    backend = registry.backend("local")
-    backend_says = type("Willing", (type(backend),), {"refusals": lambda *_: []})()
+    willing = type("Willing", (kind("local"),), {"refusals": lambda *_: []})
+    testbed = willing(registry.backend("local"), cluster)
     with pytest.raises(UsageError, match="/shared, which node-0 serves"):
-        up._look_ahead(stack, backend_says, wanted, refuse)
-    up._look_ahead(stack, backend_says, plan(), refuse)
+        up._look_ahead(stack, testbed, wanted, refuse)
+    up._look_ahead(stack, testbed, plan(), refuse)

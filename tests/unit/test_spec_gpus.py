@@ -9,7 +9,6 @@ import json
 import pytest
 
 from gpubed.backends.local import limits
-from gpubed.backends.static import backend as static
 from gpubed.backends.static.node import Found
 from gpubed.core.errors import GpubedError
 from gpubed.testbeds import registry, specification
@@ -178,9 +177,10 @@ class TestOwnHosts:
                 owner={},
             )
 
-        monkeypatch.setattr(static, "_on", look)
+        own = registry.bound("static", None)
+        monkeypatch.setattr(own, "_on", look)
         wanted = specification.load_plan(write(STATIC, recipe, f"gpus: {gpus}"))
-        return registry.backend("static").fits(wanted)
+        return own.fits(wanted)
 
     def test_that_serve_are_well(self, write, monkeypatch):
         assert self.said(write, monkeypatch, "cuda13", 2, "20b2", "20b2") == []

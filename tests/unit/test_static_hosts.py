@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.backends.static import access, backend, node
+from gpubed.backends.static import access, node
 from gpubed.core import progress
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
+from gpubed.testbeds import registry
 from gpubed.testbeds.base import Silent
 from support.samples import sample_allocation, sample_plan
 
@@ -54,7 +55,8 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     known = tmp_path / "known_hosts"
     known.write_text(f"{ADDRESS} {KEYS['own']}\n")
-    spec = Project(tmp_path).cluster("lab").spec
+    paths = Project(tmp_path).cluster("lab")
+    spec = paths.spec
     spec.parent.mkdir(parents=True)
 
     def names(*places):
@@ -73,7 +75,10 @@ def lab(tmp_path, monkeypatch):
         "gpus": 0,
         "public_key": "ssh-ed25519 AAAA",
     }
-    return SimpleNamespace(names=names, known=known, inputs=inputs)
+    testbed = registry.bound("static", paths)
+    return SimpleNamespace(
+        names=names, known=known, inputs=inputs, testbed=testbed, driver=testbed.driver("node")
+    )
 
 
 @pytest.fixture
@@ -133,12 +138,12 @@ LIVES = [
 def test_who_may_live_is_not_taken_for_dead(lab, monkeypatch, told, error, named):
     lab.names((ADDRESS, 22) if named else ELSEWHERE)
     fails(monkeypatch, error)
-    for ask in (node.NodeDriver().delete, node.NodeDriver().read):
+    for ask in (lab.driver.delete, lab.driver.read):
         with pytest.raises(type(error)) as caught:
             ask("node-0-1", lab.inputs)
         assert caught.value is error
     granted = sample_allocation(sample_plan()).model_copy(update={"cluster": "lab"})
-    states = backend.StaticBackend().describe(granted)
+    states = lab.testbed.describe(granted)
     assert "away" not in states.values()
     assert told == []
 
@@ -159,17 +164,17 @@ def test_the_users_key_looks_where_the_clusters_is_forgotten(lab, monkeypatch, m
     session(monkeypatch, lambda *_: "")
     monkeypatch.setattr(node, "look", look)
     only = granted.model_copy(update={"nodes": (here,)})
-    assert backend.StaticBackend().describe(only) == {here.name: state}
+    assert lab.testbed.describe(only) == {here.name: state}
 
 
 def test_who_is_silent_is_waited_for_while_the_specification_names_it(lab, monkeypatch):
     fails(monkeypatch, Unreachable("node-0 does not answer SSH"))
     with pytest.raises(GpubedError, match="take it out of hosts"):
-        node.NodeDriver().delete("node-0-1", lab.inputs)
+        lab.driver.delete("node-0-1", lab.inputs)
     with pytest.raises(Silent, match="does not answer"):
-        node.NodeDriver().read("node-0-1", lab.inputs)
+        lab.driver.read("node-0-1", lab.inputs)
     granted = sample_allocation(sample_plan()).model_copy(update={"cluster": "lab"})
-    assert set(backend.StaticBackend().describe(granted).values()) == {"away"}
+    assert set(lab.testbed.describe(granted).values()) == {"away"}
 
 
 @pytest.mark.parametrize("error", [Unreachable("node-0 does not answer SSH"), mismatch()])
@@ -177,31 +182,31 @@ def test_who_is_silent_is_waited_for_while_the_specification_names_it(lab, monke
 def test_a_host_that_nobody_can_log_in_to_goes_with_its_name(lab, monkeypatch, told, error, place):
     lab.names(place)
     fails(monkeypatch, error)
-    node.NodeDriver().delete("node-0-1", lab.inputs)
+    lab.driver.delete("node-0-1", lab.inputs)
     [note] = told
     assert error.message in note
     assert f"sudo sh /etc/gpubed/release {lab.inputs['uuid']}   (packages" in note
     with pytest.raises(Silent):
-        node.NodeDriver().read("node-0-1", lab.inputs)
+        lab.driver.read("node-0-1", lab.inputs)
 
 
 def test_and_one_that_is_in_no_list_of_known_hosts(lab, told):
     lab.names(ELSEWHERE)
     lab.known.write_text("")
-    node.NodeDriver().delete("node-0-1", lab.inputs)
+    lab.driver.delete("node-0-1", lab.inputs)
     assert "is not in" in told[0]
     with pytest.raises(Silent):
-        node.NodeDriver().read("node-0-1", lab.inputs)
+        lab.driver.read("node-0-1", lab.inputs)
 
 
 def test_a_host_that_is_named_must_be_known(lab, monkeypatch):
     lab.known.write_text("")
-    for ask in (node.NodeDriver().delete, node.NodeDriver().read):
+    for ask in (lab.driver.delete, lab.driver.read):
         with pytest.raises(access.UnknownHost):
             ask("node-0-1", lab.inputs)
     lab.known.write_text(f"{ADDRESS} {KEYS['own']}\n")
     fails(monkeypatch, mismatch())
-    for ask in (node.NodeDriver().delete, node.NodeDriver().read):
+    for ask in (lab.driver.delete, lab.driver.read):
         with pytest.raises(HostKeyMismatch):
             ask("node-0-1", lab.inputs)
 
@@ -209,7 +214,7 @@ def test_a_host_that_is_named_must_be_known(lab, monkeypatch):
 def test_a_bastion_must_be_known_whatever_the_specification_names(lab):
     lab.names(ELSEWHERE)
     lab.inputs["config"] |= {"bastions": [{"address": "192.0.2.200"}]}
-    for ask in (node.NodeDriver().delete, node.NodeDriver().read):
+    for ask in (lab.driver.delete, lab.driver.read):
         with pytest.raises(PrerequisiteMissing, match=r"192\.0\.2\.200 is not in"):
             ask("node-0-1", lab.inputs)
 
@@ -227,7 +232,7 @@ def test_a_node_keeps_its_id_when_it_is_updated(lab, monkeypatch, owner):
         return LOOK.format(owner=owner) if script == node._LOOK else ""
 
     session(monkeypatch, answers)
-    result = node.NodeDriver().update("node-0-1", lab.inputs, lab.inputs)
+    result = lab.driver.update("node-0-1", lab.inputs, lab.inputs)
     assert result["id"] == "node-0-1"
     [admitted] = [text for text in written if "authorized_keys" in text]
     assert '"id": "node-0-1"' in admitted
@@ -240,7 +245,7 @@ def test_another_host_at_another_port_of_the_address_replaces_the_node(lab, key,
     lab.names((ADDRESS, 2222))
     lab.known.write_text(f"[{ADDRESS}]:2222 {KEYS[key]}\n" if key else "")
     moved = {**lab.inputs, "host": {**HOST, "port": 2222}}
-    change = node.NodeDriver().diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved)
+    change = lab.driver.diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved)
     assert list(change.replace) == replaces
     assert list(change.update) == ([] if replaces else ["host"])
 
@@ -248,13 +253,13 @@ def test_another_host_at_another_port_of_the_address_replaces_the_node(lab, key,
 def test_hosts_behind_one_address_that_change_places_are_replaced(lab):
     lab.names((ADDRESS, 2222), (ADDRESS, 22))
     moved = {**lab.inputs, "host": {**HOST, "port": 2222}}
-    change = node.NodeDriver().diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved)
+    change = lab.driver.diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved)
     assert list(change.replace) == ["host"]
 
 
 def test_another_address_replaces_the_node(lab):
     lab.known.write_text(f"192.0.2.8 {KEYS['own']}\n")
     moved = {**lab.inputs, "host": {**HOST, "address": "192.0.2.8"}}
-    assert list(
-        node.NodeDriver().diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved).replace
-    ) == ["host"]
+    assert list(lab.driver.diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved).replace) == [
+        "host"
+    ]

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from gpubed import cli, resources
 from gpubed.backends.openstack import census, cloud
-from gpubed.backends.static import backend as static
 from gpubed.backends.static import named
 from gpubed.cluster import audit, status
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
@@ -19,6 +18,7 @@ from gpubed.core.paths import Project
 from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds import identities, made_on, registry
 from gpubed.testbeds.base import Existing, Identity
+from support.bound import kind
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
 LOCAL = "version: 1\nbackend: {type: local}\nnodes: [{count: 1}]\n"
@@ -53,19 +53,19 @@ def lab(tmp_path, monkeypatch):
         there.remove(thing)
         removed.append(str(thing))
 
-    local = type(registry.backend("local"))
+    local = kind("local")
     monkeypatch.setattr(local, "existing", existing)
     monkeypatch.setattr(local, "remove", remove)
     monkeypatch.setattr(local, "identity", lambda *_: daemon.identity)
     marked = dict[str, dict[str, str]]()
 
-    def on(_known, _host, name, _do):
+    def on(_self, _config, _host, name, _do):
         if name in silent:
             raise Unreachable(f"{name} does not answer SSH")
         return SimpleNamespace(owner=marked.get(name, {}))
 
-    monkeypatch.setattr(static, "_on", on)
-    made_on.note(paths, registry.backend("local"))
+    monkeypatch.setattr(kind("static"), "_on", on)
+    made_on.note(registry.bound("local", paths))
     made_on.keep_specification(paths, "local")
     return SimpleNamespace(
         paths=paths, there=there, removed=removed, daemon=daemon, silent=silent, marked=marked
@@ -86,7 +86,7 @@ def test_down_asks_the_testbed_that_the_specification_names_no_more(lab):
 def test_audit_lists_what_is_on_each(lab):
     """As of a volume that stayed where an `up` has gone to another testbed."""
     lab.paths.spec.write_text(STATIC)
-    made_on.note(lab.paths, registry.backend("static"))
+    made_on.note(registry.bound("static", lab.paths))
     mark = {"cluster": "lab", "node": "node-0", "id": "node-0-1", "uuid": UUID}
     lab.marked["node-0"] = mark
     found = json.loads(call("audit", "lab", "--json").stdout)
@@ -95,7 +95,7 @@ def test_audit_lists_what_is_on_each(lab):
 
 def test_hosts_that_a_killed_run_marked_are_asked_though_the_old_specification_is_back(lab):
     lab.paths.spec.write_text(STATIC)
-    made_on.note(lab.paths, registry.backend("static"))
+    made_on.note(registry.bound("static", lab.paths))
     made_on.keep_specification(lab.paths, "static")
     lab.paths.spec.write_text(LOCAL)
     lab.silent.add("node-1")
@@ -107,7 +107,7 @@ def test_hosts_that_a_killed_run_marked_are_asked_though_the_old_specification_i
 
 def test_one_that_cannot_be_asked_is_named_with_a_way_out(lab):
     lab.paths.spec.write_text(STATIC)
-    made_on.note(lab.paths, registry.backend("static"))
+    made_on.note(registry.bound("static", lab.paths))
     lab.daemon.away = PrerequisiteMissing("the Docker daemon is not running", "start it")
     done = call("down", "lab", "-y")
     assert done.return_value == 1
@@ -146,9 +146,9 @@ def test_what_was_installed_anew_can_be_said_to_be(lab):
 
 def test_one_that_has_the_clusters_things_is_its_own_whatever_its_id(lab):
     lab.daemon.identity = OTHER
-    made_on.require_same(lab.paths, registry.backend("local"))
+    made_on.require_same(registry.bound("local", lab.paths))
     lab.there.clear()
-    made_on.require_same(lab.paths, registry.backend("local"))
+    made_on.require_same(registry.bound("local", lab.paths))
 
 
 def test_a_driver_does_not_take_another_one_for_it_either(lab, monkeypatch):
@@ -218,7 +218,7 @@ FAULTS = {
 @pytest.mark.parametrize("text", FAULTS.values(), ids=FAULTS.keys())
 def test_a_fault_in_the_specification_does_not_stop_a_down(lab, text):
     lab.paths.spec.write_text(STATIC)
-    made_on.note(lab.paths, registry.backend("static"))
+    made_on.note(registry.bound("static", lab.paths))
     made_on.keep_specification(lab.paths, "static")
     lab.paths.spec.write_text(text)
     assert call("down", "lab", "-y").return_value == 0
@@ -281,8 +281,7 @@ class Clouds:
             config=SimpleNamespace(region_name=region, name="mine"),
         )
 
-    def existing(self, name):
-        there = cloud.of(name)
+    def existing(self, there, _name):
         return self.things.get((there.current_project_id, there.config.region_name), [])
 
 
@@ -295,7 +294,7 @@ def clouds(lab, monkeypatch):
     monkeypatch.setattr(type(registry.backend("openstack")), "engine_required", None)
     (lab.paths.testbeds / "local.json").unlink()
     lab.paths.spec.write_text(CLOUD)
-    made_on.note(lab.paths, registry.backend("openstack"))
+    made_on.note(registry.bound("openstack", lab.paths))
     made_on.keep_specification(lab.paths, "openstack")
     return clouds
 
@@ -319,7 +318,7 @@ def test_another_region_or_project_of_a_cloud_is_not_taken_for_the_clusters(
 
 def test_a_cloud_by_another_name_is_the_same(lab, clouds):
     lab.paths.spec.write_text(CLOUD.replace("mine", "same"))
-    made_on.require_same(lab.paths, registry.backend("openstack"))
+    made_on.require_same(registry.bound("openstack", lab.paths))
     assert call("down", "lab", "--keep-data", "-y").return_value == 0
 
 
@@ -333,7 +332,7 @@ def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it
     """
     lab.paths.spec.write_text(STATIC)
     (lab.paths.testbeds / "local.json").unlink()
-    made_on.note(lab.paths, registry.backend("static"))
+    made_on.note(registry.bound("static", lab.paths))
     made_on.keep_specification(lab.paths, "static")
     mark = {"cluster": "lab", "node": "node-1", "id": "node-1-1", "uuid": UUID}
     lab.marked["node-1"] = mark
@@ -343,7 +342,7 @@ def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it
         made_on.keep_specification(lab.paths, "static")
     released = []
     monkeypatch.setattr(
-        registry.backend("static").__class__,
+        kind("static"),
         "remove",
         lambda _, thing: released.append(lab.marked.pop(thing.node or thing.name)["node"]),
     )

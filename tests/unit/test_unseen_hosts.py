@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.backends.static import backend
+from gpubed.backends.static.testbed import StaticTestbed
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds import identities, registry
@@ -39,12 +39,12 @@ def lab(tmp_path, monkeypatch):
     paths.private_key.write_text("key")
     silent = {"node-1"}
 
-    def on(_spec, _host, name, _do):
+    def on(_self, _config, _host, name, _do):
         if name in silent:
             raise Unreachable(f"{name} does not answer SSH")
         return SimpleNamespace(owner={})
 
-    monkeypatch.setattr(backend, "_on", on)
+    monkeypatch.setattr(StaticTestbed, "_on", on)
     return SimpleNamespace(paths=paths, silent=silent)
 
 
@@ -88,9 +88,9 @@ def test_audit_names_it_and_finds_nothing_else_wrong(lab):
 
 def test_a_state_says_what_became_of_its_nodes_and_that_a_spare_host_was_none(lab):
     lab.silent |= {"node-0", "node-2"}
-    own = registry.backend("static")
-    own.existing("lab")
-    assert len(own.unseen("lab", set())) == 3, "without one, each may be"
-    [said] = own.unseen("lab", {"node-0"})
+    own = registry.bound("static", lab.paths)
+    own.existing()
+    assert len(own.unseen(set())) == 3, "without one, each may be"
+    [said] = own.unseen({"node-0"})
     assert said.startswith("node-1 ")
-    assert own.unseen("lab", {"node-0", "node-1"}) == []
+    assert own.unseen({"node-0", "node-1"}) == []

@@ -104,33 +104,33 @@ def test_nothing_that_is_kept_in_the_state_is_secret(mocks, allocation):
 )
 def test_what_a_changed_slice_means(mocks, allocation, change, replace, update):
     olds = mocks.made["slice"]
-    found = SliceDriver().diff({}, olds, {**olds, **change})
+    found = SliceDriver(None).diff({}, olds, {**olds, **change})
     assert (list(found.replace), list(found.update)) == (replace, update)
 
 
 def test_another_way_to_the_same_testbed_keeps_the_nodes(mocks, allocation):
     olds = mocks.made["slice"]
     login = {**olds, "testbed": {**olds["testbed"], "login": "/new/login.pem"}}
-    assert list(SliceDriver().diff({}, olds, login).update) == ["testbed"]
+    assert list(SliceDriver(None).diff({}, olds, login).update) == ["testbed"]
     project = {**olds, "testbed": {**olds["testbed"], "project": "other"}}
-    assert list(SliceDriver().diff({}, olds, project).replace) == ["testbed"]
+    assert list(SliceDriver(None).diff({}, olds, project).replace) == ["testbed"]
 
 
 def test_a_node_is_replaced_with_its_sliver_only(mocks, allocation):
     olds = mocks.made["node-1"]
-    assert not list(NodeDriver().diff({}, olds, olds).update)
-    assert list(NodeDriver().diff({}, olds, {**olds, "mtu": 1500}).update) == ["mtu"]
+    assert not list(NodeDriver(None).diff({}, olds, olds).update)
+    assert list(NodeDriver(None).diff({}, olds, {**olds, "mtu": 1500}).update) == ["mtu"]
     other = {**olds, "granted": {"sliver": "s9"}}
-    assert list(NodeDriver().diff({}, olds, other).replace) == ["granted"]
+    assert list(NodeDriver(None).diff({}, olds, other).replace) == ["granted"]
 
 
 def test_a_preview_of_a_slice_that_is_only_changed_keeps_its_nodes(mocks, allocation):
     """What it answers is not known then, but its name is; of one that is replaced, neither."""
     olds = mocks.made["node-1"]
     changed = {**olds, "granted": pulumi.output.UNKNOWN}
-    assert not [*NodeDriver().diff({}, olds, changed).replace]
-    assert list(NodeDriver().diff({}, olds, {**changed, "mtu": 1500}).update) == ["mtu"]
+    assert not [*NodeDriver(None).diff({}, olds, changed).replace]
+    assert list(NodeDriver(None).diff({}, olds, {**changed, "mtu": 1500}).update) == ["mtu"]
     replaced = {**changed, "slice": pulumi.output.UNKNOWN}
-    assert list(NodeDriver().diff({}, olds, replaced).replace) == ["granted"]
+    assert list(NodeDriver(None).diff({}, olds, replaced).replace) == ["granted"]
     former = {key: value for key, value in changed.items() if key != "slice"}
-    assert list(NodeDriver().diff({}, former, former).replace) == ["granted"]
+    assert list(NodeDriver(None).diff({}, former, former).replace) == ["granted"]

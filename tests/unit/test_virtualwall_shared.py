@@ -5,10 +5,10 @@ import yaml
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.backends.virtualwall import backend as virtualwall
 from gpubed.backends.virtualwall import shared
 from gpubed.core.paths import Project
 from gpubed.testbeds import identities
+from support.bound import kind
 
 UUID = "6f0c0000-0000-4000-8000-000000000000"
 PART = f"/proj/p/gpubed-{UUID}"
@@ -37,7 +37,7 @@ def kept(tmp_path, monkeypatch):
     paths.spec.write_text(yaml.safe_dump(SPEC))
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
     # STAND-IN for the testbed: nothing of the cluster is there.
-    monkeypatch.setattr(virtualwall.VirtualWallBackend, "existing", lambda *_: [])
+    monkeypatch.setattr(kind("virtualwall"), "existing", lambda *_: [])
     identities.keep(paths, UUID)
     shared.note(paths, UUID, PART, "/shared")
     return paths
@@ -53,7 +53,7 @@ def test_data_that_was_kept_is_known_to_the_next_down(kept):
     done = down("--keep-data", "-y")
     assert done.return_value == 0, done.exception
     assert f"kept shared folder {PART}" in done.stdout
-    assert [thing.name for thing in shared.existing("wall")] == [PART]
+    assert [thing.name for thing in shared.existing(kept)] == [PART]
     assert identities.kept(kept) == UUID
 
 
@@ -61,7 +61,7 @@ def test_data_that_no_node_reaches_is_no_success_and_not_forgotten(kept):
     done = down("-y")
     assert done.return_value == 1, done.exception
     assert f"STILL THERE: shared folder {PART}" in done.stdout
-    assert [thing.name for thing in shared.existing("wall")] == [PART]
+    assert [thing.name for thing in shared.existing(kept)] == [PART]
     assert identities.kept(kept) == UUID
 
 

@@ -12,7 +12,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import JobTestbed
+from gpubed.testbeds.base import JobBackend
 
 STATUS = "status"
 _PAGE = "/gpubed/status"
@@ -22,7 +22,7 @@ _TIMEOUT = 10.0
 def urls(plan: ClusterPlan, allocation: Allocation) -> list[dict[str, str]]:
     """Return name and URL of each service, without any token."""
     backend = registry.backend(plan.backend)
-    if isinstance(backend, JobTestbed):
+    if isinstance(backend, JobBackend):
         return [{"name": name, "url": url} for name, url in backend.links(plan.spec).items()]
     lab = plan.spec.services.jupyterlab
     if lab is None:

@@ -11,7 +11,7 @@ from gpubed.backends.granted import allocation
 from gpubed.spec.plan import ClusterPlan
 
 
-class Testbed(pulumi.ComponentResource):
+class Component(pulumi.ComponentResource):
     """Groups a cluster's resources under `gpubed:<backend>:Cluster`.
 
     Attributes:

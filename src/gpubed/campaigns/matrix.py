@@ -18,7 +18,7 @@ from gpubed.jobs.jobfile import Job, Value
 from gpubed.nodes import rates
 from gpubed.nodes.allocation import Allocation
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import JobTestbed
+from gpubed.testbeds.base import JobBackend
 
 _MOST = 10_000  # points; who asks for more has made a mistake
 _LONGEST = 180  # characters of an id, which is a file's name with more behind it
@@ -107,7 +107,7 @@ def require_room(source: Source, allocation: Allocation, usable: Allocation) -> 
     """
     factors = source.campaign.factors
     backend = registry.backend(allocation.backend)
-    if isinstance(backend, JobTestbed):
+    if isinstance(backend, JobBackend):
         for name in {NODES, RANKS, RATE} & set(factors):
             raise source.refusal(("factors", name), f"{backend.name} lends no nodes to choose from")
     slots = sum(node.slots for node in usable.nodes)

@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any
 
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.engines.stack import Stack
 from gpubed.spec import backend_config
 from gpubed.spec.clusterspec import spec_backend
 from gpubed.testbeds import identities, made_on, registry
-from gpubed.testbeds.base import Backend, Existing
+from gpubed.testbeds.base import Existing
 from gpubed.testbeds.made_on import Testbeds
 from gpubed.testbeds.specification import load
 
@@ -63,9 +64,11 @@ class Audit:
         within: Data that only nodes reach, which the testbed itself cannot list.
         interrupted: Operations that a killed run left unfinished, as `creating node-1`.
         unseen: What could not be looked at and may hold something of the cluster, with why.
+        asked: The testbeds that were looked at; what was found there is removed by them.
     """
 
     uuid: str | None
+    asked: Testbeds
     recorded: list[Recorded] = field(default_factory=list)
     missing: list[Recorded] = field(default_factory=list)
     unrecorded: list[Existing] = field(default_factory=list)
@@ -97,10 +100,11 @@ def audit(stack: Stack) -> Audit:
     listed = asked.existing()
     found = listed.things
     with ThreadPoolExecutor(8) as pool:
-        there = list(pool.map(partial(_is_there, found), recorded))
+        there = list(pool.map(partial(_is_there, stack.cluster, found), recorded))
     known = {resource.id for resource in recorded}
     return Audit(
         uuid=uuid,
+        asked=asked,
         recorded=[r for r, is_there in zip(recorded, there, strict=True) if is_there],
         missing=[r for r, is_there in zip(recorded, there, strict=True) if not is_there],
         unrecorded=[e for e in found if e.uuid == uuid and e.id not in known and not e.transient],
@@ -174,8 +178,9 @@ def testbeds(stack: Stack) -> Testbeds:
             of_state = {spec_backend(load(stack.cluster.spec))}
     if len(noted) == 1 and not of_state:
         of_state, noted = noted, set()
-    needed, others = (tuple(map(registry.backend, sorted(names))) for names in (of_state, noted))
-    return Testbeds(stack.cluster, needed, others)
+    bound = partial(registry.bound, cluster=stack.cluster)
+    needed, others = (tuple(map(bound, sorted(names))) for names in (of_state, noted))
+    return Testbeds(needed, others)
 
 
 def missing_data(stack: Stack) -> list[Recorded]:
@@ -187,41 +192,29 @@ def missing_data(stack: Stack) -> list[Recorded]:
     volumes = [found for found in _recorded(_resources(stack)) if found.is_data]
     native = [v for v in volumes if v.kind in registry.backend(v.backend).native]
     # Only what a plugin made has to be looked for in a list of all that there is.
-    found = registry.backend(native[0].backend).existing(stack.cluster.name) if native else []
-    return [volume for volume in volumes if not _is_there(found, volume)]
+    found = registry.bound(native[0].backend, stack.cluster).existing() if native else []
+    return [volume for volume in volumes if not _is_there(stack.cluster, found, volume)]
 
 
-def unrecorded(stack: Stack, *, transient: bool = False) -> list[Existing]:
+def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> list[Existing]:
     """Return what exists under the cluster's id and is not in its state, but for its data.
 
     Args:
+        stack: The cluster's.
+        asked: The testbeds that may have something of it.
         transient: Whether that includes what would end by itself: running jobs.
     """
     uuid = uuid_of(stack)
     if uuid is None:
         return []
     known = {r.id for r in _recorded(_resources(stack))}
-    left = [e for e in testbeds(stack).existing().things if e.uuid == uuid and e.id not in known]
+    left = [e for e in asked.existing().things if e.uuid == uuid and e.id not in known]
     return [e for e in left if not e.data and (transient or not e.transient)]
 
 
-def remove_unrecorded(stack: Stack, *, transient: bool = False) -> list[str]:
+def remove_unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> list[str]:
     """Remove what `unrecorded` returns; return the names."""
-    return remove_found(unrecorded(stack, transient=transient))
-
-
-def remove_found(things: Sequence[Existing]) -> list[str]:
-    """Remove what `Testbeds` listed, each from the testbed that has it; return the names."""
-    for thing in things:
-        remove(registry.backend(thing.backend), [thing])
-    return [str(thing) for thing in things]
-
-
-def remove(backend: Backend, things: Sequence[Existing]) -> list[str]:
-    """Remove things from a testbed, in the order in which it listed them; return their names."""
-    for thing in things:
-        backend.remove(thing)
-    return [str(thing) for thing in things]
+    return asked.remove(unrecorded(stack, asked, transient=transient))
 
 
 def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:
@@ -242,11 +235,11 @@ def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _is_there(found: Sequence[Existing], recorded: Recorded) -> bool:
+def _is_there(cluster: ClusterPaths, found: Sequence[Existing], recorded: Recorded) -> bool:
     if recorded.kind in registry.backend(recorded.backend).native:
         return any(thing.id == recorded.id for thing in found)
     try:
-        driver = registry.backend(recorded.backend).driver(recorded.kind)
+        driver = registry.bound(recorded.backend, cluster).driver(recorded.kind)
         return driver.read(recorded.id, recorded.inputs) is not None
     except (LookupError, TypeError, ValueError) as error:
         raise Unreadable(

@@ -17,7 +17,7 @@ from gpubed.nodes import disks
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH, HostKeyMismatch, greet
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds.base import Backend
+from gpubed.testbeds.base import Testbed
 
 UNRECOGNIZED, FULL = "unrecognized", "full"
 # What `up` makes of it.
@@ -92,17 +92,15 @@ class Condition:
         return said + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
 
 
-def look(
-    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
-) -> Condition:
+def look(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> Condition:
     """Look at everything at once."""
-    states = backend.describe(granted)
+    cluster, states = testbed.cluster, testbed.describe(granted)
     there = [node for node in granted.nodes if states.get(node.name) == "ready"]
     units = roles.units(wanted) if wanted.spec.configure and there else []
     # Nobody is cut off from a head that is not there.
     peer = granted.head.experiment_address if there and granted.head in there else ""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        see = partial(_node, cluster, wanted, peer, units, backend.shapes_on_nodes)
+        see = partial(_node, cluster, wanted, peer, units, testbed.backend.shapes_on_nodes)
         looked = list(pool.map(see, there))
     states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
     full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
@@ -112,16 +110,14 @@ def look(
     return Condition(states, answers, full, tuple(stopped))
 
 
-def require(
-    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, backend: Backend
-) -> None:
+def require(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> None:
     """Refuse a cluster that is not whole.
 
     Raises:
         GpubedError: A node, a disk or a service is not as it should be.
         HostKeyMismatch: Somebody else answers in a node's place.
     """
-    found = look(cluster, wanted, granted, backend)
+    cluster, found = testbed.cluster, look(testbed, wanted, granted)
     recognize(cluster, granted, found)
     if found.damaged:
         listed = ", ".join(f"{name} is {state}" for name, state in found.damaged.items())

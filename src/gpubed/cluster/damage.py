@@ -30,7 +30,7 @@ def look(cluster: ClusterPaths, wanted: ClusterPlan) -> tuple[Allocation, Condit
         granted = allocations.load(cluster.allocation)
     except GpubedError:
         return None  # what cannot be read is written again
-    found = condition.look(cluster, wanted, granted, registry.backend(granted.backend))
+    found = condition.look(registry.bound(granted.backend, cluster), wanted, granted)
     return None if found.state == "ready" else (granted, found)
 
 

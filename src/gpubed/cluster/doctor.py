@@ -30,11 +30,11 @@ def examine(cluster: ClusterPaths | None) -> list[Finding]:
     if cluster is None:
         findings.append(_engine(None))
         for name in backend_config.names():
-            findings += registry.backend(name).doctor(None)
+            findings += registry.backend(name).doctor()
         return findings
     spec = load(cluster.spec)
-    backend = registry.backend(spec_backend(spec))
-    findings += [_engine(backend), *backend.doctor(spec)]
+    testbed = registry.bound(spec_backend(spec), cluster)
+    findings += [_engine(testbed.backend), *testbed.doctor(spec)]
     return findings + gpu_hosts(cluster)
 
 
@@ -45,7 +45,7 @@ def gpu_hosts(cluster: ClusterPaths) -> list[Finding]:
     if cluster.allocation.is_file():
         sessions = [SSH(node, cluster) for node in allocation.load(cluster.allocation).nodes]
     else:
-        sessions = registry.backend(wanted.backend).hosts(wanted.spec)
+        sessions = registry.bound(wanted.backend, cluster).hosts(wanted.spec)
 
     def look(session: SSH) -> list[Finding]:
         name = session.node.name

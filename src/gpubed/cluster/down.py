@@ -146,14 +146,14 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
     stays = [] if keep_data else asked.remove_data()
     known, uncleared = audits.nodes(stack), audits.left_nodes(stack)
     # First what the state lacks: a port or volume that is in use would block what it has.
-    removed = audits.remove_unrecorded(stack, transient=True)
+    removed = audits.remove_unrecorded(stack, asked, transient=True)
     result = stack.destroy(emit)
     removed += [
         f"{costs.kind_of(e)} {e.name}"
         for e in result.steps
         if e.op == "delete" and costs.kind_of(e) != "Volume"
     ]
-    removed += audits.remove_found(left())
+    removed += asked.remove(left())
     survivors = [str(thing) for thing in (*left(), *stays)]
     there = asked.existing()
     unseen = asked.unseen(known, uncleared)

@@ -93,7 +93,7 @@ def read(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Re
     Raises:
         GpubedError: It does not answer.
     """
-    granted = registry.backend(plan.backend).lease(plan.spec, allocation).granted_until
+    granted = registry.bound(plan.backend, cluster).lease(allocation).granted_until
     return _keep(cluster, last(cluster).model_copy(update={"granted_until": granted}))
 
 
@@ -105,7 +105,7 @@ def renew(
     Raises:
         Refused: The testbed said no; the lease is as it was.
     """
-    granted = registry.backend(plan.backend).renew(plan.spec, allocation, until).granted_until
+    granted = registry.bound(plan.backend, cluster).renew(allocation, until).granted_until
     changed = {"granted_until": granted, "requested_until": until}
     return _keep(cluster, last(cluster).model_copy(update=changed))
 

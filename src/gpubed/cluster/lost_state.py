@@ -11,18 +11,18 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import Stack
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import identities
-from gpubed.testbeds.base import Backend, Existing
+from gpubed.testbeds.base import Existing, Testbed
 
 Approve = Callable[[Sequence[str]], None]
 """Asks whether a run may go on, given what it costs, a line each; raises when it may not."""
 
 
-def mind(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) -> None:
+def mind(stack: Stack, testbed: Testbed, wanted: ClusterPlan, approve: Approve) -> None:
     """See to it that the cluster's UUID is kept, and that none is made in another's place.
 
     Args:
         stack: The cluster's.
-        backend: Where the specification wants it.
+        testbed: Where the specification wants it.
         wanted: What the specification wants.
         approve: Asks about what would be lost.
 
@@ -34,32 +34,29 @@ def mind(stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve) 
     audits.remember(stack)
     kept, has_state = identities.kept(stack.cluster), stack.has_resources()
     if kept and not has_state and not stack.interrupted():
-        _mind_lost(stack.cluster, kept, backend, wanted, approve)
+        _mind_lost(kept, testbed, wanted, approve)
     elif not kept and not has_state:
         if said := renamed(stack.cluster):
             progress.emit("note", message=said)
-        _mind_another(stack.cluster, backend, approve)
+        _mind_another(testbed, approve)
 
 
-def _mind_lost(
-    cluster: ClusterPaths, uuid: str, backend: Backend, wanted: ClusterPlan, approve: Approve
-) -> None:
+def _mind_lost(uuid: str, testbed: Testbed, wanted: ClusterPlan, approve: Approve) -> None:
     """Keep a state that was lost from costing the nodes that it knew of."""
-    found = known_again(cluster.name, uuid, backend)
-    if lost := given_up(cluster, found, backend, wanted):
+    found = known_again(uuid, testbed)
+    if lost := given_up(found, testbed, wanted):
         approve(lost)
     if said := taken_over(found, wanted):
         progress.emit("note", message=said)
 
 
-def given_up(
-    cluster: ClusterPaths, found: Sequence[Existing], backend: Backend, wanted: ClusterPlan
-) -> list[str]:
+def given_up(found: Sequence[Existing], testbed: Testbed, wanted: ClusterPlan) -> list[str]:
     """Say what is lost of what a kept UUID finds again, a line each.
 
     Raises:
         UsageError: It cannot go on without a loss that nobody may want.
     """
+    cluster, backend = testbed.cluster, testbed.backend
     there = [thing for thing in found if not thing.data]
     if there and backend.native:
         raise UsageError(
@@ -93,26 +90,26 @@ def given_up(
     ]
 
 
-def known_again(cluster: str, uuid: str, backend: Backend) -> list[Existing]:
+def known_again(uuid: str, testbed: Testbed) -> list[Existing]:
     """Return what a cluster's kept UUID finds again, but for what ends by itself.
 
     Raises:
         PrerequisiteMissing: The testbed cannot be asked from here.
         Refused: The testbed does not say.
     """
-    found = _listed(cluster, backend)
+    found = _listed(testbed)
     return [thing for thing in found if thing.uuid == uuid and not thing.transient]
 
 
-def of_lost(stack: Stack, backend: Backend) -> list[Existing] | None:
+def of_lost(testbed: Testbed) -> list[Existing] | None:
     """Return what is found again of a cluster whose state is lost; None where no UUID is kept.
 
     Raises:
         PrerequisiteMissing: The testbed cannot be asked from here.
         Refused: The testbed does not say.
     """
-    uuid = identities.kept(stack.cluster)
-    return known_again(stack.cluster.name, uuid, backend) if uuid else None
+    uuid = identities.kept(testbed.cluster)
+    return known_again(uuid, testbed) if uuid else None
 
 
 def taken_over(found: Sequence[Existing], wanted: ClusterPlan) -> str:
@@ -163,10 +160,11 @@ def _has_volume(wanted: ClusterPlan) -> bool:
     return wanted.spec.storage.shared.provider == "volume"
 
 
-def _listed(cluster: str, backend: Backend) -> list[Existing]:
+def _listed(testbed: Testbed) -> list[Existing]:
     """Ask the testbed what carries a cluster's name: without an answer, a second one is made."""
+    cluster = testbed.cluster.name
     try:
-        return backend.existing(cluster)
+        return testbed.existing()
     except PrerequisiteMissing:
         raise
     except GpubedError as error:
@@ -177,14 +175,15 @@ def _listed(cluster: str, backend: Backend) -> list[Existing]:
         ) from error
 
 
-def spare(stack: Stack, backend: Backend, wanted: ClusterPlan) -> None:
+def spare(stack: Stack, wanted: ClusterPlan) -> None:
     """Refuse to go on where a node that is in no state stands at an address of the plan.
 
     Raises:
         UsageError: The driver would remove it to make room for another one.
         GpubedError: State or testbed cannot be read.
     """
-    _refuse_to_vacate(stack.cluster, audits.unrecorded(stack), wanted)
+    there = audits.unrecorded(stack, audits.testbeds(stack))
+    _refuse_to_vacate(stack.cluster, there, wanted)
 
 
 def _refuse_to_vacate(
@@ -203,9 +202,10 @@ def _refuse_to_vacate(
             )
 
 
-def _mind_another(cluster: ClusterPaths, backend: Backend, approve: Approve) -> None:
+def _mind_another(testbed: Testbed, approve: Approve) -> None:
     """Ask before a second cluster of the name is made: the first may have lost its state."""
-    if there := [thing for thing in _listed(cluster.name, backend) if not thing.transient]:
+    cluster = testbed.cluster
+    if there := [thing for thing in _listed(testbed) if not thing.transient]:
         uuids = sorted({thing.uuid for thing in there})
         costs = [
             f"there is another {cluster.name} (uuid {', '.join(uuids)}), which this project "

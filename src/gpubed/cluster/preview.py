@@ -20,7 +20,7 @@ from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes import allocation as allocations
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import identities, made_on, registry
-from gpubed.testbeds.base import Backend, Existing
+from gpubed.testbeds.base import Existing, Testbed
 from gpubed.testbeds.specification import load_plan
 
 
@@ -56,22 +56,22 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
         GpubedError: State or testbed cannot be read.
     """
     wanted = load_plan(cluster.spec)
-    backend = registry.backend(wanted.backend)
-    backend.require_engine(engine)
+    testbed = registry.bound(wanted.backend, cluster)
+    testbed.backend.require_engine(engine)
     runlock.require_free(cluster.state)
     cluster.project.prepare()
-    made_on.require_same(cluster, backend)
+    made_on.require_same(testbed)
     stack, seen = Stack(cluster, engine), damage.look(cluster, wanted)
     audits.remember(stack)
     gone = costs.gone(audits.missing_data(stack)) if seen else []
     if seen:
         audits.testbeds(stack).require_refreshable()
     planned = stack.preview(emit, refresh=seen is not None)
-    there, given_up, notes = _known_again(stack, backend, wanted)
+    there, given_up, notes = _known_again(stack, testbed, wanted)
     steps = planned.steps if stack.has_resources() else ()  # without a state, all is made "anew"
     left = served_folder.left_behind(cluster, wanted, steps, there)
     lost = costs.lost(planned, left)
-    refused = backend.refusals(wanted) if lost else []
+    refused = testbed.refusals(wanted) if lost else []
     found = seen[1] if seen else None
     runlock.require_free(cluster.state)  # one may have begun meanwhile
     configures = wanted.spec.configure and wanted.spec.backend.lends_nodes
@@ -87,7 +87,7 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
 
 
 def _known_again(
-    stack: Stack, backend: Backend, wanted: ClusterPlan
+    stack: Stack, testbed: Testbed, wanted: ClusterPlan
 ) -> tuple[list[Existing] | None, list[str], list[str]]:
     """Say what a lost state knew of and is there, and what `up` does with it.
 
@@ -101,8 +101,8 @@ def _known_again(
     if uuid is None or stack.has_resources() or stack.interrupted():
         return None, [], []
     try:
-        found = lost_state.known_again(stack.cluster.name, uuid, backend)
-        lost = lost_state.given_up(stack.cluster, found, backend, wanted)
+        found = lost_state.known_again(uuid, testbed)
+        lost = lost_state.given_up(found, testbed, wanted)
     except GpubedError as error:
         return None, [], [f"`up` would stop: {error.message}"]
     said = lost_state.taken_over(found, wanted)

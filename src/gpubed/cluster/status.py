@@ -22,7 +22,7 @@ from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.verification import Verification
 from gpubed.spec.plan import ClusterPlan, plan
 from gpubed.testbeds import made_on, registry
-from gpubed.testbeds.base import Backend, JobTestbed
+from gpubed.testbeds.base import JobTestbed, Testbed
 from gpubed.testbeds.specification import load_plan
 
 
@@ -34,9 +34,9 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
         GpubedError: Something of it cannot be read.
     """
     granted = allocations.load(cluster.allocation)
-    backend = registry.backend(granted.backend)
+    testbed = registry.bound(granted.backend, cluster)
     wanted = _wanted(cluster, granted.backend)
-    now = condition.look(cluster, wanted, granted, backend)
+    now = condition.look(testbed, wanted, granted)
     unwell = _unwell(cluster, wanted, granted, now)
     unreadable = _unreadable(cluster, engine, granted)
     verified = _verified(cluster)
@@ -59,7 +59,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
         "lease": current_lease(cluster, wanted, granted, now).document(),
         "services": _services(wanted, granted, now),
         "stopped": [asdict(one) for one in now.stopped],
-        **_jobs(backend, wanted, granted),
+        **_jobs(testbed, granted),
         "verification": verified.summary() if verified else None,
     }
 
@@ -92,10 +92,10 @@ def _wanted(cluster: ClusterPaths, backend: str) -> ClusterPlan:
     return kept
 
 
-def _jobs(backend: Backend, wanted: ClusterPlan, granted: Allocation) -> dict[str, Any]:
-    if not isinstance(backend, JobTestbed):
+def _jobs(testbed: Testbed, granted: Allocation) -> dict[str, Any]:
+    if not isinstance(testbed, JobTestbed):
         return {}
-    return {"jobs": [asdict(job) for job in backend.jobs(wanted.spec, granted.uuid)]}
+    return {"jobs": [asdict(job) for job in testbed.jobs(granted.uuid)]}
 
 
 def _verified(cluster: ClusterPaths) -> Verification | None:

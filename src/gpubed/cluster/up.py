@@ -23,7 +23,7 @@ from gpubed.nodes import rates
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import identities, left_out, made_on, registry
-from gpubed.testbeds.base import Backend, Fault
+from gpubed.testbeds.base import Fault, Testbed
 from gpubed.testbeds.specification import load_plan
 
 _NOT_A_CHANGE = {"same", "read", "refresh"}
@@ -50,8 +50,8 @@ def up(
         GpubedError: A resource, a role or a check failed.
     """
     wanted = load_plan(cluster.spec)
-    backend = registry.backend(wanted.backend)
-    backend.require_engine(engine)
+    testbed = registry.bound(wanted.backend, cluster)
+    testbed.backend.require_engine(engine)
     cluster.project.prepare()
     with runlock.hold(cluster.state, "up") as ended:
         still()
@@ -60,20 +60,20 @@ def up(
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")
         stack = Stack(cluster, engine)
         stack.mend()
-        made_on.require_same(cluster, backend)
+        made_on.require_same(testbed)
         _restore_rates(cluster, last=False)  # before links are measured
-        _mind_what_is_there(stack, backend, wanted, approve)
+        _mind_what_is_there(stack, testbed, wanted, approve)
         if not stack.outputs():
-            _require(backend, wanted)
+            _require(testbed, wanted)
         killed = cluster.state / "killed"
         if stack.interrupted():
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
             killed.touch()
         damaged = _look_first(stack, wanted, approve, refresh=refresh, killed=killed.exists())
-        if killed.exists() and backend.native:
+        if killed.exists() and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
             _remove_leftovers(stack, approve)
-        result = _up(stack, backend, wanted, approve, damaged)
+        result = _up(stack, testbed, wanted, approve, damaged)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack, approve)
@@ -84,7 +84,7 @@ def up(
         current_lease(cluster, wanted, granted, None)
         _restore_rates(cluster, last=True)
         if damaged is not None or not changed(result):
-            _require_whole(cluster, wanted, granted, backend, started=changed(result))
+            _require_whole(testbed, wanted, granted, started=changed(result))
         if changed(result):
             return result
         if wanted.spec.configure and granted.nodes:
@@ -95,13 +95,13 @@ def up(
 
 
 def _mind_what_is_there(
-    stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve
+    stack: Stack, testbed: Testbed, wanted: ClusterPlan, approve: Approve
 ) -> None:
     """Mind what a lost state knew of; where the testbed cannot be asked, say what is missing."""
     try:
-        lost_state.mind(stack, backend, wanted, approve)
+        lost_state.mind(stack, testbed, wanted, approve)
     except (PrerequisiteMissing, Refused):
-        _require(backend, wanted)
+        _require(testbed, wanted)
         raise
 
 
@@ -117,30 +117,25 @@ def _restore_rates(cluster: ClusterPaths, *, last: bool) -> None:
 
 
 def _require_whole(
-    cluster: ClusterPaths,
-    wanted: ClusterPlan,
-    granted: Allocation,
-    backend: Backend,
-    *,
-    started: bool,
+    testbed: Testbed, wanted: ClusterPlan, granted: Allocation, *, started: bool
 ) -> None:
     """Refuse a cluster that is not whole, once nodes that were started have booted."""
-    if started and backend.boots_later:
-        handover.await_nodes(cluster, granted)
-    condition.require(cluster, wanted, granted, backend)
+    if started and testbed.backend.boots_later:
+        handover.await_nodes(testbed.cluster, granted)
+    condition.require(testbed, wanted, granted)
 
 
 def _up(
     stack: Stack,
-    backend: Backend,
+    testbed: Testbed,
     wanted: ClusterPlan,
     approve: Approve,
     damaged: tuple[Allocation, Condition] | None,
 ) -> Result:
     with left_out.of_run(stack.cluster, wanted) as run:
-        _remove_faulty(stack, backend, approve)
-        planned = _look_ahead(stack, backend, wanted, approve)
-        _note_testbeds(stack, backend)
+        _remove_faulty(stack, testbed, approve)
+        planned = _look_ahead(stack, testbed, wanted, approve)
+        _note_testbeds(stack, testbed)
         if damaged:
             damage.prepare_repair(stack.cluster, *damaged)  # a plan does not know of that yet
         elif planned and not changed(planned):
@@ -151,36 +146,36 @@ def _up(
             except Locked:
                 raise
             except GpubedError as error:
-                if explained := backend.explained(error):
+                if explained := testbed.backend.explained(error):
                     raise explained from error
                 # The error says only that a server did not come up, and the testbed says which and
                 # why: faulty ones are removed, and then `up` tries again.
-                if not (faults := _remove_faulty(stack, backend, approve)):
+                if not (faults := _remove_faulty(stack, testbed, approve)):
                     raise
                 run.add(faults)
 
 
-def _note_testbeds(stack: Stack, backend: Backend) -> None:
+def _note_testbeds(stack: Stack, testbed: Testbed) -> None:
     """Keep where the cluster is, or was made before, and the specification that is applied now."""
     audits.testbeds(stack).note()
-    made_on.note(stack.cluster, backend)
-    made_on.keep_specification(stack.cluster, backend.name)
+    made_on.note(testbed)
+    made_on.keep_specification(stack.cluster, testbed.backend.name)
 
 
 def _look_ahead(
-    stack: Stack, backend: Backend, wanted: ClusterPlan, approve: Approve
+    stack: Stack, testbed: Testbed, wanted: ClusterPlan, approve: Approve
 ) -> Result | None:
     """Refuse, or ask about, what a run costs before anything goes; None where no state tells."""
     planned = stack.preview(discard_steps) if stack.has_resources() else None
-    if planned and backend.vacates and costs.makes_nodes(planned):
-        lost_state.spare(stack, backend, wanted)
+    if planned and testbed.backend.vacates and costs.makes_nodes(planned):
+        lost_state.spare(stack, wanted)
     steps = planned.steps if planned else ()
-    there = None if planned else lost_state.of_lost(stack, backend)
+    there = None if planned else lost_state.of_lost(testbed)
     left = served_folder.left_behind(stack.cluster, wanted, steps, there)
     lost = costs.lost(planned, left) if planned else left
     # Of nodes that a plugin begins to make and cannot, something is left.
-    makes = planned is not None and backend.native and costs.makes_nodes(planned)
-    if (lost or makes) and (found := backend.refusals(wanted)):
+    makes = planned is not None and testbed.backend.native and costs.makes_nodes(planned)
+    if (lost or makes) and (found := testbed.refusals(wanted)):
         said = "\n  ".join(finding.message for finding in found)
         raise Refused(f"nothing was changed, since {said}", found[0].fix)
     if lost:
@@ -188,13 +183,14 @@ def _look_ahead(
     return planned
 
 
-def _remove_faulty(stack: Stack, backend: Backend, approve: Approve) -> list[Fault]:
+def _remove_faulty(stack: Stack, testbed: Testbed, approve: Approve) -> list[Fault]:
     """Remove nodes that never started: a plugin keeps them in the state as if they had."""
     faults: list[Fault] = []
     with suppress(GpubedError):
-        faults = backend.faults(stack.cluster.name)
+        faults = testbed.faults()
+    for fault in faults:
+        testbed.remove(fault.thing)
     if faults:
-        audits.remove(backend, [fault.thing for fault in faults])
         _refresh(stack, approve)
     return faults
 
@@ -213,11 +209,12 @@ def _refresh(stack: Stack, approve: Approve) -> None:
 
 def _remove_leftovers(stack: Stack, approve: Approve) -> None:
     """Remove what a killed run left; nodes only when told to: they may be of a state put back."""
-    if nodes := [str(thing) for thing in audits.unrecorded(stack) if thing.node]:
+    asked = audits.testbeds(stack)
+    if nodes := [str(thing) for thing in audits.unrecorded(stack, asked) if thing.node]:
         approve(
             [f"{node}: it is in no state, as one that a killed run was making" for node in nodes]
         )
-    if gone := audits.remove_unrecorded(stack):
+    if gone := audits.remove_unrecorded(stack, asked):
         progress.emit("note", message=f"removed what a killed run left: {', '.join(gone)}")
 
 
@@ -253,8 +250,8 @@ def _look_first(
     return seen
 
 
-def _require(backend: Backend, wanted: ClusterPlan) -> None:
-    missing = [finding for finding in backend.doctor(wanted.spec) if not finding.ok]
+def _require(testbed: Testbed, wanted: ClusterPlan) -> None:
+    missing = [finding for finding in testbed.doctor(wanted.spec) if not finding.ok]
     if missing:
         first = missing[0]
         rest = "".join(f"\n  {finding.message}" for finding in missing[1:])

@@ -185,9 +185,9 @@ class Watch:
             self._tell_once("end", "lease", f"it ends {until}", f"not prepared: {fault.message}")
 
     def _look(self, wanted: ClusterPlan, granted: Allocation) -> State:
-        backend = registry.backend(granted.backend)
+        testbed = registry.bound(granted.backend, self._cluster)
         try:
-            found = condition.look(self._cluster, wanted, granted, backend)
+            found = condition.look(testbed, wanted, granted)
             quarantined = self._quarantined(wanted, granted, found)
         except GpubedError as error:
             why = f"{granted.backend} cannot be asked: {error.message}"
@@ -209,7 +209,7 @@ class Watch:
             return self._rest("amiss" if held or found.full else "well")
         why = "; ".join(fault.why for fault in broken)
         # Who boots does not answer, and is no fault.
-        patience = {fault.key: backend.boots_within_s for fault in broken if fault.boots}
+        patience = {fault.key: testbed.backend.boots_within_s for fault in broken if fault.boots}
         lasts = {key: (now - moment).total_seconds() for key, moment in before.items()}
         if not all(lasts.get(f.key, -1.0) >= patience.get(f.key, 0.0) for f in broken):
             if not self.memory.failures:

@@ -82,7 +82,7 @@ def environment(cluster: ClusterPaths) -> dict[str, str]:
         names = [*names, spec_backend(load(cluster.spec))]
     for name in names:
         with suppress(GpubedError):
-            plugins |= registry.backend(name).plugin_environment(cluster.name)
+            plugins |= registry.bound(name, cluster).plugin_environment()
     return {
         **plugins,
         "PULUMI_BACKEND_URL": f"file://{project.pulumi}",

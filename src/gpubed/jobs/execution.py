@@ -33,7 +33,7 @@ from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import JobTestbed
+from gpubed.testbeds.base import JobBackend
 
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
 _LARGEST = 2**20  # bytes of metrics; they are figures, not data
@@ -240,7 +240,7 @@ def name_run(job: str) -> str:
 
 def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | JobService:
     backend = registry.backend(plan.backend)
-    own = backend.launcher if isinstance(backend, JobTestbed) else None
+    own = backend.launcher if isinstance(backend, JobBackend) else None
     name = wanted or own or job.launcher
     chosen = launchers.named(name)
     if own and name != own:

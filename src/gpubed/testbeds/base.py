@@ -1,8 +1,9 @@
 """What a testbed must be able to do.
 
-A backend describes its resources to Pulumi (`component`), makes and removes each
-kind of them (`driver`), and can tell what exists (`describe`, `existing`).
-It knows nothing of Ansible, roles or jobs.
+A `Backend` is what is true of a kind of testbed: what it can do, and its resources as Pulumi
+sees them (`component`). Bound to a cluster it is a `Testbed`, which makes and removes each kind
+of them (`driver`) and can tell what exists (`describe`, `existing`).
+Neither knows anything of Ansible, roles or jobs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 if TYPE_CHECKING:
     import pulumi
 
+    from gpubed.core.paths import ClusterPaths
     from gpubed.nodes.allocation import Allocation
     from gpubed.nodes.ssh import SSH
     from gpubed.spec.clusterspec import ClusterSpec, Problem
@@ -211,7 +213,7 @@ class Driver(ABC):
 
 
 class Backend(ABC):
-    """A testbed; what a plan needs to know of its kind stands in its `BackendConfig`.
+    """A kind of testbed; what a plan needs to know of it stands in its `BackendConfig`.
 
     Attributes:
         name: Its folder's name.
@@ -264,8 +266,12 @@ class Backend(ABC):
         return False
 
     @abstractmethod
-    def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
-        """Look at everything that must be in place before the first create."""
+    def bind(self, cluster: ClusterPaths) -> Testbed:
+        """Return the testbed as a cluster sees it; nothing has been asked yet."""
+
+    def doctor(self) -> list[Finding]:
+        """Look at what must be in place on this machine, whatever the cluster."""
+        return []
 
     def repair(self, say: Callable[[str], None]) -> None:
         """Install what Pulumi's own installer can: `gpubed doctor CLUSTER --fix`."""
@@ -286,131 +292,24 @@ class Backend(ABC):
         address = node.experiment_address
         return {"experiment_address": str(address) if address else None}
 
-    def driver(self, kind: str) -> Driver:
-        """Return the driver of one kind of dynamic resource of this backend."""
-        raise LookupError(f"backend {self.name} has no dynamic resource {kind!r}")
-
-    @abstractmethod
-    def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node by name: ready, stopped, missing, or what else it is."""
-
-    def identity(self, cluster: str) -> Identity | None:
-        """Return which testbed of its kind answers; None where it has no id of its own.
-
-        Raises:
-            GpubedError: It cannot be asked.
-        """
-        return None
-
-    @abstractmethod
-    def existing(self, cluster: str) -> list[Existing]:
-        """Return everything on the testbed that carries the cluster's name, whatever its UUID.
-
-        What must go first comes first.
-        """
-
-    def unseen(self, cluster: str, known: Collection[str], left: Collection[str] = ()) -> list[str]:
-        """Return what the last `existing` could not look at and may hold something of a cluster.
-
-        Args:
-            cluster: Its name.
-            known: Nodes of which the cluster's state says what became of them.
-            left: Nodes that failed and could not be cleared away.
-        """
-        return []
-
-    def own_hosts(self, cluster: str) -> dict[str, str]:
-        """Return the hosts that are not the testbed's to take back: by node, where SSH answers."""
-        return {}
-
-    def left_as_is(self, cluster: str, uuid: str) -> list[str]:
-        """Say what stays on hosts that a `down` goes without, a line each."""
-        return []
-
-    @abstractmethod
-    def remove(self, thing: Existing) -> None:
-        """Remove something that exists, known to the state or not; it may have gone already."""
-
-    def data_within(self, cluster: str) -> list[Existing]:
-        """Return data that outlives nodes and that only they can reach."""
-        return []
-
-    def remove_data(self, cluster: str) -> list[Existing]:
-        """Remove what `data_within` names; return what of it stays.
-
-        Asked for by `gpubed down` alone, before anything else goes, and not if data is to stay.
-        """
-        return []
-
-    def unrefreshable(self, cluster: str) -> GpubedError | None:
-        """Return why a plugin cannot look at every resource now, with what helps.
-
-        Raises:
-            GpubedError: The testbed cannot be asked.
-        """
-        return None
-
     def explained(self, error: GpubedError) -> GpubedError | None:
         """Return what a plugin's error means to who wrote the specification; None as it is."""
         return None
 
-    def faults(self, cluster: str) -> list[Fault]:
-        """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""
-        return []
+    def driver(self, kind: str) -> Driver:
+        """Return the driver of a kind of dynamic resource that needs none of a cluster's files."""
+        raise LookupError(f"backend {self.name} has no dynamic resource {kind!r}")
 
     def load(self) -> None:
         """Import the libraries that drivers use, where those cannot be imported by two at once."""
         return
 
-    def plugin_environment(self, cluster: str) -> dict[str, str]:
-        """Return the variables with which Pulumi's plugin finds what this backend finds.
-
-        An empty one must not be set: the plugin would take it for the cluster's.
-        """
-        return {}
-
     def environment(self) -> dict[str, str]:
         """Return the variables that nodes need to reach package registries (CA, proxy)."""
         return {}
 
-    def lease(self, spec: ClusterSpec, allocation: Allocation) -> Lease:
-        """Ask the testbed how long it confirmed the nodes."""
-        return Lease()
-
-    def renew(self, spec: ClusterSpec, allocation: Allocation, until: datetime) -> Lease:
-        """Ask for a longer lease; one that lasts as long already is never shortened.
-
-        Returns:
-            What the testbed granted, read back: it may be less than what was asked for,
-            or more, where that was granted before.
-
-        Raises:
-            Refused: The testbed said no.
-        """
-        raise UsageError(f"nodes of backend {self.name} do not expire")
-
-    def resources(self, spec: ClusterSpec) -> list[Offer]:
-        """Return what machines the testbed has, and how many of them are free now."""
-        raise UsageError(f"backend {self.name} cannot tell what is free")
-
-    def hosts(self, spec: ClusterSpec) -> list[SSH]:
-        """Return sessions to machines that are there before they are nodes, by their names."""
-        return []
-
-    def fits(self, plan: ClusterPlan) -> list[str]:
-        """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
-        return []
-
     def warnings(self, spec: ClusterSpec) -> list[str]:
         """Return what somebody who builds on these nodes must know and would not guess."""
-        return []
-
-    def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Return for what the testbed would say no, as far as that can be asked beforehand.
-
-        Asked before anything of a cluster is deleted or replaced; what it holds already counts
-        as its own.
-        """
         return []
 
     def export(self, plan: ClusterPlan, kind: str) -> str:
@@ -420,6 +319,136 @@ class Backend(ABC):
             UsageError: The testbed has no such words.
         """
         raise UsageError(f"backend {self.name} has no {kind}")
+
+
+class Testbed(ABC):
+    """A testbed as one cluster sees it.
+
+    What a look has found out (the way to the testbed, a host behind a thing, what was silent)
+    stays with it for the next question: whoever asks `existing` asks the same one for `unseen`,
+    `left_as_is` and `remove`.
+
+    Attributes:
+        backend: Its kind.
+        cluster: The cluster's paths.
+    """
+
+    def __init__(self, backend: Backend, cluster: ClusterPaths) -> None:
+        self.backend, self.cluster = backend, cluster
+
+    @abstractmethod
+    def doctor(self, spec: ClusterSpec) -> list[Finding]:
+        """Look at everything that must be in place before the first create."""
+
+    def driver(self, kind: str) -> Driver:
+        """Return the driver of one kind of the cluster's dynamic resources."""
+        return self.backend.driver(kind)
+
+    @abstractmethod
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Return the state of each node by name: ready, stopped, missing, or what else it is."""
+
+    def identity(self) -> Identity | None:
+        """Return which testbed of its kind answers; None where it has no id of its own.
+
+        Raises:
+            GpubedError: It cannot be asked.
+        """
+        return None
+
+    @abstractmethod
+    def existing(self) -> list[Existing]:
+        """Return everything on the testbed that carries the cluster's name, whatever its UUID.
+
+        What must go first comes first.
+        """
+
+    def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
+        """Return what the last `existing` could not look at and may hold something of a cluster.
+
+        Args:
+            known: Nodes of which the cluster's state says what became of them.
+            left: Nodes that failed and could not be cleared away.
+        """
+        return []
+
+    def own_hosts(self) -> dict[str, str]:
+        """Return the hosts that are not the testbed's to take back: by node, where SSH answers."""
+        return {}
+
+    def left_as_is(self, uuid: str) -> list[str]:
+        """Say what stays on hosts that a `down` goes without, a line each."""
+        return []
+
+    @abstractmethod
+    def remove(self, thing: Existing) -> None:
+        """Remove something that exists, known to the state or not; it may have gone already."""
+
+    def data_within(self) -> list[Existing]:
+        """Return data that outlives nodes and that only they can reach."""
+        return []
+
+    def remove_data(self) -> list[Existing]:
+        """Remove what `data_within` names; return what of it stays.
+
+        Asked for by `gpubed down` alone, before anything else goes, and not if data is to stay.
+        """
+        return []
+
+    def unrefreshable(self) -> GpubedError | None:
+        """Return why a plugin cannot look at every resource now, with what helps.
+
+        Raises:
+            GpubedError: The testbed cannot be asked.
+        """
+        return None
+
+    def faults(self) -> list[Fault]:
+        """Return the nodes that a Pulumi plugin asked for and the testbed did not give."""
+        return []
+
+    def plugin_environment(self) -> dict[str, str]:
+        """Return the variables with which Pulumi's plugin finds what this backend finds.
+
+        An empty one must not be set: the plugin would take it for the cluster's.
+        """
+        return {}
+
+    def lease(self, allocation: Allocation) -> Lease:
+        """Ask the testbed how long it confirmed the nodes."""
+        return Lease()
+
+    def renew(self, allocation: Allocation, until: datetime) -> Lease:
+        """Ask for a longer lease; one that lasts as long already is never shortened.
+
+        Returns:
+            What the testbed granted, read back: it may be less than what was asked for,
+            or more, where that was granted before.
+
+        Raises:
+            Refused: The testbed said no.
+        """
+        raise UsageError(f"nodes of backend {self.backend.name} do not expire")
+
+    def resources(self, spec: ClusterSpec) -> list[Offer]:
+        """Return what machines the testbed has, and how many of them are free now."""
+        raise UsageError(f"backend {self.backend.name} cannot tell what is free")
+
+    def hosts(self, spec: ClusterSpec) -> list[SSH]:
+        """Return sessions to machines that are there before they are nodes, by their names."""
+        return []
+
+    def fits(self, plan: ClusterPlan) -> list[str]:
+        """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
+        return []
+
+    def refusals(self, plan: ClusterPlan) -> list[Finding]:
+        """Return for what the testbed would say no, as far as that can be asked beforehand.
+
+        Asked before anything of a cluster is deleted or replaced; what it holds already counts
+        as its own.
+        """
+        return []
 
 
 @dataclass(frozen=True)
@@ -439,8 +468,8 @@ class JobState:
     reason: str = ""
 
 
-class JobTestbed(Backend):
-    """A testbed that runs jobs and lends no nodes: its allocations have none.
+class JobBackend(Backend):
+    """A kind of testbed that runs jobs and lends no nodes: its allocations have none.
 
     Attributes:
         launcher: The launcher that hands jobs to it; the only one that can.
@@ -452,6 +481,10 @@ class JobTestbed(Backend):
     def links(self, spec: ClusterSpec) -> dict[str, str]:
         """Return the URLs of services that the testbed itself has, by name."""
 
+
+class JobTestbed(Testbed):
+    """A testbed of such a kind."""
+
     @abstractmethod
-    def jobs(self, spec: ClusterSpec, uuid: str) -> list[JobState]:
+    def jobs(self, uuid: str) -> list[JobState]:
         """Return the cluster's jobs that the testbed still knows."""

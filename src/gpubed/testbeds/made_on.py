@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.spec import backend_config
 from gpubed.spec.clusterspec import ClusterSpec, refusal, spec_backend
 from gpubed.testbeds import identities
-from gpubed.testbeds.base import Backend, Existing, Identity
+from gpubed.testbeds.base import Existing, Identity, Testbed
 from gpubed.testbeds.specification import check
 
 
@@ -49,16 +49,17 @@ def noted(cluster: ClusterPaths) -> list[str]:
     return [name for name in backend_config.names() if _file(cluster, name).exists()]
 
 
-def note(cluster: ClusterPaths, backend: Backend) -> None:
+def note(testbed: Testbed) -> None:
     """Note that something of a cluster is made on a testbed; what was noted of it stays."""
+    cluster, name = testbed.cluster, testbed.backend.name
     with suppress(reading.Missing):
-        if _read(cluster, backend.name).id:
+        if _read(cluster, name).id:
             return
     now = None
     with suppress(GpubedError):  # who makes something there says why it cannot be asked
-        now = backend.identity(cluster.name)
-    if now or not _file(cluster, backend.name).exists():
-        _write(cluster, backend.name, now)
+        now = testbed.identity()
+    if now or not _file(cluster, name).exists():
+        _write(cluster, name, now)
 
 
 def keep_specification(cluster: ClusterPaths, backend: str) -> None:
@@ -147,7 +148,7 @@ def specification(cluster: ClusterPaths, backend: str) -> ClusterSpec:
     return found
 
 
-def require_same(cluster: ClusterPaths, backend: Backend) -> None:
+def require_same(testbed: Testbed) -> None:
     """Refuse a testbed that is not the one that the cluster was made on.
 
     One that has something under the cluster's UUID is the same, whatever its id is by now.
@@ -157,15 +158,16 @@ def require_same(cluster: ClusterPaths, backend: Backend) -> None:
         Unreadable: What was noted cannot be read.
         GpubedError: The testbed cannot be asked.
     """
+    cluster, backend = testbed.cluster, testbed.backend
     try:
         had = _read(cluster, backend.name)
     except reading.Missing:
         return
-    now = backend.identity(cluster.name) if had.id else None
+    now = testbed.identity() if had.id else None
     if now is None or now.id == had.id:
         return
     uuid = identities.kept(cluster)
-    if uuid and any(thing.uuid == uuid for thing in backend.existing(cluster.name)):
+    if uuid and any(thing.uuid == uuid for thing in testbed.existing()):
         _write(cluster, backend.name, now)
         return
     raise AnotherTestbed(
@@ -199,16 +201,14 @@ class Testbeds:
     """The testbeds that may have something of a cluster.
 
     Attributes:
-        cluster: The cluster's paths.
         needed: Those without whose answer nothing goes on: of the state, or the only ones.
         others: Those that it was made on before; one that cannot be asked is named.
     """
 
-    cluster: ClusterPaths
-    needed: tuple[Backend, ...]
-    others: tuple[Backend, ...] = ()
+    needed: tuple[Testbed, ...]
+    others: tuple[Testbed, ...] = ()
 
-    def __iter__(self) -> Iterator[Backend]:
+    def __iter__(self) -> Iterator[Testbed]:
         return iter((*self.needed, *self.others))
 
     def __bool__(self) -> bool:
@@ -220,8 +220,8 @@ class Testbeds:
         Raises:
             PrerequisiteMissing: It is not the one that a testbed needs.
         """
-        for backend in self.needed:
-            backend.require_engine(engine)
+        for testbed in self.needed:
+            testbed.backend.require_engine(engine)
 
     def require_refreshable(self) -> None:
         """Refuse a look at every resource where a plugin would fail on the state of one.
@@ -229,8 +229,8 @@ class Testbeds:
         Raises:
             GpubedError: It would, or a testbed cannot be asked.
         """
-        for backend in self.needed:
-            if why := backend.unrefreshable(self.cluster.name):
+        for testbed in self.needed:
+            if why := testbed.unrefreshable():
                 raise why
 
     def existing(self) -> Listed:
@@ -241,59 +241,64 @@ class Testbeds:
             GpubedError: One that is needed cannot be asked.
         """
         found, unasked = list[Existing](), list[str]()
-        for backend in self.needed:
-            found += self._ask(backend)
-        for backend in self.others:
+        for testbed in self.needed:
+            found += _asked(testbed)
+        for testbed in self.others:
             try:
-                found += self._ask(backend)
+                found += _asked(testbed)
             except GpubedError as error:
                 hint = f" ({error.hint})" if error.hint else ""
-                unasked.append(f"{backend.name} cannot be asked: {error.message}{hint}")
+                unasked.append(f"{testbed.backend.name} cannot be asked: {error.message}{hint}")
         return Listed(found, unasked)
 
     def unseen(self, known: Collection[str], left: Collection[str]) -> list[str]:
-        """Return what the last `existing` could not look at; see `Backend.unseen`."""
-        name = self.cluster.name
-        return [why for backend in self for why in backend.unseen(name, known, left)]
+        """Return what the last `existing` could not look at; see `Testbed.unseen`."""
+        return [why for testbed in self for why in testbed.unseen(known, left)]
+
+    def remove(self, things: Sequence[Existing]) -> list[str]:
+        """Remove what `existing` listed, each from the testbed that has it; return the names."""
+        there = {testbed.backend.name: testbed for testbed in self}
+        for thing in things:
+            there[thing.backend].remove(thing)
+        return [str(thing) for thing in things]
 
     def data_within(self) -> list[Existing]:
         """Return data that outlives nodes and that only they can reach."""
-        name = self.cluster.name
-        return [thing for each in self for thing in _marked(each, each.data_within(name))]
+        return [thing for each in self for thing in _marked(each, each.data_within())]
 
     def remove_data(self) -> list[Existing]:
         """Remove what `data_within` names; return what of it stays."""
-        name = self.cluster.name
-        return [thing for each in self for thing in _marked(each, each.remove_data(name))]
+        return [thing for each in self for thing in _marked(each, each.remove_data())]
 
     @property
     def data_records(self) -> set[str]:
         """Files of the cluster's state by which data is found again; see `Backend`."""
-        return {name for backend in self for name in backend.data_records}
+        return {name for testbed in self for name in testbed.backend.data_records}
 
     def left_as_is(self, uuid: str) -> list[str]:
         """Say what stays on hosts that a `down` goes without, a line each."""
-        return [why for backend in self for why in backend.left_as_is(self.cluster.name, uuid)]
+        return [why for testbed in self for why in testbed.left_as_is(uuid)]
 
     def own_hosts(self) -> dict[str, str]:
         """Return the hosts that are nobody's to take back: by node, where SSH answers."""
         found = dict[str, str]()
-        for backend in self:
-            found |= backend.own_hosts(self.cluster.name)
+        for testbed in self:
+            found |= testbed.own_hosts()
         return found
 
     def note(self) -> None:
         """Note all of them: what stays there must be found again."""
-        for backend in self:
-            note(self.cluster, backend)
-
-    def _ask(self, backend: Backend) -> list[Existing]:
-        require_same(self.cluster, backend)
-        return _marked(backend, backend.existing(self.cluster.name))
+        for testbed in self:
+            note(testbed)
 
 
-def _marked(backend: Backend, things: list[Existing]) -> list[Existing]:
-    return [replace(thing, backend=backend.name) for thing in things]
+def _asked(testbed: Testbed) -> list[Existing]:
+    require_same(testbed)
+    return _marked(testbed, testbed.existing())
+
+
+def _marked(testbed: Testbed, things: list[Existing]) -> list[Existing]:
+    return [replace(thing, backend=testbed.backend.name) for thing in things]
 
 
 def _file(cluster: ClusterPaths, backend: str) -> Path:

@@ -9,8 +9,9 @@ from functools import cache
 from importlib import import_module
 
 from gpubed.core.errors import UsageError
+from gpubed.core.paths import ClusterPaths
 from gpubed.spec import backend_config
-from gpubed.testbeds.base import Backend
+from gpubed.testbeds.base import Backend, Testbed
 
 
 @cache
@@ -25,3 +26,12 @@ def backend(name: str) -> Backend:
         raise UsageError(f"there is no backend {name!r}", f"backends: {', '.join(names)}")
     made: Backend = import_module(f"gpubed.backends.{name}.backend").create()
     return made
+
+
+def bound(name: str, cluster: ClusterPaths) -> Testbed:
+    """Return the testbed of that name as a cluster sees it.
+
+    Raises:
+        UsageError: There is no such backend.
+    """
+    return backend(name).bind(cluster)

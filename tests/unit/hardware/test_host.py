@@ -325,7 +325,7 @@ class TestDoctor:
             asked.append(session.node.name)
             raise GpubedError("gpu-0 does not answer", "switch it on")
 
-        backend = "gpubed.backends.static.backend.StaticBackend.hosts"
+        backend = "gpubed.backends.static.testbed.StaticTestbed.hosts"
         monkeypatch.setattr(backend, lambda *_: [Session("cpu-0"), Session("gpu-0")])
         monkeypatch.setattr(host, "look", look)
         assert doctor.gpu_hosts(cluster) == [

@@ -6,14 +6,14 @@ from typing import Any
 
 import pulumi
 
-from gpubed.backends.component import Testbed
+from gpubed.backends.component import Component
 from gpubed.nodes.allocation import Allocation, Network
 from gpubed.spec.plan import ClusterPlan
 
 _BACKEND = "gpulab"
 
 
-class Cluster(Testbed):
+class Cluster(Component):
     """Nothing is made before a job runs; the identity is what jobs are found by."""
 
     def __init__(self, plan: ClusterPlan, uuid: pulumi.Output[str]) -> None:

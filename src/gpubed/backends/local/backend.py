@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gpubed.core.errors import GpubedError
 from gpubed.spec.clusterspec import Problem
-from gpubed.testbeds.base import Backend, Driver, Existing, Finding, Identity
+from gpubed.testbeds.base import Backend, Driver, Finding
 
 # Docker's and Pulumi's libraries are slow to import, and most verbs need neither.
 if TYPE_CHECKING:
     import pulumi
 
-    from gpubed.nodes.allocation import Allocation
+    from gpubed.backends.local.testbed import LocalTestbed
+    from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan
 
@@ -27,6 +26,12 @@ class LocalBackend(Backend):
     lists_nodes = True
     the_way_back = "set DOCKER_HOST as it was then, or unset it"
 
+    def bind(self, cluster: ClusterPaths) -> LocalTestbed:
+        """Return the nodes of a cluster."""
+        from gpubed.backends.local.testbed import LocalTestbed
+
+        return LocalTestbed(self, cluster)
+
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what containers cannot do."""
         from gpubed.backends.local import limits
@@ -37,11 +42,11 @@ class LocalBackend(Backend):
         """Links are held to their rate by the kernel's traffic control."""
         return True
 
-    def doctor(self, spec: ClusterSpec | None) -> list[Finding]:
-        """Look at Docker, disk, memory, kernel and addresses."""
+    def doctor(self) -> list[Finding]:
+        """Look at Docker, disk, memory and kernel."""
         from gpubed.backends.local import doctor
 
-        return doctor.findings(spec)
+        return doctor.findings()
 
     def warnings(self, spec: ClusterSpec) -> list[str]:
         """Say what a container does not hold back."""
@@ -71,42 +76,6 @@ class LocalBackend(Backend):
             "node": NodeDriver,
         }
         return drivers[kind]() if kind in drivers else super().driver(kind)
-
-    def describe(self, allocation: Allocation) -> dict[str, str]:
-        """Return the state of each node."""
-        from gpubed.backends.local import census
-
-        return census.describe(allocation)
-
-    def identity(self, cluster: str) -> Identity:
-        """Return which Docker daemon answers."""
-        from gpubed.backends.local import daemon
-
-        return daemon.identity()
-
-    def existing(self, cluster: str) -> list[Existing]:
-        """Return what Docker has under a cluster's name."""
-        from gpubed.backends.local import census
-
-        return census.existing(cluster)
-
-    def remove(self, thing: Existing) -> None:
-        """Remove a container, network or volume."""
-        from gpubed.backends.local import census
-
-        census.remove(thing)
-
-    def fits(self, plan: ClusterPlan) -> list[str]:
-        """Return which addresses of the cluster others have already, where Docker can be asked."""
-        with suppress(GpubedError):
-            return [finding.message for finding in self.refusals(plan)]
-        return []
-
-    def refusals(self, plan: ClusterPlan) -> list[Finding]:
-        """Return which networks of the cluster others have already."""
-        from gpubed.backends.local import doctor
-
-        return [finding for finding in doctor.subnets(plan) if not finding.ok]
 
     def environment(self) -> dict[str, str]:
         """Return this machine's CA, proxy and index variables."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pulumi
 
-from gpubed.backends.component import Testbed
+from gpubed.backends.component import Component
 from gpubed.backends.local import confinement
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
@@ -16,7 +16,7 @@ from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
 _BACKEND = "local"
 
 
-class Cluster(Testbed):
+class Cluster(Component):
     """Images, networks, the shared volume (if it is one) and the nodes of one cluster."""
 
     def __init__(

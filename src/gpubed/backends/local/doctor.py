@@ -14,8 +14,9 @@ from docker.errors import DockerException
 
 from gpubed.backends.local import build, daemon, environment, image, limits, ownership
 from gpubed.backends.local.config import Runtime
-from gpubed.core import paths, reading
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan, plan, slices
 from gpubed.testbeds import identities
@@ -31,8 +32,13 @@ _SHAPING = ("NET_SCH_HTB", "IFB", *_REDIRECTING)
 _TUN, _KVM = Path("/dev/net/tun"), Path("/dev/kvm")
 
 
-def findings(spec: ClusterSpec | None) -> list[Finding]:
-    """Return what was looked at; nothing that needs Docker when Docker does not do."""
+def findings(spec: ClusterSpec | None = None, cluster: ClusterPaths | None = None) -> list[Finding]:
+    """Return what was looked at; nothing that needs Docker when Docker does not do.
+
+    Args:
+        spec: What a cluster is to be; None to look at the machine alone.
+        cluster: The cluster's paths.
+    """
     virtual = _is_virtual(spec)
     kernel = _kernel(_REDIRECTING if virtual else _SHAPING)
     try:
@@ -45,11 +51,16 @@ def findings(spec: ClusterSpec | None) -> list[Finding]:
     found = [docker, _image(spec), _disk(info, spec), _memory(spec), _cgroup(info)]
     if virtual:
         found += _virtual()
-    return [*found, kernel, _environment(), *(_of_cluster(spec) if spec else [])]
+    return [
+        *found,
+        kernel,
+        _environment(),
+        *(_of_cluster(spec, cluster) if spec and cluster else []),
+    ]
 
 
-def _of_cluster(spec: ClusterSpec) -> Iterator[Finding]:
-    yield from subnets(plan(spec))
+def _of_cluster(spec: ClusterSpec, cluster: ClusterPaths) -> Iterator[Finding]:
+    yield from subnets(plan(spec), cluster)
     for warning in limits.warnings(spec):
         yield Finding("local.isolation", True, warning)
     if pretended := sorted({group.simulate.model for group in spec.nodes if group.simulate}):
@@ -199,10 +210,9 @@ def _environment() -> Finding:
     return Finding("local.environment", False, message, fix)
 
 
-def subnets(planned: ClusterPlan) -> Iterator[Finding]:
+def subnets(planned: ClusterPlan, cluster: ClusterPaths) -> Iterator[Finding]:
     """Look whether others have the cluster's addresses."""
-    kept = identities.kept(paths.Project.find().cluster(planned.cluster))
-    taken = _taken(planned.cluster, kept)
+    taken = _taken(cluster.name, identities.kept(cluster))
     networks = {"control": planned.control, "experiment": planned.experiment}
     own = [network.subnet for network in networks.values() if network]
     for purpose, network in networks.items():
@@ -213,8 +223,8 @@ def subnets(planned: ClusterPlan) -> Iterator[Finding]:
             f"local.subnet.{purpose}",
             clash is None,
             f"{network.subnet} is used by {clash}" if clash else f"{network.subnet} is free",
-            f"set networks.{purpose}.subnet in inventories/{planned.cluster}/cluster.yml"
-            + _proposed(planned.cluster, purpose, [*own, *(net for net, _ in taken)]),
+            f"set networks.{purpose}.subnet in inventories/{cluster.name}/cluster.yml"
+            + _proposed(cluster.name, purpose, [*own, *(net for net, _ in taken)]),
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,28 +32,19 @@ _WAY_BACK = {
 _ENDS = "wait until that has ended; if it does not: openstack server reboot --hard {id}"
 
 
-@dataclass(frozen=True)
-class Found(Existing):
-    """Something that exists, and the cluster whose specification names its cloud."""
-
-    cluster: str = ""
-
-
-def describe(allocation: Allocation) -> dict[str, str]:
+def describe(connection: Connection, allocation: Allocation) -> dict[str, str]:
     """Return for each node whether it is ready, stopped or missing, or else Nova's word."""
-    connection = cloud.of(allocation.cluster)
     with cloud.errors("list the servers"):
         states = {server.id: server.status for server in connection.compute.servers(details=True)}
     return {node.name: _word(states.get(node.id)) for node in allocation.nodes}
 
 
-def unrefreshable(cluster: str) -> Refused | None:
+def unrefreshable(connection: Connection, cluster: str) -> Refused | None:
     """Name a server in a state in which the plugin reads none, and what brings it back.
 
     Raises:
         GpubedError: The cloud cannot be asked.
     """
-    connection = cloud.of(cluster)
     with cloud.errors("list the servers"):
         servers = list(connection.compute.servers(details=True))
     for server in servers:
@@ -69,9 +59,8 @@ def unrefreshable(cluster: str) -> Refused | None:
     return None
 
 
-def faults(cluster: str) -> list[Fault]:
+def faults(connection: Connection, cluster: str) -> list[Fault]:
     """Return the cluster's servers that are in the state ERROR and have never run."""
-    connection = cloud.of(cluster)
     with cloud.errors("list the servers that failed"):
         failed = list(connection.compute.servers(details=True, status="ERROR"))
         # A list of servers has no reasons.
@@ -80,7 +69,7 @@ def faults(cluster: str) -> list[Fault]:
         Fault(
             server.name.removeprefix(labels.name(cluster, uuid, "")),
             (server.fault or {}).get("message", "no reason given"),
-            Found("server", server.name, server.id, uuid, cluster=cluster),
+            Existing("server", server.name, server.id, uuid),
         )
         for server in servers
         if (uuid := labels.uuid_of_metadata(server.metadata or {}, cluster)) is not None
@@ -88,9 +77,8 @@ def faults(cluster: str) -> list[Fault]:
     ]
 
 
-def existing(cluster: str) -> list[Existing]:
+def existing(connection: Connection, cluster: str) -> list[Existing]:
     """Return all that carries the cluster's name, in the order in which it can be removed."""
-    connection = cloud.of(cluster)
     found: list[Existing] = []
     for kind in labels.TYPES:
         with cloud.errors(f"list what there is of kind {kind}"):
@@ -99,12 +87,12 @@ def existing(cluster: str) -> list[Existing]:
     return found
 
 
-def _found(kind: str, cluster: str, name: str, id_: str, uuid: str, thing: Any) -> Found:
+def _found(kind: str, cluster: str, name: str, id_: str, uuid: str, thing: Any) -> Existing:
     if kind != "volume":
         node = name.removeprefix(labels.name(cluster, uuid, "")) if kind == "server" else ""
-        return Found(kind, name, id_, uuid, node=node, cluster=cluster)
+        return Existing(kind, name, id_, uuid, node=node)
     made = datetime.fromisoformat(thing.created_at) if thing.created_at else None
-    return Found(
+    return Existing(
         kind,
         name,
         id_,
@@ -112,14 +100,11 @@ def _found(kind: str, cluster: str, name: str, id_: str, uuid: str, thing: Any) 
         data=True,
         size=thing.size * 2**30,
         made=made if made is None or made.tzinfo else made.replace(tzinfo=UTC),
-        cluster=cluster,
     )
 
 
-def remove(thing: Existing) -> None:
+def remove(connection: Connection, thing: Existing) -> None:
     """Remove one thing, and wait until it is gone; it may have gone meanwhile."""
-    assert isinstance(thing, Found)  # noqa: S101  # `existing` makes no others
-    connection = cloud.of(thing.cluster)
     with cloud.errors(f"remove {thing}"):
         _REMOVERS[thing.kind](connection, thing.id)
 

@@ -16,7 +16,7 @@ from openstack.connection import Connection
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.patience import Patience
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
-from gpubed.core.paths import Project
+from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.testbeds import made_on
 from gpubed.testbeds.base import Identity
@@ -65,14 +65,14 @@ def connect(cloud: str | None, region: str | None) -> Connection:
     return connection
 
 
-def of(cluster: str) -> Connection:
+def of(cluster: ClusterPaths) -> Connection:
     """Return the connection to a cluster's cloud, as the last specification to name one does.
 
     Raises:
         UsageError: The specification has errors.
         PrerequisiteMissing: Its backend is another one by now, or there are no credentials.
     """
-    config = made_on.specification(Project.find().cluster(cluster), "openstack").backend
+    config = made_on.specification(cluster, "openstack").backend
     assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
     return connect(config.cloud, config.region)
 
@@ -90,13 +90,12 @@ def interface(connection: Connection) -> str | None:
     return None if first in ("public", "publicURL") else first
 
 
-def identity(cluster: str) -> Identity | None:
-    """Return which project and region a cluster's connection leads to; None of a token without.
+def identity(connection: Connection) -> Identity | None:
+    """Return which project and region a connection leads to; None of a token without.
 
     Raises:
         GpubedError: The cloud cannot be asked.
     """
-    connection = of(cluster)
     with errors("ask which project this is"):
         project = connection.current_project_id
     if not project:

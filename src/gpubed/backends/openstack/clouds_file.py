@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,22 +40,29 @@ _LOGINS = (
 _SELECTORS = (_VARIABLE, "OS_CLIENT_SECURE_FILE", "OS_CLOUD", "OS_CLOUD_NAME")
 
 
-def variables(cluster: str) -> dict[str, str]:
+def variables(connect: Callable[[], Connection]) -> dict[str, str]:
     """Return what tells the plugin which file and entry the backend reads.
 
     Variables that it must not see are empty: who starts it cannot take them away.
+
+    Args:
+        connect: Returns the connection to the cluster's cloud, where there is one.
     """
     path = _found()[0]
     found = {_VARIABLE: str(path)} if path else {}
     with suppress(GpubedError):  # whoever connects says what is wrong
-        connection = cloud.of(cluster)
+        connection = connect()
         if entry := cloud.entry(connection):
             found |= {**dict.fromkeys(_strays(connection), ""), "OS_CLOUD": entry}
     return found
 
 
-def require_login(connection: Connection) -> None:
+def require_login(connection: Connection, project: Project) -> None:
     """Refuse a way to log in that openstacksdk knows and the plugin does not.
+
+    Args:
+        connection: As openstacksdk logs in.
+        project: In whose folder the plugin looks, too.
 
     Raises:
         PrerequisiteMissing: It is such a way, or `profile` names what the plugin does not find.
@@ -67,7 +75,7 @@ def require_login(connection: Connection) -> None:
             "and put it into clouds.yaml with auth_type: v3applicationcredential",
         )
     profile = _profile(connection)
-    if profile and not any((folder / _PROFILES).is_file() for folder in _folders()):
+    if profile and not any((folder / _PROFILES).is_file() for folder in _folders(project)):
         raise PrerequisiteMissing(
             f"OpenStack: Pulumi's plugin does not know the profile {profile} of clouds.yaml",
             "write what it stands for (auth_url, region_name) into the entry, and leave it out",
@@ -115,10 +123,10 @@ def _strays(connection: Connection) -> list[str]:
     )
 
 
-def finding() -> Finding:
+def finding(project: Project) -> Finding:
     """Look whether the plugin finds the secrets that are in a file of their own."""
     id_, secrets = "openstack.secrets", _found()[1]
-    folders = _folders()
+    folders = _folders(project)
     if secrets is None or secrets.parent in [folder.resolve() for folder in folders]:
         return Finding(id_, True, "the plugin reads the files that gpubed reads")
     return Finding(
@@ -129,10 +137,10 @@ def finding() -> Finding:
     )
 
 
-def _folders() -> list[Path]:
+def _folders(project: Project) -> list[Path]:
     """Return where the plugin looks for files that no variable names."""
     home = Path(pwd.getpwuid(os.getuid()).pw_dir)
-    return [Project.find().root, home / ".config" / "openstack", Path("/etc/openstack")]
+    return [project.root, home / ".config" / "openstack", Path("/etc/openstack")]
 
 
 def _found() -> tuple[Path | None, Path | None]:

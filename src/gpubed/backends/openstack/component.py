@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 from pulumi_openstack import Provider, blockstorage, compute, networking
 
-from gpubed.backends.component import Testbed
+from gpubed.backends.component import Component
 from gpubed.backends.openstack import cloud, cloud_init, clouds_file, host_key, labels, security
 from gpubed.backends.openstack.availability import GROUP
 from gpubed.backends.openstack.config import Config
@@ -26,7 +26,7 @@ _POOL = (2, 9)
 _POLICIES = {"soft": "soft-anti-affinity", "hard": "anti-affinity"}
 
 
-class Cluster(Testbed):
+class Cluster(Component):
     """Networks, security groups, servers and the floating address of one cluster."""
 
     def __init__(
@@ -37,6 +37,9 @@ class Cluster(Testbed):
         assert isinstance(config, Config)  # noqa: S101  # the registry chose this backend by it
         self._plan, self._config, self._uuid = plan, config, uuid
         self._public_key = public_key
+        # The program, of which projects hold copies, passes a plan alone: whose it is, its folder
+        # says.
+        self._cluster = Project.find().cluster(plan.cluster)
         self._tags = uuid.apply(lambda known: labels.tags(plan.cluster, known))
         needs = Needs.of(plan).model_dump(mode="json")
         self._capacity = Capacity("capacity", _BACKEND, needs, self.children)
@@ -55,7 +58,7 @@ class Cluster(Testbed):
             "keypair", name=self._whole_name(), public_key=public_key, opts=self.native()
         )
         self._affinity = self._server_group()
-        failed = left_out.read(Project.find().cluster(plan.cluster), plan)
+        failed = left_out.read(self._cluster, plan)
         nodes = {node.name: self._node(node) for node in plan.nodes if node.name not in failed}
         head = nodes[plan.nodes[0].name]
         door = self._floating_address(head)
@@ -116,7 +119,7 @@ class Cluster(Testbed):
         # By its name: another cloud is another provider, so that nothing is left on the old one.
         name = "-".join(part for part in (_BACKEND, config.cloud, config.region) if part)
         connection = cloud.connect(config.cloud, config.region)
-        clouds_file.require_login(connection)
+        clouds_file.require_login(connection, self._cluster.project)
         clouds_file.require_apart(connection)
         # What openstacksdk found out is said in full: the plugin looks for it in other ways.
         return Provider(
@@ -255,10 +258,8 @@ class Cluster(Testbed):
         )
 
     def _user_data(self, node: NodePlan, key: HostKey) -> pulumi.Output[str]:
-        cluster = self._plan.cluster
-
         def text(known: list[Any]) -> str:
-            private = reading.file(host_key.path(cluster, node.name)).text()
+            private = reading.file(host_key.path(self._cluster, node.name)).text()
             return cloud_init.user_data(node.name, known[0], private, known[1]["public"])
 
         return pulumi.Output.secret(pulumi.Output.all(self._public_key, key.result).apply(text))

@@ -17,6 +17,7 @@ from gpubed.backends.openstack import availability, cloud, clouds_file, limits
 from gpubed.backends.openstack.needs import Needs
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import plan
@@ -36,11 +37,9 @@ class _Plugin(BaseModel):
     version: str | None = None
 
 
-def findings(spec: ClusterSpec | None) -> list[Finding]:
+def findings(spec: ClusterSpec, cluster: ClusterPaths) -> list[Finding]:
     """Look at everything; what does not depend on a specification first."""
-    if spec is None:
-        return []  # whoever uses another testbed needs none of it
-    return [*tools(), clouds_file.finding(), *cloud_findings(spec)]
+    return [*tools(), clouds_file.finding(cluster.project), *cloud_findings(spec, cluster)]
 
 
 def tools() -> list[Finding]:
@@ -97,13 +96,13 @@ def _wanted() -> str:
     return version("pulumi_openstack")
 
 
-def cloud_findings(spec: ClusterSpec) -> Iterator[Finding]:
+def cloud_findings(spec: ClusterSpec, cluster: ClusterPaths) -> Iterator[Finding]:
     """Look at credentials, clock, region, and whether the cloud has what is wanted."""
     wanted = plan(spec)
     needs = Needs.of(wanted)
     try:
         connection = cloud.connect(needs.cloud, needs.region)
-        clouds_file.require_login(connection)
+        clouds_file.require_login(connection, cluster.project)
         with cloud.errors("log in"):
             connection.session.get_token()  # `authorize` hides what Keystone says
             yield _identity(connection)
@@ -114,7 +113,7 @@ def cloud_findings(spec: ClusterSpec) -> Iterator[Finding]:
         if not region.ok:
             return  # no service of the cloud can be found
         with cloud.errors("look at what the cloud has"):
-            held = availability.held(connection, needs, spec.name, limits.applied(wanted))
+            held = availability.held(connection, needs, spec.name, limits.applied(cluster))
             yield from availability.findings(connection, needs, held)
     except GpubedError as error:
         yield Finding("openstack.credentials", False, error.message, error.hint)

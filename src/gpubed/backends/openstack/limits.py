@@ -8,7 +8,7 @@ from contextlib import suppress
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.needs import Needs, gib
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import Project
+from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import allocation as allocations
 from gpubed.spec import plan as plans
 from gpubed.spec.clusterspec import ClusterSpec, Problem
@@ -24,14 +24,14 @@ def problems(spec: ClusterSpec) -> list[Problem]:
     return [*_groups(spec, config), *_storage(spec), *_link(spec)]
 
 
-def moved(plan: ClusterPlan) -> list[Finding]:
+def moved(plan: ClusterPlan, cluster: ClusterPaths) -> list[Finding]:
     """Return which planned node would get the address of one that is there under another name.
 
     Pulumi removes last what is wanted no more, and a cloud gives no address twice.
     """
     there: dict[str, str] = {}
     with suppress(GpubedError):  # nothing is there, or nobody knows
-        granted = allocations.load(Project.find().cluster(plan.cluster).allocation)
+        granted = allocations.load(cluster.allocation)
         there = {node.control_address: node.name for node in granted.nodes}
     for node in plan.nodes:
         holder = there.get(str(node.control_address), node.name)
@@ -70,11 +70,10 @@ def shrunk(before: Needs, after: Needs) -> list[Finding]:
     return found
 
 
-def applied(plan: ClusterPlan) -> Needs | None:
+def applied(cluster: ClusterPaths) -> Needs | None:
     """Return the needs of the specification that was applied last; None where none is kept."""
     with suppress(GpubedError):
-        former = made_on.applied(Project.find().cluster(plan.cluster), plan.backend)
-        return Needs.of(plans.plan(former))
+        return Needs.of(plans.plan(made_on.applied(cluster, "openstack")))
     return None
 
 

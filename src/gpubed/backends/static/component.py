@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pulumi
 
-from gpubed.backends.component import Testbed
+from gpubed.backends.component import Component
 from gpubed.backends.static.config import Config
 from gpubed.resources import Node
 from gpubed.spec.plan import ClusterPlan, NodePlan
@@ -12,7 +12,7 @@ from gpubed.spec.plan import ClusterPlan, NodePlan
 _BACKEND = "static"
 
 
-class Cluster(Testbed):
+class Cluster(Component):
     """The hosts of one cluster."""
 
     def __init__(

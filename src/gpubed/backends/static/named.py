@@ -14,11 +14,27 @@ from pydantic import ValidationError
 
 from gpubed.backends.static.config import Config
 from gpubed.core import located
+from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
+from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.testbeds import made_on
 from gpubed.testbeds.specification import check
 
 _OF_HOST = ("address", "port")
+
+
+def options(spec: ClusterSpec) -> Config:
+    """Return the options of a specification.
+
+    Raises:
+        PrerequisiteMissing: It names another testbed.
+    """
+    if not isinstance(spec.backend, Config):
+        raise PrerequisiteMissing(
+            f"the specification of {spec.name} no longer says on which hosts it is",
+            "put its former `backend:` back until the cluster is down",
+        )
+    return spec.backend
 
 
 def config(cluster: ClusterPaths) -> Config | None:

@@ -15,7 +15,7 @@ from gpubed.backends.static.config import Config, Host
 from gpubed.backends.static.membership import MARK
 from gpubed.core import progress, reading
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
-from gpubed.core.paths import ClusterPaths, Project
+from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.table import chip_of
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
@@ -59,35 +59,38 @@ _LATER = (
 class NodeDriver(Driver):
     """Inputs: cluster, uuid, name, host, config, image, gpus, public_key."""
 
+    def __init__(self, cluster: ClusterPaths) -> None:
+        self._cluster = cluster
+
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Another host replaces the node; another way to it does not."""
         changed = {key for key in {*olds, *news} if olds.get(key) != news.get(key)}
-        in_place = _ACCESS | ({"host"} if _is_same_host(result, olds, news) else set())
+        in_place = _ACCESS | ({"host"} if self._is_same_host(result, olds, news) else set())
         return Change(replace=sorted(changed - in_place), update=sorted(changed & in_place))
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Look at the host, then admit the cluster's key and mark the host as its node."""
-        return _joined(inputs, None)
+        return self._joined(inputs, None)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Return what `create` did, or None when the host is no longer marked as this node."""
         try:
-            with _connected(inputs) as ssh:
+            with self._connected(inputs) as ssh:
                 found = look(ssh)
                 if found.owner.get("id") != id or found.owner.get("uuid") != inputs["uuid"]:
                     return None
                 return _result(ssh, id, found, inputs)
         except (Unreachable, UnknownHost) as error:
-            if _is_silence(error) or _is_gone(error, inputs):
+            if _is_silence(error) or self._is_gone(error, inputs):
                 raise Silent(f"{inputs['name']} is not looked at: {error.message}") from error
             raise
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Take another way to the same host, and let the cluster in by no other."""
-        _, result = _joined(news, id)
+        _, result = self._joined(news, id)
         former = olds["config"]["user"]
         if former != news["config"]["user"]:
-            with _connected(news) as ssh:
+            with self._connected(news) as ssh:
                 membership.expel(ssh, former, news["uuid"])
         return result
 
@@ -101,21 +104,79 @@ class NodeDriver(Driver):
         specification does not name it any more, the node goes without it.
         """
         try:
-            with turn.of(inputs), _connected(inputs) as ssh:
+            with turn.of(inputs), self._connected(inputs) as ssh:
                 if _is_node(look(ssh), inputs):
                     membership.release(ssh, inputs["uuid"])
         except GpubedError as error:
-            if _is_left(inputs):
+            if self._is_left(inputs):
                 return  # `down` says what stays there
             if not isinstance(error, Unreachable | UnknownHost):
                 raise
-            if _is_gone(error, inputs):
+            if self._is_gone(error, inputs):
                 commands = membership.by_hand(inputs["uuid"])
                 progress.emit("note", message=_LATER % (error.message, commands))
                 return
             if _is_silence(error):
-                raise GpubedError(error.message, _without(inputs)) from error
+                raise GpubedError(error.message, self._without(inputs)) from error
             raise
+
+    def _joined(self, inputs: Properties, id_: str | None) -> tuple[str, dict[str, Any]]:
+        """Make a host the cluster's node; one that is a node already (`id_`) stays the same one."""
+        try:
+            with turn.of(inputs), self._connected(inputs) as ssh:
+                return _admit(ssh, inputs, id_)
+        except NodeFailed:
+            raise
+        except GpubedError as error:
+            raise NodeFailed(error.message, error.hint) from error
+
+    def _is_same_host(self, result: Properties, olds: Properties, news: Properties) -> bool:
+        """Say whether a node stays on its host: several may share an address, each at its port.
+
+        At another port of the address, the host is told by its keys, as far as they are known.
+        """
+        if _place(olds) == _place(news):
+            return True
+        if _address(olds) != _address(news):
+            return False
+        if self._is_named(olds):
+            return False  # its place is another node's by now
+        try:
+            keys = _door(news).host_keys
+        except PrerequisiteMissing:
+            return True  # `update` does not go there, either
+        return not set(keys).isdisjoint(result.get("host_keys", ()))
+
+    def _is_gone(self, error: Unreachable | UnknownHost, inputs: Properties) -> bool:
+        """Say whether nobody could log in to a host that the specification does without."""
+        if isinstance(error, LoginRefused) or (isinstance(error, Unreachable) and error.on_the_way):
+            return False  # it lives, or may well do so
+        return not self._is_named(inputs)
+
+    def _without(self, inputs: Properties) -> str:
+        cluster, name = self._cluster, inputs["name"]
+        return (
+            f"wait for it; or take it out of hosts in {cluster.spec}, and the node goes without it"
+            f"; or take the whole cluster down: gpubed down {cluster.name} --without {name}"
+        )
+
+    def _is_left(self, inputs: Properties) -> bool:
+        host = Host.model_validate(inputs["host"])
+        return left_hosts.is_named(self._cluster, host.address, host.port)
+
+    def _is_named(self, inputs: Properties) -> bool:
+        """Say whether the specification has a node's host; where it cannot be read, it may."""
+        wanted, _ = check(self._cluster.spec)
+        if wanted is not None and not isinstance(wanted.backend, Config):
+            return False
+        known = named.config(self._cluster)
+        if known is None:
+            return True
+        hosts = [host for group in known.hosts.values() for host in group]
+        return _place(inputs) in {(host.address, host.port) for host in hosts}
+
+    def _connected(self, inputs: Properties) -> SSH:
+        return SSH(_door(inputs), self._cluster, _config(inputs).key)
 
 
 class _Mark(BaseModel):
@@ -197,17 +258,6 @@ def _found(said: reading.Document, name: str) -> Found:
         raise said.refusal(str(error)) from None
 
 
-def _joined(inputs: Properties, id_: str | None) -> tuple[str, dict[str, Any]]:
-    """Make a host the cluster's node; one that is a node already (`id_`) stays the same one."""
-    try:
-        with turn.of(inputs), _connected(inputs) as ssh:
-            return _admit(ssh, inputs, id_)
-    except NodeFailed:
-        raise
-    except GpubedError as error:
-        raise NodeFailed(error.message, error.hint) from error
-
-
 def _admit(ssh: SSH, inputs: Properties, id_: str | None) -> tuple[str, dict[str, Any]]:
     found, name = look(ssh), inputs["name"]
     if wrong := problems(found, inputs):
@@ -228,24 +278,6 @@ def _is_node(found: Found, inputs: Properties) -> bool:
     return marked == (inputs["uuid"], inputs["name"])
 
 
-def _is_same_host(result: Properties, olds: Properties, news: Properties) -> bool:
-    """Say whether a node stays on its host: several may share an address, at ports of their own.
-
-    At another port of the address, the host is told by its keys, as far as they are known.
-    """
-    if _place(olds) == _place(news):
-        return True
-    if _address(olds) != _address(news):
-        return False
-    if _is_named({**olds, "cluster": news["cluster"]}):
-        return False  # its place is another node's by now
-    try:
-        keys = _door(news).host_keys
-    except PrerequisiteMissing:
-        return True  # `update` does not go there, either
-    return not set(keys).isdisjoint(result.get("host_keys", ()))
-
-
 def _address(inputs: Properties) -> object:
     host = inputs.get("host")
     return host.get("address") if isinstance(host, Mapping) else host
@@ -258,43 +290,6 @@ def _place(inputs: Properties) -> object:
 
 def _is_silence(error: Unreachable | UnknownHost) -> bool:
     return isinstance(error, Unreachable) and error.is_silence
-
-
-def _is_gone(error: Unreachable | UnknownHost, inputs: Properties) -> bool:
-    """Say whether nobody could log in to a host that the specification does without."""
-    if isinstance(error, LoginRefused) or (isinstance(error, Unreachable) and error.on_the_way):
-        return False  # it lives, or may well do so
-    return not _is_named(inputs)
-
-
-def _without(inputs: Properties) -> str:
-    cluster, name = _paths(inputs), inputs["name"]
-    return (
-        f"wait for it; or take it out of hosts in {cluster.spec}, and the node goes without it; or "
-        f"take the whole cluster down: gpubed down {cluster.name} --without {name}"
-    )
-
-
-def _is_left(inputs: Properties) -> bool:
-    host = Host.model_validate(inputs["host"])
-    return left_hosts.is_named(_paths(inputs), host.address, host.port)
-
-
-def _paths(inputs: Properties) -> ClusterPaths:
-    return Project.find().cluster(inputs["cluster"])
-
-
-def _is_named(inputs: Properties) -> bool:
-    """Say whether the specification has a node's host; where it cannot be read, it may."""
-    paths = _paths(inputs)
-    wanted, _ = check(paths.spec)
-    if wanted is not None and not isinstance(wanted.backend, Config):
-        return False
-    known = named.config(paths)
-    if known is None:
-        return True
-    hosts = [host for group in known.hosts.values() for host in group]
-    return _place(inputs) in {(host.address, host.port) for host in hosts}
 
 
 def problems(found: Found, inputs: Properties) -> list[str]:
@@ -331,10 +326,6 @@ def lacking(found: Found, gpus: int, recipe: str) -> list[str]:
 
 def _too_few(found: Found, gpus: int) -> str:
     return f"has {found.gpus} NVIDIA GPUs, {gpus} are asked for"
-
-
-def _connected(inputs: Properties) -> SSH:
-    return SSH(_door(inputs), _paths(inputs), _config(inputs).key)
 
 
 def _door(inputs: Properties) -> Node:

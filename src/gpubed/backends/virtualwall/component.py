@@ -6,7 +6,7 @@ from typing import Any
 
 import pulumi
 
-from gpubed.backends.component import Testbed
+from gpubed.backends.component import Component
 from gpubed.backends.virtualwall import rspec, shared
 from gpubed.backends.virtualwall.config import Config
 from gpubed.resources import Node, Slice
@@ -15,7 +15,7 @@ from gpubed.spec.plan import ClusterPlan, NodePlan
 _BACKEND = "virtualwall"
 
 
-class Cluster(Testbed):
+class Cluster(Component):
     """One slice with all nodes and links, and each of its nodes made ready."""
 
     def __init__(

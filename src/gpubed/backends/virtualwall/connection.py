@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpubed.backends.virtualwall import journal
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.aggregate import Aggregate
 from gpubed.backends.virtualwall.authority import Authority
@@ -12,6 +13,7 @@ from gpubed.backends.virtualwall.login import Login
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.transport import Endpoint
 from gpubed.backends.virtualwall.urn import Urn
+from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.testbeds import specification
 
@@ -61,6 +63,22 @@ def connect(config: Config) -> Connection:
         ),
         aggregate=Aggregate(Endpoint(version.url, context, "the aggregate")),
     )
+
+
+def known_config(cluster: ClusterPaths) -> Config:
+    """Return how a cluster's testbed is reached: as its specification says, else its journal.
+
+    Raises:
+        GpubedError: Neither says it.
+    """
+    known = journal.load(cluster)
+    config = config_of(cluster) or (known.testbed if known else None)
+    if config is None:
+        raise GpubedError(
+            f"nothing tells how to reach the testbed of {cluster.name}",
+            f"gpubed check {cluster.name}" if cluster.spec.exists() else f"restore {cluster.spec}",
+        )
+    return config
 
 
 def config_of(cluster: ClusterPaths) -> Config | None:

@@ -21,10 +21,8 @@ _CONNECT_S = 10.0
 _CLOCK_S = 120.0
 
 
-def findings(spec: ClusterSpec | None) -> list[Finding]:
-    """Return what was looked at; without a cluster there is nothing to look at."""
-    if spec is None:
-        return []
+def findings(spec: ClusterSpec) -> list[Finding]:
+    """Return what was looked at."""
     config = spec.backend
     assert isinstance(config, Config)  # noqa: S101
     try:

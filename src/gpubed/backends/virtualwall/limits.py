@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpubed.backends.virtualwall import journal, urn
 from gpubed.backends.virtualwall.config import Config
-from gpubed.core.paths import Project
+from gpubed.core.paths import ClusterPaths
 from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Finding
@@ -52,9 +52,9 @@ def unmapped(spec: ClusterSpec) -> list[str]:
     return sorted({group.image for group in spec.nodes} - config.images.keys())
 
 
-def refusals(plan: ClusterPlan) -> list[Finding]:
+def refusals(plan: ClusterPlan, cluster: ClusterPaths) -> list[Finding]:
     """Return why a running cluster cannot become what is planned, before anything of it goes."""
-    known, config = journal.load(Project.find().cluster(plan.cluster)), plan.spec.backend
+    known, config = journal.load(cluster), plan.spec.backend
     assert isinstance(config, Config)  # noqa: S101
     if known is None or known.testbed.project == config.project:
         return []

@@ -17,7 +17,7 @@ from gpubed.backends.virtualwall.prepare import prepare
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths, Project
+from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import allocation, host_keys
 from gpubed.nodes.allocation import Hop, Node
 from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable
@@ -97,6 +97,9 @@ class _Door:
 class NodeDriver(Driver):
     """Inputs: see `NodeInputs`. Another sliver is another node; the rest is prepared anew."""
 
+    def __init__(self, cluster: ClusterPaths) -> None:
+        self._cluster = cluster
+
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare what matters on the node: its sliver, and what it is prepared with."""
         if _is_another_sliver(olds, news):
@@ -111,8 +114,7 @@ class NodeDriver(Driver):
         Raises:
             NodeFailed: The testbed could not give the node, or it does not let us in.
         """
-        node = NodeInputs.model_validate(inputs)
-        cluster = Project.find().cluster(node.cluster)
+        node, cluster = NodeInputs.model_validate(inputs), self._cluster
         given = _given(node, cluster)
         try:
             result = _met(node, given, cluster)
@@ -132,8 +134,7 @@ class NodeDriver(Driver):
         Raises:
             Unreachable: It answers with another host key and cannot prove it.
         """
-        node = NodeInputs.model_validate(inputs)
-        cluster = Project.find().cluster(node.cluster)
+        node, cluster = NodeInputs.model_validate(inputs), self._cluster
         bastion.renew_identity(node.testbed, logins.load(node.testbed), cluster)
         given = _granted_now(node, cluster)
         if given.failed or given.sliver != id:
@@ -149,8 +150,7 @@ class NodeDriver(Driver):
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Forget the node: it goes with its slice, and the data on the testbed's storage stays."""
-        node = NodeInputs.model_validate(inputs)
-        acquaintance.forget(Project.find().cluster(node.cluster), node.name)
+        acquaintance.forget(self._cluster, NodeInputs.model_validate(inputs).name)
 
 
 def _is_another_sliver(olds: Properties, news: Properties) -> bool:

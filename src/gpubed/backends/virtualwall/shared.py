@@ -13,7 +13,7 @@ from gpubed.backends.virtualwall import acquaintance, journal
 from gpubed.backends.virtualwall.config import DATA_RECORD, Config
 from gpubed.core import files, progress, reading
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths, Project
+from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.clusterspec import ClusterSpec
@@ -52,31 +52,30 @@ def note(cluster: ClusterPaths, uuid: str, folder_: str, path: str) -> None:
     files.write(cluster.state / DATA_RECORD, had.model_dump_json().encode())
 
 
-def existing(cluster: str) -> list[Existing]:
+def existing(cluster: ClusterPaths) -> list[Existing]:
     """Return the cluster's part, if it has one."""
-    had = _noted(Project.find().cluster(cluster))
+    had = _noted(cluster)
     return [_existing(had)] if had else []
 
 
-def remove(cluster: str) -> list[Existing]:
+def remove(cluster: ClusterPaths) -> list[Existing]:
     """Remove a cluster's part; where no node answers any more, say and return what stays."""
-    paths = Project.find().cluster(cluster)
-    had = _noted(paths)
+    had = _noted(cluster)
     if had is None:
         return []
     why = "there is no node through which it could be reached"
-    for name, met in acquaintance.everyone(paths):
+    for name, met in acquaintance.everyone(cluster):
         door = Node.model_validate({"name": name, "group": "", "role": "head", **met})
         try:
-            with SSH(door, paths) as ssh:
+            with SSH(door, cluster) as ssh:
                 ssh.run("sudo -n umount -l %s", had.path, check=False)
                 ssh.run("sudo -n rm -rf --one-file-system %s", had.folder, timeout=_REMOVE_S)
         except GpubedError as error:
             why = error.message
         else:
-            (paths.state / DATA_RECORD).unlink(missing_ok=True)
+            (cluster.state / DATA_RECORD).unlink(missing_ok=True)
             return []
-    again = f"gpubed up {cluster}, then gpubed down {cluster}, removes it"
+    again = f"gpubed up {cluster.name}, then gpubed down {cluster.name}, removes it"
     progress.emit("note", message=f"{had.folder} stays on the testbed: {why}; {again}")
     return [_existing(had)]
 

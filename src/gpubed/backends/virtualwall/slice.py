@@ -10,7 +10,7 @@ from gpubed.backends.virtualwall.growth import Growth
 from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import Project
+from gpubed.core.paths import ClusterPaths
 from gpubed.testbeds.base import Change, Driver, Properties
 
 # An end is moved by `gpubed renew`; how the testbed is reached may change under a slice.
@@ -21,6 +21,9 @@ _GIVING_BACK_S = 300.0
 
 class SliceDriver(Driver):
     """Inputs: see `SliceInputs`. Emulab grants and takes back a slice as a whole."""
+
+    def __init__(self, cluster: ClusterPaths) -> None:
+        self._cluster = cluster
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Replace for another request, key or place; the rest is only remembered.
@@ -40,8 +43,8 @@ class SliceDriver(Driver):
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Hold the slice until its nodes are ready; adopt what an interrupted run began."""
-        reservation = _reservation(inputs)
-        _keep_way(inputs)
+        reservation = self._reservation(inputs)
+        self._keep_way(inputs)
         try:
             results = reservation.judge(reservation.hold())
             verdict.require_enough(reservation.wanted, results)
@@ -58,7 +61,7 @@ class SliceDriver(Driver):
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Look at the slice; one that has expired is gone."""
-        reservation = _reservation(inputs, id)
+        reservation = self._reservation(inputs, id)
         found = reservation.look()
         if found is None:
             return None
@@ -66,8 +69,8 @@ class SliceDriver(Driver):
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Look at the slice with the new way to reach it, and ask for what it lacks."""
-        _keep_way(news)
-        reservation = _reservation(news, id)
+        self._keep_way(news)
+        reservation = self._reservation(news, id)
         found = reservation.complete()
         if found is None:
             raise GpubedError(
@@ -77,7 +80,16 @@ class SliceDriver(Driver):
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Give all nodes back. The slice itself stays until it expires, empty."""
-        _reservation(inputs, id).release()
+        self._reservation(inputs, id).release()
+
+    def _reservation(self, inputs: Properties, urn: str = "") -> Growth:
+        wanted = SliceInputs.model_validate(inputs)
+        return Growth(wanted, connect(wanted.testbed), self._cluster, urn=urn)
+
+    def _keep_way(self, inputs: Properties) -> None:
+        """Find out before the first node is asked for whether there will be a way to it."""
+        wanted = SliceInputs.model_validate(inputs)
+        bastion.keep_identity(wanted.testbed, login.load(wanted.testbed), self._cluster)
 
     @staticmethod
     def _give_back(reservation: Reservation, error: GpubedError) -> None:
@@ -88,19 +100,6 @@ class SliceDriver(Driver):
                 f"the testbed may still hold nodes ({kept.message}): "
                 f"gpubed down {reservation.wanted.cluster}"
             )
-
-
-def _reservation(inputs: Properties, urn: str = "") -> Growth:
-    wanted = SliceInputs.model_validate(inputs)
-    cluster = Project.find().cluster(wanted.cluster)
-    return Growth(wanted, connect(wanted.testbed), cluster, urn=urn)
-
-
-def _keep_way(inputs: Properties) -> None:
-    """Find out before the first node is asked for whether there will be a way to it."""
-    wanted = SliceInputs.model_validate(inputs)
-    cluster = Project.find().cluster(wanted.cluster)
-    bastion.keep_identity(wanted.testbed, login.load(wanted.testbed), cluster)
 
 
 def _place(inputs: Properties) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from gpubed.backends.virtualwall.faults import Answered, Busy
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.slice_inputs import digest
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
-from gpubed.core.paths import Project
+from gpubed.core.paths import ClusterPaths
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Finding, Offer
@@ -33,13 +33,13 @@ def images(there: Connection) -> tuple[list[str], list[str]]:
     return advertisement.images(_advertisement(there, there.config))
 
 
-def refusals(plan: ClusterPlan) -> list[Finding]:
+def refusals(plan: ClusterPlan, cluster: ClusterPaths) -> list[Finding]:
     """Return why what is planned cannot be had, before what there is would be given up for it."""
     fix = f"gpubed resources {plan.cluster} lists what is free"
-    return [Finding("virtualwall.supply", False, why, fix) for why in shortages(plan)]
+    return [Finding("virtualwall.supply", False, why, fix) for why in shortages(plan, cluster)]
 
 
-def shortages(plan: ClusterPlan) -> list[str]:
+def shortages(plan: ClusterPlan, cluster: ClusterPaths) -> list[str]:
     """Return why a plan cannot be had now: the fewest nodes that will do are counted.
 
     What the cluster holds already is not asked for again, or is free for what replaces it. A
@@ -50,7 +50,7 @@ def shortages(plan: ClusterPlan) -> list[str]:
     """
     config = plan.spec.backend
     assert isinstance(config, Config)  # noqa: S101
-    known = journal.load(Project.find().cluster(plan.cluster))
+    known = journal.load(cluster)
     if known and known.slivers and known.request == digest(rspec.request(plan)):
         return []
     try:

@@ -132,7 +132,7 @@ def _take_over(ui: UI, paths: ClusterPaths, driven: stack.Stack, uuid: str, yes:
             f"--uuid {uuid} -y",
         )
     identities.keep(paths, uuid)  # data that is elsewhere is found again by it
-    audits.remove_found(lost)
+    found.asked.remove(lost)
 
 
 @contextmanager
@@ -206,7 +206,7 @@ def _remove(
                 f"not confirmed, so nothing was removed: {listed}",
                 " ".join([f"gpubed audit {paths.name} --remove", *asked, "-y"]),
             )
-        return audits.remove_found(doomed)
+        return found.asked.remove(doomed)
 
 
 def _document(found: audits.Audit) -> dict[str, object]:

@@ -37,10 +37,10 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         if step.op in _SHOWN and step.type != "pulumi:pulumi:Stack"
     ]
     hours = wanted.node_hours
-    backend = registry.backend(wanted.backend)
-    obstacles = list(dict.fromkeys([*seen.refused, *backend.fits(wanted)]))
-    warnings = backend.warnings(wanted.spec)
-    warnings = [*seen.notes, *warnings, *exposure.warnings(chosen, backend)]
+    testbed = registry.bound(wanted.backend, paths)
+    obstacles = list(dict.fromkeys([*seen.refused, *testbed.fits(wanted)]))
+    warnings = testbed.backend.warnings(wanted.spec)
+    warnings = [*seen.notes, *warnings, *exposure.warnings(chosen, testbed.backend)]
     ui.document(
         "plan",
         {

@@ -13,8 +13,9 @@ EXAMPLE = "gpubed resources vw"
 def command(cluster: Cluster, as_json: Json = False) -> int:
     """Show what machines the cluster's testbed has, and how many of them are free now."""
     ui = UI(as_json)
-    wanted = load_plan(find(cluster).spec)
-    offers = registry.backend(wanted.backend).resources(wanted.spec)
+    paths = find(cluster)
+    wanted = load_plan(paths.spec)
+    offers = registry.bound(wanted.backend, paths).resources(wanted.spec)
     ui.document("resources", {"offers": [asdict(offer) for offer in offers]})
     rows = [
         (o.name, _known(o.free), _known(o.total), _known(o.gpus), o.gpu_model, o.note)

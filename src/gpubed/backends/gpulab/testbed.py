@@ -1,0 +1,154 @@
+"""GPULab as who owns a cluster sees it: what can be had, and which jobs there are."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gpubed.backends.gpulab import login, offers, request
+from gpubed.backends.gpulab.client import Client
+from gpubed.backends.gpulab.config import Config
+from gpubed.backends.gpulab.remote import RemoteJob
+from gpubed.core.errors import GpubedError
+from gpubed.spec.clusterspec import ClusterSpec
+from gpubed.spec.plan import plan as make_plan
+from gpubed.testbeds import made_on
+from gpubed.testbeds.base import Existing, Finding, Identity, JobState, JobTestbed, Offer
+
+if TYPE_CHECKING:
+    from gpubed.nodes.allocation import Allocation
+    from gpubed.spec.plan import ClusterPlan
+
+_EXPIRES_SOON_D = 14
+_FAIR_USE = 10
+_CANCEL_S, _POLL_S = 60.0, 0.5
+_CLOCK_S = 60.0
+
+
+class GpulabTestbed(JobTestbed):
+    """Checks, lists and cancels."""
+
+    @cached_property
+    def _config(self) -> Config:
+        """How the service is reached, and as whom."""
+        return request.config(made_on.specification(self.cluster, self.backend.name))
+
+    def doctor(self, spec: ClusterSpec) -> list[Finding]:
+        """Look at certificate, service, project and whether the job can ever run."""
+        options = request.config(spec)
+        try:
+            client = Client(options)
+        except GpubedError as error:
+            return [Finding("gpulab.certificate", False, error.message, error.hint)]
+        return [_certificate(client), *_service(client, spec)]
+
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Return nothing: there are no nodes."""
+        return {}
+
+    def identity(self) -> Identity:
+        """Return whose jobs are seen: those of others are hidden."""
+        user = login.read(self._config).urn
+        return Identity(user, f"GPULab as {user.rpartition('+')[2]}")
+
+    def existing(self) -> list[Existing]:
+        """Return the cluster's jobs that have not ended."""
+        found: list[Existing] = []
+        for job in Client(self._config).jobs():
+            labels = dict(word.split("=", 1) for word in _labels(job))
+            if labels.get("gpubed.name") == self.cluster.name and not job.ended:
+                owner = labels.get("gpubed.cluster", "")
+                found.append(Existing("job", job.name, job.uuid, owner, transient=True))
+        return found
+
+    def remove(self, thing: Existing) -> None:
+        """Cancel a job that `existing` found, and wait until it has ended."""
+        client, until = Client(self._config), time.monotonic() + _CANCEL_S
+        client.cancel(thing.id)
+        while not client.is_over(thing.id) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+
+    def jobs(self, uuid: str) -> list[JobState]:
+        """Return the jobs of the cluster that the service still lists."""
+        wanted = request.label(self.cluster.name, uuid)
+        return [
+            JobState(job.uuid, job.name, job.status, job.explanation)
+            for job in Client(self._config).jobs()
+            if (job.description or "").startswith(wanted)
+        ]
+
+    def resources(self, spec: ClusterSpec) -> list[Offer]:
+        """Return the service's clusters."""
+        client = Client(request.config(spec))
+        return offers.offers(client.clusters(), client.workers())
+
+    def fits(self, plan: ClusterPlan) -> list[str]:
+        """Return why the jobs can never run, or would have to wait now."""
+        options = request.config(plan.spec)
+        client = Client(options)
+        clusters, workers = client.clusters(), client.workers()
+        found: dict[str, None] = {}
+        for node in plan.nodes:
+            wanted = request.resources(plan, node)
+            found[offers.never(wanted, options.storage, clusters, workers)] = None
+        if any(found):
+            return list(filter(None, found))
+        jobs = min(len(plan.nodes), options.parallel)
+        waits = offers.now(request.resources(plan, plan.nodes[0]), jobs, clusters, workers)
+        return [waits] if waits else []
+
+
+def _certificate(client: Client) -> Finding:
+    left = client.login.expires - datetime.now(UTC)
+    soon = "; fetch a new one soon" if left.days < _EXPIRES_SOON_D else ""
+    return Finding(
+        "gpulab.certificate",
+        True,
+        f"{client.login.urn}, until {client.login.expires:%Y-%m-%d} ({left.days} days){soon}",
+    )
+
+
+def _service(client: Client, spec: ClusterSpec) -> list[Finding]:
+    options = request.config(spec)
+    try:
+        version = client.version()
+        running = sum(not job.ended for job in client.jobs())
+        clusters, workers = client.clusters(), client.workers()
+    except GpubedError as error:
+        return [Finding("gpulab.service", False, error.message, error.hint)]
+    plan = make_plan(spec)
+    reasons = {
+        offers.never(request.resources(plan, node), options.storage, clusters, workers)
+        for node in plan.nodes
+    } - {""}
+    return [
+        Finding("gpulab.service", True, f"{options.master} (client {version})"),
+        Finding(
+            "gpulab.project", True, f"{client.login.project_urn(options.project)}, as submitted"
+        ),
+        _clock(client.clock_error_s),
+        Finding(
+            "gpulab.quota",
+            True,
+            f"{running} job(s) of yours have not ended; fair use allows {_FAIR_USE} at a time",
+        ),
+        Finding(
+            "gpulab.resources",
+            not reasons,
+            "; ".join(sorted(reasons)) or "a worker that could run the jobs exists",
+            f"gpubed resources {spec.name}",
+        ),
+    ]
+
+
+def _clock(error_s: float | None) -> Finding:
+    if error_s is None:
+        return Finding("gpulab.clock", True, "the service does not tell its time")
+    said = f"{abs(error_s):.0f} s {'ahead of' if error_s > 0 else 'behind'} the service's"
+    return Finding("gpulab.clock", abs(error_s) <= _CLOCK_S, said, "timedatectl set-ntp true")
+
+
+def _labels(job: RemoteJob) -> list[str]:
+    return [word for word in (job.description or "").split() if word.startswith("gpubed.")]

@@ -1,0 +1,61 @@
+"""What a cluster has on this machine."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from gpubed.core.errors import GpubedError
+from gpubed.testbeds.base import Existing, Finding, Identity, Testbed
+
+# Docker's library is slow to import, and most verbs need it not.
+if TYPE_CHECKING:
+    from gpubed.nodes.allocation import Allocation
+    from gpubed.spec.clusterspec import ClusterSpec
+    from gpubed.spec.plan import ClusterPlan
+
+
+class LocalTestbed(Testbed):
+    """The Docker daemon of this machine."""
+
+    def doctor(self, spec: ClusterSpec) -> list[Finding]:
+        """Look at Docker, disk, memory, kernel and addresses."""
+        from gpubed.backends.local import doctor
+
+        return doctor.findings(spec, self.cluster)
+
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Return the state of each node."""
+        from gpubed.backends.local import census
+
+        return census.describe(allocation)
+
+    def identity(self) -> Identity:
+        """Return which Docker daemon answers."""
+        from gpubed.backends.local import daemon
+
+        return daemon.identity()
+
+    def existing(self) -> list[Existing]:
+        """Return what Docker has under the cluster's name."""
+        from gpubed.backends.local import census
+
+        return census.existing(self.cluster.name)
+
+    def remove(self, thing: Existing) -> None:
+        """Remove a container, network or volume."""
+        from gpubed.backends.local import census
+
+        census.remove(thing)
+
+    def fits(self, plan: ClusterPlan) -> list[str]:
+        """Return which addresses of the cluster others have already, where Docker can be asked."""
+        with suppress(GpubedError):
+            return [finding.message for finding in self.refusals(plan)]
+        return []
+
+    def refusals(self, plan: ClusterPlan) -> list[Finding]:
+        """Return which networks of the cluster others have already."""
+        from gpubed.backends.local import doctor
+
+        return [finding for finding in doctor.subnets(plan, self.cluster) if not finding.ok]

@@ -1,0 +1,287 @@
+"""The hosts of a cluster: looked at as their user, and as its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.testbeds.base import Backend, Driver, Existing, Finding, Offer, Testbed
+
+# Paramiko's library is slow to import, and most verbs need it not.
+if TYPE_CHECKING:
+    from gpubed.backends.static.config import Config, Host
+    from gpubed.core.paths import ClusterPaths
+    from gpubed.nodes.allocation import Allocation
+    from gpubed.nodes.ssh import SSH
+    from gpubed.spec.clusterspec import ClusterSpec
+    from gpubed.spec.plan import ClusterPlan
+
+T = TypeVar("T")
+_AT_ONCE = 16
+
+
+class StaticTestbed(Testbed):
+    """The hosts that a cluster is made of, or was."""
+
+    def __init__(self, backend: Backend, cluster: ClusterPaths) -> None:
+        super().__init__(backend, cluster)
+        self._hosts: dict[str, tuple[Config, Host, str]] = {}  # what `existing` found, by id
+        self._missed: list[_Missed] = []  # what it could not look at
+
+    @cached_property
+    def _known(self) -> Config | None:
+        """The hosts that the cluster was made of, or is to be; None where none are known."""
+        from gpubed.backends.static import named
+
+        return named.config(self.cluster)
+
+    def doctor(self, spec: ClusterSpec) -> list[Finding]:
+        """Log in to every host and look whether it can be a node; nothing is changed."""
+        from gpubed.backends.static import named
+        from gpubed.backends.static.node import look
+
+        config = named.options(spec)
+
+        def finding(host: Host, name: str) -> Finding:
+            id_ = f"static.{name}"
+            try:
+                found = self._on(config, host, name, look)
+            except GpubedError as error:
+                return Finding(id_, False, error.message, error.hint)
+            if not found.sudo:
+                fix = f"write `{found.user} ALL=(ALL) NOPASSWD: ALL` into /etc/sudoers.d/gpubed"
+                return Finding(id_, False, f"{name}: sudo asks for a password", fix)
+            return Finding(id_, True, f"{name} ({host.address}): {found.system}")
+
+        return _on_each(_wanted(spec, config), finding)
+
+    def driver(self, kind: str) -> Driver:
+        """Return the driver of a node."""
+        from gpubed.backends.static.node import NodeDriver
+
+        return NodeDriver(self.cluster) if kind == "node" else super().driver(kind)
+
+    def describe(self, allocation: Allocation) -> dict[str, str]:
+        """Say of each node whether its host is still marked as such; away where it is silent."""
+        from gpubed.backends.static.node import look
+        from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
+
+        def owner(node: Any) -> dict[str, str]:
+            try:
+                with SSH(node, self.cluster) as ssh:
+                    return look(ssh).owner
+            except LoginRefused:
+                # A host that was given back has forgotten the cluster's key: the user's own
+                # key sees whether it is still marked.
+                if (known := self._known) is None:
+                    raise
+                for host, name in _all(known):
+                    if (host.address, host.port) == (node.control_address, node.port):
+                        with suppress(GpubedError):
+                            return self._on(known, host, name, look).owner
+                raise
+
+        def state(node: Any) -> str:
+            try:
+                id_ = owner(node).get("id")
+            except Unreachable as error:
+                # Whose key it is, and why nobody is let in, shows where nodes are logged in to.
+                return "away" if error.is_silence else "ready"
+            except GpubedError:
+                return "missing"
+            return "ready" if id_ == node.id else "missing"
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            states = pool.map(state, allocation.nodes)
+            return {n.name: s for n, s in zip(allocation.nodes, states, strict=True)}
+
+    def existing(self) -> list[Existing]:
+        """Return the hosts that are marked as nodes of the cluster.
+
+        Those of the specification, and of the ones that were applied before: where no state knows
+        them, nobody else would. One of these that is silent counts as taken out.
+        """
+        from gpubed.backends.static import named
+        from gpubed.backends.static.node import look
+
+        known, former = self._known, named.attempted(self.cluster)
+        missed = self._missed = list[_Missed]()
+        if known is None:
+            return []
+        hosts = list(_all(known))
+        places = {(host.address, host.port) for host, _ in hosts}
+        gone = []
+        for host, name in (each for config in former for each in _all(config)):
+            if (host.address, host.port) not in places:
+                places.add((host.address, host.port))
+                gone.append((host, name))
+
+        def find(host: Host, name: str) -> Existing | None:
+            try:
+                owner = self._on(known, host, name, look).owner
+            except GpubedError as error:
+                if (host, name) not in gone:
+                    missed.append(_Missed(name, host, error.message))
+                return None  # removing a node that the state knows fails by itself
+            if owner.get("cluster") != self.cluster.name:
+                return None
+            self._hosts[owner["id"]] = known, host, name
+            heir = name if name != owner["node"] else ""
+            return Existing("node", owner["node"], owner["id"], owner["uuid"], heir=heir)
+
+        return [thing for thing in _on_each([*hosts, *gone], find) if thing]
+
+    def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
+        """Return the hosts that nobody could look at, and why, but for what a `down` leaves."""
+        from gpubed.backends.static import named
+
+        missed = [one for one in self._missed if not one.is_left(self.cluster)]
+        wanted = named.nodes(self.cluster)
+        if wanted is None or not known:
+            return [str(one) for one in missed if one.name not in known]
+        # Where there is a state, a host that is to be no node was none.
+        nodes = wanted.difference(known).union(left)
+        return [str(one) for one in missed if one.name in nodes]
+
+    def own_hosts(self) -> dict[str, str]:
+        """Return the hosts of the specification: by node, where SSH answers."""
+        from gpubed.testbeds import left_hosts
+
+        hosts = _all(self._known) if self._known else ()
+        return {name: left_hosts.place(host.address, host.port) for host, name in hosts}
+
+    def left_as_is(self, uuid: str) -> list[str]:
+        """Say what stays on hosts that nobody could log in to, and that a `down` goes without."""
+        from gpubed.backends.static.membership import stays
+
+        left = [one for one in self._missed if one.is_left(self.cluster)]
+        return [f"{one}; {stays(uuid)}" for one in left]
+
+    def remove(self, thing: Existing) -> None:
+        """Take a cluster's key, mark and services from its host."""
+        from gpubed.backends.static.membership import release
+
+        config, host, name = self._hosts[thing.id]
+        self._on(config, host, name, lambda ssh: release(ssh, thing.uuid))
+
+    def resources(self, spec: ClusterSpec) -> list[Offer]:
+        """Return every host of the specification, and whether it is free."""
+        from gpubed.backends.static import named
+        from gpubed.backends.static.node import look
+
+        config = named.options(spec)
+
+        def offer(host: Host, name: str) -> Offer:
+            try:
+                found = self._on(config, host, name, look)
+            except GpubedError as error:
+                return Offer(host.address, 1, 0, note=error.message)
+            owner = found.owner
+            note = f"node {owner['node']} of {owner['cluster']}" if owner else found.system
+            return Offer(host.address, 1, 0 if owner else 1, found.gpus, note=note)
+
+        return _on_each(_all(config), offer)
+
+    def hosts(self, spec: ClusterSpec) -> list[SSH]:
+        """Return sessions to the hosts whose keys are known; `doctor` names the others."""
+        from gpubed.backends.static import named
+
+        config, found = named.options(spec), []
+        for host, name in _wanted(spec, config):
+            with suppress(PrerequisiteMissing):
+                found.append(self._session(config, host, name))
+        return found
+
+    def refusals(self, plan: ClusterPlan) -> list[Finding]:
+        """Look at the hosts that cannot be done without: whether each can be the planned node."""
+        from gpubed.backends.static import named
+        from gpubed.backends.static.node import look, problems
+        from gpubed.testbeds import identities
+
+        config, uuid = named.options(plan.spec), identities.kept(self.cluster)
+        nodes = {node.name: node for node in plan.nodes if node.on_failure is None}
+
+        def finding(host: Host, name: str) -> Finding | None:
+            node = nodes[name]
+            inputs = {"host": host, "image": node.image, "gpus": node.gpus, "uuid": uuid}
+            try:
+                wrong = problems(self._on(config, host, name, look), inputs)
+            except GpubedError as error:
+                return Finding(f"static.{name}", False, f"{name}: {error.message}", error.hint)
+            message = f"{name} ({host.address}) {'; '.join(wrong)}"
+            return Finding(f"static.{name}", False, message) if wrong else None
+
+        wanted = [(host, name) for host, name in _wanted(plan.spec, config) if name in nodes]
+        return [found for found in _on_each(wanted, finding) if found]
+
+    def fits(self, plan: ClusterPlan) -> list[str]:
+        """Look at the hosts that are to have GPUs: whether they have them, and the recipe code."""
+        from gpubed.backends.static import named
+        from gpubed.backends.static.node import lacking, look
+
+        config = named.options(plan.spec)
+        nodes = {node.name: node for node in plan.nodes if node.gpus}
+
+        def why(host: Host, name: str) -> list[str]:
+            try:
+                found = self._on(config, host, name, look)
+            except GpubedError:
+                return []  # `doctor` and `up` say that it is away
+            return lacking(found, nodes[name].gpus, plan.spec.recipe)
+
+        wanted = [(host, name) for host, name in _wanted(plan.spec, config) if name in nodes]
+        return [
+            f"{name} ({host.address}) {reason}"
+            for (host, name), reasons in zip(wanted, _on_each(wanted, why), strict=True)
+            for reason in reasons
+        ]
+
+    def _session(self, config: Config, host: Host, name: str) -> SSH:
+        """Return a session to a host, logged in as the user would be."""
+        from gpubed.backends.static.access import door
+        from gpubed.nodes.ssh import SSH
+
+        return SSH(door(config, host, name), self.cluster, config.key)
+
+    def _on(self, config: Config, host: Host, name: str, do: Callable[[SSH], T]) -> T:
+        with self._session(config, host, name) as ssh:
+            return do(ssh)
+
+
+@dataclass(frozen=True)
+class _Missed:
+    """A host that nobody could look at, with the name that its node has, or would have."""
+
+    name: str
+    host: Host
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.host.address}): {self.why}"
+
+    def is_left(self, cluster: ClusterPaths) -> bool:
+        """Say whether a `down` goes without it."""
+        from gpubed.testbeds import left_hosts
+
+        return left_hosts.is_named(cluster, self.host.address, self.host.port)
+
+
+def _all(config: Config) -> Iterator[tuple[Host, str]]:
+    """Return every host with the name that its node has, or would have."""
+    for group, hosts in config.hosts.items():
+        yield from ((host, f"{group}-{index}") for index, host in enumerate(hosts))
+
+
+def _wanted(spec: ClusterSpec, config: Config) -> list[tuple[Host, str]]:
+    names = {name for group in spec.nodes for name in group.node_names}
+    return [(host, name) for host, name in _all(config) if name in names]
+
+
+def _on_each(hosts: Iterable[tuple[Host, str]], do: Callable[[Host, str], T]) -> list[T]:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(lambda pair: do(*pair), hosts))
