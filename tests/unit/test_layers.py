@@ -11,6 +11,9 @@ from support import house
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "gpubed"
 MODULES = sorted(SOURCE.rglob("*.py"))
+BACKENDS = sorted((SOURCE / "backends").rglob("*.py"))
+# By these, and by `made_on.specification`, a module reads `cluster.yml`.
+SPECIFICATION = {"gpubed.core.located", "gpubed.testbeds.specification"}
 # Whoever parses by himself meets what is malformed by himself.
 PARSERS = {"load", "loads", "safe_load", "fromstring", "model_validate_json", "validate_json"}
 OF_PARSERS = {"json", "yaml", "etree", "gzip", "zlib", "tarfile"}
@@ -21,6 +24,15 @@ WAY_IN = {
     "backends/virtualwall/documents.py",
     "hardware/recording.py",  # nvidia-smi's XML declares a type; the report came in by `reading`
 }
+# Where a backend reads `cluster.yml`: in one module, which says how the testbed is reached.
+READS_THE_SPECIFICATION = {
+    "gpulab": "testbed.py",
+    "openstack": "cloud.py",
+    "static": "named.py",
+    "virtualwall": "connection.py",
+}
+# The program, of which projects hold copies, declares a cluster's resources by its plan alone.
+LOOKS_THE_PROJECT_UP = {"openstack/component.py"}
 # What is no document of others: files that gpubed brings, and the kernel's.
 BROUGHT = {
     "backends/gpulab/request.py",
@@ -48,10 +60,8 @@ KERNELS = {
 def imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
-            if node.module == "gpubed":
-                yield from (f"gpubed.{alias.name}" for alias in node.names)
-            else:
-                yield node.module
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 
@@ -111,6 +121,18 @@ def test_what_others_wrote_comes_in_by_one_way(path):
 def test_only_the_user_interface_imports_rich(path):
     if path.parent != SOURCE / "cli":
         assert not [name for name in imports(path) if name.split(".")[0] == "rich"]
+
+
+@pytest.mark.parametrize("path", BACKENDS, ids=lambda p: str(p.relative_to(SOURCE / "backends")))
+def test_a_backend_gets_its_cluster(path):
+    """Bound to it, it looks no project up, and reads its specification at one place."""
+    name = str(path.relative_to(SOURCE / "backends"))
+    tree = ast.parse(path.read_text())
+    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    finds = any(function.endswith("Project.find") for function in called)
+    assert finds is (name in LOOKS_THE_PROJECT_UP)
+    reads = "made_on.specification" in called or SPECIFICATION & set(imports(path))
+    assert not reads or READS_THE_SPECIFICATION.get(path.parent.name) == path.name
 
 
 def test_roles_and_playbooks_never_name_a_backend():

@@ -74,7 +74,8 @@ class Cloud(pulumi.runtime.Mocks):
     ) -> tuple[str | None, dict[Any, Any]]:
         inputs = dict(args.inputs)
         if inputs.get("kind") == "hostkey":
-            public = secret.ensure_key(host_key.path(inputs["cluster"], inputs["name"]))
+            cluster = Project(self.project).cluster(inputs["cluster"])
+            public = secret.ensure_key(host_key.path(cluster, inputs["name"]))
             inputs["result"] = {"public": public}
         elif "kind" in inputs:
             inputs["result"] = {"id": f"the cloud's {inputs.get('name')}"}

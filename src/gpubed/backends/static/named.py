@@ -46,6 +46,23 @@ def config(cluster: ClusterPaths) -> Config | None:
     return found or applied(cluster)
 
 
+def may_have(cluster: ClusterPaths, place: object) -> bool:
+    """Say whether the specification has a host at a place; where it cannot be read, it may.
+
+    Args:
+        cluster: Whose specification it is.
+        place: Address and port.
+    """
+    wanted, _ = check(cluster.spec)
+    if wanted is not None and not isinstance(wanted.backend, Config):
+        return False
+    known = config(cluster)
+    if known is None:
+        return True
+    hosts = [host for group in known.hosts.values() for host in group]
+    return place in {(host.address, host.port) for host in hosts}
+
+
 def applied(cluster: ClusterPaths) -> Config | None:
     """Return the options of the specification that was applied last; None where none was kept."""
     return _read(made_on.copy_of(cluster, "static"))

@@ -22,7 +22,6 @@ from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.recipes import recipe as recipes
 from gpubed.testbeds import left_hosts
 from gpubed.testbeds.base import Change, Driver, NodeFailed, Properties, Silent
-from gpubed.testbeds.specification import check
 
 _FREE_GIB = 5
 # What may change without another host taking the node's place; of `host`, all but who it is.
@@ -165,15 +164,7 @@ class NodeDriver(Driver):
         return left_hosts.is_named(self._cluster, host.address, host.port)
 
     def _is_named(self, inputs: Properties) -> bool:
-        """Say whether the specification has a node's host; where it cannot be read, it may."""
-        wanted, _ = check(self._cluster.spec)
-        if wanted is not None and not isinstance(wanted.backend, Config):
-            return False
-        known = named.config(self._cluster)
-        if known is None:
-            return True
-        hosts = [host for group in known.hosts.values() for host in group]
-        return _place(inputs) in {(host.address, host.port) for host in hosts}
+        return named.may_have(self._cluster, _place(inputs))
 
     def _connected(self, inputs: Properties) -> SSH:
         return SSH(_door(inputs), self._cluster, _config(inputs).key)

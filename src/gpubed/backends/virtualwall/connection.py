@@ -15,6 +15,7 @@ from gpubed.backends.virtualwall.transport import Endpoint
 from gpubed.backends.virtualwall.urn import Urn
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
+from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.testbeds import specification
 
 _DISCOVERY_S = 120.0
@@ -65,23 +66,23 @@ def connect(config: Config) -> Connection:
     )
 
 
-def known_config(cluster: ClusterPaths) -> Config:
+def config_of(cluster: ClusterPaths) -> Config:
     """Return how a cluster's testbed is reached: as its specification says, else its journal.
 
     Raises:
         GpubedError: Neither says it.
     """
-    known = journal.load(cluster)
-    config = config_of(cluster) or (known.testbed if known else None)
-    if config is None:
-        raise GpubedError(
-            f"nothing tells how to reach the testbed of {cluster.name}",
-            f"gpubed check {cluster.name}" if cluster.spec.exists() else f"restore {cluster.spec}",
-        )
-    return config
+    wanted, known = specified(cluster), journal.load(cluster)
+    if wanted and isinstance(wanted.backend, Config):
+        return wanted.backend
+    if known:
+        return known.testbed
+    raise GpubedError(
+        f"nothing tells how to reach the testbed of {cluster.name}",
+        f"gpubed check {cluster.name}" if cluster.spec.exists() else f"restore {cluster.spec}",
+    )
 
 
-def config_of(cluster: ClusterPaths) -> Config | None:
-    """Return the options in a cluster's specification; None when it names another backend."""
-    wanted, _ = specification.check(cluster.spec)
-    return wanted.backend if wanted and isinstance(wanted.backend, Config) else None
+def specified(cluster: ClusterPaths) -> ClusterSpec | None:
+    """Return a cluster's specification; None when it cannot be used."""
+    return specification.check(cluster.spec)[0]

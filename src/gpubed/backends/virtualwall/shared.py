@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict
 
 from gpubed.backends.virtualwall import acquaintance, journal
 from gpubed.backends.virtualwall.config import DATA_RECORD, Config
+from gpubed.backends.virtualwall.connection import specified
 from gpubed.core import files, progress, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.clusterspec import ClusterSpec
-from gpubed.testbeds import specification
 from gpubed.testbeds.base import Existing
 
 _REMOVE_S = 600.0
@@ -96,7 +96,7 @@ def _noted(cluster: ClusterPaths) -> _Part | None:
 
 def _unnoted(cluster: ClusterPaths) -> _Part | None:
     """Return what a version that did not write it down gave to nodes, as far as one can tell."""
-    wanted, known = specification.check(cluster.spec)[0], journal.load(cluster)
+    wanted, known = specified(cluster), journal.load(cluster)
     if wanted is None or known is None or not isinstance(wanted.backend, Config):
         return None
     shared, path = folder(wanted), wanted.storage.shared.path

@@ -29,7 +29,7 @@ class VirtualWallTestbed(Testbed):
         """
         from gpubed.backends.virtualwall import connection
 
-        return connection.known_config(self.cluster)
+        return connection.config_of(self.cluster)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at login, servers, project and bastion."""
