@@ -10,6 +10,7 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import Project
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Finding
+from support.bound import kind
 
 SPEC = "version: 1\nbackend: {type: local}\nnodes: [{count: 1}]\n"
 
@@ -82,7 +83,7 @@ def test_a_check_names_its_cluster_where_the_engine_is_missing(project, monkeypa
 
 
 def test_a_plan_that_does_not_fit_is_no_success(project, monkeypatch):
-    local = type(registry.backend("local"))
+    local = kind("local")
     monkeypatch.setattr(local, "fits", lambda *_: ["no worker has 4 GPUs"])
     done = call("plan", "mine", "--engine", "embedded")
     assert done.return_value == 4

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpubed.core.paths import Project
 from gpubed.testbeds import registry
 from gpubed.testbeds.specification import load
 from support import wall
@@ -54,7 +55,7 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path):
 
 
 @pytest.mark.parametrize("face", ["emulab", "standard", "gcf"])
-def test_cluster_yml_gets_its_values_as_the_page_says(tmp_path, monkeypatch, face):
+def test_cluster_yml_gets_its_values_as_the_page_says(tmp_path, face):
     page = PAGE.read_text()
     for word in (f"`--face {face}`", "`--doors`", "`am_url`, `component_manager`"):
         assert word in page or face == "emulab"
@@ -72,9 +73,8 @@ def test_cluster_yml_gets_its_values_as_the_page_says(tmp_path, monkeypatch, fac
             "ca": facts["ca_bundle"],
             "passphrase_file": str(phrase),
         }
-        spec = tmp_path / "inventories" / "vw" / "cluster.yml"
-        spec.parent.mkdir(parents=True)
-        spec.write_text(yaml.safe_dump(wall.document(block)))
-        monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-        findings = registry.backend("virtualwall").doctor(load(spec))
+        paths = Project(tmp_path).cluster("vw")
+        paths.spec.parent.mkdir(parents=True)
+        paths.spec.write_text(yaml.safe_dump(wall.document(block)))
+        findings = registry.bound("virtualwall", paths).doctor(load(paths.spec))
         assert not [f for f in findings if not f.ok and f.id != "virtualwall.way"]
