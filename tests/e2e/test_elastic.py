@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from support.cluster import Cluster, unique
+
 pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.faults]
 STEPS, KEEP_EVERY, PATIENCE_S = 400, 10, 300
 
@@ -41,15 +43,26 @@ def steps_of(cluster, number):
 
 
 @pytest.fixture
-def training(bare, tmp_path):
-    """Two nodes and a training on both of them."""
-    bare.call("up")
+def pair(docker, tmp_path):
+    """Two nodes that jobs run on."""
+    nodes = [{"name": "node", "count": 2, "machine": {"cpus": 2, "memory": "4 GiB"}}]
+    made = Cluster(tmp_path, unique("elastic"), nodes=nodes, services={})
+    try:
+        made.call("up")
+        yield made
+    finally:
+        made.call("down", "-y")
+
+
+@pytest.fixture
+def training(pair, tmp_path):
+    """A training on both nodes."""
     words = ["model=squeezenet1_1", "image_size=64", "batch_size=4", "learning_rate=0.001"]
     words += [f"steps={STEPS}", f"checkpoint_steps={KEEP_EVERY}"]
     settings = [word for setting in words for word in ("--set", setting)]
     said = (tmp_path / "said.txt").open("w")
     pipes = {"stdout": subprocess.PIPE, "stderr": said}
-    process = bare.start("run", bare.name, "imagenet", "--elastic", "--json", *settings, **pipes)
+    process = pair.start("run", pair.name, "imagenet", "--elastic", "--json", *settings, **pipes)
     try:
         yield process
     finally:
@@ -58,17 +71,17 @@ def training(bare, tmp_path):
 
 
 def test_a_node_that_freezes_and_a_rank_that_is_killed_cost_no_more_than_an_interval(
-    bare, training
+    pair, training
 ):
-    wait_until(training, lambda: steps_of(bare, 0) > 2 * KEEP_EVERY)
-    frozen = container(bare, "node-1")
+    wait_until(training, lambda: steps_of(pair, 0) > 2 * KEEP_EVERY)
+    frozen = container(pair, "node-1")
     docker("pause", frozen)
     try:
-        wait_until(training, lambda: steps_of(bare, 1) > 0)
+        wait_until(training, lambda: steps_of(pair, 1) > 0)
     finally:
         docker("unpause", frozen)
-    wait_until(training, lambda: steps_of(bare, 2) > KEEP_EVERY)
-    docker("exec", container(bare, "node-1"), "pkill", "-KILL", "-f", "main.py")
+    wait_until(training, lambda: steps_of(pair, 2) > KEEP_EVERY)
+    docker("exec", container(pair, "node-1"), "pkill", "-KILL", "-f", "main.py")
     told = json.loads(training.communicate(timeout=PATIENCE_S)[0])
     assert (training.returncode, told["status"], told["world_size"]) == (0, "ok", 2)
     without, joined, again = told["legs"][1:]

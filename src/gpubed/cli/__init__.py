@@ -106,7 +106,7 @@ def main() -> None:
         interruption.leave_nobody()
         # Typer makes an exit of an interruption, and a run may fail of it.
         code = interruption.EXIT + signals[0]
-        _refuse(*interruption.WORDS)
+        _refuse(*interruption.words())
     sys.exit(code or 0)
 
 

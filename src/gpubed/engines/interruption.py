@@ -15,7 +15,7 @@ from types import FrameType
 
 from gpubed.engines.embedded import lifeline
 
-WORDS = "interrupted", "run the same command again: it goes on where it stopped"
+_WORDS = ["interrupted", "run the same command again: it goes on where it stopped"]
 EXIT = 128  # with the signal's number: the exit code, as shells count it
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # With the seconds that descendants have to end, less than 10 in all.
@@ -48,6 +48,16 @@ def handle(*, limited: bool) -> list[int]:
     return seen
 
 
+def words() -> tuple[str, str]:
+    """Return what to tell of an interruption: that it was one, and what comes next."""
+    return _WORDS[0], _WORDS[1]
+
+
+def then(hint: str) -> None:
+    """Tell what comes next after an interruption, where the same command would begin anew."""
+    _WORDS[1] = hint
+
+
 def leave_nobody() -> None:
     """End everything that this process started."""
     lifeline.end(lifeline.descendants(os.getpid()))
@@ -56,7 +66,7 @@ def leave_nobody() -> None:
 def _end(number: int) -> None:
     # Past what draws on the terminal: a thread that is stuck may hold its lock for ever.
     with suppress(OSError):
-        os.write(2, f"error: {WORDS[0]}\n  → {WORDS[1]}\n".encode())
+        os.write(2, f"error: {_WORDS[0]}\n  → {_WORDS[1]}\n".encode())
     leave_nobody()
     # Threads that wait for others would keep the interpreter.
     os._exit(EXIT + number)

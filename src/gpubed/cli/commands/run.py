@@ -15,6 +15,7 @@ from gpubed.configuration import health, unfinished
 from gpubed.core import runlock
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
+from gpubed.engines import interruption
 from gpubed.jobs import elastic as training
 from gpubed.jobs import execution, figures, jobfile
 from gpubed.jobs.elastic import Bounds
@@ -123,6 +124,7 @@ def command(
     if not former:
         request = _placed(request, choice, container, launcher)
     _check_arguments(request, repeat)
+    interruption.then(f"gpubed runs {paths.name} show last   tells how far it came")
     if bounds and not (dry_run or detach):
         return _elastic(ui, paths, request, bounds, resumed)
     granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
@@ -199,7 +201,11 @@ def _elastic(
             _telling(ui, show),
             resumes=resumed.run_id if resumed else "",
         )
-        result = whole.run()
+        try:
+            result = whole.run()
+        except KeyboardInterrupt:
+            interruption.then(f"gpubed run {paths.name} --elastic --resume last   goes on with it")
+            raise
     if len(whole.legs) > 1:
         rows = [(leg.run_id, ",".join(leg.nodes), leg.why or leg.status) for leg in whole.legs]
         ui.table(["run", "nodes", "its end"], rows)
