@@ -380,9 +380,9 @@ def test_a_rate_that_links_cannot_carry_is_no_lack_of_machines(server, wall, dri
 def test_machines_that_are_not_there_are_refused_with_the_mappers_words(server, wall, driver):
     wall.block["hardware"] = {"node": {"type": "pcgen07-gpu1080"}}
     wall.changes["nodes"] = [{"name": "node", "count": 5}]
-    assert wall.testbed.fits(wall.plan) == [
-        "5 machines of type pcgen07-gpu1080 are wanted, 3 are free"
-    ]
+    [lack] = wall.testbed.fits(wall.plan)
+    assert lack.message == "5 machines of type pcgen07-gpu1080 are wanted, 3 are free"
+    assert "gpubed resources" in lack.fix
     with pytest.raises(Refused, match=r"not enough nodes.*pcgen07-gpu1080"):
         driver.create(wall.inputs)
     assert server.slivers() == []
@@ -391,7 +391,8 @@ def test_machines_that_are_not_there_are_refused_with_the_mappers_words(server, 
 @with_hardware_types
 def test_machines_that_nobody_wants_are_not_missing(server, wall):
     wall.changes["nodes"] = [{"name": "node", "count": 30}]
-    assert wall.testbed.fits(wall.plan) == ["30 machines of type pcgen05 are wanted, 8 are free"]
+    [lack] = wall.testbed.fits(wall.plan)
+    assert lack.message == "30 machines of type pcgen05 are wanted, 8 are free"
 
 
 def test_a_plan_without_a_login_says_how_to_get_one(server, wall):
@@ -842,7 +843,7 @@ def test_a_group_without_hardware_is_compared_with_what_is_free(server, wall):
     wall.changes["nodes"] = [{"name": "node", "count": 99}]
     free = sum(not m.type.virtual or server.site.is_gcf for m in server.inventory.machines)
     said = f"99 machines of any type are wanted, {free} are free"
-    assert wall.testbed.fits(wall.plan) == [said]
+    assert [lack.message for lack in wall.testbed.fits(wall.plan)] == [said]
 
 
 @with_hardware_types
@@ -850,7 +851,7 @@ def test_who_asks_for_one_type_is_told_of_that_alone(server, wall):
     """As many as that are wanted exceed what there is of any type, too."""
     wall.changes["nodes"] = [{"name": "node", "count": 50}]
     said = "50 machines of type pcgen05 are wanted, 8 are free"
-    assert wall.testbed.fits(wall.plan) == [said]
+    assert [lack.message for lack in wall.testbed.fits(wall.plan)] == [said]
 
 
 def test_machines_without_a_hardware_type_are_counted_too(server, wall):

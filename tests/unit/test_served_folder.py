@@ -206,9 +206,12 @@ def test_a_plan_says_what_up_would_refuse(cluster, monkeypatch):
     )
     local, stack = kind("local"), Stack(cluster, True)
     monkeypatch.setattr(stacks.Stack, "preview", lambda *_, **__: stack.preview(None))
-    monkeypatch.setattr(local, "fits", lambda *_: ["taken"])
+    monkeypatch.setattr(local, "fits", lambda *_: [Finding("x", False, "taken", "move")])
     monkeypatch.setattr(type(registry.backend("local")), "warnings", lambda *_: [])
-    says = [Finding("x", False, "taken"), Finding("y", False, "another project")]
+    says = [
+        Finding("x", False, "taken"),
+        Finding("y", False, "another project", "gpubed doctor CLUSTER"),
+    ]
     monkeypatch.setattr(local, "refusals", lambda *_: says)
     monkeypatch.setenv("GPUBED_ROOT", str(cluster.project.root))
     words = ["plan", "lab", "--json", "--engine", "embedded"]
@@ -216,6 +219,7 @@ def test_a_plan_says_what_up_would_refuse(cluster, monkeypatch):
     assert done.return_value == 4
     told = json.loads(done.stdout)
     assert told["obstacles"] == ["taken", "another project"]
+    assert told["remedies"] == ["move", "gpubed doctor lab"]
     assert told["lost"][0].startswith("/shared, which node-0 serves from its own disk")
 
 

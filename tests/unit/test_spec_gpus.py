@@ -180,7 +180,7 @@ class TestOwnHosts:
         own = registry.bound("static", None)
         monkeypatch.setattr(own, "_on", look)
         wanted = specification.load_plan(write(STATIC, recipe, f"gpus: {gpus}"))
-        return own.fits(wanted)
+        return [finding.message for finding in own.fits(wanted)]
 
     def test_that_serve_are_well(self, write, monkeypatch):
         assert self.said(write, monkeypatch, "cuda13", 2, "20b2", "20b2") == []

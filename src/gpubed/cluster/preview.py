@@ -20,7 +20,7 @@ from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes import allocation as allocations
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import identities, made_on, registry
-from gpubed.testbeds.base import Existing, Testbed
+from gpubed.testbeds.base import Existing, Finding, Testbed
 from gpubed.testbeds.specification import load_plan
 
 
@@ -34,7 +34,7 @@ class Preview:
         damage: What is wrong now and will be put right, a line each.
         roles: The nodes on which roles will be applied, by role.
         lost: What `up` would ask about, a line each.
-        refused: For what the testbed would say no, asked where something would be lost.
+        refused: To what the testbed would say no, asked where something would be lost.
         notes: What else there is to know before.
     """
 
@@ -43,7 +43,7 @@ class Preview:
     damage: Sequence[str]
     roles: Due
     lost: Sequence[str]
-    refused: Sequence[str]
+    refused: Sequence[Finding]
     notes: Sequence[str]
 
 
@@ -81,7 +81,7 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
         found.words if found else [],
         _foreseen(cluster, wanted, planned, found) if configures else {},
         [*given_up, *gone, *lost],
-        [finding.message for finding in refused],
+        refused,
         notes,
     )
 

@@ -438,7 +438,7 @@ class Testbed(ABC):
         """Return sessions to machines that are there before they are nodes, by their names."""
         return []
 
-    def fits(self, plan: ClusterPlan) -> list[str]:
+    def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
         return []
 

@@ -84,7 +84,7 @@ class GpulabTestbed(JobTestbed):
         client = Client(request.config(spec))
         return offers.offers(client.clusters(), client.workers())
 
-    def fits(self, plan: ClusterPlan) -> list[str]:
+    def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return why the jobs can never run, or would have to wait now."""
         options = request.config(plan.spec)
         client = Client(options)
@@ -93,11 +93,13 @@ class GpulabTestbed(JobTestbed):
         for node in plan.nodes:
             wanted = request.resources(plan, node)
             found[offers.never(wanted, options.storage, clusters, workers)] = None
+        fix = f"gpubed resources {plan.cluster} lists what there is, and what is free"
         if any(found):
-            return list(filter(None, found))
+            return [Finding("gpulab.supply", False, why, fix) for why in found if why]
         jobs = min(len(plan.nodes), options.parallel)
         waits = offers.now(request.resources(plan, plan.nodes[0]), jobs, clusters, workers)
-        return [waits] if waits else []
+        wait = f"gpubed up {plan.cluster} all the same: jobs wait their turn; or {fix}"
+        return [Finding("gpulab.supply", False, waits, wait)] if waits else []
 
 
 def _certificate(client: Client) -> Finding:

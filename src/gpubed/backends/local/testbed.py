@@ -48,10 +48,10 @@ class LocalTestbed(Testbed):
 
         census.remove(thing)
 
-    def fits(self, plan: ClusterPlan) -> list[str]:
+    def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return which addresses of the cluster others have already, where Docker can be asked."""
         with suppress(GpubedError):
-            return [finding.message for finding in self.refusals(plan)]
+            return self.refusals(plan)
         return []
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:

@@ -87,9 +87,9 @@ class OpenStackTestbed(Testbed):
 
         return offers.offers(spec)
 
-    def fits(self, plan: ClusterPlan) -> list[str]:
+    def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return why the cloud cannot give the cluster now."""
-        return [finding.message for finding in self.refusals(plan)]
+        return self.refusals(plan)
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Return what the cloud lacks: quota, flavors, images, networks, addresses."""

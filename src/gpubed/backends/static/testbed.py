@@ -219,7 +219,7 @@ class StaticTestbed(Testbed):
         wanted = [(host, name) for host, name in _wanted(plan.spec, config) if name in nodes]
         return [found for found in _on_each(wanted, finding) if found]
 
-    def fits(self, plan: ClusterPlan) -> list[str]:
+    def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Look at the hosts that are to have GPUs: whether they have them, and the recipe code."""
         from gpubed.backends.static import named
         from gpubed.backends.static.node import lacking, look
@@ -235,8 +235,11 @@ class StaticTestbed(Testbed):
             return lacking(found, nodes[name].gpus, plan.spec.recipe)
 
         wanted = [(host, name) for host, name in _wanted(plan.spec, config) if name in nodes]
+        fix = (
+            f"gpubed resources {plan.cluster} lists what each host has: name others, or lower gpus"
+        )
         return [
-            f"{name} ({host.address}) {reason}"
+            Finding("static.gpus", False, f"{name} ({host.address}) {reason}", fix)
             for (host, name), reasons in zip(wanted, _on_each(wanted, why), strict=True)
             for reason in reasons
         ]

@@ -34,7 +34,7 @@ def images(there: Connection) -> tuple[list[str], list[str]]:
 
 
 def refusals(plan: ClusterPlan, cluster: ClusterPaths) -> list[Finding]:
-    """Return why what is planned cannot be had, before what there is would be given up for it."""
+    """Return why what is planned cannot be had now; see `shortages`."""
     fix = f"gpubed resources {plan.cluster} lists what is free"
     return [Finding("virtualwall.supply", False, why, fix) for why in shortages(plan, cluster)]
 

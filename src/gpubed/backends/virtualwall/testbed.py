@@ -95,11 +95,11 @@ class VirtualWallTestbed(Testbed):
 
         return supply.offers(spec)
 
-    def fits(self, plan: ClusterPlan) -> list[str]:
+    def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Compare the plan with what is free now."""
         from gpubed.backends.virtualwall import supply
 
-        return supply.shortages(plan, self.cluster)
+        return supply.refusals(plan, self.cluster)
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Refuse another project, since a slice cannot move, and machines that there are not."""

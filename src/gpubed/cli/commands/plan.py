@@ -1,7 +1,7 @@
 """gpubed plan."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpubed.cli import report
 from gpubed.cli.display import Display
@@ -10,7 +10,7 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import costs, exposure, preview
 from gpubed.cluster.events import event_file
 from gpubed.configuration import due
-from gpubed.core.errors import Refused
+from gpubed.core.errors import Refused, of_cluster
 from gpubed.engines import stack
 from gpubed.engines.embedded import ResourceEvent
 from gpubed.testbeds import registry
@@ -38,7 +38,9 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     ]
     hours = wanted.node_hours
     testbed = registry.bound(wanted.backend, paths)
-    obstacles = list(dict.fromkeys([*seen.refused, *testbed.fits(wanted)]))
+    # What is refused now may be what does not fit, either.
+    obstacles = {one.message: one for one in [*seen.refused, *testbed.fits(wanted)]}
+    remedies = {why: of_cluster(one.fix or "", paths.name) for why, one in obstacles.items()}
     warnings = testbed.backend.warnings(wanted.spec)
     warnings = [*seen.notes, *warnings, *exposure.warnings(chosen, testbed.backend)]
     ui.document(
@@ -50,7 +52,8 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
             "roles": due.document(seen.roles),
             "lease": None if hours is None else {"duration_s": wanted.spec.lease.duration},
             "node_hours": None if hours is None else round(hours, 2),
-            "obstacles": obstacles,
+            "obstacles": list(obstacles),
+            "remedies": list(remedies.values()),
             "prediction": None,
             "warnings": warnings,
         },
@@ -78,9 +81,16 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
     for warning in warnings:
         ui.note(warning)
-    for obstacle in obstacles:
-        ui.mark("fail", f"does not fit now: {obstacle}")
+    _tell_obstacles(ui, remedies)
     return Refused.exit_code if obstacles else 0
+
+
+def _tell_obstacles(ui: UI, remedies: Mapping[str, str]) -> None:
+    """Say why it cannot be had now, each with what helps."""
+    for obstacle, remedy in remedies.items():
+        ui.mark("fail", f"does not fit now: {obstacle}")
+        if remedy:
+            ui.note(f"  → {remedy}", whole=True)
 
 
 def _in_order(steps: Sequence[ResourceEvent]) -> list[ResourceEvent]:
