@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
 from gpubed.checks import proof
-from gpubed.core import reading
+from gpubed.core import reading, together
 from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.facts import Facts
 from gpubed.nodes.allocation import Allocation, Node
@@ -17,7 +16,6 @@ from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 
 T = TypeVar("T")
-_AT_ONCE = 16
 _COLLECT = "gpubed-facts"
 
 
@@ -33,9 +31,8 @@ class Context:
     def on_each(self, function: Callable[[Node, SSH], T]) -> list[tuple[Node, T]]:
         """Call a function for every node at once; results in the order of the nodes."""
         nodes = self.allocation.nodes
-        with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-            results = pool.map(lambda node: function(node, self.sessions[node.name]), nodes)
-            return list(zip(nodes, results, strict=True))
+        results = together.each(lambda node: function(node, self.sessions[node.name]), nodes)
+        return list(zip(nodes, results, strict=True))
 
     @cached_property
     def facts(self) -> dict[str, Facts | None]:

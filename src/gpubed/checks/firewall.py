@@ -11,11 +11,11 @@ Where one of the nodes is the door to all, as in a cloud, only its address is th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
+from gpubed.core import together
 from gpubed.nodes.allocation import Node, door
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
@@ -80,10 +80,9 @@ def _listening_and_canary(_: Node, ssh: SSH) -> tuple[set[int], int]:
 
 def _verdict(context: Context, node: Node, session: SSH, listening: set[int], canary: int) -> Check:
     open_ = {port for port in listening if port not in _allowed(context, node)}
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        ports = sorted(open_ | {canary})
-        knocks = pool.map(partial(session.answers, timeout=_KNOCK_S), ports)
-        answered = [port for port, yes in zip(ports, knocks, strict=True) if yes]
+    ports = sorted(open_ | {canary})
+    knocks = together.each(partial(session.answers, timeout=_KNOCK_S), ports)
+    answered = [port for port, yes in zip(ports, knocks, strict=True) if yes]
     reason = f"from outside, these ports answer: {answered}" if answered else ""
     if not answered and not _fellow_reaches(context, node, canary):
         reason = "the test's own listener is not reached from within, so nothing was proved"

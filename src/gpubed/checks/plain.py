@@ -7,12 +7,11 @@ has ranks: what carries its rate to there is not looked at among those that have
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 from gpubed.checks.context import Context
-from gpubed.core import reading
+from gpubed.core import reading, together
 from gpubed.jobs import jobfile
 from gpubed.nodes.allocation import Node
 from gpubed.testbeds import registry
@@ -31,7 +30,6 @@ least, most = links.bounds(declared, bool(shaped))
 print(json.dumps([{**row, "floor_bps": least, "ceiling_bps": most} for row in rows]))
 """
 _WAIT_S, _PAIR_S = 120.0, 12.0
-_AT_ONCE = 16
 
 
 def measured(context: Context, declared: float) -> list[dict[str, Any]]:
@@ -61,15 +59,14 @@ def in_pairs(context: Context, nodes: Sequence[Node], rate: float) -> list[dict[
     if len(nodes) % 2:
         pairs.append((nodes[0], nodes[-1]))
     last = len(pairs) - 1 if len(nodes) % 2 else len(pairs)
-    at_once = 1 if context.allocation.one_host else _AT_ONCE
+    at_once = 1 if context.allocation.one_host else together.AT_ONCE
 
     with _program(context) as folder:
 
         def ask(place: int) -> list[dict[str, Any]]:
             return _together(context, folder, f"pair-{place}", pairs[place], rate)
 
-        with ThreadPoolExecutor(at_once) as pool:
-            found = list(pool.map(ask, range(last)))
+        found = together.each(ask, range(last), at_once)
         # Its first node is in another pair, too: two streams would share that link.
         found += map(ask, range(last, len(pairs)))
     return [row for rows in found for row in rows]
@@ -109,8 +106,8 @@ def _together(
         told = reading.reply(answer.stdout, f"what {node.name} measured")
         return told.json(list[dict[str, Any]])
 
-    with ThreadPoolExecutor(len(nodes)) as pool:  # they wait for each other
-        return [row for rows in pool.map(ask, range(len(nodes))) for row in rows]
+    found = together.each(ask, range(len(nodes)), len(nodes))  # they wait for each other
+    return [row for rows in found for row in rows]
 
 
 def _shared(context: Context) -> str:

@@ -7,12 +7,12 @@ hand on the testbed. Nothing is changed unless asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gpubed.core import together
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
@@ -99,8 +99,7 @@ def audit(stack: Stack) -> Audit:
     recorded = list(_recorded(deployment.get("resources", [])))
     listed = asked.existing()
     found = listed.things
-    with ThreadPoolExecutor(8) as pool:
-        there = list(pool.map(partial(_is_there, stack.cluster, found), recorded))
+    there = together.each(partial(_is_there, stack.cluster, found), recorded)
     known = {resource.id for resource in recorded}
     return Audit(
         uuid=uuid,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -11,6 +10,7 @@ from gpubed.access import services
 from gpubed.configuration import due, roles, systemd
 from gpubed.configuration.roles import Unit
 from gpubed.configuration.systemd import Stopped
+from gpubed.core import together
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import disks
@@ -43,7 +43,6 @@ peer=%s
 ping -q -c 3 -i 0.2 -W 2 "$peer" >/dev/null 2>&1
 [ $? != 1 ] || echo cut
 """
-_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,8 @@ def look(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> Conditio
     units = roles.units(wanted) if wanted.spec.configure and there else []
     # Nobody is cut off from a head that is not there.
     peer = granted.head.experiment_address if there and granted.head in there else ""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        see = partial(_node, cluster, wanted, peer, units, testbed.backend.shapes_on_nodes)
-        looked = list(pool.map(see, there))
+    see = partial(_node, cluster, wanted, peer, units, testbed.backend.shapes_on_nodes)
+    looked = together.each(see, there)
     states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
     full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
     stopped = _set_up(cluster, wanted, granted, [one for found in looked for one in found.stopped])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 from gpubed.cluster import exposure
+from gpubed.core import together
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.hardware import host
@@ -21,7 +21,6 @@ from gpubed.testbeds.base import Backend, Finding
 from gpubed.testbeds.specification import load
 
 _PYTHON = (3, 11)
-_AT_ONCE = 16
 
 
 def examine(cluster: ClusterPaths | None) -> list[Finding]:
@@ -55,9 +54,8 @@ def gpu_hosts(cluster: ClusterPaths) -> list[Finding]:
         except GpubedError as error:
             return [Finding(f"gpu.{name}", False, error.message, error.hint)]
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = pool.map(look, (each for each in sessions if each.node.name in asked))
-        return [finding for findings in found for finding in findings]
+    found = together.each(look, (each for each in sessions if each.node.name in asked))
+    return [finding for findings in found for finding in findings]
 
 
 def repair(cluster: ClusterPaths | None, say: Callable[[str], None]) -> None:

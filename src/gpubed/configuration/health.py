@@ -7,13 +7,12 @@ controller is there; this asks it and hands on what a person decides.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from gpubed.configuration import roles
-from gpubed.core import reading
+from gpubed.core import reading, together
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
@@ -21,7 +20,6 @@ from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH, Unreachable, greet
 from gpubed.spec.plan import ClusterPlan
 
-_AT_ONCE = 16
 _PROGRAM = "sudo -n gpubed-health"
 State = Literal["well", "failing", "quarantined", "unreachable"]
 
@@ -62,8 +60,7 @@ class NodeHealth(BaseModel):
 
 def look(cluster: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
     """Look at nodes, all at once; a node that does not answer is told, not raised."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(lambda node: _look(cluster, node), nodes))
+    return together.each(lambda node: _look(cluster, node), nodes)
 
 
 def unwell(cluster: ClusterPaths, plan: ClusterPlan, nodes: Sequence[Node]) -> list[NodeHealth]:

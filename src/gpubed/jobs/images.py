@@ -7,18 +7,17 @@ node loads. So N nodes cost the uplink one copy, and a registry is not needed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from gpubed.core import together
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 
 T = TypeVar("T")
-_AT_ONCE = 16
 _TRANSFER_S = 3600.0
 _ID = "docker image inspect --format '{{.Id}}' %s"
 _MISSING = "no such image"  # what Docker says, in any release and in any case of letters
@@ -104,10 +103,8 @@ def _require_docker(plan: ClusterPlan) -> None:
 def _on_each(
     cluster: ClusterPaths, allocation: Allocation, function: Callable[[SSH], T]
 ) -> list[tuple[str, T]]:
-    def ask(index: int) -> tuple[str, T]:
-        node = allocation.nodes[index]
+    def ask(node: Node) -> tuple[str, T]:
         with SSH(node, cluster) as ssh:
             return node.name, function(ssh)
 
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        return list(pool.map(ask, range(len(allocation.nodes))))
+    return together.each(ask, allocation.nodes)

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpubed.core import reading, units
+from gpubed.core import reading, together, units
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH
 
-_AT_ONCE = 16
 # Systemd takes a service that starts often within seconds for one that fails.
 _SHAPE = """
 set -e
@@ -90,8 +88,7 @@ class Links:
         self._cluster.reshaped.touch()
         for node in due:
             self._rates.pop(node.name, None)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(lambda node: self._shape(node, wanted), due))
+        together.each(lambda node: self._shape(node, wanted), due)
 
     def restore(self) -> list[str]:
         """Give every link its declared rate; return why some could not have it."""

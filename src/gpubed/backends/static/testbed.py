@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpubed.core import together
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.testbeds.base import Backend, Driver, Existing, Finding, Offer, Testbed
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gpubed.spec.plan import ClusterPlan
 
 T = TypeVar("T")
-_AT_ONCE = 16
 
 
 class StaticTestbed(Testbed):
@@ -96,9 +95,8 @@ class StaticTestbed(Testbed):
                 return "missing"
             return "ready" if id_ == node.id else "missing"
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            states = pool.map(state, allocation.nodes)
-            return {n.name: s for n, s in zip(allocation.nodes, states, strict=True)}
+        states = together.each(state, allocation.nodes)
+        return {n.name: s for n, s in zip(allocation.nodes, states, strict=True)}
 
     def existing(self) -> list[Existing]:
         """Return the hosts that are marked as nodes of the cluster.
@@ -286,5 +284,4 @@ def _wanted(spec: ClusterSpec, config: Config) -> list[tuple[Host, str]]:
 
 
 def _on_each(hosts: Iterable[tuple[Host, str]], do: Callable[[Host, str], T]) -> list[T]:
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(lambda pair: do(*pair), hosts))
+    return together.each(lambda pair: do(*pair), hosts)

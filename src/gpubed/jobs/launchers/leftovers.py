@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import PurePosixPath
 
+from gpubed.core import together
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs.launchers.ssh import HEARTBEAT, SILENCE_S
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH, CommandTimedOut
 
-_AT_ONCE = 16
 # The heartbeat's file that a process names. In a confined container root may not look at other
 # accounts' processes; each account may look at its own, and may stop what looks in its name.
 _BEAT_OF = f"""
@@ -77,8 +76,7 @@ class AtWork(str):
 
 def end(cluster: ClusterPaths, allocation: Allocation) -> Iterator[str]:
     """End the processes of runs that have no owner any more; yields what was found, in words."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        looked = list(pool.map(lambda node: _find(cluster, node), allocation.nodes))
+    looked = together.each(lambda node: _find(cluster, node), allocation.nodes)
     found = [beats or {} for beats in looked]
     for node, beats in zip(allocation.nodes, looked, strict=True):
         if beats is None:

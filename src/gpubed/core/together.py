@@ -1,0 +1,19 @@
+"""Does the same for many at once, within what an SSH server takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+S = TypeVar("S")
+T = TypeVar("T")
+AT_ONCE = 10
+"""As many logins may be under way at a bastion before it drops some by chance: sshd's
+MaxStartups is 10:30:100 by default (sshd_config(5))."""
+
+
+def each(do: Callable[[S], T], these: Iterable[S], at_once: int = AT_ONCE) -> list[T]:
+    """Return what a function returns for each, in their order; what it raises is raised."""
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(do, these))
