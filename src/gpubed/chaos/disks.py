@@ -15,11 +15,10 @@ cp --archive /var/log/. /mnt
 mount --move /mnt /var/log
 dd if=/dev/zero of=/var/log/gpubed-chaos bs=1M 2>/dev/null || true
 """
-_EMPTY = """
-for place in /var/log /mnt; do
-  ! grep -q "^gpubed-chaos $place " /proc/mounts || umount --lazy $place
-done
-"""
+_EMPTY = (
+    "for at in /var/log /mnt; do "
+    '! grep -q "^gpubed-chaos $at " /proc/mounts || umount --lazy $at; done'
+)
 
 
 class FillDisk(Scenario):

@@ -92,7 +92,7 @@ class CorruptCheckpoint(Scenario):
         name = ground.checkpoint
         if not name:
             raise Unfit("no checkpoints were named: --checkpoint FOLDER, below checkpoints/")
-        if PurePosixPath(name).name != name:
+        if PurePosixPath(name).name != name or name == "..":
             raise Unfit(f"{name!r} is no folder's name below checkpoints/")
         return [ground.granted.head]
 

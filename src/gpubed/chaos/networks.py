@@ -102,7 +102,7 @@ class SlowLink(_OfExperiment):
     """A link that is slower than declared."""
 
     name = "slow-link"
-    does = f"its link to the experiment network has a {_SLOWER}th of its rate"
+    does = "its link to the experiment network has a tenth of its rate"
     holds = (
         "the link carries no more than that, measured",
         "no job and no campaign begins on it",

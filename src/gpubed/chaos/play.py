@@ -17,7 +17,7 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import interruption
 from gpubed.engines.stack import EngineName, Stack
-from gpubed.nodes import allocation
+from gpubed.nodes import allocation, rates
 from gpubed.nodes.ssh import SSH
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Harm
@@ -84,6 +84,7 @@ def require_whole(cluster: ClusterPaths, engine: EngineName) -> None:
             f"{cluster.name} is {state}: what chaos breaks must be whole before",
             f"gpubed up {cluster.name}",
         )
+    rates.require_declared(cluster)
 
 
 def cast(scenario: type[Scenario], on: Ground, seed: int, node: str | None = None) -> Scenario:
@@ -165,14 +166,15 @@ class Play:
         except BaseException:
             self._undo(harm)
             raise
+        interruption.then(f"gpubed up {self._cluster.name}")
         if scenario.by_itself:
             self._undo(harm)
-        interruption.then(f"gpubed up {self._cluster.name}")
 
     def _undo(self, harm: Harm) -> None:
         if harm.undo:
-            self._say(f"it is undone; by hand that is: {harm.by_hand}")
+            self._say("it is undone")
             harm.undo()
+            interruption.then(f"it was undone; gpubed up {self._cluster.name} puts right the rest")
 
     def _meanwhile(self, scenario: Scenario, until: float) -> list[Held]:
         held = list(_told(self._seen(scenario)))
