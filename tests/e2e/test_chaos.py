@@ -14,3 +14,11 @@ def test_what_is_broken_on_purpose_is_whole_again(bare):
     refused = bare.call("chaos", "freze-node", "-y", rc=2)
     assert "did you mean 'freeze-node'?" in refused.stderr
     assert bare.json("status")["state"] == "ready"
+
+
+def test_a_watch_repairs_what_was_left_broken(bare):
+    bare.call("up")
+    told = bare.json("chaos", "kill-node", "--only-break", "-y")
+    assert told["by_hand"].startswith("docker start ")
+    assert [bare.call("watch", "--once", rc=None).returncode for _ in range(2)] == [1, 0]
+    assert bare.json("status")["state"] == "ready"

@@ -59,9 +59,9 @@ class KillRank(Scenario):
         self._run = self.draw.choice(sorted(ranks))
         # One that has ended by itself is no fault.
         kill = f"kill -KILL {' '.join(ranks[self._run])} || true"
-        name = self.ground.cluster.name
         done = self.ground.breaker.scripted(self.node, kill, "true")
-        return Harm(done.do, None, f"gpubed run {name} --resume {self._run}")
+        # One that keeps no checkpoints can only be begun again.
+        return Harm(done.do, None, f"gpubed run {self.ground.cluster.name} --again {self._run}")
 
     def meanwhile(self, status: Status) -> Iterator[Held]:
         """Check that the run does not wait for them for ever."""
