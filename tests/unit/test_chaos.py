@@ -102,7 +102,7 @@ def world(cluster, monkeypatch):
     monkeypatch.setattr(play, "_marker", marker)
     monkeypatch.setattr(play, "_SETTLES_S", 0.0)
     monkeypatch.setattr(
-        play.Play, "_audited", lambda _: Held("gpubed audit finds nothing amiss", made.clean)
+        play.Play, "_audited", lambda _: Held("`gpubed audit` finds nothing amiss", made.clean)
     )
     return made
 

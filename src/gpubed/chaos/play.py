@@ -191,7 +191,7 @@ class Play:
 
     def _repair(self, scenario: Scenario) -> Held:
         """Do what a user does; it may cost what was broken, and nothing else."""
-        what = f"gpubed up {self._cluster.name} repairs it"
+        what = "`gpubed up` repairs it"
 
         def approve(lines: Sequence[str]) -> None:
             if beyond := costs.beyond(lines, {scenario.node.name}):
@@ -218,7 +218,7 @@ class Play:
     def _audited(self) -> Held:
         found = audit.audit(Stack(self._cluster, self._engine))
         extra = [*map(str, found.missing), *map(str, found.extra), *found.interrupted]
-        return Held("gpubed audit finds nothing amiss", found.clean, "; ".join(extra))
+        return Held("`gpubed audit` finds nothing amiss", found.clean, "; ".join(extra))
 
 
 def _told(held: Iterator[Held]) -> Iterator[Held]:

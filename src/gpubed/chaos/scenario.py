@@ -94,12 +94,12 @@ class Scenario(ABC):
     @classmethod
     def promises(cls) -> Iterator[str]:
         """Say what must hold, a line each."""
-        yield f"gpubed status calls the node {_or(cls.seen_as)}"
+        yield f"`gpubed status` calls the node {_or(cls.seen_as)}"
         yield from cls.holds
         if not cls.by_itself:
-            yield "gpubed up repairs it, at the cost of no other node and no volume"
+            yield "`gpubed up` repairs it, at the cost of no other node and no volume"
         yield "all nodes are ready" + (" by themselves" if cls.by_itself else "")
-        yield "gpubed audit finds nothing amiss"
+        yield "`gpubed audit` finds nothing amiss"
         yield "the shared storage has what was written before"
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Scenario(ABC):
     def meanwhile(self, status: Status) -> Iterator[Held]:
         """Check what must hold while it lasts."""
         row = next(row for row in status["nodes"] if row["name"] == self.node.name)
-        seen, what = row["state"], f"gpubed status calls {self.node.name} {_or(self.seen_as)}"
+        seen, what = row["state"], f"`gpubed status` calls {self.node.name} {_or(self.seen_as)}"
         yield Held(what, seen in self.seen_as, f"it says {seen}")
 
     def afterwards(self) -> Iterator[Held]:

@@ -15,7 +15,7 @@ class StopService(Scenario):
 
     name = "stop-service"
     does = "a unit that roles keep running there ends, JupyterLab for one, and nothing starts it"
-    holds = ("gpubed status names the unit",)
+    holds = ("`gpubed status` names the unit",)
     seen_as = frozenset({"ready"})
 
     @classmethod
@@ -45,5 +45,5 @@ class StopService(Scenario):
         """Check that it is missed."""
         yield from super().meanwhile(status)
         stopped = [(one["unit"], one["node"]) for one in status["stopped"]]
-        what = f"gpubed status says that {self._unit} is stopped"
+        what = f"`gpubed status` says that {self._unit} is stopped"
         yield Held(what, (self._unit, self.node.name) in stopped)

@@ -491,7 +491,7 @@ class Testbed(ABC):
             UsageError: Nodes of this testbed are not broken on purpose.
         """
         raise UsageError(
-            f"gpubed chaos breaks containers of this machine, and no nodes of backend "
+            f"`gpubed chaos` breaks containers of this machine, and no nodes of backend "
             f"{self.backend.name}",
             "gpubed init CLUSTER makes a cluster of backend local",
         )

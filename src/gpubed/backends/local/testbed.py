@@ -62,7 +62,7 @@ class LocalTestbed(Testbed):
         backend = made_on.applied(self.cluster, granted.backend).backend
         if backend.runtime != "container":  # type: ignore[attr-defined]
             raise UsageError(
-                "gpubed chaos breaks containers, and has never been tried on virtual machines",
+                "`gpubed chaos` breaks containers, and has never been tried on virtual machines",
                 "runtime: container",
             )
         return breaking.ContainerBreaker(granted)
