@@ -160,20 +160,21 @@ class Play:
     def _broken(self, scenario: Scenario, harm: Harm) -> Iterator[None]:
         """Break, and end it: by ourselves where it has an end, else only if that is cut short."""
         interruption.then(harm.by_hand)
+        came_to_its_end = False
         try:
             harm.do()
             yield
-        except BaseException:
-            self._undo(harm)
-            raise
+            came_to_its_end = True
+        finally:
+            if scenario.by_itself or not came_to_its_end:
+                self._undo(harm)
         interruption.then(f"gpubed up {self._cluster.name}")
-        if scenario.by_itself:
-            self._undo(harm)
 
     def _undo(self, harm: Harm) -> None:
         if harm.undo:
-            self._say("it is undone")
             harm.undo()
+            # Only now: on a terminal that was closed, nothing more can be said.
+            self._say("it was undone")
             interruption.then(f"it was undone; gpubed up {self._cluster.name} puts right the rest")
 
     def _meanwhile(self, scenario: Scenario, until: float) -> list[Held]:
