@@ -26,10 +26,12 @@ FLOORS = (
     "campaigns",
     "report",
     "cluster",
+    "chaos",
     "cli",
 )
 # Who looks things up by their names, and may therefore import what is above.
 LOOKS_UP = {
+    "chaos/scenario.py",
     "checks/stages.py",
     "cli/__init__.py",
     "engines/embedded/__init__.py",

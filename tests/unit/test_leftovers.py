@@ -103,7 +103,7 @@ def test_it_is_seen_also_where_root_may_not_look_at_others(granted, tmp_path, mo
     with subprocess.Popen(nobody, env={**os.environ, MARK: beat}) as process:
         try:
             time.sleep(0.5)
-            found = leftovers._find(SimpleNamespace(), granted.nodes[0])
+            found = leftovers.processes(SimpleNamespace(), granted.nodes[0])
             assert found == {beat: [str(process.pid)]}
         finally:
             process.kill()
@@ -119,7 +119,7 @@ def test_what_a_process_says_of_itself_is_no_command(granted, forged):
     process = subprocess.Popen(["sleep", "60"], env={**os.environ, name: value})
     try:
         granted_node = granted.nodes[0]
-        found = leftovers._find(SimpleNamespace(), granted_node)
+        found = leftovers.processes(SimpleNamespace(), granted_node)
         assert set(found) <= {"/x"}
         assert all(pids == [str(process.pid)] for pids in found.values())
     finally:
@@ -131,7 +131,9 @@ def test_a_variable_that_holds_lines_names_no_other_process(granted):
     forged = {"A": f"\n{MARK}=1 /y", MARK: "/x"}
     process = subprocess.Popen(["sleep", "60"], env={**forged, "PATH": os.environ["PATH"]})
     try:
-        assert leftovers._find(SimpleNamespace(), granted.nodes[0]) == {"/x": [str(process.pid)]}
+        assert leftovers.processes(SimpleNamespace(), granted.nodes[0]) == {
+            "/x": [str(process.pid)]
+        }
     finally:
         process.kill()
         process.wait()

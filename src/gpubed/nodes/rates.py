@@ -55,12 +55,12 @@ def require_declared(cluster: ClusterPaths) -> None:
     """Refuse to measure on links that may have another rate than the declared one.
 
     Raises:
-        GpubedError: They may, since a `bench` is at work, or was killed.
+        GpubedError: They may, since a `bench` or `chaos` is at work, or was killed.
     """
     if cluster.reshaped.exists():
         raise GpubedError(
-            f"links of {cluster.name} may have another rate than declared: a `gpubed bench` is at "
-            "work, or was killed",
+            f"links of {cluster.name} may have another rate than declared: a `gpubed bench` or "
+            "`gpubed chaos` is at work, or was killed",
             f"wait for its end; after a kill: gpubed up {cluster.name} puts them back",
         )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from gpubed.core.paths import ClusterPaths
-    from gpubed.nodes.allocation import Allocation
+    from gpubed.nodes.allocation import Allocation, Node
     from gpubed.nodes.ssh import SSH
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, NodePlan
@@ -321,6 +321,48 @@ class Backend(ABC):
         raise UsageError(f"backend {self.name} has no {kind}")
 
 
+@dataclass(frozen=True)
+class Harm:
+    """Something that is done to a node on purpose.
+
+    Attributes:
+        do: Does it.
+        undo: Takes it back; may be repeated, and where nothing was done yet. None: nobody can.
+        by_hand: The command by which a person takes it back.
+    """
+
+    do: Callable[[], None]
+    undo: Callable[[], None] | None
+    by_hand: str
+
+
+class Breaker(ABC):
+    """Breaks nodes on purpose, from outside: it needs none of their networks.
+
+    Every method only says what would be done. Volumes are out of its reach.
+    """
+
+    @abstractmethod
+    def killed(self, node: Node) -> Harm:
+        """End a node as a power cut does."""
+
+    @abstractmethod
+    def removed(self, node: Node) -> Harm:
+        """Remove a node, with what is on its own disk."""
+
+    @abstractmethod
+    def frozen(self, node: Node) -> Harm:
+        """Let a node do nothing, and keep all that it has."""
+
+    @abstractmethod
+    def cut(self, node: Node, purpose: Literal["control", "experiment"]) -> Harm:
+        """Take a node off one of its networks."""
+
+    @abstractmethod
+    def scripted(self, node: Node, do: str, undo: str, *, mounts: bool = False) -> Harm:
+        """Run shell scripts as root of a node; `mounts` is for those that mount something."""
+
+
 class Testbed(ABC):
     """A testbed as one cluster sees it.
 
@@ -441,6 +483,18 @@ class Testbed(ABC):
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return why the cluster cannot be had now; empty when it can, or nobody knows."""
         return []
+
+    def breaker(self) -> Breaker:
+        """Return what breaks nodes on purpose: `gpubed chaos`.
+
+        Raises:
+            UsageError: Nodes of this testbed are not broken on purpose.
+        """
+        raise UsageError(
+            f"`gpubed chaos` breaks containers of this machine, and no nodes of backend "
+            f"{self.backend.name}",
+            "gpubed init CLUSTER makes a cluster of backend local",
+        )
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Return for what the testbed would say no, as far as that can be asked beforehand.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gpubed.core.errors import GpubedError
-from gpubed.testbeds.base import Existing, Finding, Identity, Testbed
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.nodes import allocation
+from gpubed.testbeds import made_on
+from gpubed.testbeds.base import Breaker, Existing, Finding, Identity, Testbed
 
 # Docker's library is slow to import, and most verbs need it not.
 if TYPE_CHECKING:
@@ -47,6 +49,23 @@ class LocalTestbed(Testbed):
         from gpubed.backends.local import census
 
         census.remove(thing)
+
+    def breaker(self) -> Breaker:
+        """Return what breaks containers.
+
+        Raises:
+            UsageError: Its nodes are virtual machines.
+        """
+        from gpubed.backends.local import breaking
+
+        granted = allocation.load(self.cluster.allocation)
+        backend = made_on.applied(self.cluster, granted.backend).backend
+        if backend.runtime != "container":  # type: ignore[attr-defined]
+            raise UsageError(
+                "`gpubed chaos` breaks containers, and has never been tried on virtual machines",
+                "runtime: container",
+            )
+        return breaking.ContainerBreaker(granted)
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Return which addresses of the cluster others have already, where Docker can be asked."""

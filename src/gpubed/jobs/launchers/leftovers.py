@@ -74,9 +74,28 @@ class AtWork(str):
     __slots__ = ()
 
 
+def processes(cluster: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
+    """Return the processes of jobs on a node, by their heartbeats; None where that took too long.
+
+    An account may hold up what looks at its processes, but no run for that.
+    """
+    try:
+        with SSH(node, cluster) as ssh:
+            looked = ssh.run(_AS_ROOT, _FIND, check=False)
+    except CommandTimedOut:
+        return None
+    if looked.exit_code == _CUT_OFF:
+        return None
+    beats: dict[str, list[str]] = {}
+    for pid, _, beat in (line.partition(" ") for line in looked.stdout.splitlines()):
+        if pid.isdecimal() and _PATH.fullmatch(beat):
+            beats.setdefault(beat, []).append(pid)
+    return beats
+
+
 def end(cluster: ClusterPaths, allocation: Allocation) -> Iterator[str]:
     """End the processes of runs that have no owner any more; yields what was found, in words."""
-    looked = together.each(lambda node: _find(cluster, node), allocation.nodes)
+    looked = together.each(lambda node: processes(cluster, node), allocation.nodes)
     found = [beats or {} for beats in looked]
     for node, beats in zip(allocation.nodes, looked, strict=True):
         if beats is None:
@@ -98,22 +117,3 @@ def end(cluster: ClusterPaths, allocation: Allocation) -> Iterator[str]:
         for node, pids in busy.items():
             with SSH(node, cluster) as ssh, suppress(CommandTimedOut):
                 ssh.run(f"{_AS_ROOT} %s {' '.join(pids)}", _END, beat, check=False)
-
-
-def _find(cluster: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
-    """Return the processes of jobs on a node, by their heartbeats; None where that took too long.
-
-    An account may hold up what looks at its processes, but no run for that.
-    """
-    try:
-        with SSH(node, cluster) as ssh:
-            looked = ssh.run(_AS_ROOT, _FIND, check=False)
-    except CommandTimedOut:
-        return None
-    if looked.exit_code == _CUT_OFF:
-        return None
-    beats: dict[str, list[str]] = {}
-    for pid, _, beat in (line.partition(" ") for line in looked.stdout.splitlines()):
-        if pid.isdecimal() and _PATH.fullmatch(beat):
-            beats.setdefault(beat, []).append(pid)
-    return beats
