@@ -73,12 +73,13 @@ def test_a_whole_cluster_is_ready(found):
     assert (now.state, now.words, now.damaged) == ("ready", [], {})
 
 
-def test_a_testbed_that_lends_no_nodes_is_looked_at_too(found):
+def test_a_testbed_that_lends_no_nodes_is_looked_at_too(tmp_path):
     """GPULab has jobs alone, and no head."""
     plan = sample_plan(nodes=[{"name": "node", "count": 1}])
     nobody = sample_allocation(plan).model_copy(update={"nodes": ()})
     backend = SimpleNamespace(shapes_on_nodes=False)
-    gpulab = SimpleNamespace(backend=backend, cluster=None, describe=lambda _: {})
+    cluster = Project(tmp_path).cluster("lab")
+    gpulab = SimpleNamespace(backend=backend, cluster=cluster, describe=lambda _: {})
     assert condition.look(gpulab, plan, nobody).state == "ready"
 
 

@@ -5,7 +5,8 @@ import subprocess
 import pytest
 
 from gpubed.cluster import up
-from gpubed.core import progress
+from gpubed.cluster.condition import Condition
+from gpubed.core import progress, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes import rates
@@ -139,3 +140,24 @@ def test_up_puts_links_back_before_it_measures_them_and_refuses_at_its_end(
     told.mute = ()
     up._restore_rates(cluster, last=True)
     assert not cluster.reshaped.exists()
+
+
+def test_links_that_a_killed_run_left_changed_are_told_from_those_at_work(cluster):
+    assert not rates.left_changed(cluster)
+    cluster.reshaped.touch()
+    assert rates.left_changed(cluster)
+    with runlock.hold(cluster.state, "bench"):
+        assert not rates.left_changed(cluster)
+    with runlock.locked(cluster.watching, "chaos"):
+        assert not rates.left_changed(cluster)
+    with runlock.locked(cluster.watching, "watch"):
+        assert rates.left_changed(cluster)
+
+
+def test_a_cluster_with_such_links_is_not_whole():
+    found = Condition({"node-0": "ready"}, reshaped=True)
+    assert found.state == "degraded"
+    assert found.words == [
+        "links may have another rate than declared, since a `bench` or `chaos` was killed: "
+        "they get it back"
+    ]

@@ -56,6 +56,7 @@ def document(state="ready", worker=(), configured=True):
         "failed": [],
         "lease": {"granted_until": None, "remaining_s": None},
         "stopped": [],
+        "reshaped": False,
         "unreadable": [],
         "configured": configured,
         "services": [JUPYTERLAB] if configured else [],

@@ -137,6 +137,7 @@ def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
     others = [row for row in document["nodes"] if row["state"] != "ready" and not row["reason"]]
     broken = [service["reason"] for service in document["services"] if service["reason"]]
     broken += ["{unit} on {node} is {state}".format(**one) for one in document["stopped"]]
+    broken += [condition.RESHAPED] if document["reshaped"] else []
     if others or broken:
         ui.mark("fail", f"not whole: gpubed up {name} puts it right")
     for reason in [*(f"{row['name']} is {row['state']}" for row in others), *broken]:

@@ -13,7 +13,7 @@ from gpubed.configuration.systemd import Stopped
 from gpubed.core import together
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes import disks
+from gpubed.nodes import disks, rates
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH, HostKeyMismatch, greet
 from gpubed.spec.plan import ClusterPlan
@@ -30,6 +30,7 @@ _THEN = {
     "cut": "it is connected again",
     "unshaped": "its link is shaped again",
 }
+RESHAPED = "links may have another rate than declared, since a `bench` or `chaos` was killed"
 # Prints what is wrong with a node's experiment network; nothing where nothing is. Where the
 # testbed lets nodes shape their own links, each must; `ping` ends with 1 when nobody answers.
 _NETWORK = """
@@ -56,12 +57,14 @@ class Condition:
         services: What is wrong with each service by name; empty where nothing is.
         full: What is full of a node's disks by its name, in words; such a node is ready.
         stopped: What should run on nodes and does not.
+        reshaped: Whether links may have another rate than declared, and nobody is at work on that.
     """
 
     nodes: dict[str, str]
     services: dict[str, str] = field(default_factory=dict)
     full: dict[str, str] = field(default_factory=dict)
     stopped: tuple[Stopped, ...] = ()
+    reshaped: bool = False
 
     @property
     def damaged(self) -> dict[str, str]:
@@ -76,7 +79,7 @@ class Condition:
     @property
     def state(self) -> str:
         """One word for the cluster: ready or degraded."""
-        wrong = self.damaged or self.broken or self.full or self.stopped
+        wrong = self.damaged or self.broken or self.full or self.stopped or self.reshaped
         return "degraded" if wrong else "ready"
 
     @property
@@ -88,6 +91,7 @@ class Condition:
         ]
         said += [f"{name}: {why}: only you know what may go" for name, why in self.full.items()]
         said += [f"{one.why}: role {one.role} is applied there again" for one in self.stopped]
+        said += [f"{RESHAPED}: they get it back"] if self.reshaped else []
         return said + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
 
 
@@ -105,7 +109,7 @@ def look(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> Conditio
     stopped = _set_up(cluster, wanted, granted, [one for found in looked for one in found.stopped])
     serves = wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready"
     answers = services.answers(cluster, wanted, granted) if serves else {}
-    return Condition(states, answers, full, tuple(stopped))
+    return Condition(states, answers, full, tuple(stopped), rates.left_changed(cluster))
 
 
 def require(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> None:

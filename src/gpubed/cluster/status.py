@@ -59,6 +59,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
         "lease": current_lease(cluster, wanted, granted, now).document(),
         "services": _services(wanted, granted, now),
         "stopped": [asdict(one) for one in now.stopped],
+        "reshaped": now.reshaped,
         **_jobs(testbed, granted),
         "verification": verified.summary() if verified else None,
     }

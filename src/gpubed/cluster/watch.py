@@ -256,6 +256,7 @@ class Watch:
         faults += [_Fault(f"{one.unit} {one.node}", one.node, one.why) for one in found.stopped]
         head = granted.head.name if granted.nodes else ""
         faults += [_Fault(f"service {name}", head, why) for name, why in found.broken.items()]
+        faults += [_Fault("links", "", condition.RESHAPED)] if found.reshaped else []
         if self.memory.unfinished and unfinished.state(self._cluster) == unfinished.INTERRUPTED:
             why = "the last repair did not come to its end"
             faults.append(_Fault("configuration", "", why))

@@ -90,6 +90,11 @@ def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]
         yield
 
 
+def holder_of(path: Path) -> Holder | None:
+    """Say who holds a lock file for itself; None where nobody does."""
+    return _holder(path, fcntl.LOCK_SH)
+
+
 def measurer(state: Path) -> Holder | None:
     """Say who measures on a cluster's nodes, the last one where several do; None for nobody.
 
@@ -133,7 +138,7 @@ def holder(state: Path) -> Holder | None:
     Args:
         state: The cluster's state folder.
     """
-    return _holder(state / "lock", fcntl.LOCK_SH)
+    return holder_of(state / "lock")
 
 
 def _holder(path: Path, way: int) -> Holder | None:

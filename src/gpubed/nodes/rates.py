@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpubed.core import reading, together, units
+from gpubed.core import reading, runlock, together, units
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node
@@ -63,6 +63,17 @@ def require_declared(cluster: ClusterPaths) -> None:
             "`gpubed chaos` is at work, or was killed",
             f"wait for its end; after a kill: gpubed up {cluster.name} puts them back",
         )
+
+
+def left_changed(cluster: ClusterPaths) -> bool:
+    """Say whether links may have another rate than the declared one, and nobody is at work on that.
+
+    A `bench` has the cluster meanwhile, a `chaos` the lock of who looks after it.
+    """
+    if not cluster.reshaped.exists() or runlock.holder(cluster.state):
+        return False
+    guard = runlock.holder_of(cluster.watching)
+    return guard is None or guard.verb != "chaos"
 
 
 class Links:
