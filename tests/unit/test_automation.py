@@ -6,9 +6,10 @@ import time
 import pytest
 from pulumi import automation as api
 
+from gpubed.cluster import costs
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, UsageError
 from gpubed.engines import automation, stack
-from gpubed.engines.embedded import LogEvent, ResourceEvent
+from gpubed.engines.embedded import LogEvent, ResourceEvent, Result
 from gpubed.engines.silence import Silence
 
 PLUGIN = """1 error occurred:
@@ -125,3 +126,25 @@ def test_what_is_pending_is_named_and_what_has_limits_of_its_own_is_let_be():
 def test_an_unknown_engine_is_refused():
     with pytest.raises(UsageError, match="there is no engine 'cil'"):
         stack.choose("cil")
+
+
+@pytest.mark.parametrize(
+    ("diffs", "keys", "why"),
+    [(["image"], ["image"], ("image",)), (None, ["failed"], ("failed",)), (None, None, ())],
+)
+def test_why_a_node_is_replaced_is_told_also_where_no_input_is_another(diffs, keys, why):
+    """A node that had failed is asked for again, and nothing goes with it."""
+    heard = []
+    translator = automation._Translator(heard.append, True, Silence(heard.append, print))
+    step = api.StepEventMetadata(
+        api.OpType.REPLACE,
+        "urn:pulumi:lab::gpubed::gpubed:index:Node::node-2",
+        "gpubed:index:Node",
+        "",
+        keys=keys,
+        diffs=diffs,
+    )
+    pre = api.ResourcePreEvent(step)
+    translator.handle(api.EngineEvent(0, 0, resource_pre_event=pre))
+    assert [one.why for one in translator.steps] == [why]
+    assert bool(costs.doomed(Result({}, tuple(translator.steps), {}, 0.0))) is (why != ("failed",))

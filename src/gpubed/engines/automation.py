@@ -148,7 +148,8 @@ class _Translator:
             type=metadata.type,
             name=metadata.urn.rsplit("::", 1)[-1],
             seconds=now - since if status in ("done", "failed") else None,
-            why=tuple(metadata.diffs or ()),
+            # Of what only its driver knows, as that a node had failed, no input is another.
+            why=tuple(metadata.diffs or metadata.keys or ()),
         )
         self.silence.heard(event)
         if status != "started":
