@@ -84,10 +84,11 @@ def test_a_check_names_its_cluster_where_the_engine_is_missing(project, monkeypa
 
 def test_a_plan_that_does_not_fit_is_no_success(project, monkeypatch):
     local = kind("local")
-    monkeypatch.setattr(local, "fits", lambda *_: ["no worker has 4 GPUs"])
+    lack = Finding("x", False, "no worker has 4 GPUs", "gpubed resources CLUSTER")
+    monkeypatch.setattr(local, "fits", lambda *_: [lack])
     done = call("plan", "mine", "--engine", "embedded")
     assert done.return_value == 4
-    assert "does not fit now: no worker has 4 GPUs" in done.stderr
+    assert "does not fit now: no worker has 4 GPUs\n  → gpubed resources mine" in done.stderr
 
 
 @pytest.mark.parametrize(

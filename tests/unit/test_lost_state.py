@@ -372,7 +372,8 @@ def test_a_plan_says_what_would_be_taken_over_and_why_up_would_stop(call, tmp_pa
     local = kind("local")
     monkeypatch.setattr(local, "existing", lambda *_: [DATA])
     monkeypatch.setattr(type(registry.backend("local")), "warnings", lambda *_: [])
-    monkeypatch.setattr(local, "fits", lambda *_: ["10.1.2.0/24 is used by another"])
+    taken = Finding("x", False, "10.1.2.0/24 is used by another", "name another subnet")
+    monkeypatch.setattr(local, "fits", lambda *_: [taken])
     empty = Result({}, (), {}, 0.0)
     monkeypatch.setattr(stacks.Stack, "preview", lambda *_, **__: empty)
 
