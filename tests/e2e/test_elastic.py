@@ -57,7 +57,7 @@ def pair(docker, tmp_path):
 @pytest.fixture
 def training(pair, tmp_path):
     """A training on both nodes."""
-    words = ["model=squeezenet1_1", "image_size=64", "batch_size=4", "learning_rate=0.001"]
+    words = ["model=squeezenet1_1", "image_size=64", "batch_size=16", "learning_rate=0.001"]
     words += [f"steps={STEPS}", f"checkpoint_steps={KEEP_EVERY}"]
     settings = [word for setting in words for word in ("--set", setting)]
     said = (tmp_path / "said.txt").open("w")
