@@ -1,6 +1,7 @@
 """A training outlives a frozen node and a killed rank, as docs/how-to/outlive-nodes.md says."""
 
 import json
+import signal
 import subprocess
 import time
 
@@ -9,7 +10,8 @@ import pytest
 from support.cluster import Cluster, unique
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.faults]
-STEPS, KEEP_EVERY, PATIENCE_S = 400, 10, 300
+# More steps than there is time for: how fast one is depends on the machine.
+STEPS, KEEP_EVERY, PATIENCE_S = 100_000, 10, 300
 
 
 def container(cluster, name):
@@ -40,6 +42,15 @@ def steps_of(cluster, number):
         return 0
     lines = [line for line in log.read_text().splitlines() if "progress: " in line]
     return int(lines[-1].partition("progress: ")[2].partition("/")[0]) if lines else 0
+
+
+def records(cluster):
+    """Return the records of the training's runs, in their order."""
+    return [json.loads(path.read_text()) for path in sorted(cluster.state.glob("runs/*/run.json"))]
+
+
+def hosts_of(record):
+    return [host["name"] for host in record["origin"]["hosts"]]
 
 
 @pytest.fixture
@@ -82,11 +93,14 @@ def test_a_node_that_freezes_and_a_rank_that_is_killed_cost_no_more_than_an_inte
         docker("unpause", frozen)
     wait_until(training, lambda: steps_of(pair, 2) > KEEP_EVERY)
     docker("exec", container(pair, "node-1"), "pkill", "-KILL", "-f", "main.py")
-    told = json.loads(training.communicate(timeout=PATIENCE_S)[0])
-    assert (training.returncode, told["status"], told["world_size"]) == (0, "ok", 2)
-    without, joined, again = told["legs"][1:]
-    assert without["nodes"] == ["node-0"]
-    assert without["why"] == "node-1 is taken in"
-    assert joined["nodes"] == again["nodes"] == ["node-0", "node-1"]
-    assert told["metrics"]["steps"] > 0
-    assert told["metrics"]["resumed_at"] > 0
+    wait_until(training, lambda: steps_of(pair, 3) > 0)
+    training.send_signal(signal.SIGINT)
+    training.communicate(timeout=60)
+    assert training.returncode == 130
+    first, without, joined, again = records(pair)
+    assert [hosts_of(one) for one in (first, joined, again)] == [["node-0", "node-1"]] * 3
+    assert hosts_of(without) == ["node-0"]
+    assert "node-1 does not answer" in first["failures"][0]
+    assert without["failures"] == ["node-1 is taken in"]
+    before = [one["resumes"] for one in (without, joined, again)]
+    assert before == [one["run_id"] for one in (first, without, joined)]
