@@ -46,7 +46,10 @@ def steps_of(cluster, number):
 
 def records(cluster):
     """Return the records of the training's runs, in their order."""
-    return [json.loads(path.read_text()) for path in sorted(cluster.state.glob("runs/*/run.json"))]
+    return [
+        json.loads(path.read_text())
+        for path in sorted(cluster.state.glob("runs/*-imagenet/run.json"))
+    ]
 
 
 def hosts_of(record):

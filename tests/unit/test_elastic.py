@@ -1,6 +1,8 @@
 """A training that outlives its nodes. Nodes, their health and the job are STAND-INS."""
 
 import json
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -8,13 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
+from gpubed.cli import background
+from gpubed.cli.commands import run as run_verb
 from gpubed.configuration import health
 from gpubed.configuration.health import NodeHealth, Quarantine
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.jobs import elastic, execution, launchers
 from gpubed.jobs.launchers import leftovers
-from gpubed.jobs.runs import record
+from gpubed.jobs.runs import at_work, checkpoints, record
+from gpubed.nodes.allocation import NotUp
 from gpubed.nodes.ssh import Unreachable
 from support.samples import granted_cluster
 from support.stand_in_head import Head
@@ -161,6 +166,8 @@ def test_no_more_nodes_than_were_asked_for(scene, call):
 def test_what_is_wrong_is_said_before_anything_starts(scene, call):
     for words, said in {
         ("--nodes", "2"): "chooses the nodes itself",
+        ("--nodes", "0"): "chooses the nodes itself",
+        ("--set", "checkpoint=../other"): "leads out of the folder of checkpoints",
         ("--repeat", "2"): "chooses the nodes itself",
         ("--min", "3", "--max", "2"): "no number of nodes is so",
         ("--min", "0"): "no number of nodes is so",
@@ -177,10 +184,111 @@ def test_what_is_wrong_is_said_before_anything_starts(scene, call):
 
 def test_it_can_be_gone_on_with(scene, call):
     first = json.loads(call("--json").stdout)
-    done = say("--elastic", "--resume", first["run_id"], "--json")
+    with pytest.raises(UsageError, match="came to its end"):
+        say("--elastic", "--resume", first["run_id"])
+    more = ("--set", "steps=200", "--json")
+    done = say("--elastic", "--resume", first["run_id"], *more)
     then = record.find(scene.cluster, json.loads(done.stdout)["run_id"])
     assert then.resumes == first["run_id"]
-    assert then.values == record.find(scene.cluster, first["run_id"]).values
+    before = record.find(scene.cluster, first["run_id"]).values
+    assert then.values == {**before, "steps": 200}
+
+
+def test_the_last_that_kept_checkpoints_is_gone_on_with(scene, call):
+    """A verification's allreduce, for one, may have come later."""
+    scene.script = [lambda: 1] * 3
+    first = json.loads(call("--json").stdout)
+    say("digits")
+    then = json.loads(say("--elastic", "--resume", "last", "--json").stdout)
+    assert record.find(scene.cluster, then["run_id"]).resumes == first["run_id"]
+
+
+def test_without_elastic_a_part_goes_on_with_all_nodes(scene, call):
+    scene.script = [lambda: 1] * 3
+    scene.loses("node-2")
+    first = json.loads(call("--json").stdout)["run_id"]
+    scene.unwell.clear()
+    assert json.loads(say("--resume", first, "--json").stdout)["world_size"] == 3
+
+
+@pytest.fixture
+def training(scene):
+    """A training in a process of its own, which waits for nodes; with a part that has ended."""
+    scene.script = [lambda: 1] * 3
+    part = json.loads(say("imagenet", "--elastic", "--json").stdout)["run_id"]
+    [folder] = checkpoints.of(record.find(scene.cluster, part))
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom gpubed.core import runlock\n"
+        "with runlock.locked(Path(sys.argv[1]), sys.argv[2]):\n    print(flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    words = [str(checkpoints.lock(scene.cluster, folder)), checkpoints.ELASTIC]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        process.stdout.readline()
+        yield SimpleNamespace(part=part, folder=folder, process=process)
+        process.kill()
+
+
+@pytest.mark.parametrize("words", [["--resume"], ["--elastic", "--resume"], ["--again"]])
+def test_its_checkpoints_have_no_other_writer(scene, training, words):
+    before = len(scene.hosts)
+    with pytest.raises(Locked, match="two that write them would damage them"):
+        say(*words, training.part)
+    assert len(scene.hosts) == before
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_one_that_waits_can_be_cancelled(training, named):
+    words = ["cancel", "lab", *([training.part] if named else []), "--json"]
+    done = CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
+    told = json.loads(done.stdout)
+    assert (told["run_id"], told["status"]) == (training.part, "interrupted")
+    assert training.process.wait(10) != 0
+
+
+def test_who_follows_it_waits_for_its_next_part(scene, training):
+    part = record.find(scene.cluster, training.part)
+    assert at_work.training_of(scene.cluster, part) == training.folder
+    folder = scene.cluster.runs / "20990101-000000000-imagenet"
+    folder.mkdir()
+    changes = {"run_id": folder.name, "resumes": part.run_id, "elastic": True}
+    record.write(folder, part.model_copy(update=changes))
+    assert at_work.next_part(scene.cluster, part).run_id == folder.name
+    training.process.kill()
+    training.process.wait()
+    assert at_work.next_part(scene.cluster, record.read(folder)) is None
+
+
+def test_behind_its_back_it_is_told_that_it_waits(scene, training, monkeypatch):
+    begun = SimpleNamespace(id=training.process.pid, ended=lambda: None, said=lambda: "waits: 1")
+    monkeypatch.setattr(background, "start", lambda *_: begun)
+    monkeypatch.setattr(run_verb, "_WAITS_S", 0.2)
+    told = json.loads(say("imagenet", "--elastic", "--detach", "--json").stdout)
+    assert (told["status"], told["run_id"]) == ("waiting", None)
+
+
+@pytest.mark.parametrize("how", ["down", "another"])
+def test_it_ends_with_its_cluster(scene, call, how):
+    def lose():
+        text = scene.cluster.allocation.read_text()
+        scene.cluster.allocation.unlink()
+        if how == "another":
+            granted = json.loads(text)
+            scene.cluster.allocation.write_text(json.dumps({**granted, "uuid": "b" * 8}))
+        return 1
+
+    scene.script = [lose]
+    with pytest.raises(NotUp):
+        call()
+    assert len(scene.hosts) == 1
+
+
+def test_it_does_not_begin_beside_what_changes_the_cluster(scene, call):
+    with runlock.hold(scene.cluster.state, "up"), pytest.raises(Locked):
+        call()
+    assert scene.hosts == []
 
 
 def test_a_campaign_keeps_it_out(scene, call):
@@ -245,3 +353,12 @@ def test_what_is_being_configured_is_not_taken_in_yet(scene, sight):
     look = sight("node-0", "node-1")
     scene.cluster.unfinished.touch()
     assert look() == elastic.Sight()
+
+
+def test_a_dry_run_says_that_it_would_wait(scene, call):
+    scene.loses("node-1")
+    with pytest.raises(GpubedError, match="are well, and at least 3 are wanted"):
+        call("--min", "3", "--dry-run")
+    shown = json.loads(call("--max", "1", "--dry-run", "--json").stdout)
+    assert shown["world_size"] == 1
+    assert scene.hosts == []

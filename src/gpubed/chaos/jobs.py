@@ -60,8 +60,8 @@ class KillRank(Scenario):
         # One that has ended by itself is no fault.
         kill = f"kill -KILL {' '.join(ranks[self._run])} || true"
         done = self.ground.breaker.scripted(self.node, kill, "true")
-        # One that keeps no checkpoints can only be begun again.
-        return Harm(done.do, None, f"gpubed run {self.ground.cluster.name} --again {self._run}")
+        # Nobody can bring a rank back; what became of its run is all that there is to know.
+        return Harm(done.do, None, f"gpubed runs {self.ground.cluster.name} show {self._run}")
 
     def meanwhile(self, status: Status) -> Iterator[Held]:
         """Check that the run does not wait for them for ever."""

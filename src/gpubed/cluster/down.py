@@ -181,7 +181,8 @@ def _forget(cluster: ClusterPaths, but: set[str]) -> list[str]:
         return []
     gone = []
     unnamed = {"lock", runlock.MEASURING}
-    unnamed |= {each.name for each in (cluster.without, cluster.removing, cluster.watching)}
+    own = (cluster.without, cluster.removing, cluster.watching, cluster.writers)
+    unnamed |= {each.name for each in own}
     for path in sorted(cluster.state.iterdir()):
         if path.name in but:
             continue

@@ -343,7 +343,7 @@ class Watch:
         except Locked as error:
             self._remember(repairs=before.repairs, unfinished=before.unfinished)
             self._tell_once("cluster", "waits", why, error.message)
-            return "busy"
+            return "amiss"
         except GpubedError as error:
             if refused:
                 # Nothing was done, and nothing will be until somebody has decided.

@@ -336,6 +336,11 @@ class ClusterPaths:
         return self.state / "runs"
 
     @property
+    def writers(self) -> Path:
+        """The locks of who writes checkpoints, by their folders' names."""
+        return self.state / "writers"
+
+    @property
     def campaigns(self) -> Path:
         """One folder per campaign of `bench`."""
         return self.state / "campaigns"

@@ -7,9 +7,11 @@ the next run repairs (`runlock`, `engine.journal`).
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 from contextlib import suppress
 from types import FrameType
 
@@ -20,6 +22,7 @@ EXIT = 128  # with the signal's number: the exit code, as shells count it
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # With the seconds that descendants have to end, less than 10 in all.
 _LIMIT_S = 5.0
+_ONE_S = 0.25  # within so long, signals are one
 
 
 def handle(*, limited: bool) -> list[int]:
@@ -33,7 +36,14 @@ def handle(*, limited: bool) -> list[int]:
     """
     seen: list[int] = []
 
+    last = [-math.inf]
+
     def interrupt(number: int, _frame: FrameType | None) -> None:
+        # Some send two at a time, and the second would cut short what the first one begins.
+        now, before = time.monotonic(), last[0]
+        last[0] = now
+        if now - before < _ONE_S:
+            return
         if limited:
             limit = threading.Timer(_LIMIT_S, _end, [number])
             limit.daemon = True
@@ -59,7 +69,10 @@ def then(hint: str) -> None:
 
 
 def leave_nobody() -> None:
-    """End everything that this process started."""
+    """End everything that this process started; no signal keeps it from that."""
+    if threading.current_thread() is threading.main_thread():  # no other may say so
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
     lifeline.end(lifeline.descendants(os.getpid()))
 
 

@@ -20,10 +20,10 @@ from gpubed.jobs import execution, jobfile, launchers
 from gpubed.jobs.execution import JobResult
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.lookout import Lookout, Sight
-from gpubed.jobs.runs import at_work
+from gpubed.jobs.runs import checkpoints
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.nodes import rates
-from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.allocation import Allocation, Node, NotUp
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.ssh import SSH, Unreachable
 from gpubed.spec.plan import ClusterPlan
@@ -90,6 +90,7 @@ class Training:
         resumes: The run from whose checkpoint it goes on at first.
 
     Attributes:
+        run_id: The run that it is at, or was at last; empty where there was none.
         legs: The runs that were, oldest first.
 
     Raises:
@@ -109,10 +110,12 @@ class Training:
         job = jobfile.load(request.job)
         _require_ending(request.launcher or job.launcher)
         self._name = _kept_by(cluster, job, request)
-        self._cluster, self._bounds, self._resumes = cluster, bounds, resumes
+        self._cluster, self._bounds = cluster, bounds
         settings = {**request.settings, **self._name}
         self._request = request.model_copy(update={"settings": settings})
         self._say, self._on_output = say, on_output
+        self._uuid = ""
+        self.run_id = resumes
         self.legs: list[Leg] = []
 
     def run(self) -> JobResult:
@@ -120,10 +123,14 @@ class Training:
 
         Raises:
             UsageError: It cannot begin.
-            Locked: Somebody measures, and must be alone.
-            GpubedError: There were too few nodes for an hour.
+            Locked: Somebody measures, and must be alone; or writes the same checkpoints.
+            NotUp: The cluster is not up, or is another one by now.
+            GpubedError: It cannot begin, or there were too few nodes for an hour.
         """
-        with runlock.measuring(self._cluster.state, at_work.ELASTIC, shared=True):
+        with (
+            checkpoints.kept(self._cluster, self._name.values(), checkpoints.ELASTIC),
+            runlock.measuring(self._cluster.state, checkpoints.ELASTIC, shared=True),
+        ):
             return self._run()
 
     def _run(self) -> JobResult:
@@ -151,14 +158,15 @@ class Training:
                 why = self._lacks(pool)
                 if not why:
                     return pool
+            except NotUp:
+                raise  # who takes a cluster down means its trainings, too
             except GpubedError as error:
-                if not self.legs and isinstance(error, UsageError):
+                if not self.legs:
                     raise
                 why = error.message
             if time.monotonic() > until:
-                last = self.legs[-1].run_id if self.legs else ""
-                again = f"gpubed run {self._cluster.name} --elastic --resume {last}"
-                raise GpubedError(f"{why}; it waited for an hour", again if last else None)
+                again = f"gpubed run {self._cluster.name} --elastic --resume {self.run_id}"
+                raise GpubedError(f"{why}; it waited for an hour", again if self.run_id else None)
             if why != said:
                 self._say(f"waits: {why}")
                 said = why
@@ -167,6 +175,12 @@ class Training:
     def _look(self) -> _Pool:
         cluster = self._cluster
         granted, plan = load_allocation(cluster.allocation), load_plan(cluster.spec)
+        self._uuid = self._uuid or granted.uuid
+        if granted.uuid != self._uuid:
+            raise NotUp(
+                f"the {cluster.name} that it was begun on is no more", f"gpubed runs {cluster.name}"
+            )
+        runlock.require_free(cluster.state)  # an `up` that verifies would measure it, too
         unfinished.require_configured(cluster, plan, granted)
         unfinished.require_none(cluster)
         rates.require_declared(cluster)
@@ -186,7 +200,8 @@ class Training:
         names = tuple(node.name for node in had)
         request = self._request.model_copy(update={"choice": Choice(on=names)})
         lookout = Lookout(lambda: self._sight(had), lambda: self._kept(pool), self._say)
-        run_id, began = execution.name_run(request.job), time.monotonic()
+        former, began = self.run_id, time.monotonic()
+        self.run_id = run_id = execution.name_run(request.job)
 
         def hear(line: str) -> None:
             lookout.hear(line)
@@ -201,7 +216,7 @@ class Training:
                     request,
                     hear,
                     run_id=run_id,
-                    resumes=self.legs[-1].run_id if self.legs else self._resumes,
+                    resumes=former,
                     elastic=True,
                     unwanted=lambda: lookout.verdict,
                 )
@@ -235,7 +250,8 @@ class Training:
         if lost:
             return Sight(lost="; ".join(lost))
         able = [node.name for node in usable.with_ranks][: self._bounds.most]
-        if unfinished.state(cluster) or len(able) < self._bounds.least:
+        changes = runlock.holder(cluster.state) or unfinished.state(cluster)
+        if changes or len(able) < self._bounds.least:
             return Sight()
         wishes = [f"{name} is left out ({why})" for name, why in reasons.items()]
         wishes += [f"{name} is taken in" for name in able if name not in names]
@@ -248,6 +264,21 @@ class Training:
         with suppress(GpubedError), SSH(pool.usable.head, self._cluster) as head:
             return "".join(head.run(_KEEPS, folder).stdout for folder in folders)
         return ""
+
+
+def first(bounds: Bounds, usable: Allocation) -> Choice:
+    """Return the nodes that a training would begin on.
+
+    Raises:
+        GpubedError: There are too few: it would wait.
+    """
+    able = usable.with_ranks
+    if len(able) < bounds.least:
+        raise GpubedError(
+            f"{len(able)} node(s) are well, and at least {bounds.least} are wanted: it would wait",
+            f"gpubed health {usable.cluster}",
+        )
+    return Choice(on=tuple(node.name for node in able[: bounds.most]))
 
 
 def require_bounds(bounds: Bounds) -> None:

@@ -25,7 +25,7 @@ from gpubed.jobs import images, jobfile, launchers
 from gpubed.jobs.jobfile import Job, Metric
 from gpubed.jobs.launchers import leftovers
 from gpubed.jobs.launchers.base import JobService, Launch, Launcher, Task, World
-from gpubed.jobs.runs import at_work, origin, record
+from gpubed.jobs.runs import at_work, checkpoints, origin, record
 from gpubed.jobs.runs.record import Record, Request
 from gpubed.jobs.trials import Summary, summarize
 from gpubed.nodes import selection
@@ -140,6 +140,7 @@ def run(
     Raises:
         UsageError: There is no such job, launcher or node, an argument is wrong, the cluster has
             no Docker, or no node has ranks.
+        Locked: Another run writes the checkpoints that this one would.
         GpubedError: A node could not be reached, or lacks the image, or it would not be alone.
     """
     run = _foresee(cluster, plan, allocation, request, run_id)
@@ -150,7 +151,9 @@ def run(
         measured = begun.origin.model_copy(update={"rates_bps": dict(links)})
         begun = begun.model_copy(update={"origin": measured})
     started = time.monotonic()
-    with run.kept(begun, on_output) as keep:
+    # A training that goes on run by run keeps them for all of its runs.
+    mine = () if elastic else checkpoints.folders(run.job, begun.values)
+    with checkpoints.kept(cluster, mine, "run"), run.kept(begun, on_output) as keep:
         result = run.by_service(keep) if run.service else run.over_ssh(keep, unwanted, alone=alone)
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics

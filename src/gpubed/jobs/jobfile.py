@@ -97,6 +97,8 @@ class Argument(_Model):
             return f"{value!r} is not {wanted}"
         if self.choices and read not in self.choices:
             return f"{value!r} is not one of {', '.join(map(str, self.choices))}"
+        if self.resumes and (Path(str(read)).is_absolute() or ".." in Path(str(read)).parts):
+            return f"{value!r} leads out of the folder of checkpoints"
         if self.at_least is not None and not read >= self.at_least:
             return f"{value} is less than {self.at_least:g}"
         if self.at_most is not None and not read <= self.at_most:

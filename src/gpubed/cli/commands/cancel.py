@@ -9,7 +9,7 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs.runs import at_work, record
+from gpubed.jobs.runs import at_work, checkpoints, record
 from gpubed.jobs.runs.record import Record
 
 EXAMPLE = "gpubed cancel lab 20261123-170512345"
@@ -29,31 +29,47 @@ def command(
 ) -> int:
     """End a run on all nodes, as Ctrl-C does where it was started; what it wrote so far stays."""
     ui, paths = UI(as_json), find(cluster, from_state=True)
-    meant = record.find(paths, run) if run else _at_work(paths)
-    if meant is None:
+    meant, training = _meant(paths, run)
+    if meant is None and not training:
         ui.document("cancel", {"run_id": None, "status": None})
         ui.say(f"no run of {paths.name} is at work")
         return 0
-    if meant.state == "running":
-        with ui.working(f"{meant.run_id} is ended"):
-            ended = at_work.end(paths, meant.run_id)
-    else:
-        ended = meant
-    ui.document("cancel", {"run_id": ended.run_id, "status": ended.state})
-    ui.say(f"{ended.run_id}: {ended.state}" + ("" if ended is not meant else " already"))
+    called = meant.run_id if meant else f"training {training}"
+    with ui.working(f"{called} is ended"):
+        if training:
+            at_work.end_training(paths, training)
+        elif meant and meant.state == "running":
+            at_work.end(paths, meant.run_id)
+    ended = record.read(paths.runs / meant.run_id) if meant else None
+    # A training that waited for nodes had no run at work.
+    status = ended.state if ended and not (training and ended.state == "failed") else "interrupted"
+    ui.document("cancel", {"run_id": ended and ended.run_id, "status": status})
+    already = bool(meant and meant.state != "running" and not training)
+    ui.say(f"{called}: {status}" + (" already" if already else ""))
     return 0
 
 
-def _at_work(paths: ClusterPaths) -> Record | None:
-    """Return the run that is at work, if one is.
+def _meant(paths: ClusterPaths, run: str | None) -> tuple[Record | None, str]:
+    """Return the run that is meant, if one is, and the training that it is a part of, if it is.
+
+    Of a training, any part stands for the whole: meant is its last one.
 
     Raises:
-        UsageError: Several are.
+        UsageError: Several are at work, and none was named; or there is no such run.
     """
-    found = [one for one in record.every(paths)[0].values() if one.state == "running"]
-    if len(found) > 1:
-        names = ", ".join(one.run_id for one in found)
+    if run:
+        found = record.find(paths, run)
+        training = at_work.training_of(paths, found)
+        return (at_work.parts(paths, training)[-1], training) if training else (found, "")
+    trainings = [*checkpoints.trainings(paths)]
+    running = [one for one in record.every(paths)[0].values() if one.state == "running"]
+    alone = [one for one in running if not at_work.training_of(paths, one)]
+    if len(alone) + len(trainings) > 1:
+        names = ", ".join([*(one.run_id for one in alone), *trainings])
         raise UsageError(
-            f"{len(found)} runs are at work: {names}", f"gpubed cancel {paths.name} RUN"
+            f"{len(alone) + len(trainings)} runs are at work: {names}",
+            f"gpubed cancel {paths.name} RUN",
         )
-    return found[0] if found else None
+    if trainings:
+        return next(reversed(at_work.parts(paths, trainings[0])), None), trainings[0]
+    return (alone[0], "") if alone else (None, "")

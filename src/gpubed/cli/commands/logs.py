@@ -9,6 +9,7 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.runs import at_work, record
+from gpubed.jobs.runs.record import Record
 
 EXAMPLE = "gpubed logs lab last --follow"
 
@@ -31,13 +32,18 @@ def command(
 ) -> int:
     """Show what a run prints, at work or ended."""
     ui, paths = UI(as_json), find(cluster, from_state=True)
-    meant, lines, estimate = record.find(paths, run), list[str](), Estimate()
-    with ui.working(f"{meant.run_id} is read") as show:
-        for line in at_work.output(paths, meant.run_id, follow=follow):
-            lines.append(line)
-            progress = estimate.read(line) if follow else None
-            ui.say(line, whole=True) if progress is None else show(progress)
-    now = record.find(paths, meant.run_id)
+    meant: Record | None = record.find(paths, run)
+    lines, estimate = list[str](), Estimate()
+    while meant:
+        part = meant
+        with ui.working(f"{part.run_id} is read") as show:
+            for line in at_work.output(paths, part.run_id, follow=follow):
+                lines.append(line)
+                progress = estimate.read(line) if follow else None
+                ui.say(line, whole=True) if progress is None else show(progress)
+        # A training that outlives its nodes goes on with another run.
+        meant = at_work.next_part(paths, part) if follow else None
+    now = record.find(paths, part.run_id)
     ui.document("logs", {"run_id": now.run_id, "status": now.state, "lines": lines})
     ui.note(f"{now.run_id}: {now.state}")
     return 1 if follow and now.state != "ok" else 0

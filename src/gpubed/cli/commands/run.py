@@ -1,5 +1,6 @@
 """gpubed run."""
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -21,16 +22,19 @@ from gpubed.jobs import execution, figures, jobfile
 from gpubed.jobs.elastic import Bounds
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.jobfile import Metric
-from gpubed.jobs.runs import at_work, compare, record
+from gpubed.jobs.runs import at_work, checkpoints, compare, record
 from gpubed.jobs.runs.record import Choice, Record, Request
 from gpubed.jobs.trials import Summary
 from gpubed.nodes import rates
+from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.allocation import load as load_allocation
+from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed run lab digits --nodes 2 --repeat 3 --set epochs=20"
 _DETACH = ("--detach", "-d")
 _LOOK_EVERY_S = 0.1
+_WAITS_S = 10.0  # a training that has begun nothing by then waits for nodes
 # What a record has that nothing can be said of before a run starts.
 _OF_ITS_END = (
     *("status", "seconds", "failures", "metrics"),
@@ -114,27 +118,24 @@ def command(
     """Run a job over the nodes that are well and bring its results back."""
     ui, paths = UI(as_json), find(cluster)
     bounds = Bounds(least, most) if elastic else None
-    _check_bounds(bounds, least, most, fixed=any((nodes, ranks, on, again, repeat > 1)))
+    fixes = (nodes is not None, ranks is not None, on, again, repeat > 1)
+    _check_bounds(bounds, least, most, fixed=any(fixes))
     asked = (words, settings, nodes, ranks, on, container, launcher)
     former = _former(paths, job, again, given=any((*asked, resume)))
-    resumed = _resumed(paths, job, resume)
     given = {**jobfile.parse_settings(settings or []), **jobfile.parse_words(words or [])}
+    resumed = _resumed(paths, job, resume, given)
     choice = Choice(nodes=nodes, ranks=ranks, on=tuple(filter(None, on.split(","))))
     request = former.request if former else _request(paths, job, resumed, given)
     if not former:
         request = _placed(request, choice, container, launcher)
     _check_arguments(request, repeat)
     interruption.then(f"gpubed runs {paths.name} show last   tells how far it came")
-    if bounds and not (dry_run or detach):
-        return _elastic(ui, paths, request, bounds, resumed)
-    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
-    unfinished.require_configured(paths, wanted, granted)
-    unfinished.require_none(paths)
-    rates.require_declared(paths)
-    usable, left_out = health.usable(paths, wanted, granted)
-    for node in left_out:
-        ui.mark("skip", f"{node.node} is left out: {node.reason}")
-    reasons = {node.node: node.reason for node in left_out}
+    if bounds and not dry_run:
+        go_on = _detach_training if detach else _elastic
+        return go_on(ui, paths, request, bounds, resumed)
+    wanted, usable, reasons = _usable(ui, paths)
+    if bounds:
+        request = request.model_copy(update={"choice": training.first(bounds, usable)})
     if dry_run or former or detach:
         foreseen = execution.foresee(paths, wanted, usable, request)
         if former:
@@ -167,6 +168,22 @@ def command(
             )
     result = execution.repeated(results) if repeat > 1 else results[0]
     return _conclude(ui, request.job, result, reasons)
+
+
+def _usable(ui: UI, paths: ClusterPaths) -> tuple[ClusterPlan, Allocation, dict[str, str]]:
+    """Return the plan, the nodes that a run may use, and why others are left out.
+
+    Raises:
+        GpubedError: The cluster is not ready.
+    """
+    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
+    unfinished.require_configured(paths, wanted, granted)
+    unfinished.require_none(paths)
+    rates.require_declared(paths)
+    usable, left_out = health.usable(paths, wanted, granted)
+    for node in left_out:
+        ui.mark("skip", f"{node.node} is left out: {node.reason}")
+    return wanted, usable, {node.node: node.reason for node in left_out}
 
 
 def _check_bounds(bounds: Bounds | None, least: int, most: int | None, *, fixed: bool) -> None:
@@ -204,7 +221,9 @@ def _elastic(
         try:
             result = whole.run()
         except KeyboardInterrupt:
-            interruption.then(f"gpubed run {paths.name} --elastic --resume last   goes on with it")
+            if whole.run_id:
+                again = f"gpubed run {paths.name} --elastic --resume {whole.run_id}"
+                interruption.then(f"{again}   goes on with it")
             raise
     if len(whole.legs) > 1:
         rows = [(leg.run_id, ",".join(leg.nodes), leg.why or leg.status) for leg in whole.legs]
@@ -214,20 +233,57 @@ def _elastic(
 
 def _detach(ui: UI, paths: ClusterPaths) -> int:
     """Start the same command again, in the background, and say which run it is."""
-    since, words = execution.name_run(""), background.without(sys.argv[1:], _DETACH)
-    process = background.start(words, paths.logs / "run.log")
-    begun = None
-    while begun is None:
+    since, process = execution.name_run(""), _again(paths)
+    while not (begun := at_work.of_process(paths, process.id, since)):
         if (code := process.ended()) is not None:
-            ui.note(process.said(), whole=True)
-            return code
-        begun = at_work.of_process(paths, process.id, since)
+            return _ended_early(ui, process, code)
         time.sleep(_LOOK_EVERY_S)
+    return _tell_begun(ui, paths, process, begun)
+
+
+def _detach_training(
+    ui: UI, paths: ClusterPaths, _request: Request, _bounds: Bounds, _resumed: Record | None
+) -> int:
+    """Start the same command again; a training that waits for nodes has no run to tell of yet."""
+    since, process, until = execution.name_run(""), _again(paths), math.inf
+    while time.monotonic() < until:
+        if begun := at_work.of_process(paths, process.id, since):
+            return _tell_begun(ui, paths, process, begun)
+        if (code := process.ended()) is not None:
+            return _ended_early(ui, process, code)
+        if until == math.inf and _has_training(paths, process.id):
+            until = time.monotonic() + _WAITS_S
+        time.sleep(_LOOK_EVERY_S)
+    return _tell_waiting(ui, paths, process)
+
+
+def _again(paths: ClusterPaths) -> background.Started:
+    return background.start(background.without(sys.argv[1:], _DETACH), paths.logs / "run.log")
+
+
+def _ended_early(ui: UI, process: background.Started, code: int) -> int:
+    ui.note(process.said(), whole=True)
+    return code
+
+
+def _tell_begun(ui: UI, paths: ClusterPaths, process: background.Started, begun: Record) -> int:
     folder = str(paths.runs / begun.run_id)
     ui.document("run", {**begun.document(), "run_dir": folder, "pid": process.id})
     ui.say(f"{begun.run_id} goes on in the background (pid {process.id})")
     ui.note(f"  gpubed logs {paths.name} {begun.run_id} -f   shows what it prints", whole=True)
     ui.note(f"  gpubed cancel {paths.name} {begun.run_id}   ends it", whole=True)
+    return 0
+
+
+def _has_training(paths: ClusterPaths, process: int) -> bool:
+    return any(who.pid == process for who in checkpoints.trainings(paths).values())
+
+
+def _tell_waiting(ui: UI, paths: ClusterPaths, process: background.Started) -> int:
+    ui.document("run", {"run_id": None, "status": "waiting", "pid": process.id})
+    ui.note(process.said(), whole=True)
+    ui.say(f"it goes on in the background (pid {process.id}) once it can")
+    ui.note(f"  gpubed cancel {paths.name}   ends it", whole=True)
     return 0
 
 
@@ -265,15 +321,18 @@ def _former(
     return record.find(paths, again)
 
 
-def _resumed(paths: ClusterPaths, job: str | None, resume: str | None) -> Record | None:
-    """Return the run that is to go on, if one is.
+def _resumed(
+    paths: ClusterPaths, job: str | None, resume: str | None, given: dict[str, str]
+) -> Record | None:
+    """Return the run that is to go on, if one is; `last` is the last one that keeps checkpoints.
 
     Raises:
         UsageError: There is no such run, it kept no checkpoint, or another job was named.
     """
     if resume is None:
         return None
-    found = record.find(paths, resume)
+    found = _last_kept(paths) if resume == "last" else None
+    found = found or record.find(paths, resume)
     name = found.request.job
     if job not in (None, name):
         raise UsageError(f"run {found.run_id} is one of {name}, not of {job}", "leave out the job")
@@ -289,6 +348,11 @@ def _resumed(paths: ClusterPaths, job: str | None, resume: str | None) -> Record
             f"run {found.run_id} kept no checkpoint",
             f"gpubed run {paths.name} {name} --set {keeps[0]}=NAME is a run that keeps some",
         )
+    if found.state == "ok" and not given:
+        raise UsageError(
+            f"run {found.run_id} came to its end: there is nothing to go on with",
+            f"gpubed run {paths.name} --resume {found.run_id} --set NAME=VALUE asks for more",
+        )
     if found.state == "running":
         raise UsageError(
             f"run {found.run_id} is at work: two that write one checkpoint would damage it",
@@ -297,12 +361,19 @@ def _resumed(paths: ClusterPaths, job: str | None, resume: str | None) -> Record
     return found
 
 
+def _last_kept(paths: ClusterPaths) -> Record | None:
+    every = record.every(paths)[0].values()
+    return next((one for one in reversed([*every]) if checkpoints.of(one)), None)
+
+
 def _request(
     paths: ClusterPaths, job: str | None, resumed: Record | None, given: dict[str, str]
 ) -> Request:
     """Return what is asked for: a job, or a run that goes on, with other arguments perhaps."""
     if resumed:
         had = resumed.request
+        if resumed.elastic:  # its nodes were what was well then
+            had = had.model_copy(update={"choice": Choice()})
         return had.model_copy(update={"settings": {**had.settings, **given}})
     if job is None:
         raise UsageError("which job?", f"gpubed run {paths.name} digits")

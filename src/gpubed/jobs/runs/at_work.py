@@ -17,12 +17,10 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.runlock import Holder
-from gpubed.jobs.runs import record
+from gpubed.jobs.runs import checkpoints, record
 from gpubed.jobs.runs.record import Record
 
 OUTPUT = "output.log"
-ELASTIC = "run --elastic"
-"""By what name a training that outlives its nodes measures on them."""
 _LOOK_EVERY_S = 0.2
 _END_S = 120.0  # Slurm and testbeds that run jobs take their time to cancel one
 
@@ -44,9 +42,32 @@ def of_process(cluster: ClusterPaths, process: int, since: str) -> Record | None
 
 def outlive_nodes(cluster: ClusterPaths) -> bool:
     """Say whether what runs on a cluster goes on by itself where nodes are repaired under it."""
-    who = runlock.measurer(cluster.state)
     running = [one for one in record.every(cluster)[0].values() if one.state == "running"]
-    return who is not None and who.verb == ELASTIC and all(one.elastic for one in running)
+    return bool(checkpoints.trainings(cluster)) and all(one.elastic for one in running)
+
+
+def training_of(cluster: ClusterPaths, run: Record) -> str:
+    """Return the training, at work or waiting, that a run is or was a part of; else empty."""
+    there = checkpoints.trainings(cluster) if run.elastic else {}
+    return next((name for name in checkpoints.of(run) if name in there), "")
+
+
+def parts(cluster: ClusterPaths, training: str) -> list[Record]:
+    """Return the runs of a training that there are so far, oldest first."""
+    every = record.every(cluster)[0].values()
+    return [one for one in every if one.elastic and training in checkpoints.of(one)]
+
+
+def next_part(cluster: ClusterPaths, run: Record) -> Record | None:
+    """Wait for the run that goes on where a part of a training ended; None where none comes."""
+    while True:
+        training = training_of(cluster, run)
+        following = (one for one in record.every(cluster)[0].values() if one.elastic)
+        if found := next((one for one in following if one.resumes == run.run_id), None):
+            return found
+        if not training:
+            return None
+        time.sleep(_LOOK_EVERY_S)
 
 
 def output(cluster: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[str]:
@@ -89,39 +110,55 @@ def end(cluster: ClusterPaths, run: str) -> Record:
     who = runlock.holder(folder)
     if who is None:
         return record.read(folder)
-    _interrupt(folder, who)
-    deadline = time.monotonic() + _END_S
-    while runlock.holder(folder):
-        if time.monotonic() > deadline:
-            raise GpubedError(
-                f"run {run} (pid {who.pid}) does not end",
-                f"kill -9 {who.pid}: its ranks end a minute later",
-            )
-        time.sleep(_LOOK_EVERY_S)
+    _end(folder / "lock", f"run {run}", who)
     return record.read(folder)
 
 
-def _interrupt(folder: Path, who: Holder) -> None:
+def end_training(cluster: ClusterPaths, training: str) -> None:
+    """End a training with the run that it is at, if it is at one, and wait for that.
+
+    Raises:
+        PrerequisiteMissing: It was started on another machine, or by another user.
+        GpubedError: It does not end.
+    """
+    lock = checkpoints.lock(cluster, training)
+    if who := runlock.holder_of(lock):
+        _end(lock, f"training {training}", who)
+
+
+def _end(lock: Path, what: str, who: Holder) -> None:
+    _interrupt(lock, what, who)
+    deadline = time.monotonic() + _END_S
+    while runlock.holder_of(lock):
+        if time.monotonic() > deadline:
+            raise GpubedError(
+                f"{what} (pid {who.pid}) does not end",
+                f"kill -9 {who.pid}: its ranks end a minute later",
+            )
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _interrupt(lock: Path, what: str, who: Holder) -> None:
     here = socket.gethostname()
     if who.host not in ("", here):
         raise PrerequisiteMissing(
-            f"run {folder.name} was started on {who.host}, and this is {here}",
+            f"{what} was started on {who.host}, and this is {here}",
             f"the same command on {who.host}",
         )
     try:
         # The same number may be another process in another container.
         held = {path.resolve() for path in Path(f"/proc/{who.pid}/fd").iterdir()}
-        if (folder / "lock").resolve() in held:
+        if lock.resolve() in held:
             os.kill(who.pid, signal.SIGINT)
             return
     except PermissionError:
         raise PrerequisiteMissing(
-            f"run {folder.name} is {who.user}'s", f"the same command as {who.user}"
+            f"{what} is {who.user}'s", f"the same command as {who.user}"
         ) from None
     except (FileNotFoundError, ProcessLookupError):
         pass  # it has just ended, or cannot be seen from here
-    if runlock.holder(folder):
+    if runlock.holder_of(lock):
         raise PrerequisiteMissing(
-            f"whoever is at run {folder.name} is out of sight: {who}",
+            f"whoever is at {what} is out of sight: {who}",
             "the same command where it was started: in the same container, if it was in one",
         )
