@@ -50,6 +50,29 @@ def test_what_waits_is_ended_with_all_that_it_started(number):
     assert not runs(child)
 
 
+TWICE = """
+import os, signal, sys, time
+from gpubed import cli
+def stuck(standalone_mode):
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+cli.asked, cli.listing, cli.build = lambda _: "run", lambda: stuck, lambda _: stuck
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 0.005, 0.05, 0.3])
+def test_two_signals_one_after_the_other_end_it_as_one_does(gap_s):
+    """`timeout`, and a terminal that closes, send two; the second must not cut short the first."""
+    process, _ = start(TWICE)
+    process.send_signal(signal.SIGINT)
+    time.sleep(gap_s)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+
+
 def test_a_hangup_that_was_ignored_is_ignored_still():
     """`nohup gpubed up lab &` outlives its terminal."""
     program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)" + STUCK

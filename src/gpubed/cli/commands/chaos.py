@@ -71,10 +71,11 @@ def command(
         )
     if only_break and everything:
         raise UsageError("--only-break leaves one thing broken, and --all would break all")
+    paths = find(cluster)
     if listing:
         return _list(ui)
     known, seconds = scenario and named(scenario), _seconds(lasts)
-    paths, chosen = find(cluster), stack.choose(engine)
+    chosen = stack.choose(engine)
     drawn = secrets.randbelow(_SEEDS) if seed is None else seed
     stage = _Stage(ui, paths, chosen, seconds, drawn, on, checkpoint, yes)
     if known and only_break:

@@ -164,7 +164,8 @@ def kept(folder: Path, record: Record) -> Iterator[None]:
             yield
         except BaseException as error:
             state: State = "failed" if isinstance(error, Exception) else "interrupted"
-            reason = getattr(error, "message", str(error)) or type(error).__name__
+            name = type(error).__name__ if state == "failed" else "somebody ended it"
+            reason = getattr(error, "message", str(error)) or name
             write(folder, record.model_copy(update={"state": state, "failures": (reason,)}))
             if state == "failed":
                 seal(folder)
