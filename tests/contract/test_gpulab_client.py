@@ -6,7 +6,7 @@ from email.utils import formatdate
 
 import pytest
 
-from gpubed.backends.gpulab import backend, client, request
+from gpubed.backends.gpulab import client, request, testbed
 from gpubed.backends.gpulab.definition import NewJob
 from gpubed.core.errors import GpubedError
 from gpubed.spec import clusterspec
@@ -115,4 +115,4 @@ def test_a_clock_that_is_wrong_is_found(talking, monkeypatch, ahead, ok):
     there = lambda *_: formatdate(time.time() - ahead, usegmt=True)  # noqa: E731
     monkeypatch.setattr("support.gpulab.server._Handler.date_time_string", there)
     talking.clusters()
-    assert backend._clock(talking.clock_error_s).ok == ok
+    assert testbed._clock(talking.clock_error_s).ok == ok
