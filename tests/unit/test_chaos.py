@@ -158,6 +158,16 @@ def test_a_time_is_one(cluster, text):
         cli.build("chaos"), ["chaos", "lab", "kill-node", f"--for={text}"], standalone_mode=False
     )
     assert "--for" in refusal(done)
+    assert "must look like 10 s" in refusal(done)
+
+
+def test_checkpoints_are_named_to_who_damages_them(chaos, world):
+    said = refusal(chaos("kill-node", "--checkpoint", "resnet"))
+    assert said == "kill-node damages no checkpoints: --checkpoint means nothing to it"
+
+
+def test_a_node_that_is_not_there_is_a_wrong_argument(chaos, world):
+    assert "has no node 'nope'" in refusal(chaos("kill-node", "--on", "nope"))
 
 
 def test_all_is_never_left_broken(chaos):

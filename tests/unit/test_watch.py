@@ -476,7 +476,7 @@ def test_once_remembers_the_look_of_the_process_before(world):
     assert [document["event"] for document in documents] == ["amiss", "repair"]
     assert set(documents[0]) == {"schema", "time", "event", "why", "outcome", "nodes"}
     assert documents[1]["schema"] == "gpubed/watch/1"
-    assert documents[1]["nodes"] == ["node-1"]
+    assert [document["nodes"] for document in documents] == [["node-1"], ["node-1"]]
 
 
 def test_a_damaged_memory_counts_as_none(world):

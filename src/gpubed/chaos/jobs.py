@@ -85,6 +85,7 @@ class CorruptCheckpoint(Scenario):
     )
     seen_as = frozenset({"ready"})
     by_itself = True
+    damages_checkpoints = True
 
     @classmethod
     def nodes(cls, ground: Ground) -> Sequence[Node]:

@@ -92,7 +92,7 @@ def cast(scenario: type[Scenario], on: Ground, seed: int, node: str | None = Non
 
     Raises:
         Unfit: It cannot be played on this cluster, or not on this node.
-        GpubedError: There is no such node.
+        UsageError: There is no such node.
     """
     able = scenario.nodes(on)
     draw = Random(f"{seed} {scenario.name}")  # noqa: S311  # to be repeated, not to be secret

@@ -66,6 +66,7 @@ class Scenario(ABC):
         seen_as: What `gpubed status` may call the node meanwhile; ready where the node is well,
             as far as a status looks.
         by_itself: Whether the cluster is whole again without `gpubed up`, once it has ended.
+        damages_checkpoints: Whether it has to be told whose.
 
     Args:
         ground: The cluster.
@@ -78,6 +79,7 @@ class Scenario(ABC):
     holds: ClassVar[tuple[str, ...]] = ()
     seen_as: ClassVar[frozenset[str]]
     by_itself: ClassVar[bool] = False
+    damages_checkpoints: ClassVar[bool] = False
 
     def __init__(self, ground: Ground, node: Node, draw: Random) -> None:
         self.ground, self.node, self.draw = ground, node, draw

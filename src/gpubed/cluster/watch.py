@@ -130,11 +130,13 @@ class Watch:
             watch_log.append(self._cluster, told)
         self._hear(told)
 
-    def _tell_once(self, matter: str, event: str, why: str, outcome: str = "") -> None:
+    def _tell_once(
+        self, matter: str, event: str, why: str, outcome: str = "", nodes: Sequence[str] = ()
+    ) -> None:
         said = f"{event}: {why}: {outcome}"
         if self.memory.told.get(matter) != said:
             self._remember(told={**self.memory.told, matter: said})
-            self.tell(event, why, outcome)
+            self.tell(event, why, outcome, nodes)
 
     def _forget_told(self, matter: str) -> bool:
         """Let a matter be settled; say whether it was told before."""
@@ -213,7 +215,8 @@ class Watch:
         lasts = {key: (now - moment).total_seconds() for key, moment in before.items()}
         if not all(lasts.get(f.key, -1.0) >= patience.get(f.key, 0.0) for f in broken):
             if not self.memory.failures:
-                self._tell_once("cluster", "amiss", why, "looked at again before it is repaired")
+                again = "looked at again before it is repaired"
+                self._tell_once("cluster", "amiss", why, again, _nodes(broken))
             return "amiss"
         try:
             self._require_ours(wanted, granted)
@@ -334,7 +337,7 @@ class Watch:
         self, wanted: ClusterPlan, granted: Allocation, broken: Sequence[_Fault], why: str
     ) -> State:
         before, now, began = self.memory, leases.now(), time.monotonic()
-        nodes = sorted({fault.node for fault in broken if fault.node})
+        nodes = _nodes(broken)
         refused = list[str]()
         # On disk before anything is done: a watch that is killed has spent it all the same.
         self._remember(repairs=(*before.recent(now), now), unfinished=True)
@@ -386,6 +389,10 @@ class Watch:
 
 def _is_gone(cluster: ClusterPaths) -> bool:
     return not (cluster.allocation.exists() or cluster.has_stack)
+
+
+def _nodes(faults: Sequence[_Fault]) -> list[str]:
+    return sorted({fault.node for fault in faults if fault.node})
 
 
 def _approve(name: str, broken: Sequence[_Fault], refused: list[str]) -> lost_state.Approve:

@@ -59,9 +59,13 @@ def parse_bytes(value: object) -> int:
     return round(_parse(value, _BYTES, "4 GiB"))
 
 
-def parse_seconds(value: object) -> float:
-    """Read a duration such as ``24 h`` or ``5 ms``; returns seconds, raises ValueError."""
-    return _parse(value, _SECONDS, "24 h")
+def parse_seconds(value: object, example: str = "24 h") -> float:
+    """Read a duration such as ``24 h`` or ``5 ms``; returns seconds, raises ValueError.
+
+    Args:
+        example: What the error says that it must look like.
+    """
+    return _parse(value, _SECONDS, example)
 
 
 def format_rate(bps: float) -> str:

@@ -14,6 +14,9 @@ _LINE = re.compile(
     r"(?:\[(?:\d+,)?\d+\]<stdout>: ?)?progress: (\d{1,9})/([1-9]\d{0,8}) ([^,]+)(?:, (.*))?"
 )
 
+# A log that is followed has older lines, which come at once and tell nothing of the pace.
+_AT_ONCE_S = 1.0
+
 
 def is_progress(line: str) -> bool:
     """Say whether a line of a job is about its progress."""
@@ -25,6 +28,7 @@ class Estimate:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._begun: dict[str, float] = {}
         self._since: dict[str, tuple[float, int]] = {}
         self._last: dict[str, int] = {}
 
@@ -35,9 +39,11 @@ class Estimate:
             return None
         done, of, now = int(match[1]), int(match[2]), self._clock()
         if done < self._last.get(match[3], 0):
-            del self._since[match[3]]  # it began again, as another run of the same training does
+            del self._begun[match[3]]  # it began again, as another run of the same training does
         self._last[match[3]] = done
-        started, first = self._since.setdefault(match[3], (now, done))
+        if now - self._begun.setdefault(match[3], now) < _AT_ONCE_S:
+            self._since[match[3]] = now, done
+        started, first = self._since[match[3]]
         words = [f"{match[3]}: {done} of {of}", match[4] or ""]
         if first < done < of:
             words.append(f"{(now - started) / (done - first) * (of - done):.0f} s left")

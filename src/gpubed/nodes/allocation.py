@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.core import reading
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, UsageError
 
 Port = Annotated[int, Field(gt=0, lt=65536)]
 
@@ -146,14 +146,15 @@ class Allocation(_Model):
         """Return a node by name; `head` names the head.
 
         Raises:
-            GpubedError: There is no such node.
+            GpubedError: There are no nodes.
+            UsageError: There is no such node.
         """
         self.require_nodes()
         for node in self.nodes:
             if name in (node.name, node.role) and (name != "worker"):
                 return node
         names = ", ".join(node.name for node in self.nodes)
-        raise GpubedError(f"cluster {self.cluster} has no node {name!r}", f"nodes: {names}")
+        raise UsageError(f"cluster {self.cluster} has no node {name!r}", f"nodes: {names}")
 
 
 class NotUp(GpubedError):

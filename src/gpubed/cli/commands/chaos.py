@@ -75,6 +75,8 @@ def command(
     if listing:
         return _list(ui)
     known, seconds = scenario and named(scenario), _seconds(lasts)
+    if checkpoint and known and not known.damages_checkpoints:
+        raise UsageError(f"{known.name} damages no checkpoints: --checkpoint means nothing to it")
     chosen = stack.choose(engine)
     drawn = secrets.randbelow(_SEEDS) if seed is None else seed
     stage = _Stage(ui, paths, chosen, seconds, drawn, on, checkpoint, yes)
@@ -253,6 +255,6 @@ def _line(held: Held) -> str:
 
 def _seconds(text: str) -> float:
     try:
-        return parse_seconds(text)
+        return parse_seconds(text, _LASTS)
     except ValueError as error:
         raise UsageError(f"--for {text!r} {error}", EXAMPLE) from None

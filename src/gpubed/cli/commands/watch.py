@@ -83,7 +83,7 @@ def _go_on(ui: UI, watched: watch.Watch, name: str, seconds: float) -> int:
 
 def _seconds(text: str) -> float:
     try:
-        seconds = parse_seconds(text)
+        seconds = parse_seconds(text, "60 s")
     except ValueError as error:
         raise UsageError(f"--every {text!r} {error}", f"{EXAMPLE} --every 60s") from None
     if seconds < _LEAST_S:
