@@ -7,10 +7,10 @@ PYTEST  := $(BIN)/python -m pytest
 # What failed beside other tests is tried once more: it counts as failed where it fails alone too.
 AGAIN  := === what failed beside others, once more and alone
 FAILED := --last-failed --last-failed-no-failures none
-WHOLE  := --ignore tests/unit --ignore tests/stacks -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk"
+WHOLE  := --ignore tests/unit --ignore tests/stacks -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk and not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test test-roles test-services test-testbeds test-vms test-gpu test-faults test-docs test-exposure test-sizes test-live screenshots fuzz bench audit lint format docs lock clean
+.PHONY: help setup up down test test-roles test-long test-services test-testbeds test-vms test-gpu test-faults test-docs test-exposure test-sizes test-live screenshots fuzz bench audit lint format docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -33,6 +33,10 @@ test: ## lint, unit, contract, stacks, one whole cluster: all that can run here;
 	  $(PYTEST) tests $(WHOLE) $(if $(LANES),--numprocesses $(LANES) --dist loadgroup) --durations=25 $(if $(LANES),|| \
 	    { echo "$(AGAIN)"; $(PYTEST) tests $(WHOLE) $(FAILED); }) || code=1; \
 	  exit $$code
+
+test-long: ## what takes minutes for one promise: Ansible without a strategy of ours, any number of ranks
+	@./setup.sh test
+	@$(PYTEST) tests -m long
 
 test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
 	@./setup.sh test

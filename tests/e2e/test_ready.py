@@ -59,7 +59,11 @@ def test_digits_learns_on_all_nodes(cluster):
     assert result["metrics"]["images_per_s"] > 0
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 10])
+# The most ranks in each run of all tests: who learns too slowly, does so there.
+RANKS = [10, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 2, 3))]
+
+
+@pytest.mark.parametrize("ranks", RANKS)
 def test_digits_learns_the_same_on_as_many_ranks(cluster, ranks):
     """As the ranks' steps in one process, in the cluster's own environment."""
     folder = assets() / "jobs" / "digits"
@@ -104,6 +108,7 @@ def test_gradients_that_nothing_hides_are_as_fast_as_the_link(cluster):
     assert 0.5 * 200e6 <= result["busbw_bps"] <= 200e6
 
 
+@pytest.mark.long
 def test_plain_ansible_works_and_changes_nothing_after_up(cluster):
     """The run of `up` was the first one; this one has no strategy of ours, and no runner."""
     recap = cluster.playbook(ANSIBLE_STRATEGY="linear")
