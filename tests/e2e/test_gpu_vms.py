@@ -72,7 +72,9 @@ def require(whole):
 def test_the_driver_is_built_for_the_machines_own_kernel(cluster):
     assert re.search(r"\bT4\b", cluster.node(NODE, "nvidia-smi --list-gpus"))
     kernel = cluster.node(NODE, "uname -r").strip()
-    assert re.search(rf"nvidia.*{re.escape(kernel)}.*installed", cluster.node(NODE, "dkms status"))
+    assert re.search(
+        rf"nvidia.*{re.escape(kernel)}.*installed", cluster.node(NODE, "sudo dkms status")
+    )
     assert cluster.json("health")["nodes"][0]["state"] == "well"
 
 
