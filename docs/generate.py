@@ -57,10 +57,12 @@ def role_tests() -> str:
 
 
 def performance() -> str:
-    """Say how long clusters of different sizes took."""
-    path = REFERENCE.parents[1] / "tests" / "support" / "sizes.py"
-    section: str = runpy.run_path(str(path))["section"]()
-    return f"# How long it takes\n\n{section}"
+    """Say how long clusters of different sizes took, and how verbs grow with them."""
+    support = REFERENCE.parents[1] / "tests" / "support"
+    sections = [
+        runpy.run_path(str(support / f"{it}.py"))["section"]() for it in ("sizes", "growth")
+    ]
+    return "# How long it takes\n\n" + "\n".join(sections)
 
 
 def changes() -> Iterator[str]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import growth, sizes
 from tests.support.theatre import Theatre, by_cli
 
 from gpubed.configuration.configure import environment
@@ -129,6 +130,25 @@ def planning() -> Iterator[Row]:
     )
 
 
+def growing() -> Iterator[Row]:
+    """Check, plan and write the inventory of clusters of 10 to 1,000 nodes; keep the figures."""
+    load = f"{os.getloadavg()[0]:.1f}"
+    with tempfile.TemporaryDirectory() as folder:
+        found = growth.measure(Path(folder))
+    date = time.strftime("%Y-%m-%d")
+    growth.keep(found, date=date, machine=sizes.machine(), load=load)
+    (_, before), (_, small), (_, large) = sorted(found.items())
+    # What every start costs, whatever the cluster, is in none of the differences.
+    added = growth.total(large) - growth.total(small)
+    yield Row(
+        "check, plan and render: (1,000 - 100) / (100 - 10) nodes",
+        f"{growth.total(large):.1f} s of CPU for 1,000, "
+        f"{max(cost.memory for cost in large.values()):.0f} MB",
+        added / (growth.total(small) - growth.total(before)),
+        "≈ 10: linear; under 5 s and 500 MB",
+    )
+
+
 def engine() -> Iterator[Row]:
     """Let both engines look at 200 unchanged resources, and ours at four times 250."""
     with tempfile.TemporaryDirectory() as folder:
@@ -227,7 +247,7 @@ def main() -> None:
     machine = f"{os.cpu_count()} CPUs, {memory:.0f} GiB, Python {platform.python_version()}"
     print(f"{platform.platform()}, {machine}")
     print(f"load {os.getloadavg()[0]:.1f} at the start; medians of {ROUNDS}; cluster {CLUSTER}\n")
-    for part in (help_of_all, planning, engine, configuration, training, collective):
+    for part in (help_of_all, planning, growing, engine, configuration, training, collective):
         for row in part():
             ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
             print(f"{row.what:58} {ratio:>7}  (target {row.target})  {row.figures}", flush=True)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pulumi
 
-from gpubed.cluster import handover
 from gpubed.configuration import applied, inventory, roles, served_folder
 from gpubed.core import secret
 from gpubed.core.paths import ClusterPaths, Project
@@ -166,6 +165,9 @@ class _ConfigurationDriver(Driver):
         cluster.verification.unlink(missing_ok=True)
 
     def _apply(self, inputs: Properties) -> dict[str, Any]:
+        # With all that verifies a cluster, which a program that only declares it has no need of.
+        from gpubed.cluster import handover
+
         cluster = _paths(inputs)
         wanted = load_plan(cluster.spec)
         handover.hand_over(cluster, wanted, Allocation.model_validate(inputs["allocation"]))

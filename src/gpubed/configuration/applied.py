@@ -81,12 +81,13 @@ def outdate(
     Args:
         due: The nodes on which each role is to be applied, by role.
     """
+    nodes = {role: frozenset(names) for role, names in due.items()}
     for node in allocation.nodes:
         done = _record(cluster, node.id)
         kept = {
             role: had
             for role, had in done.items()
-            if had.startswith(_BEGUN) or node.name not in due.get(role, ())
+            if had.startswith(_BEGUN) or node.name not in nodes.get(role, ())
         }
         if kept != done:
             files.write(cluster.applied / f"{node.id}.json", json.dumps(kept).encode())

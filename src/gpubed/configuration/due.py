@@ -48,15 +48,12 @@ def foreseen(
     broken = broken or {}
     expected = _expected(plan, known, anew, strange)
     missing = _missing(cluster, plan, expected)
+    lacking = {
+        role: {*broken.get(role, ()), *cut, *missing.get(role, ())} for role in roles.active(plan)
+    }
     stale = {
-        role: [
-            node.name
-            for node in expected.nodes
-            if node.name in broken.get(role, ())
-            or node.name in cut
-            or node.name in missing.get(role, ())
-        ]
-        for role in roles.active(plan)
+        role: [node.name for node in expected.nodes if node.name in names]
+        for role, names in lacking.items()
     }
     return _together(plan, expected, stale)
 
@@ -83,10 +80,12 @@ def _expected(
     there = {node.name: node.model_dump() for node in known.nodes} if known else {}
     failed = {failure.node: {"failed": failure.reason} for failure in known.failed} if known else {}
     backend, results = registry.backend(plan.backend), []
+    made_anew, unknown = frozenset(anew), frozenset(strange)
+    kept = {name: was for name, was in {**there, **failed}.items() if name not in made_anew}
     for node in plan.nodes:
         made = {"id": "", "control_address": str(node.control_address), "host_keys": []}
-        result = {**there, **failed}.get(node.name, made) if node.name not in anew else made
-        if node.name in strange:
+        result = kept.get(node.name, made)
+        if node.name in unknown:
             result = {**result, "host_keys": []}  # others than those that we know
         results.append({**result, **backend.foretold(plan, node)})
     uuid, one_host = (known.uuid, known.one_host) if known else ("", False)

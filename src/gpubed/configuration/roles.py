@@ -165,9 +165,10 @@ def fingerprints(
         _files_digest(_user_variables(inventory / "group_vars"), inventory),
         _files_digest((paths.assets() / "playbooks").rglob("*.yml"), paths.assets()),
     ]
-    parts = _parts(plan, allocation, inventory)
+    users = _HostVariables(inventory)
+    parts = _parts(plan, allocation, users)
     of_roles = {role: _digest([_of_role(plan, role, parts), everywhere]) for role in active(plan)}
-    return {node.name: _on_node(of_roles, node, inventory) for node in allocation.nodes}
+    return {node.name: _on_node(of_roles, node, users) for node in allocation.nodes}
 
 
 def active(plan: ClusterPlan) -> list[str]:
@@ -205,9 +206,10 @@ def _renderer(plan: ClusterPlan) -> Any:
     return render
 
 
-def _on_node(of_roles: Mapping[str, str], node: Node, inventory: Path) -> dict[str, str]:
-    own = [_node(node), _host_digest(inventory, node.name)]
-    return {role: _digest([digest, own]) for role, digest in of_roles.items()}
+def _on_node(of_roles: Mapping[str, str], node: Node, users: _HostVariables) -> dict[str, str]:
+    # Each as `_digest([digest, own])`, with what is the same for all roles written once.
+    own = _text([_node(node), users.digest(node.name)])
+    return {role: _hash(f"[{_text(digest)}, {own}]") for role, digest in of_roles.items()}
 
 
 def _node(node: Node) -> dict[str, Any]:
@@ -220,29 +222,29 @@ def _known_to_all(allocation: Allocation) -> list[Any]:
     return [allocation.cluster, head.name, head.user, bool(head.via)]
 
 
-def _parts(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> dict[Part, Any]:
+def _parts(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> dict[Part, Any]:
     networks = (allocation.control, allocation.experiment)
     head = allocation.head
     parts: dict[Part, Any] = {
-        "head": [_node(head), _host_digest(inventory, head.name)],
+        "head": [_node(head), users.digest(head.name)],
         "nodes": [_node(node) for node in allocation.nodes],
         "networks": [net and net.model_dump(mode="json", exclude={"rate_bps"}) for net in networks],
         "rates": [net and net.rate_bps for net in networks],
-        "storage": _storage(plan, allocation, inventory),
+        "storage": _storage(plan, allocation, users),
         "firewall": plan.spec.firewall.enabled,
     }
     # All that may have another environment published.
     return {**parts, "environment": _of_role(plan, _ENVIRONMENT, parts)}
 
 
-def _storage(plan: ClusterPlan, allocation: Allocation, inventory: Path) -> list[Any]:
+def _storage(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> list[Any]:
     """Return which storage it is that nodes share: whose disk, or the testbed's volume."""
     provider = plan.spec.storage.shared.provider
     if provider != "nfs":
         return [provider]
     name = server(plan)
     ids = [node.id for node in allocation.nodes if node.name == name]
-    return [provider, name, ids, _host_digest(inventory, name)]
+    return [provider, name, ids, users.digest(name)]
 
 
 def server(plan: ClusterPlan) -> str:
@@ -261,10 +263,21 @@ def _user_variables(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and path != former]
 
 
-def _host_digest(inventory: Path, node: str) -> str:
-    folder = inventory / "host_vars"
-    found = [(path, path.relative_to(folder).parts[0]) for path in _user_variables(folder)]
-    return _files_digest((path for path, top in found if node in (top, Path(top).stem)), inventory)
+class _HostVariables:
+    """What the user put into the `host_vars` of an inventory, looked up once for all nodes."""
+
+    def __init__(self, inventory: Path) -> None:
+        self._inventory = inventory
+        self._found: dict[str, list[Path]] = {}
+        folder = inventory / "host_vars"
+        for path in _user_variables(folder):
+            top = path.relative_to(folder).parts[0]
+            for node in {top, Path(top).stem}:
+                self._found.setdefault(node, []).append(path)
+
+    def digest(self, node: str) -> str:
+        """Return the digest of a node's files."""
+        return _files_digest(self._found.get(node, ()), self._inventory)
 
 
 def _role_digest(role: str) -> str:
@@ -294,5 +307,12 @@ def _files_digest(files: Iterable[Path], root: Path) -> str:
 
 
 def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
+    return _hash(_text(value))
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()

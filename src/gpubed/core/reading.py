@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -179,7 +181,13 @@ def reply(
 
 
 def _adapter(shape: type[T] | TypeAdapter[T]) -> TypeAdapter[T]:
-    return shape if isinstance(shape, TypeAdapter) else TypeAdapter(shape)
+    return shape if isinstance(shape, TypeAdapter) else _adapter_of(cast("Hashable", shape))
+
+
+@cache
+def _adapter_of(shape: Any) -> TypeAdapter[Any]:
+    # To make one takes longer than to read a line of progress with it.
+    return TypeAdapter(shape)
 
 
 def words(error: ValidationError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pulumi
@@ -26,21 +27,21 @@ class Cluster(Component):
         self._plan = plan
         self._runtime: Runtime = plan.spec.backend.runtime  # type: ignore[attr-defined]
         self._owner = {"cluster": plan.cluster, "uuid": uuid}
-        kinds = {(node.image, node.simulate is not None) for node in plan.nodes}
-        self._images = {kind: self._image(*kind) for kind in sorted(kinds)}
+        kinds = sorted({(node.image, node.simulate is not None) for node in plan.nodes})
+        # One for all nodes of a kind: a recipe reads its files to know its digest.
+        self._recipes = {(name, sim): Recipe(name, self._runtime, sim) for name, sim in kinds}
+        self._images = {kind: self._image(recipe) for kind, recipe in self._recipes.items()}
+        self._gpus = gpu_ids(plan)
         self._control = self._network("control", plan.control)
         self._experiment = self._network("experiment", plan.experiment) if plan.experiment else None
         self._shared = self._volume()
         nodes = [self._node(node, public_key) for node in plan.nodes]
         self.grant(plan, uuid, [node.result for node in nodes], one_host=True)
 
-    def _recipe(self, name: str, simulate: bool) -> Recipe:
-        return Recipe(name, self._runtime, simulate)
-
-    def _image(self, name: str, simulate: bool) -> Image:
-        recipe = self._recipe(name, simulate)
+    def _image(self, recipe: Recipe) -> Image:
+        name = recipe.name
         inputs = {"image": name, "runtime": self._runtime, "digest": recipe.digest}
-        if simulate:
+        if recipe.simulate:
             return Image(f"{name}-simulated", _BACKEND, {**inputs, "simulate": True}, self.children)
         return Image(name, _BACKEND, inputs, self.children)
 
@@ -56,17 +57,18 @@ class Cluster(Component):
         return Volume("shared", _BACKEND, inputs, self.retained)
 
     def _node(self, node: NodePlan, public_key: pulumi.Output[str]) -> Node:
+        kind = node.image, node.simulate is not None
         inputs = {
             **self._owner,
             "name": node.name,
             "runtime": self._runtime,
             # Known before it is built, so that a plan can tell that a newer one replaces no node.
-            "image": self._recipe(node.image, node.simulate is not None).tag,
+            "image": self._recipes[kind].tag,
             "public_key": public_key,
             "control": _attachment(self._control, node.control_address),
             "cpus": node.machine.cpus,
             "memory": node.machine.memory,
-            "gpus": gpu_ids(self._plan, node),
+            "gpus": self._gpus[node.name],
             "on_failure": node.on_failure,
             **self._link(node),
         }
@@ -78,8 +80,7 @@ class Cluster(Component):
         if self._shared:
             path = self._plan.spec.storage.shared.path
             inputs["shared"] = {"volume": self._shared.result["name"], "path": path}
-        image = self._images[node.image, node.simulate is not None]
-        after = pulumi.ResourceOptions(depends_on=[image])
+        after = pulumi.ResourceOptions(depends_on=[self._images[kind]])
         options = pulumi.ResourceOptions.merge(self.children, after)
         return Node(node.name, _BACKEND, inputs, options)
 
@@ -100,10 +101,10 @@ def _attachment(network: Network, address: object) -> dict[str, Any]:
     return {"network": network.result["name"], "address": str(address)}
 
 
-def gpu_ids(plan: ClusterPlan, node: NodePlan) -> list[str]:
-    """Return which of this machine's GPUs a node gets; no two nodes share one."""
-    if node.simulate:
-        return []
-    before = plan.nodes[: plan.nodes.index(node)]
-    first = sum(other.gpus for other in before if not other.simulate)
-    return [str(first + i) for i in range(node.gpus)]
+def gpu_ids(plan: ClusterPlan) -> dict[str, list[str]]:
+    """Return which of this machine's GPUs each node gets, by name; no two nodes share one."""
+    free = itertools.count()
+    return {
+        node.name: [str(next(free)) for _ in range(0 if node.simulate else node.gpus)]
+        for node in plan.nodes
+    }

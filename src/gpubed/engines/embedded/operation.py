@@ -102,9 +102,8 @@ class Operation:
 
         def work(run: Run) -> None:
             refresh.refresh(run, resources)
-            self.opened.checkpoint.resources = [
-                state for state in resources if state in run.journal.resources()
-            ]
+            there = {id(state) for state in run.journal.resources()}
+            self.opened.checkpoint.resources = [s for s in resources if id(s) in there]
 
         quiet._without_program(work)
 

@@ -8,6 +8,8 @@ The exit code is 0, 1 after a `RunError`, 32 after any other exception; both are
 from __future__ import annotations
 
 import asyncio
+import gc
+import linecache
 import logging
 import runpy
 import sys
@@ -20,6 +22,7 @@ import pulumi.runtime
 from gpubed.engines.embedded import lifeline
 
 _LOGGED = 32
+_GC_THRESHOLD = 50_000  # objects made before Python looks which can go; by default 700
 
 
 def main() -> int:
@@ -40,6 +43,11 @@ def main() -> int:
         root_directory=root,
     )
     pulumi.runtime.configure(settings)
+    # The SDK notes with each resource where it is declared, and would look each time whether the
+    # program's files have changed since they were read.
+    linecache.checkcache = lambda *_: None
+    # Most of what thousands of resources leave behind is needed until the program ends.
+    gc.set_threshold(_GC_THRESHOLD)
     # The engine drops debug messages, and the SDK would wait for it to take each of them.
     pulumi.log.debug = lambda *_args, **_options: None
     sys.argv = [entry]

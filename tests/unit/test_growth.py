@@ -1,0 +1,149 @@
+"""A thousand nodes: what is looked for once, not for each node; the table of `make bench`."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpubed.backends.local.component import gpu_ids
+from gpubed.configuration import applied, due, roles
+from gpubed.core import located
+from gpubed.core.paths import Project
+from support import growth
+from support.growth import Cost
+from support.samples import sample_allocation, sample_plan
+
+MANY = 300
+
+
+def big(**changes):
+    return sample_plan(nodes=[{"name": "node", "count": MANY, **changes}])
+
+
+class Names(list):
+    """Names that count how often somebody looks for one among them."""
+
+    looked = 0
+
+    def __contains__(self, name):
+        type(self).looked += 1
+        return super().__contains__(name)
+
+
+@pytest.fixture
+def names():
+    Names.looked = 0
+    return Names(f"node-{index}" for index in range(MANY))
+
+
+def test_what_is_foreseen_looks_through_no_list_for_each_node(tmp_path, names):
+    cluster, plan = Project(tmp_path).cluster("lab"), big()
+    found = due.foreseen(cluster, plan, sample_allocation(plan), anew=names, cut=names)
+    assert all(len(nodes) == MANY for nodes in found.values())
+    assert Names.looked == 0
+
+
+def test_what_is_outdated_looks_through_no_list_for_each_node(tmp_path, names):
+    cluster = Project(tmp_path).cluster("lab")
+    cluster.applied.mkdir(parents=True)
+    granted = sample_allocation(big())
+    for node in granted.nodes:
+        (cluster.applied / f"{node.id}.json").write_text('{"base": "1", "nccl": "2"}')
+    applied.outdate(cluster, granted, {"base": names})
+    left = {path.read_text() for path in cluster.applied.glob("*.json")}
+    assert (left, Names.looked) == ({'{"nccl": "2"}'}, 0)
+
+
+def test_host_vars_are_listed_once_for_all_nodes(tmp_path, monkeypatch):
+    cluster, plan = Project(tmp_path).cluster("lab"), big()
+    folder = cluster.inventory / "host_vars"
+    folder.mkdir(parents=True)
+    for index in range(MANY):
+        (folder / f"node-{index}.yml").write_text("nfs_root: /data\n")
+    listed, rglob = Counter(), Path.rglob
+
+    def counted(path, pattern):
+        listed[path] += 1
+        return rglob(path, pattern)
+
+    monkeypatch.setattr(Path, "rglob", counted)
+    roles.fingerprints(plan, sample_allocation(plan), cluster.inventory)
+    assert listed[folder] == 1
+
+
+def test_no_two_nodes_share_a_gpu_and_those_that_pretend_have_none():
+    groups = [
+        {"name": "a", "count": 2, "gpus": 2},
+        {"name": "b", "count": 1, "simulate": "V100-SXM2-16GB", "gpus": 4},
+        {"name": "c", "count": 1, "gpus": 1},
+    ]
+    found = gpu_ids(sample_plan(nodes=groups))
+    assert found == {"a-0": ["0", "1"], "a-1": ["2", "3"], "b-0": [], "c-0": ["4"]}
+
+
+# As whoever writes YAML may: what the two parsers make of it must not differ.
+TEXTS = [
+    "a: |\n  x\n  y\nb: >-\n  c\n  d\n",
+    "a: 'x'\nb: \"\\u00e9\\x41\"\nc: ~\nd:\ne: 1e3\nf: 0o17\ng: 017\nh: 2001-01-01\n",
+    "# c\n---\na: &x {b: 1}\nc: *x\n",
+    "a:\t[b]\n",
+    "a: [b, ? c]\n",
+    "a: {b: 1\n",
+    "a: 1\na: 2\n",
+    "[" * 5000,
+    "a: \x01\n",
+    *(path.read_text() for path in (growth.KEPT.parents[2] / "templates").glob("cluster/*.yml")),
+]
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML is built without libyaml")
+@pytest.mark.parametrize("text", TEXTS)
+def test_both_parsers_read_the_same(text, monkeypatch):
+    def said():
+        try:
+            found = located.parse(text.encode())
+        except located.MalformedYamlError as error:
+            return error.message, error.line
+        return found.data, found.lines
+
+    with_libyaml = said()
+    monkeypatch.setattr(yaml, "__with_libyaml__", 0)
+    assert said() == with_libyaml
+
+
+def test_a_thousand_hosts_with_all_of_their_options_are_a_specification_that_is_read():
+    host = "  - {address: node-0000.rack-00.example.org, experiment_address: 198.18.100.100}\n"
+    assert len(located.parse(("hosts:\n" + host * 1000).encode()).data["hosts"]) == 1000
+
+
+COSTS = {
+    10: dict.fromkeys(growth.VERBS, Cost(1.0, 80.0)),
+    1000: {**dict.fromkeys(growth.VERBS, Cost(1.0, 80.0)), "plan": Cost(4.0, 200.0)},
+}
+
+
+def test_the_table_has_a_row_for_each_size_and_ratios_to_the_smallest():
+    assert growth.table(COSTS).splitlines()[2:] == [
+        "| 10 | 1.0 s (1.0) | 1.0 s (1.0) | 1.0 s (1.0) | 3.0 s (1.0) | 80 MB |",
+        "| 1,000 | 1.0 s (1.0) | 4.0 s (4.0) | 1.0 s (1.0) | 6.0 s (2.0) | 200 MB |",
+    ]
+
+
+def test_what_was_measured_is_kept_and_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(growth, "KEPT", tmp_path / "growth.json")
+    assert "Not measured yet" in growth.section()
+    growth.keep(COSTS, date="2026-01-02", machine="2 CPUs", load="0.1")
+    assert json.loads(growth.KEPT.read_text())["costs"]["10"]["plan"] == [1.0, 80]
+    assert growth.table(COSTS) in growth.section()
+    assert "2026-01-02" in growth.section()
+
+
+def test_the_verbs_are_measured_for_real(tmp_path, monkeypatch):
+    monkeypatch.setattr(growth, "SIZES", (2,))
+    measured = growth.measure(tmp_path)
+    assert set(measured[2]) == set(growth.VERBS)
+    assert all(cost.cpu_s > 0.1 and cost.memory > 10 for cost in measured[2].values())
+    hosts = yaml.safe_load(Project(tmp_path).cluster("growth-2").hosts.read_text())
+    assert list(hosts["all"]["hosts"]) == ["node-0", "node-1"]
