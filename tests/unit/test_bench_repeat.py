@@ -9,6 +9,7 @@ from gpubed import cli
 from gpubed.campaigns import repeat
 from gpubed.campaigns.repeat import Comparison
 from gpubed.core.errors import UsageError
+from gpubed.core.families import Chance
 from support import stand_in_job
 from support.samples import granted_cluster
 
@@ -91,8 +92,9 @@ def test_one_of_both_is_needed(root, words):
 @pytest.mark.parametrize(
     ("row", "verdict"),
     [
-        (Comparison("a", 1.0, 2.0, 2.0, 1.9, 2.1), "differs"),
-        (Comparison("a", 1.0, 1.0, 1.0, 0.9, 1.1), "within the noise"),
+        (Comparison("a", 1.0, 2.0, chance=Chance(0.001, 0.009, 9)), "differs"),
+        (Comparison("a", 1.0, 2.0, chance=Chance(0.01, 0.09, 9)), "may be chance, as one of 9"),
+        (Comparison("a", 1.0, 1.0, chance=Chance(0.3, 0.9, 9)), "within the noise"),
         (Comparison("a", 1.0, 1.0, 1.0), "unknown: no repetition"),
         (Comparison("a", None, 1.0), "not measured on both"),
     ],
@@ -131,7 +133,7 @@ def test_what_is_not_alike_is_named_before_the_table(root, report):
     assert told.count("gpubed: 0.0.1") == 1
     again = json.loads(call("bench", "other", "--repeat", str(report), "--json").stdout)
     assert {one["what"] for one in again["differences"]} >= {"cluster", "gpubed", "nodes"}
-    assert "of twenty without a difference, one tells one" in told
+    assert "p and verdict are corrected for all 4 of them (Holm)" in told
 
 
 def test_real_figures_are_not_compared_with_simulated_ones(root, report):

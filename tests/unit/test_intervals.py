@@ -29,6 +29,49 @@ def test_quantiles_fall_and_go_over_into_the_expansion() -> None:
     assert intervals._quantile(120) == pytest.approx(1.9799, abs=1e-4)
 
 
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 10, 29, 30, 31, 120, 1000])
+def test_the_p_value_at_a_quantile_is_that_of_the_level(freedom: int) -> None:
+    assert intervals._beyond(intervals._quantile(freedom), freedom) == pytest.approx(0.05, abs=1e-4)
+
+
+def test_p_values_are_those_of_tables() -> None:
+    # Student's t, upper critical values of NIST/SEMATECH section 1.3.6.7.2: columns 0.90, 0.999.
+    for t, freedom, p in ((6.314, 1, 0.1), (2.015, 5, 0.1), (5.893, 5, 0.002), (3.385, 30, 0.002)):
+        assert intervals._beyond(t, freedom) == pytest.approx(p, rel=2e-3)
+    assert intervals._beyond(0, 7) == 1
+    assert intervals._beyond(1e300, 7) == pytest.approx(0, abs=1e-12)
+    assert intervals._beyond(1.95996, 10**6) == pytest.approx(0.05, abs=1e-5)
+
+
+@pytest.mark.parametrize("sd", [0.01, 0.3])
+def test_an_interval_has_1_in_it_where_p_is_above_the_level(sd: float) -> None:
+    chance = random.Random(3)
+    for _ in range(200):
+        a, b = ([math.exp(chance.gauss(0, sd)) for _ in range(n)] for n in (3, 4))
+        found = intervals.ratio(a, b)
+        assert found is not None
+        inside = found.low <= 1 <= found.high
+        assert (found.p.alone > 0.05) == inside or abs(found.p.alone - 0.05) < 1e-4
+        assert found.p.strict >= found.p.alone
+
+
+def test_a_quotient_is_told_from_what_it_is_multiplied_to() -> None:
+    half, one = [0.5, 0.51, 0.49], [1.0, 1.01, 0.98]
+    found = intervals.quotient([half], [one], times=2)
+    assert found is not None
+    assert found.low < 1 < found.high
+    assert found.p.alone > 0.05
+
+
+def test_a_mean_of_logarithms_is_students() -> None:
+    found = intervals.mean_logarithm([math.exp(value) for value in (0.9, 1.0, 1.1)])
+    assert found is not None
+    assert found.value == pytest.approx(1.0)
+    assert found.high - found.value == pytest.approx(intervals.half_width([0.9, 1.0, 1.1]))
+    assert intervals.mean_logarithm([1.0]) is None
+    assert intervals.mean_logarithm([1.0, 0.0]) is None
+
+
 def test_a_ratio_is_one_of_geometric_means() -> None:
     found = intervals.ratio([100.0, 400.0], [50.0, 200.0])
     assert found is not None
@@ -40,9 +83,10 @@ def test_a_ratio_turned_round_has_the_inverse_bounds() -> None:
     one, other = intervals.ratio(a, b), intervals.ratio(b, a)
     assert one is not None
     assert other is not None
-    middle, low, high = one
+    middle, low, high, p = one
     assert low < middle < high
-    assert other == pytest.approx((1 / middle, 1 / high, 1 / low))
+    assert other[:3] == pytest.approx((1 / middle, 1 / high, 1 / low))
+    assert other.p == pytest.approx(p)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +119,8 @@ def test_what_is_left_of_values_gives_nearly_the_same_ratio():
     a, b = [103.0, 100.0, 98.0, 101.0], [51.0, 50.0, 49.5]
     exact = intervals.ratio(a, b)
     told = intervals.ratio_of(intervals.sample(a), intervals.sample(b))
-    assert told == pytest.approx(exact, rel=0.003)
+    assert told[:3] == pytest.approx(exact[:3], rel=0.003)
+    assert told.p == pytest.approx(exact.p, rel=0.05)
 
 
 def test_single_values_and_none_have_no_ratio_of_what_is_left():
@@ -111,9 +156,12 @@ def test_a_difference_is_welchs() -> None:
     freedom = sum(squares) ** 2 / sum(one**2 / 2 for one in squares)
     assert int(freedom) == 2
     width = 4.303 * math.sqrt(sum(squares))
-    assert found == pytest.approx((6, 6 - width, 6 + width))
+    assert found[:3] == pytest.approx((6, 6 - width, 6 + width))
+    t = 6 / math.sqrt(sum(squares))  # of two degrees of freedom, p has a closed form
+    assert found.p.alone == found.p.strict == pytest.approx(1 - t / math.sqrt(2 + t * t))
     assert intervals.difference([1.0], [1.0, 2.0]) is None
-    assert intervals.difference([2.0, 2.0], [1.0, 1.0]) == (1, 1, 1)
+    assert intervals.difference([2.0, 2.0], [1.0, 1.0]) == (1, 1, 1, (0, 0))
+    assert intervals.difference([2.0, 2.0], [1.0, 1.0], compared_with=1.0) == (1, 1, 1, (1, 1))
 
 
 def test_a_quotient_of_ratios_holds_the_truth_19_of_20_times() -> None:

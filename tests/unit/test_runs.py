@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -522,13 +523,15 @@ def sets(**metrics):
 
 def test_the_same_each_time_is_no_sample(call, cluster):
     """Repetitions have one seed, so what is computed from it has no spread to judge by."""
-    seen = compare.ratios(
-        *sets(
-            test_accuracy=([0.9611] * 3, [0.9583] * 3),
-            loss=([0.09] * 3, [0.09] * 3),
-            world_size=([2, 2, 2], [2, 3, 2]),
-            images_per_s=([100, 101, 102], [200, 201, 203]),
-        )
+    [seen] = compare.ratios(
+        [
+            sets(
+                test_accuracy=([0.9611] * 3, [0.9583] * 3),
+                loss=([0.09] * 3, [0.09] * 3),
+                world_size=([2, 2, 2], [2, 3, 2]),
+                images_per_s=([100, 101, 102], [200, 201, 203]),
+            )
+        ]
     )
     verdicts = {one.metric: one.verdict for one in seen}
     assert verdicts == {
@@ -540,10 +543,43 @@ def test_the_same_each_time_is_no_sample(call, cluster):
     assert [one.low for one in seen[:3]] == [None] * 3
 
 
-def test_it_is_said_that_many_comparisons_find_something(call):
+def test_it_is_said_for_how_many_comparisons_verdicts_are_corrected(call):
     names = [
-        document(call("run", "lab", "digits", "--repeat", "3", "--json"))["trials"][0]["run_id"]
-        for _ in range(2)
+        document(call("run", "lab", "digits", *words, "--repeat", "3", "--json"))["trials"][0]
+        for words in ((), ("--nodes", "2"), ("--nodes", "1"))
     ]
-    said = call("runs", "lab", "compare", *names).stdout
-    assert "of twenty without a difference, one tells one" in said
+    words = ("runs", "lab", "compare", *(one["run_id"] for one in names))
+    told = document(call(*words, "--json"))["comparisons"]
+    chances = [row["chance"] for pair in told for row in pair["metrics"] if row["chance"]]
+    assert len(chances) == 2  # images_per_s of each pair: the other figures are always the same
+    assert {one["count"] for one in chances} == {len(chances)}
+    assert all(one["alone"] <= one["among"] for one in chances)
+    assert (
+        f"p and verdict are corrected for all {len(chances)} of them (Holm)" in call(*words).stdout
+    )
+
+
+def test_of_many_figures_that_do_not_differ_hardly_ever_one_seems_to():
+    """Two sets of three runs each, and 20 figures of each, all of them noise."""
+    alarms, alone, sets_ = 0, 0, 200
+    for seed in range(sets_):
+        chance = random.Random(seed)
+        figures = {
+            f"figure_{number}": tuple([chance.gauss(100, 3) for _ in range(3)] for _ in range(2))
+            for number in range(20)
+        }
+        [seen] = compare.ratios([sets(**figures)])
+        alarms += any(one.verdict == "differs" for one in seen)
+        alone += any(one.chance.alone <= 0.05 for one in seen)
+    assert alarms <= 10 + 6  # 5 % of 200, and luck
+    assert alone > sets_ / 3, "without a correction, most families tell something"
+
+
+def test_one_figure_that_differs_is_found_among_many_that_do_not():
+    chance = random.Random(1)
+    noise = {
+        f"figure_{number}": tuple([chance.gauss(100, 1) for _ in range(3)] for _ in range(2))
+        for number in range(20)
+    }
+    [seen] = compare.ratios([sets(images_per_s=([100, 101, 102], [150, 151, 152.5]), **noise)])
+    assert [one.metric for one in seen if one.verdict == "differs"] == ["images_per_s"]

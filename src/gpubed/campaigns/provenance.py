@@ -22,12 +22,10 @@ from gpubed.nodes.ssh import SSH
 from gpubed.recipes import recipe as recipes
 from gpubed.spec.plan import ClusterPlan
 
-# What cluster.yml says that no figure depends on: names, how many nodes there could be (each that
-# takes part is told of by itself), and for how long.
-_HARMLESS: Any = {
-    **dict.fromkeys(("version", "name", "owner", "lease", "may_reboot"), True),
-    "nodes": {"__all__": {"count", "min", "on_failure"}},
-}
+# What cluster.yml says that no figure depends on: names, for how long, and how many nodes there
+# could be: each that takes part is told of by itself.
+_HARMLESS = dict.fromkeys(("version", "name", "owner", "lease", "may_reboot"), True)
+_OF_NODES = {"min", "on_failure"}
 # Shards and their checksums are in these two (job prepare); images by class have neither.
 _DESCRIBED = "cd %s 2>/dev/null && cat dataset.json SHA256SUMS 2>/dev/null"
 IMAGE, DATASET = "image ", "dataset "
@@ -95,11 +93,14 @@ def made_with(
         UsageError: There is no such job, or its files cannot be read.
     """
     network = allocation.experiment
+    # Where nothing is granted, the number is that of the jobs whose mean a point is.
+    of_nodes = _OF_NODES | {"count"} if allocation.nodes else _OF_NODES
+    harmless: Any = {**_HARMLESS, "nodes": {"__all__": of_nodes}}
     return {
         "the job's files": sha256_of_folder(jobfile.folder(job)),
         "the recipe": recipes.load(plan.spec.recipe).lock_sha256(),
         "the experiment network": network.model_dump_json() if network else "",
-        "cluster.yml": plan.spec.model_dump_json(exclude=_HARMLESS, exclude_defaults=True),
+        "cluster.yml": plan.spec.model_dump_json(exclude=harmless, exclude_defaults=True),
         "gpubed": gpubed.__version__,
         **_machines(cluster, allocation),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from gpubed.campaigns.drive import Series
 from gpubed.campaigns.file import Campaign, Source, Unusable
-from gpubed.core import intervals, located, reading
+from gpubed.core import families, intervals, located, reading
 from gpubed.core.errors import UsageError
-from gpubed.core.intervals import Sample
+from gpubed.core.families import Chance
+from gpubed.core.intervals import P, Sample
 from gpubed.core.paths import ClusterPaths
 from gpubed.hardware import facts
 from gpubed.jobs.runs.compare import Difference, judged
@@ -113,6 +114,8 @@ class Comparison:
         high: Its upper bound.
         runs: How many values there are on each side.
         spread: Whether those of each side differ among themselves.
+        p: What chance makes of it by itself; None where there is no interval.
+        chance: The same, among all points.
     """
 
     id: str
@@ -123,19 +126,20 @@ class Comparison:
     high: float | None = None
     runs: tuple[int, int] = (1, 1)
     spread: tuple[bool, bool] = (True, True)
+    p: P | None = None
+    chance: Chance | None = None
 
     @property
     def verdict(self) -> str:
         """What can be said of it."""
         if self.before is None or self.now is None:
             return "not measured on both"
-        interval = (self.low, self.high)
-        return judged(interval, self.runs, self.spread, same=self.before == self.now)
+        return judged(self.chance, self.runs, self.spread, same=self.before == self.now)
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
         own = asdict(self)
-        own.pop("spread")
+        del own["spread"], own["p"]  # the latter is in `chance`
         return {**own, "verdict": self.verdict}
 
 
@@ -217,8 +221,11 @@ def _told(made: _Made, other: _Made) -> Iterator[tuple[str, str]]:
 
 
 def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
-    """Return how each point of a campaign stands to the same point of a report."""
-    return [
+    """Return how each point of a campaign stands to the same point of a report.
+
+    All of them are one family: what chance does is corrected for their number.
+    """
+    found = [
         _comparison(
             point.id,
             before.samples.get(point.id, {}).get(metric),
@@ -226,6 +233,8 @@ def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
         )
         for point in series.points
     ]
+    chances = families.corrected([one.p for one in found])
+    return [replace(one, chance=chance) for one, chance in zip(found, chances, strict=True)]
 
 
 def _comparison(id_: str, before: Sample | None, now: Sample | None) -> Comparison:
@@ -234,6 +243,6 @@ def _comparison(id_: str, before: Sample | None, now: Sample | None) -> Comparis
         return Comparison(id_, *means)
     plain = now.mean / before.mean if before.mean > 0 and now.mean > 0 else math.nan
     found = intervals.ratio_of(now, before)
-    ratio, low, high = found or (plain if math.isfinite(plain) else None, None, None)
+    ratio, low, high, p = found or (plain if math.isfinite(plain) else None, None, None, None)
     spread = bool(before.sd), bool(now.sd)
-    return Comparison(id_, *means, ratio, low, high, (before.n, now.n), spread)
+    return Comparison(id_, *means, ratio, low, high, (before.n, now.n), spread, p)

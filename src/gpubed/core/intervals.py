@@ -1,7 +1,8 @@
 """95 % confidence intervals of means, and of ratios of means, from few repetitions.
 
 Values are taken as independent and roughly normal (their logarithms, for a ratio). Nothing
-here knows what was measured, and no outlier is left out.
+here knows what was measured, and no outlier is left out. An interval and its p value are of one
+comparison alone; `families` corrects for several.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-#: What is to be said under many intervals of 95 %, as none is corrected for the others.
-ONE_OF_TWENTY = "of twenty without a difference, one tells one"
 # Student's t, 97.5 % quantile for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook of
 # Statistical Methods, section 1.3.6.7.2 (columns 0.975 of the upper critical values).
 _T = (
@@ -22,6 +22,36 @@ _T = (
 )
 # Beyond, Cornish and Fisher's expansion z + a/df + b/df²: off by less than 0.0001.
 _Z, _A, _B = 1.95996, 2.37227, 2.82250
+_NEARLY_NORMAL = 1000  # degrees of freedom
+
+
+class P(NamedTuple):
+    """How likely values are that differ at least as much, where there is no difference.
+
+    Attributes:
+        alone: By as many degrees of freedom as the interval has.
+        strict: By as many as the smallest set of values has. Welch's are estimated, and too many
+            by chance where values differ much in how they vary: near 5 % that hardly matters,
+            but among several comparisons it is the far end that counts.
+    """
+
+    alone: float
+    strict: float
+
+
+class Estimate(NamedTuple):
+    """A value and what chance may have done to it.
+
+    Attributes:
+        low: Lower bound of its 95 % interval.
+        high: Its upper bound.
+        p: What chance makes of its difference, either way.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: P
 
 
 def half_width(values: Sequence[float]) -> float | None:
@@ -35,21 +65,21 @@ def half_width(values: Sequence[float]) -> float | None:
     return _quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return how many times as large `a` is as `b`, and the bounds of the 95 % interval.
+def ratio(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
+    """Return how many times as large `a` is as `b`; there is no difference at 1.
 
     Geometric means are compared: Welch's interval of the difference of the logarithms.
 
     Returns:
-        The ratio, its lower and its upper bound; see `quotient` for where there is none.
+        The ratio; see `quotient` for where there is none.
     """
     return quotient([a], [b])
 
 
 def quotient(
-    above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]
-) -> tuple[float, float, float] | None:
-    """Return a product of geometric means over another, and the bounds of the 95 % interval.
+    above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], *, times: float = 1.0
+) -> Estimate | None:
+    """Return a product of geometric means over another; there is no difference at 1.
 
     Welch's interval with the degrees of freedom of Satterthwaite (Biometrics Bulletin 2 (1946),
     110-114), for a sum of as many means of logarithms as there are sets of values.
@@ -57,9 +87,10 @@ def quotient(
     Args:
         above: Sets of values, each independent of the others.
         below: The same; a set that is also above must be left out of both.
+        times: What the quotient is multiplied by before it is compared with 1.
 
     Returns:
-        The quotient, its lower and its upper bound. None for fewer than two values in a set,
+        The quotient. None for fewer than two values in a set,
         where all values of one are the same, as of what is computed from a seed: that is no
         sample of chance; where one is not positive and finite; and where a bound is no number.
     """
@@ -70,46 +101,70 @@ def quotient(
         return None
     logs = [[math.log(value) for value in values] for values in sets]
     means = [statistics.fmean(one) for one in logs]
-    middle = sum(means[: len(above)]) - sum(means[len(above) :])
-    width = _welch([(statistics.variance(one), len(one)) for one in logs])
-    return _powers(middle, width)
+    middle = sum(means[: len(above)]) - sum(means[len(above) :]) + math.log(times)
+    return _powers(_welch(middle, [(statistics.variance(one), len(one)) for one in logs]))
 
 
-def difference(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return by how much the mean of `a` is above that of `b`, and Welch's 95 % bounds.
+def difference(
+    a: Sequence[float], b: Sequence[float], *, compared_with: float = 0.0
+) -> Estimate | None:
+    """Return by how much the mean of `a` is above that of `b`, by Welch's test.
+
+    Args:
+        compared_with: The difference that it is told from.
 
     Returns:
-        The difference, its lower and its upper bound, in the unit of the values; None for fewer
-        than two values on a side, or where one is not finite.
+        The difference, in the unit of the values; None for fewer than two values on a side, or
+        where one is not finite.
     """
     if min(len(a), len(b)) < 2 or not all(map(math.isfinite, (*a, *b))):
         return None
     middle = statistics.fmean(a) - statistics.fmean(b)
-    width = _welch([(statistics.variance(one), len(one)) for one in (a, b)])
-    return middle, middle - width, middle + width
+    return _welch(middle, [(statistics.variance(one), len(one)) for one in (a, b)], compared_with)
 
 
-def _welch(sets: Sequence[tuple[float, int]]) -> float:
-    """Return half the width of the interval of a sum of means.
+def mean_logarithm(values: Sequence[float]) -> Estimate | None:
+    """Return the mean of the logarithms, by Student's t; there is no difference at 0.
+
+    Returns:
+        None for fewer than two values, or where one is not positive and finite.
+    """
+    if len(values) < 2 or not all(0 < value < math.inf for value in values):
+        return None
+    logs = [math.log(value) for value in values]
+    return _welch(statistics.fmean(logs), [(statistics.variance(logs), len(logs))])
+
+
+def _welch(
+    middle: float, sets: Sequence[tuple[float, int]], compared_with: float = 0.0
+) -> Estimate:
+    """Return a sum of means with its interval.
 
     Args:
+        middle: The sum.
         sets: Of each mean, the variance of its values and how many there are.
+        compared_with: What it is told from.
     """
     squares = [(variance / count, count) for variance, count in sets]
-    whole = sum(square for square, _ in squares)
+    whole, off = sum(square for square, _ in squares), abs(middle - compared_with)
     if not whole:
-        return 0.0
+        certain = 0.0 if off else 1.0
+        return Estimate(middle, middle, middle, P(certain, certain))
     # As shares of the whole, whose squares neither vanish nor overflow.
-    freedom = 1 / sum((square / whole) ** 2 / (count - 1) for square, count in squares)
-    return _quantile(freedom) * math.sqrt(whole)
+    freedom = _whole(1 / sum((square / whole) ** 2 / (count - 1) for square, count in squares))
+    error = math.sqrt(whole)
+    width, fewest = _quantile(freedom) * error, min(count for _, count in sets) - 1
+    p = P(*(_beyond(off / error, each) for each in (freedom, fewest)))
+    return Estimate(middle, middle - width, middle + width, p)
 
 
-def _powers(middle: float, width: float) -> tuple[float, float, float] | None:
+def _powers(logarithm: Estimate) -> Estimate | None:
     """Return what logarithms stand for; None where that is no number."""
     try:
-        return math.exp(middle), math.exp(middle - width), math.exp(middle + width)
+        value, low, high = map(math.exp, logarithm[:3])
     except OverflowError:
         return None
+    return Estimate(value, low, high, logarithm.p)
 
 
 @dataclass(frozen=True)
@@ -134,29 +189,54 @@ def sample(values: Sequence[float]) -> Sample | None:
     return Sample(statistics.fmean(values), sd, len(values))
 
 
-def ratio_of(a: Sample, b: Sample) -> tuple[float, float, float] | None:
-    """Return how many times as large the mean of `a` is as that of `b`, and the 95 % bounds.
+def ratio_of(a: Sample, b: Sample) -> Estimate | None:
+    """Return how many times as large the mean of `a` is as that of `b`.
 
     As `ratio`, where the values themselves are not there any more: the standard deviation of
     their logarithms is taken for sd / mean (the delta method), good for deviations of a few
     per cent.
 
     Returns:
-        The ratio, its lower and its upper bound; None for fewer than two values on a side, where
-        a deviation is zero, a mean is not positive, or a bound is no number.
+        The ratio; None for fewer than two values on a side, where a deviation is zero, a mean is
+        not positive, or a bound is no number.
     """
     if not (a.sd and b.sd and min(a.n, b.n) > 1 and min(a.mean, b.mean) > 0):
         return None
+    middle = math.log(a.mean) - math.log(b.mean)
     try:
-        width = _welch([((a.sd / a.mean) ** 2, a.n), ((b.sd / b.mean) ** 2, b.n)])
+        found = _welch(middle, [((a.sd / a.mean) ** 2, a.n), ((b.sd / b.mean) ** 2, b.n)])
     except OverflowError:
         return None
-    return _powers(math.log(a.mean) - math.log(b.mean), width)
+    return _powers(found)
 
 
-def _quantile(freedom: float) -> float:
-    # Of a part of a degree of freedom, none: the interval is rather too wide than too narrow.
-    whole = max(int(freedom), 1)
-    if whole <= len(_T):
-        return _T[whole - 1]
-    return _Z + _A / whole + _B / whole**2
+def _whole(freedom: float) -> int:
+    """Leave out part of a degree of freedom: an interval is rather too wide than too narrow."""
+    return max(int(freedom), 1)
+
+
+def _quantile(freedom: int) -> float:
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    return _Z + _A / freedom + _B / freedom**2
+
+
+def _beyond(t: float, freedom: int) -> float:
+    """Return how likely Student's t is farther from 0 than that, either way.
+
+    The finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and
+    26.7.4; the normal distribution where it is as good.
+    """
+    if freedom > _NEARLY_NORMAL:
+        return math.erfc(t / math.sqrt(2))
+    angle = math.atan(t / math.sqrt(freedom))
+    square, odd = math.cos(angle) ** 2, freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for power in range(3 if odd else 2, freedom - 1, 2):
+        term *= square * (power - 1) / power
+        total += term
+    within = math.sin(angle) * total
+    if odd:
+        within = 2 / math.pi * (angle + within)
+    return min(max(1 - within, 0.0), 1.0)

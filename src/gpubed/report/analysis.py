@@ -95,7 +95,7 @@ def analyse(measured: Measured) -> Analysis:
     throughput = _throughput(metric, numbers)
     scale = next((name for name in wording.SCALES if name in campaign.factors), None)
     series = _series(found, throughput, scale)
-    stragglers = tuple(filter(None, map(steps.straggling, found)))
+    stragglers = tuple(steps.stragglers(found))
     limits = (steps.limited(one, stragglers, steps.least(campaign, one.largest)) for one in series)
     return Analysis(
         measured,
@@ -104,10 +104,10 @@ def analyse(measured: Measured) -> Analysis:
         scale,
         found,
         series,
-        tuple(_comparisons(campaign, found, throughput, scale)) if throughput else (),
+        scaling.corrected(_comparisons(campaign, found, throughput, scale)),
         tuple(filter(None, map(steps.split, found))),
         stragglers,
-        tuple(filter(None, limits)),
+        steps.corrected(filter(None, limits)),
         tuple(_missing(measured, stop)),
         stop,
     )
@@ -123,12 +123,12 @@ def _series(
 
 
 def _comparisons(
-    campaign: Campaign, found: Sequence[Group], throughput: str, scale: str | None
+    campaign: Campaign, found: Sequence[Group], throughput: str | None, scale: str | None
 ) -> Iterator[Comparison]:
     """Compare the values of each factor that says how, not how much, is computed."""
     several = [group for group in found if scale is None or groups.size(group, scale) != 1]
     for factor in campaign.factors:
-        if factor not in _AMOUNTS:
+        if throughput and factor not in _AMOUNTS:
             # A node by itself uses no link.
             comparable = several if factor == "rate" else found
             yield from scaling.comparisons(comparable, factor, throughput)

@@ -6,6 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from gpubed.core import families
+from gpubed.core.families import Chance
 from gpubed.jobs import figures
 from gpubed.report import groups, scaling, svg, wording
 from gpubed.report.analysis import Analysis
@@ -52,14 +54,25 @@ def _warnings(analysis: Analysis) -> list[str]:
     return [SIMULATED] if analysis.measured.simulated else []
 
 
-def bounds(ratio: Ratio, *, percent: bool = False) -> str:
-    """Write a ratio with its interval, or that it has none."""
+def bounds(ratio: Ratio, *, percent: bool = False, chance: Chance | None = None) -> str:
+    """Write a ratio with its interval, or that it has none.
+
+    Args:
+        chance: What chance makes of it among others.
+    """
     write = wording.percent if percent else wording.times
     if ratio.low is None or ratio.high is None:
         return f"{write(ratio.value)} ({_NO_INTERVAL})"
     if ratio.low == ratio.high:
         return write(ratio.value)
-    return f"{write(ratio.value)} (95 % interval {write(ratio.low)} to {write(ratio.high)})"
+    told = f"95 % interval {write(ratio.low)} to {write(ratio.high)}"
+    if chance and chance.count > 1:
+        told += f", p {_equals(families.written(chance))} among {chance.count} comparisons"
+    return f"{write(ratio.value)} ({told})"
+
+
+def _equals(p: str) -> str:
+    return p if p.startswith("<") else f"= {p}"
 
 
 def _extent(analysis: Analysis) -> Iterator[str]:
@@ -103,22 +116,28 @@ def _ranks(ordered: Sequence[Series], metric: str) -> tuple[str, str]:
     """Say what the highest of several efficiencies is worth, and the lowest.
 
     They are told of as two only where they differ by more than chance; and each as the one that
-    it is only where it differs so from the one next to it, too.
+    it is only where it differs so from all others. Which pair is looked at depends on what was
+    measured, so each counts as one of all pairs.
 
     Returns:
         What follows on the highest, and on the lowest, which is empty where it is not told of.
     """
     best, worst, count = ordered[0], ordered[-1], len(ordered)
+    pairs = math.comb(count, 2)
     apart = scaling.efficiencies(best, worst, metric)
     if apart.low is None:
         return f"; there is no interval to rank the {count} series by", ""
-    if not apart.tells():
+    if not apart.tells(pairs):
         return f"; of {count} series, the highest and the lowest are not shown to differ", ""
     first, last = (
-        "" if scaling.efficiencies(one, next_, metric).tells() else "among "
-        for one, next_ in ((best, ordered[1]), (ordered[-2], worst))
+        "" if _is_alone(one, ordered, metric, pairs) else "among " for one in (best, worst)
     )
     return f", {first}the best of {count} series", f", {last}the worst"
+
+
+def _is_alone(one: Series, ordered: Sequence[Series], metric: str, pairs: int) -> bool:
+    others = (other for other in ordered if other is not one)
+    return all(scaling.efficiencies(one, other, metric).tells(pairs) for other in others)
 
 
 def _grows(series: Series) -> bool:
@@ -131,15 +150,21 @@ def _best(analysis: Analysis, metric: str) -> Iterator[str]:
     if measured:
         best, *others = measured
         figure = wording.figure(best.mean(metric), metric)
-        doubt = _unsure(groups.ratio(best, others[0], metric), others[0]) if others else ""
+        doubt = _unsure(best, others, metric)
         yield f"The highest {wording.metric(metric)} is {figure}{_with(best.named())}{doubt}."
 
 
-def _unsure(lead: Ratio, second: Group) -> str:
-    """Say whether the highest of several is more than chance, by its ratio to the next one."""
-    if lead.low is None:
-        return "; there is no interval to tell it from the next by"
-    return "" if lead.tells() else f", which that with {second.named()} is not shown to differ from"
+def _unsure(best: Group, others: Sequence[Group], metric: str) -> str:
+    """Say whether the highest of several is more than chance, by its ratios to all others.
+
+    That all of them must tell is as strict as a correction for their number would be (Gutmann
+    and Maymin, Annals of Statistics 15 (1987), 456-461).
+    """
+    leads = [(groups.ratio(best, other, metric), other) for other in others]
+    if any(lead.low is None for lead, _ in leads):
+        return "; there is no interval to tell it from the others by"
+    near = [other for lead, other in leads if not lead.tells()]
+    return f", which that with {near[0].named()} is not shown to differ from" if near else ""
 
 
 def _growth(series: Series, metric: str, scale: str, which: str) -> str:
@@ -269,17 +294,19 @@ def _compared(what: str, found: Sequence[Comparison], known: int, *, left_out: i
         known: How many of them have an interval.
         left_out: How many have none.
     """
-    sure = [one for one in found if one.ratio.tells()]
+    sure = [one for one in found if one.tells]
     most = max(sure or found, key=_size)
     value, against = (wording.setting(most.factor, v) for v in (most.value, most.against))
     rest = _with(most.group.named(most.factor))
     if known and not sure:
         return (
             f"Between {value} and {against} no difference shows in "
-            f"{_counted(known, 'comparison')}; the largest is a ratio of {bounds(most.ratio)}"
+            f"{_counted(known, 'comparison')}; the largest is a ratio of "
+            f"{bounds(most.ratio, chance=most.chance)}"
             f"{rest}."
         )
-    largest = f"{value} gives {bounds(most.ratio)} times the {what} of {against}{rest}"
+    ratio = bounds(most.ratio, chance=most.chance)
+    largest = f"{value} gives {ratio} times the {what} of {against}{rest}"
     if not known:
         return f"{largest}, where they differ the most."
     return (

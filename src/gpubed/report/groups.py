@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from gpubed.campaigns.file import text
-from gpubed.core import intervals
+from gpubed.core import families, intervals
+from gpubed.core.intervals import P
 from gpubed.jobs.trials import Summary, summarize
 from gpubed.report import wording
 from gpubed.report.read import Measured, Point, Value
@@ -28,20 +29,27 @@ class Ratio:
     """A ratio and its 95 % interval; no bounds where nobody knows what chance does.
 
     That is where something was measured once, or was the same each time.
+
+    Attributes:
+        p: What chance makes of its difference from 1; None where there is no interval.
     """
 
     value: float
     low: float | None = None
     high: float | None = None
+    p: P | None = None
 
-    def scaled(self, factor: float) -> Ratio:
-        """Return it times a factor."""
-        low, high = (None if b is None else b * factor for b in (self.low, self.high))
-        return Ratio(self.value * factor, low, high)
+    def document(self) -> dict[str, float | None]:
+        """Return it for JSON."""
+        return {"value": self.value, "low": self.low, "high": self.high}
 
-    def tells(self) -> bool:
-        """Say whether it differs from 1 by more than chance."""
-        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+    def tells(self, pairs: int = 1) -> bool:
+        """Say whether it differs from 1 by more than chance.
+
+        Args:
+            pairs: Of how many that could have been looked at it was picked (Bonferroni).
+        """
+        return families.picked(self.p, pairs)
 
 
 @dataclass(frozen=True)
@@ -158,10 +166,23 @@ def size(group: Group, scale: str) -> int:
     return value if 0 < value <= _MOST_NODES else 0
 
 
-def ratio(one: Group, other: Group, metric: str) -> Ratio:
-    """Return the ratio of two means; of one to itself, there is no doubt."""
-    value = (one.mean(metric) or 0.0) / (other.mean(metric) or 1.0)
+def ratio(one: Group, other: Group, metric: str, *, times: float = 1.0) -> Ratio:
+    """Return the ratio of two means, times a factor; of one to itself, there is no doubt.
+
+    Where it has an interval, it is one of geometric means, as its interval is.
+    """
     if one.points == other.points:
-        return Ratio(1.0, 1.0, 1.0) if len(one.values(metric)) > 1 else Ratio(1.0)
-    found = intervals.ratio(one.values(metric), other.values(metric))
-    return Ratio(value, *found[1:]) if found and math.isfinite(found[2]) else Ratio(value)
+        return Ratio(times, times, times, P(1, 1)) if len(one.values(metric)) > 1 else Ratio(times)
+    return quotient([one], [other], metric, times=times)
+
+
+def quotient(
+    above: Sequence[Group], below: Sequence[Group], metric: str, *, times: float = 1.0
+) -> Ratio:
+    """Return a product of means over another; see `intervals.quotient`."""
+    values = ([group.values(metric) for group in side] for side in (above, below))
+    found = intervals.quotient(*values, times=times)
+    if found and math.isfinite(found.high):
+        return Ratio(*found)
+    over, under = (math.prod(g.mean(metric) or 0.0 for g in side) for side in (above, below))
+    return Ratio(over * times / (under or 1.0))

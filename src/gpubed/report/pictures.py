@@ -93,8 +93,8 @@ def _efficiency_line(series: Series) -> Line:
 
 
 def _percents(ratio: Ratio) -> tuple[float, float | None, float | None]:
-    scaled = ratio.scaled(100)
-    return scaled.value, scaled.low, scaled.high
+    low, high = (None if bound is None else bound * 100 for bound in (ratio.low, ratio.high))
+    return ratio.value * 100, low, high
 
 
 def _steps(analysis: Analysis) -> Iterator[Figure]:
@@ -138,7 +138,7 @@ def _comparisons(analysis: Analysis) -> Iterator[Figure]:
             yield charts.ratios(
                 name,
                 _titled(analysis, f"{measure.capitalize()} by {what}{against}{of}"),
-                "Ratios with 95 % intervals; at 1 there is no difference. "
+                "Ratios, each with its own 95 % interval; at 1 there is no difference. "
                 + "; ".join(
                     f"{_held(one)}, {_against(one)}: {findings.bounds(one.ratio)}" for one in panel
                 ),

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gpubed.core import intervals
+from gpubed.core import families
+from gpubed.core.families import Chance
+from gpubed.report import groups as grouped
 from gpubed.report import wording
 from gpubed.report.groups import LEAST, Group, Key, Ratio, key, ratio, size
 from gpubed.report.read import Value
@@ -64,7 +66,7 @@ class Series:
                 "id": one.group.id,
                 "series": dict(self.settings),
                 "size": one.size,
-                **asdict(one.efficiency),
+                **one.efficiency.document(),
                 "ideal": one.ideal,
                 "baseline": baseline,
             }
@@ -83,6 +85,8 @@ class Comparison:
 
     Attributes:
         ratio: The throughput with `value` over that with `against`.
+        chance: What chance makes of it, among all comparisons of a report; None where nobody
+            knows.
     """
 
     factor: str
@@ -90,6 +94,12 @@ class Comparison:
     against: Value
     group: Group
     ratio: Ratio
+    chance: Chance | None = None
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is a difference, by more than chance."""
+        return self.chance is not None and self.chance.shows
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -98,7 +108,8 @@ class Comparison:
             "value": self.value,
             "against": self.against,
             "settings": self.group.others(self.factor),
-            "ratio": asdict(self.ratio),
+            "ratio": self.ratio.document(),
+            "chance": self.chance and asdict(self.chance),
         }
 
 
@@ -140,7 +151,7 @@ def _against(
     start, base = baseline.mean(metric) or 0.0, size(baseline, scale)
     sizes = [(group, size(group, scale)) for group in members]
     points = [
-        Scaled(group, n, start * n / base, ratio(group, baseline, metric).scaled(base / n))
+        Scaled(group, n, start * n / base, ratio(group, baseline, metric, times=base / n))
         for group, n in sizes
     ]
     label = members[0].named(scale)
@@ -152,17 +163,19 @@ def efficiencies(one: Series, other: Series, metric: str) -> Ratio:
 
     Each efficiency is a ratio itself: the interval is that of all the means it stands on.
     """
-    value = one.largest.efficiency.value / other.largest.efficiency.value
     above, below = [one.largest.group], [other.largest.group]
     if one.baseline.points != other.baseline.points:  # one that both stand on cancels out
         above.append(other.baseline)
         below.append(one.baseline)
-    values = ([group.values(metric) for group in groups] for groups in (above, below))
-    found = intervals.quotient(*values)
-    if found is None:
-        return Ratio(value)
     sizes = [series.baseline_size / series.largest.size for series in (one, other)]
-    return Ratio(value, *(bound * sizes[0] / sizes[1] for bound in found[1:]))
+    return grouped.quotient(above, below, metric, times=sizes[0] / sizes[1])
+
+
+def corrected(found: Iterable[Comparison]) -> tuple[Comparison, ...]:
+    """Return the comparisons of a report as one family, whose number counts."""
+    listed = tuple(found)
+    chances = families.corrected([one.ratio.p for one in listed])
+    return tuple(replace(one, chance=chance) for one, chance in zip(listed, chances, strict=True))
 
 
 def comparisons(groups: Iterable[Group], factor: str, metric: str) -> Iterator[Comparison]:

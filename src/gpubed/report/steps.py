@@ -6,10 +6,11 @@ import statistics
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gpubed.core import intervals
+from gpubed.core import families, intervals
+from gpubed.core.intervals import P
 from gpubed.report import read, wording
 from gpubed.report.groups import Group, Ratio
 from gpubed.report.read import Campaign, Rank
@@ -21,6 +22,7 @@ _FEW = 0.05  # of a step: a loss that is not worth a sentence
 _SPLIT = ("compute_s", "exposed_communication_s", "data_s")
 _Causes = Mapping[str, float]  # what each cause takes of a step, in seconds
 _Place = tuple[str, int]  # a host, and which of its ranks
+_Pair = tuple[float, float]  # what a rank computes, and the median of the others, in seconds
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Straggling:
     It is one rank through all repetitions: the slowest of each would be slow by definition.
 
     Attributes:
+        shown: Whether it is shown to be slow somewhere, among all ranks of the campaign.
         ratio: Its compute time over the median of the other ranks', mean of the repetitions.
         waiting_s: By how much it is more, in seconds per step.
         host: Where it was.
@@ -57,16 +60,17 @@ class Straggling:
     ratio: Ratio
     waiting_s: float
     host: str
+    shown: bool
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
-        found = asdict(self.ratio)
-        return {"id": self.group.id, **found, "waiting_s": self.waiting_s, "host": self.host}
+        found = {"id": self.group.id, **self.ratio.document()}
+        return {**found, "waiting_s": self.waiting_s, "host": self.host, "slow": self.slow}
 
     @property
     def slow(self) -> bool:
         """Whether it is more than noise, which nobody knows of a single run."""
-        return self.ratio.value > _SLOW and self.ratio.low is not None and self.ratio.low > 1
+        return self.shown and self.ratio.value > _SLOW and (self.ratio.low or 0.0) > 1
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Limit:
         high: Its upper bound.
         share: `seconds`, of a step.
         least_s: What the link's rate alone costs, by the gradients' size; None if unknown.
+        p: What chance makes of it by itself; None without repetitions.
     """
 
     series: Series
@@ -93,6 +98,7 @@ class Limit:
     share: float
     step: Step
     least_s: float | None
+    p: P | None
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -124,18 +130,66 @@ def split(group: Group) -> Step | None:
     return Step(group, whole, {**parts, "other": whole - known})
 
 
-def straggling(group: Group) -> Straggling | None:
-    """Return how slow the slowest rank is; None where there are not several that tell."""
-    times: dict[_Place, list[tuple[float, float]]] = defaultdict(list)
+def stragglers(groups: Iterable[Group]) -> Iterator[Straggling]:
+    """Give how slow the slowest rank of each point is, where there are several that tell.
+
+    All ranks of the campaign are one family, so that it does not matter how many there are.
+    """
+    each = [(group, _times(group)) for group in groups]
+    slow = _slow([times for _, times in each])
+    for group, times in each:
+        found = [
+            _slowness(group, place[0], compared, shown=place in slow)
+            for place, compared in times.items()
+        ]
+        # One that is known to be slow goes before what looked so once.
+        if found:
+            yield max(found, key=lambda one: (one.slow, one.ratio.value))
+
+
+def _times(group: Group) -> dict[_Place, list[_Pair]]:
+    """Return what each rank and the median of the others computed, by repetition."""
+    times: dict[_Place, list[_Pair]] = defaultdict(list)
     for point in group.points:
         for place, compared in _compared(read.ranks(point)):
             times[place].append(compared)
-    found = [_slowness(group, host, compared) for (host, _), compared in times.items()]
-    # One that is known to be slow goes before what looked so once.
-    return max(found, key=lambda one: (one.slow, one.ratio.value), default=None)
+    return times
 
 
-def _compared(ranks: Sequence[Rank]) -> Iterator[tuple[_Place, tuple[float, float]]]:
+def _slow(points: Iterable[Mapping[_Place, Sequence[_Pair]]]) -> set[_Place]:
+    """Return the ranks that are slower than others by more than chance."""
+    by_place: dict[_Place, list[list[float]]] = defaultdict(list)
+    for times in points:
+        for place, compared in times.items():
+            by_place[place].append([own / others for own, others in compared])
+    found = families.corrected([_is_even(each) for each in by_place.values()])
+    return {place for place, one in zip(by_place, found, strict=True) if one and one.shows}
+
+
+def _is_even(points: Sequence[Sequence[float]]) -> P | None:
+    """Return how likely a rank only seems slow; None without repetitions.
+
+    A node that is slow is so at all points, as a rule: it is looked at over all of them. One
+    may be slow at a single point, too; the two ways to be found share the level.
+    """
+    whole = _at_most_1([ratio for ratios in points for ratio in ratios])
+    if whole is None:
+        return None
+    single = [p for p in map(_at_most_1, points) if p is not None]
+    several = min([whole, *(len(single) * p for p in single)])
+    p = whole if len(points) == 1 else min(1.0, 2 * several)
+    return P(p, p)
+
+
+def _at_most_1(ratios: Sequence[float]) -> float | None:
+    """Return how likely ratios are that high where they are 1 or less, by their logarithms."""
+    found = intervals.mean_logarithm(ratios)
+    if found is None:
+        return None
+    return found.p.alone / 2 if found.value > 0 else 1 - found.p.alone / 2
+
+
+def _compared(ranks: Sequence[Rank]) -> Iterator[tuple[_Place, _Pair]]:
     """Yield where each of several ranks was, its compute time and the median of the others'."""
     on_host = Counter[str]()
     ordered = sorted(rank.compute_s for rank in ranks)
@@ -153,12 +207,12 @@ def _median_without(ordered: Sequence[float], value: float) -> float:
     return (low + high) / 2
 
 
-def _slowness(group: Group, host: str, compared: Sequence[tuple[float, float]]) -> Straggling:
+def _slowness(group: Group, host: str, compared: Sequence[_Pair], *, shown: bool) -> Straggling:
     ratios = [own / others for own, others in compared]
     mean, width = statistics.fmean(ratios), intervals.half_width(ratios)
     ratio = Ratio(mean) if width is None else Ratio(mean, mean - width, mean + width)
     waiting_s = statistics.fmean(own - others for own, others in compared)
-    return Straggling(group, ratio, waiting_s, host)
+    return Straggling(group, ratio, waiting_s, host, shown)
 
 
 def limited(
@@ -166,9 +220,9 @@ def limited(
 ) -> Limit | None:
     """Say which part of a step grew the most from one node to the largest number of them.
 
-    It is named where its growth is above zero by more than chance, and more than that of the next
-    one: both by Welch's 95 % interval. Parts of one repetition are compared with each other, as
-    what is slow in one may be slow in all.
+    It is named where its growth is above zero by more than chance, and more than that of each
+    other one: all by Welch's test; how many series there are is minded by `corrected`. Parts of
+    one repetition are compared with each other, as what is slow in one may be slow in all.
 
     Returns:
         None where there is one node only, or where the job does not tell.
@@ -180,19 +234,31 @@ def limited(
     waits = [one.waiting_s for one in stragglers if one.group is largest.group and one.slow]
     large, before = _costs(series, step, waits[0] if waits else 0.0)
     grown = {cause: _growth(large, before, cause) for cause in large[0]}
-    cause, second = sorted(grown, key=lambda one: grown[one].seconds, reverse=True)[:2]
-    lead = _growth(large, before, cause, second)
+    cause = max(grown, key=lambda one: grown[one].seconds)
     most, few = grown[cause], _FEW * step.seconds
-    if most.low is None or lead.low is None:
-        kind = "not known"
-    elif all(one.high is not None and one.high < few for one in grown.values()):
-        kind = "none"
-    elif most.seconds >= few and min(most.low, lead.low) > 0:
-        kind = cause
+    if most.seconds >= few:
+        others = (_growth(large, before, cause, less=other) for other in grown if other != cause)
+        kind, ps = cause, [most.p, *(lead.p for lead in others)]
     else:
-        kind = "not shown"
+        kind = "none"
+        ps = [_growth(large, before, one, compared_with=few).p for one in grown]
+    known = [p for p in ps if p is not None]
+    # Each of them must tell, so the one that tells least does.
+    p = P(*map(max, zip(*known, strict=True))) if len(known) == len(ps) else None
     share = most.seconds / step.seconds
-    return Limit(series, kind, cause, most.seconds, most.low, most.high, share, step, least_s)
+    return Limit(series, kind, cause, most.seconds, most.low, most.high, share, step, least_s, p)
+
+
+def corrected(found: Iterable[Limit]) -> tuple[Limit, ...]:
+    """Return limits as one family: what chance makes of them is not shown."""
+    listed = tuple(found)
+    chances = families.corrected([one.p for one in listed])
+    return tuple(
+        replace(one, kind=one.kind if chance.shows else "not shown")
+        if chance
+        else replace(one, kind="not known")
+        for one, chance in zip(listed, chances, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -202,18 +268,24 @@ class _Growth:
     seconds: float
     low: float | None
     high: float | None
+    p: P | None
 
 
 def _growth(
-    large: Sequence[_Causes], before: Sequence[_Causes], cause: str, less: str | None = None
+    large: Sequence[_Causes],
+    before: Sequence[_Causes],
+    cause: str,
+    *,
+    less: str | None = None,
+    compared_with: float = 0.0,
 ) -> _Growth:
     """Return by how much a cause, or its lead over another one, grew, with Welch's interval."""
     now, then = (
         [each[cause] - (each[less] if less else 0.0) for each in of] for of in (large, before)
     )
-    if found := intervals.difference(now, then):
+    if found := intervals.difference(now, then, compared_with=compared_with):
         return _Growth(*found)
-    return _Growth(statistics.fmean(now) - statistics.fmean(then), None, None)
+    return _Growth(statistics.fmean(now) - statistics.fmean(then), None, None, None)
 
 
 def _costs(series: Series, step: Step, waiting_s: float) -> tuple[list[_Causes], list[_Causes]]:

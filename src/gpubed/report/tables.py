@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpubed.core import intervals
+from gpubed.core import families
 from gpubed.jobs import figures
 from gpubed.report import findings, wording
 from gpubed.report.analysis import Analysis
@@ -163,8 +163,8 @@ def _limits(analysis: Analysis) -> Table:
     ]
     columns = ("series", analysis.scale or "", "limit", "costs per step", "of it", "link alone")
     note = (
-        "What grew the most from one node on, with Welch's 95 % interval; it is a limit where that "
-        "of its growth is above zero, and that of its lead over the next cause, too. "
+        "What grew the most from one node on, with Welch's 95 % interval; it is a limit where its "
+        "growth and its lead over each other cause are more than chance, among all series (Holm). "
         "The link alone: what a node must send for a step, such as 2(N-1)/N of the gradients, at "
         "94 % of its rate."
     )
@@ -178,13 +178,15 @@ def _ratios(analysis: Analysis) -> Table:
             wording.setting(one.factor, one.against),
             one.group.named(one.factor),
             findings.bounds(one.ratio),
-            _told(one.ratio.tells(), one.ratio.low is None),
+            families.written(one.chance),
+            _told(one.tells, one.chance is None),
         ]
         for one in analysis.comparisons
     ]
-    note = f"Each interval is of its own comparison: {intervals.ONE_OF_TWENTY}."
+    count = max((one.chance.count for one in analysis.comparisons if one.chance), default=0)
+    note = families.told(count) if count > 1 else ""
     title = f"Ratios of {wording.metric(analysis.throughput or '')}"
-    return Table(title, ("", "over", "with", "ratio", "differs"), rows, note)
+    return Table(title, ("", "over", "with", "ratio", "p", "differs"), rows, note)
 
 
 def _told(tells: bool, alone: bool) -> str:

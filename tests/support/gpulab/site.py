@@ -99,8 +99,8 @@ class Site:
         return {**os.environ, "GPUBED_ROOT": str(self.project)}
 
     def command(self, words):
-        """The command line itself; `run` gets the tests' own jobs, which need no Horovod."""
-        if words[0] == "run" and isinstance(self.service.runner, LocalRunner):
+        """The command line itself; what runs jobs gets the tests' own, which need no Horovod."""
+        if words[0] in ("run", "bench") and isinstance(self.service.runner, LocalRunner):
             return [sys.executable, str(HERE / "driver.py"), str(HERE / "jobs"), *words]
         return [str(BIN / "gpubed"), *words]
 

@@ -22,7 +22,7 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease
 from gpubed.configuration import health, unfinished
-from gpubed.core import intervals, runlock
+from gpubed.core import families, intervals, runlock
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
@@ -268,10 +268,12 @@ class _Campaign:
             for difference in differences:
                 self.ui.say(f"  {difference}")
             self.ui.table(
-                ["point", "before", "now", "ratio", "95 % interval", "verdict"],
+                ["point", "before", "now", "ratio", "95 % interval", "p", "verdict"],
                 [_compared(one, unit) for one in compared],
             )
-            self.ui.say(f"each interval is of its own point: {intervals.ONE_OF_TWENTY}")
+            count = max((one.chance.count for one in compared if one.chance), default=0)
+            if count > 1:
+                self.ui.say(families.told(count))
         self.ui.say(f"results: {self.folder.path}")
 
     def _document(
@@ -365,7 +367,7 @@ def _compared(one: Comparison, unit: str) -> list[object]:
     means = ["" if mean is None else figures.written(mean, unit) for mean in (one.before, one.now)]
     ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
     bounds = "" if one.low is None else f"{one.low:.3f} … {one.high:.3f}"
-    return [one.id, *means, ratio, bounds, one.verdict]
+    return [one.id, *means, ratio, bounds, families.written(one.chance), one.verdict]
 
 
 def _mean(values: list[float], unit: str) -> str:

@@ -11,7 +11,7 @@ import typer
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, Yes, find
 from gpubed.cli.ui import UI
-from gpubed.core import intervals, runlock
+from gpubed.core import families, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import figures, jobfile
@@ -154,12 +154,13 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
 def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     known = _every(ui, paths).values()
     first, *others = records
+    ratios_of = compare.ratios(
+        (compare.repetitions(first, other, known), compare.repetitions(other, first, known))
+        for other in others
+    )
     pairs = []
-    for other in others:
-        before = compare.repetitions(first, other, known)
-        now = compare.repetitions(other, first, known)
+    for other, ratios in zip(others, ratios_of, strict=True):
         differences = compare.differences(first, other)
-        ratios = compare.ratios(before, now)
         pairs.append(
             {
                 "runs": [first.run_id, other.run_id],
@@ -173,6 +174,9 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         if not differences:
             ui.say("  made alike")
         _tell_ratios(ui, first, ratios)
+    count = max((one.chance.count for each in ratios_of for one in each if one.chance), default=0)
+    if count > 1:
+        ui.say(families.told(count))
     ui.document("runs", {"comparisons": pairs})
     return 0
 
@@ -180,7 +184,7 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
 def _tell_ratios(ui: UI, first: Record, ratios: Sequence[compare.Ratio]) -> None:
     units = _described(first.request.job)
     ui.table(
-        ["metric", "before", "now", "ratio", "95 % interval", "runs", "verdict"],
+        ["metric", "before", "now", "ratio", "95 % interval", "p", "runs", "verdict"],
         [
             [
                 one.metric,
@@ -190,14 +194,13 @@ def _tell_ratios(ui: UI, first: Record, ratios: Sequence[compare.Ratio]) -> None
                 ),
                 "" if one.ratio is None else f"{one.ratio:.3f}",
                 "" if one.low is None else f"{one.low:.3f} … {one.high:.3f}",
+                families.written(one.chance),
                 f"{one.runs[0]}, {one.runs[1]}",
                 one.verdict,
             ]
             for one in ratios
         ],
     )
-    if len(ratios) > 1:
-        ui.say(f"each interval is of its own metric: {intervals.ONE_OF_TWENTY}")
 
 
 def _prune(ui: UI, paths: ClusterPaths, job: str | None, last: int, *, yes: bool) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gpubed.core import intervals, units
+from gpubed.core import families, intervals, units
+from gpubed.core.families import Chance
+from gpubed.core.intervals import P
 from gpubed.jobs.runs.record import Origin, Record
 from gpubed.jobs.trials import is_number, summarize
 
@@ -36,6 +38,8 @@ class Ratio:
         high: Its upper bound.
         runs: How many runs there are in each set.
         spread: Whether the runs of each set differ among themselves.
+        p: What chance makes of it by itself; None where there is no interval.
+        chance: The same, among all that was compared at once.
     """
 
     metric: str
@@ -46,38 +50,40 @@ class Ratio:
     high: float | None
     runs: tuple[int, int]
     spread: tuple[bool, bool]
+    p: P | None = None
+    chance: Chance | None = None
 
     @property
     def verdict(self) -> str:
         """What can be said of it."""
-        interval = (self.low, self.high)
-        return judged(interval, self.runs, self.spread, same=self.before == self.now)
+        return judged(self.chance, self.runs, self.spread, same=self.before == self.now)
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
         own = asdict(self)
-        own.pop("spread")
+        del own["spread"], own["p"]  # the latter is in `chance`
         return {**own, "verdict": self.verdict}
 
 
 def judged(
-    interval: tuple[float | None, float | None],
+    chance: Chance | None,
     runs: tuple[int, int],
     spread: tuple[bool, bool],
     *,
     same: bool,
 ) -> str:
-    """Say what a ratio's interval shows, or why there is none.
+    """Say what a ratio shows, or why it shows nothing.
 
     Args:
-        interval: Its ends; None where there are none.
+        chance: What chance does; None where nobody knows.
         runs: How many values there are on each side.
         spread: Whether those of each side differ among themselves.
         same: Whether the means are equal.
     """
-    low, high = interval
-    if low is not None and high is not None:
-        return "within the noise" if low <= 1 <= high else "differs"
+    if chance and chance.would_show:
+        return f"may be chance, as one of {chance.count}"
+    if chance:
+        return "differs" if chance.shows else "within the noise"
     if min(runs) < 2:
         return "unknown: no repetition"
     if same and not any(spread):
@@ -142,11 +148,20 @@ def repetitions(of: Record, other: Record, records: Iterable[Record]) -> list[Re
     return [one for one in records if one.set == of.set and one.state == "ok"] or [of]
 
 
-def ratios(before: Sequence[Record], now: Sequence[Record]) -> list[Ratio]:
-    """Compare every metric that is a number in both sets, in the order of the first."""
+def ratios(pairs: Iterable[tuple[Sequence[Record], Sequence[Record]]]) -> list[list[Ratio]]:
+    """Compare every metric that is a number in both sets of a pair, in the order of the first.
+
+    All of them are one family: what chance does is corrected for their number.
+    """
+    found = [list(_by_metric(before, now)) for before, now in pairs]
+    chances = iter(families.corrected([one.p for each in found for one in each]))
+    return [[replace(one, chance=next(chances)) for one in each] for each in found]
+
+
+def _by_metric(before: Sequence[Record], now: Sequence[Record]) -> Iterator[Ratio]:
     sets = [before, now]
     sums = [summarize([record.metrics for record in records]) for records in sets]
-    return [_ratio(name, before, now) for name in sums[0] if name in sums[1]]
+    yield from (_ratio(name, before, now) for name in sums[0] if name in sums[1])
 
 
 def _ratio(name: str, before: Sequence[Record], now: Sequence[Record]) -> Ratio:
@@ -154,9 +169,9 @@ def _ratio(name: str, before: Sequence[Record], now: Sequence[Record]) -> Ratio:
     means = sum(a) / len(a), sum(b) / len(b)
     found = intervals.ratio(b, a)
     plain = means[1] / means[0] if min(means) > 0 else None
-    ratio, low, high = found or (plain, None, None)
+    ratio, low, high, p = found or (plain, None, None, None)
     spread = len(set(a)) > 1, len(set(b)) > 1
-    return Ratio(name, means[0], means[1], ratio, low, high, (len(a), len(b)), spread)
+    return Ratio(name, means[0], means[1], ratio, low, high, (len(a), len(b)), spread, p)
 
 
 def _numbers(name: str, records: Sequence[Record]) -> list[float]:

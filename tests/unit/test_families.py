@@ -1,0 +1,75 @@
+"""Holm's correction, against his own example and against chance."""
+
+import math
+import random
+
+import pytest
+
+from gpubed.core import families, intervals
+from gpubed.core.intervals import P
+
+
+def test_a_family_is_corrected_as_by_hand() -> None:
+    found = families.corrected([P(0.01, 0.01), P(0.02, 0.04), None, P(0.03, 0.03), P(0, 0.005)])
+    assert [one and round(one.among, 6) for one in found] == [0.03, 0.06, None, 0.06, 0.02]
+    assert {one.count for one in found if one} == {4}
+    assert [one and one.shows for one in found] == [True, False, None, False, True]
+    assert [one and one.would_show for one in found] == [False, True, None, True, False]
+
+
+def test_one_comparison_is_what_it_is_by_itself() -> None:
+    assert families.corrected([P(0.04, 0.3)]) == [families.Chance(0.04, 0.04, 1)]
+    assert families.corrected([None, P(0.9, 0.9), P(0.8, 0.8)])[1:] == [
+        families.Chance(0.9, 1.0, 2),
+        families.Chance(0.8, 1.0, 2),
+    ]
+    assert families.corrected([]) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "repetitions", "sds"),
+    [
+        (2, (3, 3), (0.02, 0.02)),
+        (12, (3, 3), (0.02, 0.1)),
+        (12, (2, 5), (0.05, 0.01)),
+        (40, (5, 5), (0.05, 0.01)),
+    ],
+)
+@pytest.mark.parametrize("shared", [False, True], ids=["own baseline", "one baseline"])
+def test_19_of_20_families_without_a_difference_tell_none(
+    count: int, repetitions: tuple[int, int], sds: tuple[float, float], shared: bool
+) -> None:
+    """Also where all have one baseline, and where one side varies more and was measured less."""
+    chance, rounds, alarms = random.Random(count), 400, 0
+
+    def sample(side: int) -> list[float]:
+        return [math.exp(chance.gauss(0, sds[side])) for _ in range(repetitions[side])]
+
+    for _ in range(rounds):
+        baseline = sample(0)
+        ratios = [
+            intervals.ratio(sample(1), baseline if shared else sample(0)) for _ in range(count)
+        ]
+        found = families.corrected([one and one.p for one in ratios])
+        alarms += any(one and one.shows for one in found)
+    assert alarms / rounds <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / rounds)
+
+
+def test_what_differs_is_found_however_many_do_not() -> None:
+    """10 % among 19 comparisons of noise of 1 %, five repetitions each."""
+    chance, found = random.Random(5), 0
+
+    def sample(mean: float) -> list[float]:
+        return [mean * math.exp(chance.gauss(0, 0.01)) for _ in range(5)]
+
+    for _ in range(100):
+        ratios = [intervals.ratio(sample(1.1 if n == 0 else 1), sample(1)) for n in range(20)]
+        [first, *_] = families.corrected([one and one.p for one in ratios])
+        found += bool(first and first.shows)
+    assert found >= 95
+
+
+@pytest.mark.parametrize(("p", "said"), [(0.0432, "0.043"), (1e-9, "< 0.0001"), (1.0, "1")])
+def test_p_values_have_as_many_digits_as_they_are_worth(p: float, said: str) -> None:
+    assert families.written(families.Chance(p, p, 1)) == said
+    assert families.written(None) == ""
