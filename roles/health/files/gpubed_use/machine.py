@@ -31,6 +31,8 @@ def see(expected: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[s
     """
     mute = list[str]()
     every = processes.every()
+    # Containers have the number of their machine's boot, and a first process of their own.
+    boot = f"{BOOT.read_text().strip()} {every[1].began}"
     mine = processes.people(every, os.getpid())
     heads = processes.jobs(every)
 
@@ -39,14 +41,14 @@ def see(expected: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[s
         return [user, processes.job_of(number, every, heads)]
 
     # Of another boot all numbers are others' by now.
-    known = before["processes"] if before and before["boot"] == _boot() else {}
+    known = before["processes"] if before and before["boot"] == boot else {}
     work: dict[tuple[str, ...], float] = {}
     for number, seconds in processes.computed(known, every):
         if number in mine and seconds:
             key = tuple(whose(number))
             work[key] = work.get(key, 0.0) + seconds
     return {
-        "boot": _boot(),
+        "boot": boot,
         "uptime": time.clock_gettime(time.CLOCK_BOOTTIME),
         "work": [[*key, round(seconds, 2)] for key, seconds in sorted(work.items())],
         "processes": processes.figures(every),
@@ -59,10 +61,6 @@ def see(expected: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[s
         "network": _network(),
         "mute": mute,
     }
-
-
-def _boot() -> str:
-    return BOOT.read_text().strip()
 
 
 def _owner(number: int, every: Mapping[int, Process]) -> list[str]:
