@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import pwd
+import signal
 import subprocess
 import threading
 import time
@@ -37,6 +38,7 @@ QUIET = {
 def use(monkeypatch, tmp_path):
     """The program's modules; what it keeps is in a folder of the test."""
     monkeypatch.syspath_prepend(str(FILES))
+    monkeypatch.setattr(signal, "alarm", lambda _: None)  # it would end the tests, too
     from gpubed_use import judging, jupyter, machine, processes, program, terminals
 
     expected = tmp_path / "expected.json"

@@ -104,13 +104,13 @@ def release(
     wanted: ClusterPlan,
     granted: Allocation,
     engine: EngineName,
-    again: Warned,
+    warned: Warned,
     held: dict[str, str],
 ) -> tuple[str, bool]:
     """Save results, ask once more, and give the nodes back; what is on volumes stays.
 
     Args:
-        again: The warning: a use after it, also while results are saved, keeps the cluster.
+        warned: The warning: a use after it, also while results are saved, keeps the cluster.
 
     Returns:
         What was done, in words, and whether the nodes are given back.
@@ -124,7 +124,7 @@ def release(
         raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
     saved = leaving.prepare(cluster, wanted, granted)
     last = look(cluster, wanted, granted, held)
-    if policy is None or last is None or decide(last, again, policy) != "release":
+    if policy is None or last is None or decide(last, warned, policy) != "release":
         return f"not released: {last.why if last else 'its nodes do not tell any more'}", False
     with runlock.measuring(cluster.state, "watch"):
         keeps = bool(down.data_of(cluster, engine))

@@ -115,21 +115,22 @@ def jobs(processes: Mapping[int, Process]) -> dict[int, str]:
     found = {}
     for number, one in processes.items():
         if one.name == RANK and one.parent > 1:
-            found[one.parent] = _run(number, one.uid)
+            found[one.parent] = _run(number)
         elif one.name == STEP and (step := _STEP.match(_text(number, "cmdline"))):
             found[number] = f"slurm {step[1]}"
     return found
 
 
-def _run(number: int, uid: int) -> str:
+def _run(number: int) -> str:
     """Return the name of the run that a rank belongs to; `run` where it does not say."""
     path = PROC / str(number) / "environ"
     text = _text(number, "environ")
     if not text:
         # In a confined container root may not look at other accounts' processes.
-        with suppress(KeyError):
-            group = pwd.getpwuid(uid).pw_gid
-            as_it = ("setpriv", "--clear-groups", f"--reuid={uid}", f"--regid={group}")
+        with suppress(OSError):
+            whose = path.parent.stat()
+            ids = (f"--reuid={whose.st_uid}", f"--regid={whose.st_gid}")
+            as_it = ("setpriv", "--clear-groups", *ids)
             text = command.run(*as_it, "cat", str(path))[1]
     beats = [one for one in text.split("\0") if one.startswith(HEARTBEAT)]
     name = Path(beats[0].removeprefix(HEARTBEAT)).parent.name if beats else ""

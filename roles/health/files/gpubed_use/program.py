@@ -11,6 +11,7 @@ It only looks: nothing is ended here, and what could not be asked counts as use.
 import fcntl
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ STATE = Path(os.environ.get("GPUBED_USE_STATE", "/var/lib/gpubed/use.json"))
 WARNED = Path("/run/gpubed-use-warned")
 # Role monitoring makes the folder.
 METRICS = Path("/var/lib/gpubed/metrics/gpubed-use.prom")
+# An account may hold up what looks at its processes or asks its servers: that is no look then.
+MOST_S = 45
 
 
 @contextmanager
@@ -99,6 +102,7 @@ def publish(record: judging.Record) -> None:
 
 def main(verb: str, *words: str) -> int:
     """Do what was asked; the exit code says whether it was understood."""
+    signal.alarm(MOST_S)
     text = " ".join(words)
     if verb in ("warn", "unwarn"):
         terminals.tell(text)
