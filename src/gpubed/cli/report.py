@@ -13,6 +13,8 @@ from gpubed.configuration import unfinished
 from gpubed.testbeds.base import Existing
 
 _SHORT_S = 7200
+# Nodes look every minute, one after the other.
+_IN_USE_S, _WORTH_A_ROW_S = 300, 60
 # The testbeds' words for what researchers call so, in the order in which they are counted.
 _COUNTED = {
     "node": {"node", "instance", "server", "container"},
@@ -92,6 +94,7 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
     ui.table(("node", *(c.replace("_", " ") for c in columns[1:]), "hardware"), rows)
     if document["verification"]:
         verification(ui, document["verification"], whole=whole)
+    _use(ui, document.get("use"))
     _lease(ui, name, document["lease"])
     for service in document["services"]:
         ui.say(f"{service['name']}: {service['url']}")
@@ -142,6 +145,24 @@ def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
         ui.mark("fail", f"not whole: gpubed up {name} puts it right")
     for reason in [*(f"{row['name']} is {row['state']}" for row in others), *broken]:
         ui.mark("fail", reason)
+
+
+def _use(ui: UI, use: dict[str, Any] | None) -> None:
+    """Say since when nobody uses the cluster, and who used what of it."""
+    if use is None:
+        return
+    rows = [row for row in use["rows"] if row["held_s"] or row["cpu_s"] >= _WORTH_A_ROW_S]
+    if rows:
+        seconds = ("held_s", "gpu_s", "cpu_s")
+        shown = [
+            (row["user"] or "unknown", row["job"], *(duration(row[key]) for key in seconds))
+            for row in sorted(rows, key=lambda row: (-row["held_s"], -row["cpu_s"]))
+        ]
+        ui.table(("used in 24 h by", "job", "GPUs held", "GPUs computing", "CPUs"), shown)
+    if use["idle_s"] < _IN_USE_S:
+        ui.say(f"in use: {use['why']}")
+    else:
+        ui.say(f"idle for {duration(use['idle_s'])}; the last use was {use['why']}")
 
 
 def _lease(ui: UI, name: str, known: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpubed.access import services
-from gpubed.cluster import condition
+from gpubed.cluster import condition, idle
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.configuration import health, unfinished
@@ -26,8 +26,12 @@ from gpubed.testbeds.base import JobTestbed, Testbed
 from gpubed.testbeds.specification import load_plan
 
 
-def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
+def status(cluster: ClusterPaths, engine: EngineName, *, use: bool = False) -> dict[str, Any]:
     """Return the document of `status`: nodes and their hardware, lease, services, verification.
+
+    Args:
+        use: Whether nodes are asked what they are used for, too; `use` is null where they do
+            not tell.
 
     Raises:
         NotUp: The cluster has no nodes; see `of_none`.
@@ -60,6 +64,7 @@ def status(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
         "services": _services(wanted, granted, now),
         "stopped": [asdict(one) for one in now.stopped],
         "reshaped": now.reshaped,
+        **({"use": _use(cluster, wanted, granted, unwell)} if use else {}),
         **_jobs(testbed, granted),
         "verification": verified.summary() if verified else None,
     }
@@ -91,6 +96,17 @@ def _wanted(cluster: ClusterPaths, backend: str) -> ClusterPlan:
     message = f"{cluster.spec} is gone; what was applied last comes back with:"
     progress.emit("note", message=f"{message} {made_on.put_back(cluster)}")
     return kept
+
+
+def _use(
+    cluster: ClusterPaths,
+    wanted: ClusterPlan,
+    granted: Allocation,
+    unwell: dict[str, dict[str, str]],
+) -> dict[str, Any] | None:
+    said = {name: one["reason"] for name, one in unwell.items() if one["state"] == "quarantined"}
+    found = idle.look(cluster, wanted, granted, said)
+    return found.document() if found else None
 
 
 def _jobs(testbed: Testbed, granted: Allocation) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from gpubed.cluster import condition, costs, lost_state, renewal, up, watch_log, watch_memory
+from gpubed.cluster import condition, costs, idle, lost_state, renewal, up, watch_log, watch_memory
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import event_file
+from gpubed.cluster.idle import Warned
 from gpubed.cluster.watch_log import Event, stamp
 from gpubed.cluster.watch_memory import DAY
 from gpubed.configuration import due, health, unfinished
@@ -205,6 +206,8 @@ class Watch:
         now, before = leases.now(), self.memory.amiss
         since = {fault.key: before.get(fault.key, now) for fault in faults}
         self._remember(amiss=since, quarantined=quarantined)
+        if self._care(wanted, granted):
+            return "gone" if self.is_over else "amiss"
         held = self._spare([fault for fault in faults if fault.node in quarantined])
         broken = [fault for fault in faults if fault.node not in quarantined]
         if not broken:
@@ -227,6 +230,50 @@ class Watch:
         if self.memory.left == why or self._waits(why):
             return "amiss"
         return self._repair(wanted, granted, broken, why)
+
+    def _care(self, wanted: ClusterPlan, granted: Allocation) -> bool:
+        """Do what is due about a cluster that nobody uses; say whether it was released."""
+        policy, warned = wanted.spec.lease.idle, self.memory.warned
+        if not (policy or warned):
+            return False
+        used = idle.look(self._cluster, wanted, granted, self.memory.quarantined)
+        if used is None:
+            return False
+        act = idle.decide(used, warned, policy)
+        why = f"last use {used.idle_s / 60:.0f} min ago: {used.why}"
+        try:
+            if act == "back":
+                self._remember(warned=None)
+                self.tell("idle", why, idle.take_back(self._cluster, granted, used, policy))
+            elif act == "warn" and policy:
+                told = idle.warn(self._cluster, granted, used, policy)
+                self._remember(warned=Warned(used.idle_s, used.spell))
+                self.tell("idle", why, told)
+            elif act == "release" and warned:
+                return self._release(wanted, granted, warned, why)
+        except Locked as error:
+            self._tell_once("idle", "waits", why, error.message)
+            return False
+        except GpubedError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            self._tell_once("idle", "idle", error.message + hint, "tried again at the next look")
+            return False
+        self._forget_told("idle")
+        return False
+
+    def _release(self, wanted: ClusterPlan, granted: Allocation, warned: Warned, why: str) -> bool:
+        log, linked = watch_log.read(self._cluster), self._cluster.state.is_symlink()
+        held = self.memory.quarantined
+        done, gone = idle.release(self._cluster, wanted, granted, self._engine, warned, held)
+        if not gone:
+            self.tell("idle", why, done)
+            return False
+        told = Event(leases.now(), "idle", why, done, tuple(node.name for node in granted.nodes))
+        if not linked:  # whose folder that was has it back
+            watch_log.put_back(self._cluster, log)  # it went with the cluster, and says why
+            watch_log.append(self._cluster, told)
+        self._hear(told)
+        return True
 
     def _tell_of_disks(self, found: Condition) -> None:
         """A full disk is nothing that `up` repairs."""

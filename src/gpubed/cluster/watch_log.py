@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from gpubed.core.paths import ClusterPaths
@@ -15,8 +16,8 @@ class Event:
 
     Attributes:
         time: When (UTC).
-        event: started, amiss, well, repair, person, left, waits, unasked, spent, lease, gone or
-            ended.
+        event: started, amiss, well, repair, person, left, waits, unasked, spent, lease, idle,
+            gone or ended.
         why: What was found.
         outcome: What came of it, or what a person can do.
         nodes: The nodes that were repaired.
@@ -51,5 +52,25 @@ def append(cluster: ClusterPaths, event: Event) -> None:
         OSError: The disk is full.
     """
     cluster.logs.mkdir(parents=True, exist_ok=True)
-    with (cluster.logs / "watch.log").open("a", encoding="utf-8") as log:
+    with _path(cluster).open("a", encoding="utf-8") as log:
         log.write(f"{event.line}\n")
+
+
+def read(cluster: ClusterPaths) -> bytes:
+    """Return the log so far; nothing where there is none."""
+    return _path(cluster).read_bytes() if _path(cluster).exists() else b""
+
+
+def put_back(cluster: ClusterPaths, log: bytes) -> None:
+    """Write the log again if it is gone, as with a cluster that was released.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    if not _path(cluster).exists():
+        cluster.logs.mkdir(parents=True, exist_ok=True)
+        _path(cluster).write_bytes(log)
+
+
+def _path(cluster: ClusterPaths) -> Path:
+    return cluster.logs / "watch.log"

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
+from gpubed.cluster.idle import Warned
 from gpubed.core import files, progress, reading
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Missing, Unreadable
@@ -26,6 +27,7 @@ class Memory(BaseModel):
         wait_until: When the next one may begin; None where it need not wait.
         unfinished: Whether the last one has not come to its end.
         left: What was left to a person, who has not changed it yet.
+        warned: The warning that lasts since nobody uses the cluster; None where there is none.
         told: The last word on each matter, which is not said twice.
     """
 
@@ -39,6 +41,7 @@ class Memory(BaseModel):
     wait_until: Moment | None = None
     unfinished: bool = False
     left: str = ""
+    warned: Warned | None = None
     told: dict[str, str] = {}
 
     def recent(self, now: datetime) -> tuple[datetime, ...]:

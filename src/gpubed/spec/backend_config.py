@@ -27,6 +27,7 @@ class BackendConfig(BaseModel):
         lends_nodes: Whether it gives nodes, and does not run jobs itself.
         simulates: Whether its nodes can pretend to have GPUs.
         removes_disks: Whether what is on a node's own disks goes with the node.
+        releases: Whether nodes that are given back are free for others.
         leases: Whether it lends nodes for a time, and takes them back at its end.
     """
 
@@ -39,6 +40,7 @@ class BackendConfig(BaseModel):
     lends_nodes: ClassVar[bool] = True
     simulates: ClassVar[bool] = False
     removes_disks: ClassVar[bool] = True
+    releases: ClassVar[bool] = True
     leases: ClassVar[bool] = False
 
 

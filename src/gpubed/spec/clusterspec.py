@@ -220,6 +220,7 @@ def read(
     ]
     problems += _gpus_without_recipe(file, document, spec)
     problems += _simulated_elsewhere(file, document, spec)
+    problems += _idle_in_vain(file, document, spec)
     problems += [
         SpecError(
             file,
@@ -286,6 +287,29 @@ def _simulated_elsewhere(
         for index, group in enumerate(spec.nodes)
         if group.simulate
     ]
+
+
+def _idle_in_vain(file: str, document: located.Located, spec: ClusterSpec) -> list[SpecError]:
+    """Find a care for idle nodes where none can be asked, or nothing is won by their release."""
+    policy, kind = spec.lease.idle, spec_backend(spec)
+    where: tuple[str, ...] = ("lease", "idle")
+    if policy is None:
+        return []
+    if not spec.backend.lends_nodes:
+        message, allowed = (
+            f"backend {kind} lends no nodes: its jobs end by themselves",
+            "leave it out",
+        )
+    elif not spec.configure:
+        message = "bare nodes do not tell what they are used for"
+        allowed = "leave it out, or configure: true"
+    elif policy.then == "release" and not spec.backend.releases:
+        where = (*where, "then")
+        message = f"nodes of backend {kind} are your own: nobody else gets what is released"
+        allowed = "allowed: warn"
+    else:
+        return []
+    return [SpecError(file, document.line(where), _dotted(where), message, allowed)]
 
 
 def _in_order(errors: Iterable[SpecError]) -> list[SpecError]:

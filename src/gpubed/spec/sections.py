@@ -376,9 +376,35 @@ class BeforeEnd(Section):
     collect: bool = Field(default=True, description="copy the results of all runs from the head")
 
 
+class Idle(Section):
+    """What `gpubed watch` does about a cluster that nobody uses."""
+
+    after: Seconds = Field(
+        ge=600,
+        description="time without jobs, GPU or CPU use, keys typed or notebooks run, on all nodes",
+    )
+    warning: Seconds = Field(
+        default=1800.0, ge=300, description="from the warning to what follows; any use ends it"
+    )
+    then: Literal["warn", "release"] = Field(
+        default="warn",
+        description="release: results are collected and the nodes given back; volumes stay, what "
+        "is on the nodes' own disks does not",
+    )
+    hook: str = Field(
+        default="",
+        max_length=1000,
+        description="command run on the controller, with `GPUBED_CLUSTER` and `GPUBED_IDLE` (warn, "
+        "back, released)",
+    )
+
+
 class Lease(Section):
     """How long the cluster is wanted."""
 
     duration: Seconds = Field(default=86400.0, gt=0)
     renewal: RenewalPolicy = RenewalPolicy()
     before_end: BeforeEnd = BeforeEnd()
+    idle: Idle | None = Field(
+        default=None, description="nothing happens when absent; `{after: 2 h}` warns"
+    )

@@ -47,6 +47,8 @@ QUERIES = {
     "lease_end": "gpubed_lease_end_timestamp_seconds",
     "verified_at": "gpubed_verification_timestamp_seconds",
     "verified": "gpubed_verification_checks",
+    "idle": "min(gpubed_use_idle_seconds)",
+    "use": "sum by (user, job, of) (gpubed_use_seconds)",
 }
 HISTORIES = {
     "cpu": _CPU,
@@ -64,7 +66,7 @@ def view(
     roles: dict[str, str],
     now: float,
 ) -> dict[str, Any]:
-    """Return alerts, nodes, GPUs, links, verification and lease.
+    """Return alerts, nodes, GPUs, links, verification, use and lease.
 
     Args:
         answers: What each of `QUERIES` gave.
@@ -80,6 +82,8 @@ def view(
         "gpus_declared": sum(_by(answers["gpus_declared"], "node").values()),
         "links": _devices(answers, histories, "link", "carrier", ("node", "device"), roles),
         "verification": _verification(answers, now),
+        "idle_s": next(iter(_values(answers["idle"])), None),
+        "use": _use(answers["use"]),
         "lease_s": next((end - now for end in _values(answers["lease_end"])), None),
     }
 
@@ -147,6 +151,17 @@ def _verification(answers: Answers, now: float) -> dict[str, float] | None:
     if at is None:
         return None
     return {"age_s": now - at, **_by(answers["verified"], "result")}
+
+
+def _use(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return who used what in the last 24 hours, in seconds; who holds most GPUs comes first."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for (user, job, of), seconds in _by(samples, "user", "job", "of").items():
+        row = rows.setdefault(
+            (user, job), {"user": user, "job": job, "cpu": 0, "gpu": 0, "held": 0}
+        )
+        row[of] = seconds
+    return sorted(rows.values(), key=lambda row: (-row["held"], -row["cpu"]))
 
 
 def _key(sample: dict[str, Any], *labels: str) -> Any:

@@ -13,6 +13,7 @@ class Config(BackendConfig):
     """Jobs in containers; each node of the specification is one job, on one worker."""
 
     lends_nodes = False
+    releases = False
 
     type: Literal["gpulab"]
     master: str = Field(

@@ -40,6 +40,7 @@ class Config(BackendConfig):
     plans_addresses = False
     may_reboot = False
     removes_disks = False
+    releases = False
 
     type: Literal["static"]
     user: User = Field(description="login on all hosts; may use sudo without a password")

@@ -20,6 +20,8 @@ UNITS = (
     "gpubed-metrics.service",
     "gpubed-metrics.timer",
     "gpubed-rdma.service",
+    "gpubed-use.service",
+    "gpubed-use.timer",
     "jupyterlab.service",
 )
 # What a role's hook says to who lets the host go begins so.

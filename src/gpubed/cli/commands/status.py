@@ -19,10 +19,10 @@ Verbose = Annotated[
 
 
 def command(cluster: Cluster, as_json: Json = False, verbose: Verbose = False) -> int:
-    """Show what is wrong, nodes, lease, services and the last verification."""
+    """Show what is wrong, nodes, their use, lease, services and the last verification."""
     ui, paths, engine = UI(as_json), find(cluster, from_state=True), stack.choose(None)
     try:
-        document = status.status(paths, engine)
+        document = status.status(paths, engine, use=True)
     except NotUp:
         ui.document("status", {**status.of_none(paths, engine), "phases": []})
         raise

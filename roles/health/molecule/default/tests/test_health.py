@@ -66,3 +66,42 @@ def test_a_shared_folder_that_is_not_there_is_noticed(host):
     host.check_output("sed 's#/shared#/nowhere#' /etc/gpubed/health.json > /run/expected.json")
     found = host.run("GPUBED_HEALTH_EXPECTED=/run/expected.json gpubed-health check")
     assert (found.rc, "/nowhere does not answer" in found.stdout) == (1, True)
+
+
+def use(host):
+    return json.loads(host.check_output("gpubed-use status"))
+
+
+def test_it_writes_down_regularly_what_it_is_used_for(host):
+    timer = host.service("gpubed-use.timer")
+    assert timer.is_running
+    assert timer.is_enabled
+    host.check_output("systemctl start gpubed-use.service")
+    first, _, second = use(host), host.check_output("sleep 2"), use(host)
+    assert first["mute"] == []
+    assert 2 <= second["idle_s"] - first["idle_s"] < 30 or second["spell"] != first["spell"]
+
+
+def test_what_a_person_computes_is_a_use(host):
+    use(host)
+    login = "setpriv --reuid 1234 --clear-groups"
+    host.check_output(f"{login} timeout 40 sh -c 'while :; do :; done' || test $? = 124 & sleep 35")
+    found = use(host)
+    assert found["idle_s"] == 0
+    assert found["last"] == {"who": "1234", "what": "programs compute"}
+    assert any(row["user"] == "1234" and row["cpu_s"] > 5 for row in found["use"])
+
+
+def test_a_rank_is_a_use_and_is_called_as_its_run(host):
+    """The looker beside a rank is a STAND-IN, with its name and its heartbeat."""
+    host.check_output(
+        "printf '#!/bin/sh\nsleep 20\n' > /tmp/gpubed-rank; chmod 755 /tmp/gpubed-rank"
+    )
+    beat = "GPUBED_HEARTBEAT=/shared/runs/20300101-digits/.heartbeat"
+    login = "setpriv --reuid 1234 --clear-groups"
+    host.check_output(
+        f"{login} env {beat} sh -c '/tmp/gpubed-rank & exec sleep 20' > /dev/null 2>&1 &"
+    )
+    host.check_output("sleep 1")
+    assert use(host)["last"] == {"who": "1234", "what": "20300101-digits"}
+    host.check_output("rm /tmp/gpubed-rank")

@@ -1,0 +1,192 @@
+"""Whose the processes of a node are, which jobs they belong to, and what they computed.
+
+Times come from `/proc/*/stat`: they are there on any kernel, in containers as on machines.
+"""
+
+import os
+import pwd
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubed_health import command
+
+PROC = Path("/proc")
+TICKS = os.sysconf("SC_CLK_TCK")
+# Beside each rank of a run there is one that looks whether the run is still wanted.
+RANK = "gpubed-rank"
+STEP = "slurmstepd"
+HEARTBEAT = "GPUBED_HEARTBEAT="
+_STEP = re.compile(r"slurmstepd: \[(\d+)\.")
+_FIRST_PERSON, _NOBODY = 1000, 65534
+_LOGIN = re.compile(r"/(user\.slice|sshd?\.service|sshd?@[^/]*\.service)(/|$)")
+_CONTAINER = re.compile(r"/(docker|libpod|cri-containerd)[-/]|/kubepods")
+_JOB = re.compile(r"[\w.+-]{1,100}")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One of them.
+
+    Attributes:
+        parent: The number of its parent.
+        began: When it began, in ticks since boot: a number may be another process's by now.
+        own: Seconds that it computed.
+        children: Seconds that its children computed which have ended and were waited for.
+        name: Its program, 15 characters at most.
+        uid: Its account's number.
+        group: Its control group below that of the node.
+    """
+
+    parent: int
+    began: int
+    own: float
+    children: float
+    name: str
+    uid: int
+    group: str
+
+    @property
+    def key(self) -> str:
+        """What the next look finds it by."""
+        return str(self.began)
+
+
+def every() -> dict[int, Process]:
+    """Return all processes by their numbers; one that ends meanwhile is left out."""
+    root = _group(1).rpartition("/")[0]
+    found = {}
+    for path in PROC.iterdir():
+        if not path.name.isdigit():
+            continue
+        with suppress(OSError, ValueError, IndexError):
+            text = (path / "stat").read_text(errors="replace")
+            name = text[text.index("(") + 1 : text.rindex(")")]
+            rest = text[text.rindex(")") + 2 :].split()
+            user, system, of_user, of_system = (int(rest[place]) / TICKS for place in range(11, 15))
+            found[int(path.name)] = Process(
+                parent=int(rest[1]),
+                began=int(rest[19]),
+                own=user + system,
+                children=of_user + of_system,
+                name=name,
+                uid=path.stat().st_uid,
+                group=_group(int(path.name)).removeprefix(root),
+            )
+    return found
+
+
+def _group(pid: int) -> str:
+    """Return the control group that systemd knows a process by, in version 1 or 2."""
+    lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
+    parts = [line.split(":", 2) for line in lines]
+    named = [path for _, kind, path in parts if kind == "name=systemd"]
+    return next(iter([*named, *(path for _, kind, path in parts if not kind)]), "")
+
+
+def people(processes: Mapping[int, Process], but: int) -> dict[int, Process]:
+    """Return the processes that somebody started, and no service of the system.
+
+    Args:
+        but: A process that asks, and not for itself: with those that it was started by.
+    """
+    asking = set()
+    while but in processes and but not in asking:
+        asking.add(but)
+        but = processes[but].parent
+    return {n: one for n, one in processes.items() if n not in asking and _is_persons(one)}
+
+
+def _is_persons(one: Process) -> bool:
+    if one.uid >= _FIRST_PERSON and one.uid != _NOBODY:
+        return True
+    if _CONTAINER.search(one.group):
+        return True
+    return bool(_LOGIN.search(one.group)) and not one.name.startswith(("sshd", "systemd", "(sd-"))
+
+
+def jobs(processes: Mapping[int, Process]) -> dict[int, str]:
+    """Return which process is the first of a job, and what the job is called.
+
+    A rank of a run is called as the run; whatever Slurm started, by its number.
+    """
+    found = {}
+    for number, one in processes.items():
+        if one.name == RANK and one.parent > 1:
+            found[one.parent] = _run(number)
+        elif one.name == STEP and (step := _STEP.match(_text(number, "cmdline"))):
+            found[number] = f"slurm {step[1]}"
+    return found
+
+
+def _run(number: int) -> str:
+    """Return the name of the run that a rank belongs to; `run` where it does not say."""
+    path = PROC / str(number) / "environ"
+    text = _text(number, "environ")
+    if not text:
+        # In a confined container root may not look at other accounts' processes.
+        with suppress(OSError):
+            whose = path.parent.stat()
+            ids = (f"--reuid={whose.st_uid}", f"--regid={whose.st_gid}")
+            as_it = ("setpriv", "--clear-groups", *ids)
+            text = command.run(*as_it, "cat", str(path))[1]
+    beats = [one for one in text.split("\0") if one.startswith(HEARTBEAT)]
+    name = Path(beats[0].removeprefix(HEARTBEAT)).parent.name if beats else ""
+    return name if _JOB.fullmatch(name) else "run"
+
+
+def _text(number: int, what: str) -> str:
+    with suppress(OSError):
+        return (PROC / str(number) / what).read_text(errors="replace")
+    return ""
+
+
+def job_of(number: int, processes: Mapping[int, Process], heads: Mapping[int, str]) -> str:
+    """Return the job that a process belongs to, by those that it was started by; else empty."""
+    seen = set()
+    while number in processes and number not in seen:
+        if number in heads:
+            return heads[number]
+        seen.add(number)
+        number = processes[number].parent
+    return ""
+
+
+def user_of(uid: int) -> str:
+    """Return the name of an account; its number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def computed(
+    before: Mapping[str, list[float]], now: Mapping[int, Process]
+) -> Iterator[tuple[int, float]]:
+    """Yield what each process has computed since an earlier look, in seconds.
+
+    What ended meanwhile counts for whoever waited for it, but not what was counted already.
+
+    Args:
+        before: `figures` of the earlier look.
+        now: All processes.
+    """
+    known = figures(now)
+    ended: dict[int, float] = {}
+    for key, (parent, own, children) in before.items():
+        if key not in known:
+            ended[int(parent)] = ended.get(int(parent), 0.0) + own + children
+    for number, one in now.items():
+        _, own, children = before.get(f"{number} {one.key}", (0, 0.0, 0.0))
+        waited = max(0.0, one.children - children - ended.get(number, 0.0))
+        yield number, max(0.0, one.own - own) + waited
+
+
+def figures(processes: Mapping[int, Process]) -> dict[str, list[float]]:
+    """Return what the next look compares with: parent, own seconds, children's."""
+    return {
+        f"{number} {one.key}": [one.parent, round(one.own, 2), round(one.children, 2)]
+        for number, one in processes.items()
+    }

@@ -1,0 +1,170 @@
+"""What becomes of a cluster that nobody uses: a warning, and where that is wanted its release.
+
+How long nobody used it, its nodes say, each by how long it has been up: no clock is compared
+with another, and one that jumps makes nothing idle. A warning lasts as long as nodes say, too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import Literal
+
+from gpubed.cluster import down, leaving
+from gpubed.cluster.events import event_file
+from gpubed.configuration import use as uses
+from gpubed.configuration.use import Use
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.engines.stack import EngineName
+from gpubed.jobs.runs import checkpoints
+from gpubed.nodes.allocation import Allocation
+from gpubed.spec.plan import ClusterPlan
+from gpubed.spec.sections import Idle
+
+Act = Literal["", "warn", "back", "release"]
+_HOOK_S = 60.0
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A warning that was given: after how many idle seconds, and which use was the last then."""
+
+    idle_s: float
+    spell: str
+
+
+def decide(use: Use, warned: Warned | None, policy: Idle | None) -> Act:
+    """Say what is due; empty where nothing is.
+
+    Args:
+        use: What the nodes say.
+        warned: The warning that lasts; None where there is none.
+        policy: What `cluster.yml` says; None where it says nothing (any more).
+    """
+    if warned and (policy is None or use.spell != warned.spell or use.idle_s < warned.idle_s):
+        return "back"
+    if policy is None or use.idle_s < policy.after:
+        return ""
+    if warned is None:
+        return "warn"
+    ends = policy.then == "release" and use.idle_s >= warned.idle_s + policy.warning
+    return "release" if ends else ""
+
+
+def look(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, held: dict[str, str]
+) -> Use | None:
+    """Ask the nodes, and add what only the controller knows; None where nodes do not tell.
+
+    Args:
+        held: Nodes in quarantine, with why: somebody may be at work on them.
+    """
+    found = uses.look(cluster, wanted, granted)
+    if found is None:
+        return None
+    if who := runlock.measurer(cluster.state):
+        return uses.used(found, f"{who} is at work")
+    if training := next(iter(checkpoints.trainings(cluster)), None):
+        return uses.used(found, f"training {training} goes on")
+    if held:
+        name, why = next(iter(held.items()))
+        return uses.used(found, f"{name} is in quarantine ({why}): somebody may be at work on it")
+    return found
+
+
+def warn(cluster: ClusterPaths, granted: Allocation, use: Use, policy: Idle) -> str:
+    """Warn whoever is on the nodes, and run the hook; return what was done, in words.
+
+    Raises:
+        GpubedError: Not all nodes could be told: that is no warning yet.
+    """
+    goes = f"it is released in {_minutes(policy.warning)} unless somebody uses it"
+    then = goes if policy.then == "release" else "whoever needs it no more can give it back"
+    text = f"gpubed: nobody has used {cluster.name} for {_minutes(use.idle_s)}: {then}"
+    uses.warn(cluster, granted.nodes, text)
+    return f"warned: {then}{_hook(cluster, policy, 'warn', use)}"
+
+
+def take_back(cluster: ClusterPaths, granted: Allocation, use: Use, policy: Idle | None) -> str:
+    """Take a warning back; return what was done, in words. Who cannot be told is used anyway."""
+    told = ""
+    try:
+        text = f"gpubed: {cluster.name} stays: the warning is taken back"
+        uses.warn(cluster, granted.nodes, text, back=True)
+    except GpubedError as error:
+        told = f" (not told: {error.message})"
+    return f"the warning is taken back{told}{_hook(cluster, policy, 'back', use)}"
+
+
+def release(
+    cluster: ClusterPaths,
+    wanted: ClusterPlan,
+    granted: Allocation,
+    engine: EngineName,
+    warned: Warned,
+    held: dict[str, str],
+) -> tuple[str, bool]:
+    """Save results, ask once more, and give the nodes back; what is on volumes stays.
+
+    Args:
+        warned: The warning: a use after it, also while results are saved, keeps the cluster.
+
+    Returns:
+        What was done, in words, and whether the nodes are given back.
+
+    Raises:
+        Locked: A job has begun.
+        GpubedError: Results could not be saved, or something could not be removed.
+    """
+    policy = wanted.spec.lease.idle
+    if not cluster.has_stack:
+        raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
+    saved = leaving.prepare(cluster, wanted, granted)
+    last = look(cluster, wanted, granted, held)
+    if policy is None or last is None or decide(last, warned, policy) != "release":
+        return f"not released: {last.why if last else 'its nodes do not tell any more'}", False
+    with runlock.measuring(cluster.state, "watch"):
+        keeps = bool(down.data_of(cluster, engine))
+        path = cluster.project.pulumi / f"down-{cluster.name}.jsonl"
+        with event_file(cluster, "down", path):
+            gone = down.down(cluster, engine, keep_data=keeps)
+        path.unlink(missing_ok=True)
+    done = [*saved, f"released {len(granted.nodes)} node(s)"]
+    done += [f"kept {', '.join(gone.kept)}"] if gone.kept else []
+    left = [*gone.survivors, *gone.unseen, *gone.unasked]
+    done += [f"STILL THERE: {', '.join(left)}: gpubed down {cluster.name}"] if left else []
+    return f"{'; '.join(done)}{_hook(cluster, policy, 'released', last)}", True
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min"
+
+
+def _hook(cluster: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str:
+    """Run the hook, if there is one; return in words how it failed, else nothing."""
+    if policy is None or not policy.hook:
+        return ""
+    told = {
+        "GPUBED_CLUSTER": cluster.name,
+        "GPUBED_IDLE": what,
+        "GPUBED_IDLE_S": f"{use.idle_s:.0f}",
+        "GPUBED_IDLE_WHY": use.why,
+    }
+    try:
+        done = subprocess.run(
+            ("sh", "-c", policy.hook),
+            cwd=cluster.project.root,
+            env={**os.environ, **told},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_HOOK_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"; the hook did not end within {_HOOK_S:g} s"
+    last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+    return f"; the hook failed ({done.returncode}): {last}" if done.returncode else ""

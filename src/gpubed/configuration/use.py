@@ -1,0 +1,165 @@
+"""What nodes are used for, by whom, and since when by nobody.
+
+The node itself looks and remembers (`gpubed-use` of role health), also when no controller is
+there; this asks all of them and puts together what they say. What cannot be asked counts as used.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat
+
+from gpubed.configuration import roles
+from gpubed.core import reading, together
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.ssh import SSH
+from gpubed.spec.plan import ClusterPlan
+
+_PROGRAM = "sudo -n gpubed-use"
+
+
+class Last(BaseModel):
+    """The last use of a node: by whom, where that is known, and what it was."""
+
+    model_config = ConfigDict(frozen=True)
+
+    who: str
+    what: str
+
+
+class Row(BaseModel):
+    """What somebody used in the last 24 hours, in seconds; a job is empty where it was none.
+
+    Attributes:
+        cpu_s: Of processors.
+        gpu_s: Of GPUs that computed.
+        held_s: Of GPUs on which a program of theirs was.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    user: str
+    job: str
+    cpu_s: NonNegativeFloat
+    gpu_s: NonNegativeFloat
+    held_s: NonNegativeFloat
+
+
+class NodeUse(BaseModel):
+    """What a node says; `mute` is what it could not ask, in words."""
+
+    model_config = ConfigDict(frozen=True)
+
+    idle_s: NonNegativeFloat
+    spell: str
+    last: Last | None
+    use: tuple[Row, ...]
+    gpus: int
+    mute: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a cluster is used for.
+
+    Attributes:
+        idle_s: Seconds since its last use; 0 where a node could not be asked.
+        why: That last use, or who could not be asked, in words.
+        spell: Another one after each use.
+        rows: Who used what in the last 24 hours.
+        gpus: GPUs that are there.
+    """
+
+    idle_s: float
+    why: str
+    spell: str
+    rows: tuple[Row, ...] = ()
+    gpus: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        rows = [row.model_dump() for row in self.rows]
+        return {"idle_s": round(self.idle_s), "why": self.why, "gpus": self.gpus, "rows": rows}
+
+
+def look(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Use | None:
+    """Ask all nodes at once; None where nodes do not tell, as bare ones."""
+    if not allocation.nodes or not plan.spec.configure or "health" not in roles.active(plan):
+        return None
+    found = together.each(partial(_look, cluster), allocation.nodes)
+    return put_together({node.name: one for node, one in zip(allocation.nodes, found, strict=True)})
+
+
+def used(use: Use, why: str) -> Use:
+    """Return the same of a cluster that is used by what its nodes cannot know of."""
+    return Use(0.0, why, use.spell, use.rows, use.gpus)
+
+
+def put_together(said: dict[str, NodeUse | str]) -> Use:
+    """Return what all nodes say together; who could not be asked says why, in words."""
+    told = {name: one for name, one in said.items() if isinstance(one, NodeUse)}
+    silent = [f"{name}: {why}" for name, why in said.items() if isinstance(why, str)]
+    rows = _added(row for one in told.values() for row in one.use)
+    gpus = sum(one.gpus for one in told.values())
+    spell = " ".join(f"{name}={one.spell}" for name, one in sorted(told.items()))
+    if silent:
+        return Use(0.0, f"not all could be asked: {'; '.join(silent)}", spell, rows, gpus)
+    # The first of those that are idle for the shortest time.
+    name, latest = min(told.items(), key=lambda pair: pair[1].idle_s)
+    return Use(latest.idle_s, _words(name, latest), spell, rows, gpus)
+
+
+def _words(name: str, node: NodeUse) -> str:
+    if node.last is None:
+        return f"{name} was never used"
+    of = f"{node.last.who}: " if node.last.who else ""
+    return f"{of}{node.last.what} on {name}"
+
+
+def _added(rows: Iterable[Row]) -> tuple[Row, ...]:
+    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for row in rows:
+        figures = zip(sums[row.user, row.job], (row.cpu_s, row.gpu_s, row.held_s), strict=True)
+        sums[row.user, row.job] = [a + b for a, b in figures]
+    return tuple(
+        Row(user=user, job=job, cpu_s=cpu, gpu_s=gpu, held_s=held)
+        for (user, job), (cpu, gpu, held) in sorted(sums.items())
+    )
+
+
+def _look(cluster: ClusterPaths, node: Node) -> NodeUse | str:
+    try:
+        with SSH(node, cluster) as session:
+            answer = session.run(f"{_PROGRAM} status", check=False)
+    except GpubedError as error:
+        return error.message
+    try:
+        return reading.reply(answer.stdout, "what it is used for").json(NodeUse)
+    except Unreadable:
+        mute = f"it cannot tell what it is used for: {answer.stderr.strip() or 'no word'}"
+        return f"{mute}; repair: gpubed configure {cluster.name} --tags health"
+
+
+def warn(cluster: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = False) -> None:
+    """Write on the terminals of all nodes, and let their monitoring warn.
+
+    Args:
+        back: Whether it takes a warning back.
+
+    Raises:
+        GpubedError: Not all nodes could be told.
+    """
+
+    def tell(node: Node) -> None:
+        with SSH(node, cluster) as session:
+            session.run(f"{_PROGRAM} {'unwarn' if back else 'warn'} %s", text)
+
+    together.each(tell, nodes)

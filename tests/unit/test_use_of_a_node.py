@@ -1,0 +1,367 @@
+"""What a node writes down of its use.
+
+Processes and terminals are real ones of this machine; JupyterLab and nvidia-smi are STAND-INs.
+"""
+
+import http.server
+import json
+import os
+import pty
+import pwd
+import signal
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+FILES = Path(__file__).parents[2] / "roles/health/files"
+HOUR = 500_000
+QUIET = {
+    "boot": "b",
+    "uptime": 100.0,
+    "work": [],
+    "processes": {},
+    "ranks": [],
+    "gpus": [],
+    "terminals": {},
+    "kernels": {},
+    "network": 0,
+    "mute": [],
+}
+
+
+@pytest.fixture
+def use(monkeypatch, tmp_path):
+    """The program's modules; what it keeps is in a folder of the test."""
+    monkeypatch.syspath_prepend(str(FILES))
+    monkeypatch.setattr(signal, "alarm", lambda _: None)  # it would end the tests, too
+    from gpubed_use import judging, jupyter, machine, processes, program, terminals
+
+    expected = tmp_path / "expected.json"
+    expected.write_text('{"gpus": 0}')
+    monkeypatch.setattr(program, "EXPECTED", expected)
+    monkeypatch.setattr(program, "STATE", tmp_path / "use.json")
+    monkeypatch.setattr(program, "WARNED", tmp_path / "warned")
+    monkeypatch.setattr(program, "METRICS", tmp_path / "metrics/gpubed-use.prom")
+    return SimpleNamespace(
+        judging=judging,
+        jupyter=jupyter,
+        machine=machine,
+        processes=processes,
+        program=program,
+        terminals=terminals,
+    )
+
+
+def fold(use, *looks, record=None):
+    """The record after looks, a minute apart; each says what differs from a quiet one."""
+    record = record or use.judging.first()
+    for number, changes in enumerate(looks):
+        seen = {**QUIET, "uptime": 100.0 + 60 * number, **changes}
+        record = use.judging.fold(record, seen, HOUR)
+    return record
+
+
+def test_the_first_look_is_a_use_and_idle_time_adds_up(use):
+    assert fold(use, {})["idle_s"] == 0
+    found = fold(use, {}, {}, {})
+    assert found["idle_s"] == 120
+    assert found["last"] == {"who": "", "what": "its start"}
+
+
+GPU = {"utilization": 0.3, "held": [["alice", ""]]}
+TYPED = {"terminals": {"3": ["alice", 1.0]}}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "last"),
+    [
+        ({}, {"ranks": [["alice", "20300101-digits"]]}, ("alice", "20300101-digits")),
+        ({}, {"gpus": [GPU]}, ("alice", "a GPU computes")),
+        ({}, {"gpus": [{**GPU, "utilization": None}]}, ("alice", "a GPU computes")),
+        ({}, TYPED, ("alice", "a terminal")),
+        (TYPED, {"terminals": {"3": ["alice", 2.0]}}, ("alice", "a terminal")),
+        ({}, {"kernels": {"k": ["bob", "t", "idle"]}}, ("bob", "a notebook")),
+        ({}, {"work": [["bob", "", 1.0], ["alice", "", 6.0]]}, ("alice", "programs compute")),
+        ({}, {"network": 10**8}, ("", "the network carries data")),
+        ({}, {"mute": ["nvidia-smi does not tell: 9"]}, ("", "nvidia-smi does not tell: 9")),
+        ({}, {"uptime": 900.0}, ("", "a time in which nobody looked")),
+        ({}, {"boot": "another"}, ("", "its start")),
+    ],
+)
+def test_each_use_is_one_and_says_whose(use, before, now, last):
+    record = fold(use, before, before)
+    assert record["idle_s"] == 60
+    again = use.judging.fold(record, {**QUIET, "uptime": 220.0, **now}, HOUR)
+    assert again["idle_s"] == 0
+    assert (again["last"]["who"], again["last"]["what"]) == last
+    assert again["spell"] != record["spell"]
+
+
+@pytest.mark.parametrize(
+    "always",
+    [
+        TYPED,
+        {"kernels": {"k": ["bob", "t", "idle"]}},
+        {"kernels": {"k": ["bob", "t", "starting"]}},
+        {"gpus": [{"utilization": 0.0, "held": [["alice", ""]]}]},
+        {"gpus": [{"utilization": None, "held": []}]},
+        {"work": [["jupyter", "", 1.0]]},
+    ],
+)
+def test_what_is_there_and_does_nothing_is_no_use(use, always):
+    assert fold(use, always, always, always)["idle_s"] == 120
+
+
+def test_looks_that_follow_each_other_closely_hide_no_work(use):
+    """A controller that looks every 5 s: a program's start is no use, and work is one."""
+    record = use.judging.first()
+    for number in range(20):
+        seen = {**QUIET, "uptime": 100.0 + 5 * number, "work": [["bob", "", 2.5]]}
+        record = use.judging.fold(record, seen, HOUR)
+    assert record["last"]["what"] == "programs compute"
+    start = {"uptime": 162.0, "work": [["bob", "", 1.5]]}
+    assert fold(use, {}, {}, start)["idle_s"] == 62
+
+
+def test_who_holds_gpus_for_nothing_is_seen(use):
+    held = {"gpus": [{"utilization": 0.0, "held": [["alice", "run-1"]]}, GPU]}
+    record = fold(use, held, held, held)
+    assert use.judging.total(record) == [
+        {"user": "alice", "job": "", "cpu_s": 0, "gpu_s": 36, "held_s": 120},
+        {"user": "alice", "job": "run-1", "cpu_s": 0, "gpu_s": 0, "held_s": 120},
+    ]
+
+
+def test_what_is_older_than_a_day_or_of_a_clock_that_was_wrong_is_forgotten(use):
+    work = {"work": [["bob", "", 5.0]]}
+    record = fold(use, {}, work)
+    for hour, kept in ((HOUR + 23, True), (HOUR + 24, False), (HOUR - 1, False)):
+        later = use.judging.fold(record, {**QUIET, "uptime": 220.0}, hour)
+        assert bool(use.judging.total(later)) is kept
+
+
+def process(use, **changes):
+    plain = {"parent": 1, "began": 5, "own": 0.0, "children": 0.0, "name": "python", "uid": 1000}
+    return use.processes.Process(**{**plain, "group": "/system.slice/x.service", **changes})
+
+
+def test_what_ended_meanwhile_counts_once(use):
+    """A shell whose child was seen at the first look, and others that came and went between."""
+    shell, child = process(use, own=1.0), process(use, parent=10, began=6, own=40.0)
+    before = use.processes.figures({10: shell, 11: child})
+    now = {10: process(use, own=1.5, children=45.0), 12: process(use, parent=10, began=9, own=2.0)}
+    assert dict(use.processes.computed(before, now)) == {10: 5.5, 12: 2.0}
+
+
+def test_a_number_that_is_another_process_by_now_counts_anew(use):
+    before = use.processes.figures({10: process(use, began=5, own=100.0)})
+    assert dict(use.processes.computed(before, {10: process(use, began=9, own=3.0)})) == {10: 3.0}
+
+
+def test_people_are_told_from_services(use):
+    every = {
+        1: process(use, parent=0, uid=0),
+        2: process(use, uid=0),  # a service of the system
+        3: process(use, uid=65534),
+        4: process(use, uid=59001),  # JupyterLab's
+        5: process(use, uid=0, group="/system.slice/ssh.service", name="sshd"),
+        6: process(use, uid=0, group="/system.slice/ssh.service", name="make"),
+        7: process(use, uid=0, group="/user.slice/user-1000.slice/session-3.scope"),
+        8: process(use, uid=100, group="/system.slice/docker-0a.scope"),
+        9: process(use, parent=5, uid=1000, name="sudo"),
+        10: process(use, parent=9, uid=0, group="/user.slice/x", name="gpubed-use"),
+    }
+    assert set(use.processes.people(every, 10)) == {4, 6, 7, 8}
+
+
+@contextmanager
+def rank(folder, environment):
+    """A rank of a run, and what looks beside it whether the run is still wanted."""
+    beside = folder / "gpubed-rank"
+    beside.write_text("#!/bin/sh\nsleep 60\n")
+    beside.chmod(0o755)
+    script = f"{beside} & echo $!; exec sleep 60"
+    with subprocess.Popen(
+        ("sh", "-c", script),
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    ) as started:
+        started.stdout.readline()
+        time.sleep(0.3)
+        try:
+            yield started.pid
+        finally:
+            os.killpg(started.pid, 9)
+
+
+def test_ranks_of_a_run_are_found_and_called_as_the_run(use, tmp_path):
+    beat = {"GPUBED_HEARTBEAT": "/shared/runs/20300101-000000000-digits/.heartbeat"}
+    with rank(tmp_path, beat) as pid:
+        every = use.processes.every()
+        heads = use.processes.jobs(every)
+        assert heads[pid] == "20300101-000000000-digits"
+        assert use.processes.job_of(pid, every, heads) == "20300101-000000000-digits"
+        assert use.processes.job_of(os.getpid(), every, {}) == ""
+
+
+@pytest.mark.parametrize("name", ["/x\n/.heartbeat", "/a b/.heartbeat", "/" + "a" * 200 + "/b"])
+def test_a_run_cannot_be_called_anything(use, tmp_path, name):
+    with rank(tmp_path, {"GPUBED_HEARTBEAT": name}) as pid:
+        assert use.processes.jobs(use.processes.every())[pid] == "run"
+
+
+def test_processes_of_this_machine_are_read(use):
+    mine = use.processes.every()[os.getpid()]
+    assert mine.parent == os.getppid()
+    assert mine.uid == os.getuid()
+    before = use.processes.figures({os.getpid(): mine})
+    until = time.process_time() + 0.3
+    while time.process_time() < until:
+        pass
+    [(_, seconds)] = use.processes.computed(
+        before, {os.getpid(): use.processes.every()[os.getpid()]}
+    )
+    assert 0.2 < seconds < 5
+
+
+def test_a_key_is_seen_and_what_is_written_is_not(use, monkeypatch):
+    """On a real terminal: the time of what a program read, and not of what was written."""
+    ours, theirs = pty.openpty()
+    try:
+        name = Path(os.ttyname(theirs)).name
+        os.utime(f"/dev/pts/{name}", (1.0, 1.0))
+        every = use.terminals.every
+        mine = lambda: (one for one in every() if one[0] == name)  # noqa: E731
+        monkeypatch.setattr(use.terminals, "every", mine)
+        assert use.terminals.tell("gpubed: nobody has used lab\x1b[2J") == 1
+        assert os.read(ours, 1000).decode() == "\r\r\n\agpubed: nobody has used lab[2J\r\r\n"
+        assert {n: at for n, _, at in use.terminals.every()}[name] == 1.0
+        os.write(ours, b"\n")
+        os.read(theirs, 10)
+        assert {n: at for n, _, at in use.terminals.every()}[name] > 1e9
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+class Lab(http.server.BaseHTTPRequestHandler):
+    """STAND-IN for JupyterLab's server."""
+
+    answer = (200, b"[]")
+
+    def do_GET(self):
+        asked = (self.path, self.headers["Authorization"])
+        status, text = self.answer if asked == ("/x/api/kernels", "token t") else (403, b"")
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def lab(use, tmp_path, monkeypatch):
+    """A function that asks a server which answers something."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lab)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    account = pwd.getpwuid(os.getuid())
+    home = SimpleNamespace(pw_dir=str(tmp_path), pw_name=account.pw_name)
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: home)
+    file = tmp_path / f".local/share/jupyter/runtime/jpserver-{os.getpid()}.json"
+    file.parent.mkdir(parents=True)
+
+    def ask(status=200, text="[]", **changes):
+        monkeypatch.setattr(Lab, "answer", (status, text.encode()))
+        told = {"hostname": "*", "port": server.server_port, "secure": False, "base_url": "/x/"}
+        file.write_text(json.dumps({**told, "token": "t", "pid": os.getpid(), **changes}))
+        return list(use.jupyter.kernels({os.getpid(): process(use, uid=os.getuid())}))
+
+    yield ask
+    server.shutdown()
+    server.server_close()
+
+
+KERNEL = {"id": "k", "last_activity": "2030-01-01T00:00:00Z", "execution_state": "busy"}
+
+
+def test_kernels_are_asked_for_with_the_servers_own_token(use, lab):
+    who = pwd.getpwuid(0).pw_name
+    assert lab(text=json.dumps([KERNEL])) == [(who, "k", KERNEL["last_activity"], "busy")]
+    assert lab(pid=1) == [], "a server that ended left its file"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"status": 500}, {"text": "{"}, {"text": "[{}]"}, {"token": "u"}, {"port": 1}, {"port": "x"}],
+)
+def test_a_server_that_does_not_tell_counts_as_used(use, lab, wrong):
+    with pytest.raises(use.jupyter.Mute):
+        lab(**wrong)
+
+
+def test_gpus_and_who_is_on_them(use, monkeypatch):
+    answers = {
+        "query-gpu": (0, "GPU-1, 37\nGPU-2, [N/A]\nGPU-3, 0"),
+        "query-compute-apps": (0, "GPU-1, 12\nGPU-2, [Not Found]"),
+    }
+    monkeypatch.setattr(
+        use.machine.command, "run", lambda _, what, *__: answers[what[2:].split("=")[0]]
+    )
+    mute = []
+    found = use.machine._gpus({"gpus": 3}, lambda pid: ["alice", f"job {pid}"], mute)
+    assert mute == []
+    assert found == [
+        {"utilization": 0.37, "held": [["alice", "job 12"]]},
+        {"utilization": None, "held": [["", ""]]},
+        {"utilization": 0.0, "held": []},
+    ]
+    answers["query-gpu"] = (9, "Unable to determine the device handle")
+    assert use.machine._gpus({"gpus": 3}, lambda _: ["", ""], mute) == []
+    assert "Unable to determine" in mute[0]
+
+
+def test_the_program_tells_and_leaves_figures_for_monitoring(use, monkeypatch, capsys):
+    monkeypatch.setattr(use.machine.jupyter, "kernels", lambda _: iter(()))
+    use.program.METRICS.parent.mkdir()
+    assert use.program.main("look") == 0
+    assert capsys.readouterr().out == ""
+    assert use.program.main("status") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"idle_s", "spell", "last", "use", "gpus", "mute"}
+    assert use.program.METRICS.read_text().startswith("gpubed_use_idle_seconds ")
+    assert use.program.main("dance") == 2
+
+
+def test_a_warning_is_monitored_until_it_is_used(use, monkeypatch):
+    quiet = {**QUIET, "uptime": 100.0}
+
+    def see(*_):
+        quiet["uptime"] += 60
+        return dict(quiet)
+
+    monkeypatch.setattr(use.machine, "see", see)
+    monkeypatch.setattr(use.terminals, "tell", lambda _: 0)
+    use.program.METRICS.parent.mkdir()
+    use.program.main("look")
+    use.program.main("warn", 'nobody has used "lab"')
+    warned = 'gpubed_use_warned{text="nobody has used \\"lab\\""} 1\n'
+    assert warned in use.program.METRICS.read_text()
+    quiet["ranks"] = [["alice", "run"]]
+    use.program.main("look")
+    assert "warned" not in use.program.METRICS.read_text()
+
+
+def test_a_record_that_cannot_be_read_or_is_of_another_version_begins_anew(use, monkeypatch):
+    monkeypatch.setattr(use.machine, "see", lambda *_: QUIET)
+    for text in ("{", '{"version": 0}'):
+        use.program.STATE.write_text(text)
+        use.program.main("look")
+        assert json.loads(use.program.STATE.read_text())["last"]["what"] == "its start"
