@@ -16,6 +16,7 @@ from support.samples import sample_plan
 from support.specs import ALL_SERVICES
 
 ROLES = sorted(path for path in (assets() / "roles").iterdir() if path.is_dir())
+INCLUDES = [f"ansible.builtin.include_{what}" for what in ("tasks", "role")]
 REQUIRED = [
     "README.md",
     "defaults/main.yml",
@@ -125,6 +126,14 @@ def test_phase_is_known(role: Path) -> None:
 def test_tasks_carry_the_roles_tag(role: Path) -> None:
     """`--tags <role>` applies the whole role."""
     assert _top_block(role)["tags"] == [role.name]
+
+
+def test_the_tag_is_said_once(role: Path) -> None:
+    """What a tagged block includes has its tag, however deep, and what it borrows of others."""
+    tasks = [task for path in role.glob("tasks/**/*.yml") for task in _tasks(_yaml(path))]
+    assert [task for task in tasks if "tags" in task] == [_top_block(role)]
+    applied = [task["name"] for task in tasks for kind in INCLUDES if "apply" in task.get(kind, "")]
+    assert not applied
 
 
 def test_last_task_records_the_application(role: Path) -> None:
