@@ -30,6 +30,8 @@ OTHERS = {
     "firewall": {"close": "{{ firewall_name }}"},
     "hardware": {"collect": ""},
 }
+# What is real: how roles take away what they own.
+REAL = ["tasks/owned.yml", "tasks/remove.yml", "tasks/removal.yml", "files", "defaults"]
 DONE = re.compile(r"^TASK \[(.+?)\] \*+\n(ok|changed|\[ERROR\])", re.MULTILINE)
 
 
@@ -159,6 +161,9 @@ def _stand_ins(folder, role, programs):
             task = {"command": f"{other}.{entry} {words}", "check_mode": False}
             (tasks / f"{entry}.yml").write_text(json.dumps([task]))
             programs.setdefault(f"{other}.{entry}", "")
+    for name in REAL:
+        if not (there := folder / "roles/base" / name).exists():
+            there.symlink_to(assets() / "roles/base" / name)
     programs.setdefault("handler", "")
     for name, does in programs.items():
         program = folder / "bin" / name

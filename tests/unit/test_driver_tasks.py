@@ -11,11 +11,9 @@ import subprocess
 
 import pytest
 import yaml
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
 
 from gpubed.core.paths import assets
-from support import machines
+from support import machines, role_variables
 from support.role_tasks import play
 
 VERSION = "580.65.06"
@@ -492,42 +490,42 @@ def test_what_goes_with_a_driver_is_of_its_branch_where_another_source_has_newer
     }
 
 
-def test_services_that_it_started_are_stopped_before_the_packages_go(tmp_path):
-    """Else the links that start them at boot would be left."""
-    noted = tmp_path / "noted"
-    noted.write_text("nvidia-gpubed-test\n")
-    brought = tmp_path / "brought"
-    brought.write_text(noted.read_text())
+def test_what_it_started_stops_before_its_packages_go_and_what_was_there_is_let_go(tmp_path):
+    """Else the links that start services at boot would be left. In check mode: nothing is done."""
+    noted, brought = tmp_path / "noted", tmp_path / "brought"
+    noted.write_text("nvidia-gpubed-old\nnvidia-gpubed-test\n")
+    brought.write_text("nvidia-gpubed-test\n")
     done = tasks(
         tmp_path,
         "absent",
+        programs={
+            "dpkg-query": "echo nvidia-gpubed-test installed",
+            "apt-get": "echo Remv nvidia-gpubed-test",
+            "dpkg": "echo $2 hold",
+        },
         check=True,
         __nvidia_driver_noted=str(noted),
         __nvidia_driver_brought=str(brought),
-        __nvidia_driver_files=[str(noted), str(brought)],
+        __nvidia_driver_source_files=[],
+        __nvidia_driver_other_files=[str(brought)],
         __nvidia_driver_persistence=str(tmp_path / "drop-in.d/gpubed.conf"),
+        gpubed_uuid="0f0e",
     )
-    names = list(done.tasks)
-    assert names.index("Stop what belongs to it") < names.index("Remove the packages"), done.said
+    assert done.code == 0, done.said
+    names = [
+        "Let go of packages that stay",
+        "base : Remove the packages that came with the role",
+        "base : Remove the files",
+        "base : Remove the mark",
+    ]
+    assert [name for name in done.tasks if name in names] == names, done.said
+    assert "(item=nvidia-gpubed-old)" in done.said
+    assert "(item=nvidia-gpubed-test)" not in done.said
 
 
-def test_packages_that_were_there_before_stay_and_are_let_go():
-    absent = yaml.safe_load((assets() / "roles/nvidia_driver/tasks/absent.yml").read_text())
-    block = next(task["block"] for task in absent if "block" in task)
-    steps = {task["name"]: task for task in block if "name" in task}
-    known = {
-        "__nvidia_driver_ours": {"stdout_lines": ["nvidia-smi", "nvidia-persistenced"]},
-        "__nvidia_driver_obsolete": {"stdout_lines": ["nvidia-smi"]},
-    }
-
-    def told(text):
-        return Templar(DataLoader(), variables=known).template(trust_as_template(text))
-
-    assert told(steps["Remove the packages"]["ansible.builtin.apt"]["name"]) == ["nvidia-smi"]
-    assert told(steps["Let go of packages that stay"]["loop"]) == ["nvidia-persistenced"]
-    # Units would else be left that start at each boot.
-    stopped = steps["Stop what belongs to it"]["ansible.builtin.systemd_service"]
-    assert (stopped["state"], stopped["enabled"]) == ("stopped", False)
+def test_services_of_the_driver_go_with_it():
+    owns = role_variables.variables("nvidia_driver", "debian-12")["__nvidia_driver_owns"]
+    assert owns["units"] == ["nvidia-persistenced.service", "nvidia-fabricmanager.service"]
 
 
 @pytest.mark.parametrize("installed", [VERSION, "580.82.07"])

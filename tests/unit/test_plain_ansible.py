@@ -23,12 +23,14 @@ from ansible.plugins.loader import init_plugin_loader, strategy_loader
 init_plugin_loader()
 print(strategy_loader.get(constants.DEFAULT_STRATEGY, class_only=True).__mro__)
 """
-# STAND-INS for roles: two phases, and one that has another's tasks done within its own.
+# STAND-INS for roles: two phases, and one that has another's tasks done within its own. As in
+# roles, the tag is the whole role's, and no include says it again.
 SAYS = {"debug": {"msg": "done"}}
 ROLES = {
     "first": [{"name": "Do the first", **SAYS}],
     "second": [
         {"name": "Borrow", "include_role": {"name": "first", "tasks_from": "lent"}},
+        {"name": "Include", "include_tasks": "deep.yml"},
         {"name": "Do the second", **SAYS, "when": "ansible_facts['system'] == 'Linux'"},
     ],
 }
@@ -136,7 +138,8 @@ def played(tmp_path):
         folder = tmp_path / "roles" / role / "tasks"
         folder.mkdir(parents=True)
         (folder / "main.yml").write_text(json.dumps([{"block": tasks, "tags": [role]}]))
-        (folder / "lent.yml").write_text(json.dumps([{"name": f"Lend {role}", **SAYS}]))
+        (folder / "lent.yml").write_text(json.dumps([{"include_tasks": "deep.yml"}]))
+        (folder / "deep.yml").write_text(json.dumps([{"name": f"Lend {role}", **SAYS}]))
     phases = {**{phase: [] for phase in PHASES}, "base": ["first"], "runtime": ["second"]}
     node = {"ansible_connection": "local", "ansible_become": False, "gpubed_phases": phases}
     node["ansible_python_interpreter"] = sys.executable
@@ -154,7 +157,14 @@ def played(tmp_path):
 
 
 FIRST = ["first : Do the first"]
-SECOND = ["Borrow", "first : Lend first", "second : Do the second"]
+SECOND = [
+    "Borrow",
+    "first : include_tasks",
+    "first : Lend first",
+    "second : Include",
+    "second : Lend second",
+    "second : Do the second",
+]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from support.samples import sample_plan
 from support.specs import ALL_SERVICES
 
 ROLES = sorted(path for path in (assets() / "roles").iterdir() if path.is_dir())
+INCLUDES = [f"ansible.builtin.include_{what}" for what in ("tasks", "role")]
 REQUIRED = [
     "README.md",
     "defaults/main.yml",
@@ -127,6 +128,14 @@ def test_tasks_carry_the_roles_tag(role: Path) -> None:
     assert _top_block(role)["tags"] == [role.name]
 
 
+def test_the_tag_is_said_once(role: Path) -> None:
+    """What a tagged block includes has its tag, however deep, and what it borrows of others."""
+    tasks = [task for path in role.glob("tasks/**/*.yml") for task in _tasks(_yaml(path))]
+    assert [task for task in tasks if "tags" in task] == [_top_block(role)]
+    applied = [task["name"] for task in tasks for kind in INCLUDES if "apply" in task.get(kind, "")]
+    assert not applied
+
+
 def test_last_task_records_the_application(role: Path) -> None:
     """gpubed learns that the role was applied, and only if all of it was."""
     assert _top_block(role)["block"][-1]["gpubed_applied"] == {"role": role.name}
@@ -195,13 +204,18 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value] if value else []
 
 
-def _started(tasks: Any) -> Iterator[str]:
-    """Yield the units that tasks start, wherever in their blocks."""
+def _started(tasks: Any, known: dict[str, Any]) -> Iterator[str]:
+    """Yield the units that tasks start, wherever in their blocks.
+
+    Args:
+        known: The role's variables, by which a unit may be called.
+    """
     for task in tasks or ():
-        yield from _started(task.get("block"))
+        yield from _started(task.get("block"), known)
         unit = task.get("ansible.builtin.systemd_service", {})
         if re.search(r"\bstarted\b", str(unit.get("state"))):
-            yield from _units(unit["name"], task.get("loop", []))
+            name = re.sub(r"\{\{ (__\w+) \}\}", lambda found: known[found[1]], unit["name"])
+            yield from _units(name, task.get("loop", []))
         elif unit.get("name") == "{{ item.unit }}":
             yield from (one["unit"] for one in task["loop"] if one.get("state") == "started")
 
@@ -219,7 +233,9 @@ def _units(name: str, loop: Any) -> Iterator[str]:
 def test_what_a_role_starts_it_declares(role: Path) -> None:
     """So `status` sees that it no longer runs, and `up` starts it."""
     files = sorted((role / "tasks").glob("*.yml"))
-    started = {unit for path in files for unit in _started(_yaml(path))}
+    variables = role / "vars" / "main.yml"
+    known = _yaml(variables) if variables.exists() else {}
+    started = {unit for path in files for unit in _started(_yaml(path), known)}
     everything = sample_plan(
         services=ALL_SERVICES,
         storage={"shared": {"provider": "nfs"}},

@@ -1,0 +1,140 @@
+"""Says what of that which a role owns is there and is the role's, as JSON. Changes nothing.
+
+Standard library only. One question for all roles:
+
+- Where a role has a mark, nothing is its own without it. A mark that names another cluster is of
+  a time before: what that one set up is the owner's since. One of a former version names none.
+- Of a file that an owner may have under the same name, the text or the link tells (`says`). A
+  unit whose file is not the role's is not the role's either.
+- Packages are those that a note says the role brought. A former version noted nothing: then
+  those that it is known to have brought (`former`).
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_CLUSTER = re.compile(r"^(?:# )?cluster:? (\S+)$", re.MULTILINE)
+
+
+def asked(*words: str) -> str:
+    """Return what a command prints; empty when it is not there."""
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        return ""
+
+
+def is_there(path: Path) -> bool:
+    """Return whether something has this name, be it a link that leads to nothing."""
+    return path.is_symlink() or path.exists()
+
+
+def text_of(path: Path) -> str:
+    """Return what tells whose a file is: where a link leads, or what a file holds."""
+    if path.is_symlink():
+        return str(path.readlink())
+    return path.read_text(errors="replace") if path.is_file() else ""
+
+
+def is_marked(mark: str, cluster: str) -> bool:
+    """Return whether a mark is there, and of this cluster if it names one."""
+    if not is_there(Path(mark)):
+        return False
+    named = _CLUSTER.findall(text_of(Path(mark)))
+    return not named or cluster in named
+
+
+def files(owned: list[Any]) -> tuple[list[str], set[str]]:
+    """Return the files that are the role's, and the names of those that are somebody else's."""
+    ours, others = [], set()
+    for entry in owned:
+        path, says = (entry, "") if isinstance(entry, str) else (entry["path"], entry["says"])
+        if not is_there(Path(path)):
+            continue
+        if re.search(says, text_of(Path(path)), re.MULTILINE):
+            ours.append(path)
+        else:
+            others.add(Path(path).name)
+    return ours, others
+
+
+def folders(owned: list[str], going: list[str]) -> list[str]:
+    """Return the folders in which nothing is but what goes: into others an owner put something."""
+    ours: list[str] = []
+    for folder in sorted(owned, key=len, reverse=True):
+        path, gone = Path(folder), {*going, *ours}
+        if path.is_dir() and not path.is_symlink():
+            ours += [folder] if all(str(inner) in gone for inner in path.iterdir()) else []
+    return ours
+
+
+def units(owned: list[str], others: set[str]) -> list[str]:
+    """Return the units that systemd knows, but none of another owner."""
+    ours = [name for name in owned if name not in others]
+    if not ours:
+        return []
+    words = ("systemctl", "show", "--property=LoadState,ActiveState", "--", *ours)
+    told = [dict(re.findall(r"(\w+)=(.*)", part)) for part in asked(*words).split("\n\n")]
+    return [
+        name
+        for name, state in zip(ours, told, strict=False)
+        if state.get("LoadState") not in ("not-found", None) or state.get("ActiveState") == "active"
+    ]
+
+
+def taken_along(*names: str) -> set[str]:
+    """Return what apt would remove with packages, themselves included."""
+    words = ("apt-get", "--simulate", "--allow-change-held-packages", "remove", *names)
+    return set(re.findall(r"(?m)^(?:Remv|Purg) (\S+)", asked(*words)))
+
+
+def packages(owned: dict[str, Any]) -> list[str]:
+    """Return the packages that the role brought and nothing else needs."""
+    brought = set(owned.get("former", []))
+    if (note := Path(owned.get("noted", ""))).is_file():
+        noted = note.read_text().split()
+        brought = set(noted) & set(owned.get("only", noted))
+    if not brought:
+        return []
+    words = ("dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *brought)
+    installed = sorted(re.findall(r"(?m)^(\S+) installed$", asked(*words)))
+    if not installed or taken_along(*installed) <= brought:
+        return installed
+    return [name for name in installed if taken_along(name) <= brought]
+
+
+def known(names: list[str], database: str) -> list[str]:
+    """Return the accounts or groups that there are."""
+    return [name for name in names if asked("getent", database, name)]
+
+
+def owned(owns: dict[str, Any], cluster: str) -> dict[str, Any]:
+    """Return what is to be removed; empty when nothing is.
+
+    Args:
+        owns: What the role says that it owns: `mark`, `units`, `packages`, `files`, `folders`,
+            `users` and `groups`, each of which may be left out.
+        cluster: The UUID of the cluster.
+    """
+    mark = owns.get("mark")
+    if mark and not is_marked(mark, cluster):
+        return {}
+    ours, others = files(owns.get("files", []))
+    found = {
+        "units": units(owns.get("units", []), others),
+        "packages": packages(owns.get("packages", {})),
+        "files": ours,
+        "folders": folders(owns.get("folders", []), ours),
+        "users": known(owns.get("users", []), "passwd"),
+        "groups": known(owns.get("groups", []), "group"),
+        "mark": [mark] if mark else [],
+    }
+    return found if any(found.values()) else {}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(owned(json.loads(sys.argv[1]), sys.argv[2])))
