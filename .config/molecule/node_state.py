@@ -55,9 +55,10 @@ def listening() -> list[str]:
 
 def state() -> dict[str, dict[str, str]]:
     """Return what is on the node, by kind and name."""
+    packages = ("dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n")
     units = ("systemctl", "list-unit-files", "--state=enabled", "--no-legend", "--plain")
     return {
-        "packages": dict.fromkeys(said("dpkg-query", "-W", "-f=${Package} ${db:Status-Status}\n"), ""),
+        "packages": dict.fromkeys(said(*packages), ""),
         "units": dict.fromkeys((line.split()[0] for line in said(*units)), "enabled"),
         "files": files(),
         "users": dict(line.split(":", 1) for line in said("getent", "passwd")),

@@ -17,6 +17,11 @@ from support.specs import ALL_SERVICES
 
 ROLES = sorted(path for path in (assets() / "roles").iterdir() if path.is_dir())
 INCLUDES = [f"ansible.builtin.include_{what}" for what in ("tasks", "role")]
+SHARED = assets() / ".config" / "molecule"
+GOES = ["before.yml", "removed.yml"]
+# Whose scenarios do not compare their nodes yet.
+NOT_YET = {"cuda", "docker", "jupyterlab", "monitoring", "nvidia_container_toolkit"}
+NOT_YET |= {"nvidia_driver", "rdma", "slurm"}
 REQUIRED = [
     "README.md",
     "defaults/main.yml",
@@ -126,6 +131,15 @@ def test_phase_is_known(role: Path) -> None:
 def test_tasks_carry_the_roles_tag(role: Path) -> None:
     """`--tags <role>` applies the whole role."""
     assert _top_block(role)["tags"] == [role.name]
+
+
+def test_a_role_can_go_or_says_why_not(role: Path) -> None:
+    """Its scenario compares the node with what it was; whose does not yet is named."""
+    off = (SHARED / "off" / f"{role.name}.yml").exists()
+    assert off is (role.name not in _yaml(SHARED / "stays.yml"))
+    sequence = _yaml(role / "molecule/default/molecule.yml")["scenario"].get("test_sequence", [])
+    steps = [Path(step.split()[1]).name for step in sequence if step.startswith("side_effect ")]
+    assert ([name for name in steps if name in GOES] == GOES) is (off and role.name not in NOT_YET)
 
 
 def test_the_tag_is_said_once(role: Path) -> None:
