@@ -262,15 +262,14 @@ class Watch:
         return False
 
     def _release(self, wanted: ClusterPlan, granted: Allocation, warned: Warned, why: str) -> bool:
-        log, linked = watch_log.read(self._cluster), self._cluster.state.is_symlink()
-        held = self.memory.quarantined
-        done, gone = idle.release(self._cluster, wanted, granted, self._engine, warned, held)
+        held, linked = self.memory.quarantined, self._cluster.state.is_symlink()
+        with watch_log.kept(self._cluster):
+            done, gone = idle.release(self._cluster, wanted, granted, self._engine, warned, held)
         if not gone:
             self.tell("idle", why, done)
             return False
         told = Event(leases.now(), "idle", why, done, tuple(node.name for node in granted.nodes))
-        if not linked:  # whose folder that was has it back
-            watch_log.put_back(self._cluster, log)  # it went with the cluster, and says why
+        if not linked:
             watch_log.append(self._cluster, told)
         self._hear(told)
         return True

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpubed.core.paths import ClusterPaths
@@ -56,20 +60,24 @@ def append(cluster: ClusterPaths, event: Event) -> None:
         log.write(f"{event.line}\n")
 
 
-def read(cluster: ClusterPaths) -> bytes:
-    """Return the log so far; nothing where there is none."""
-    return _path(cluster).read_bytes() if _path(cluster).exists() else b""
-
-
-def put_back(cluster: ClusterPaths, log: bytes) -> None:
-    """Write the log again if it is gone, as with a cluster that was released.
+@contextmanager
+def kept(cluster: ClusterPaths) -> Iterator[None]:
+    """Let the log outlive the cluster's folder, which may go meanwhile with all that is in it.
 
     Raises:
         OSError: The disk is full.
     """
-    if not _path(cluster).exists():
-        cluster.logs.mkdir(parents=True, exist_ok=True)
-        _path(cluster).write_bytes(log)
+    # What a link leads to is somebody else's, and only the link goes.
+    linked = cluster.state.is_symlink()
+    if not (log := _path(cluster)).exists() or linked:
+        yield
+        return
+    with TemporaryDirectory(dir=cluster.project.pulumi) as folder:
+        copy = shutil.copy2(log, folder)
+        yield
+        if not log.exists():
+            log.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(copy, log)
 
 
 def _path(cluster: ClusterPaths) -> Path:
