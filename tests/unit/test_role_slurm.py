@@ -202,7 +202,7 @@ def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(planned
 
 def test_slurms_own_detection_is_installed_before_it_is_looked_for():
     tasks = yaml.safe_load((ROLE / "tasks/hardware.yml").read_text())
-    included = [task.get("ansible.builtin.include_tasks", {}).get("file") for task in tasks]
+    included = [task.get("ansible.builtin.include_tasks") for task in tasks]
     asked = [task.get("register") for task in tasks]
     assert included.index("nvml.yml") < asked.index("__slurm_nvml")
 
