@@ -86,10 +86,16 @@ def installed_units():
     found = set()
     for path in (p for kind in ("tasks", "vars") for p in ROLES.glob(f"*/{kind}/**/*.yml")):
         text = path.read_text()
-        found |= set(_PLACED.findall(text))
+        found |= set(_PLACED.findall(_named(text, path.parent.name)))
         if '/etc/systemd/system/{{ item }}"' in text:
             found |= {name for task in _tasks(yaml.safe_load(text)) for name in _looped(task)}
     return found
+
+
+def _named(text, kind):
+    """A role's variables, with those that are called by name in their places."""
+    known = (yaml.safe_load(text) or {}) if kind == "vars" else {}
+    return re.sub(r"\{\{ (__\w+) \}\}", lambda one: str(known.get(one[1], one[0])), text)
 
 
 def _tasks(tasks):
