@@ -7,9 +7,7 @@ import pytest
 from gpubed.configuration import health
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.nodes.ssh import CommandResult
-from support.samples import sample_allocation, sample_plan
-from support.sessions import Session
+from support.sessions import answering
 
 WELL = json.dumps({"problems": [], "quarantine": None})
 HELD = json.dumps({"problems": [], "quarantine": {"reason": "fan is loud", "since": "2026-01-01"}})
@@ -20,19 +18,7 @@ def usable(monkeypatch, tmp_path):
     """A function from what nodes answer to what is left of the cluster, and what is not."""
 
     def ask(*answers):
-        plan = sample_plan(nodes=[{"name": "node", "count": max(1, len(answers))}])
-        granted = sample_allocation(plan)
-        granted = granted.model_copy(update={"nodes": granted.nodes[: len(answers)]})
-        told = dict(zip((node.name for node in granted.nodes), answers, strict=True))
-
-        class Node(Session):
-            def __init__(self, node, _):
-                self.name = node.name
-
-            def run(self, *_, **__):
-                return CommandResult(told[self.name], "no such command", 127, 0.0)
-
-        monkeypatch.setattr(health, "SSH", Node)
+        plan, granted = answering(monkeypatch, health, answers)
         monkeypatch.setattr(health, "greet", lambda *_: None)
         left, out = health.usable(ClusterPaths(Project(tmp_path), "lab"), plan, granted)
         return [node.name for node in left.nodes], {found.node: found for found in out}

@@ -11,10 +11,9 @@ from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.configuration import use
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.nodes.ssh import CommandResult, Unreachable
+from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds import specification
-from support.samples import sample_allocation, sample_plan
-from support.sessions import Session
+from support.sessions import answering
 
 ALICE = {"user": "alice", "job": "run-1", "cpu_s": 60.0, "gpu_s": 0.0, "held_s": 7200.0}
 
@@ -30,21 +29,7 @@ def ask(monkeypatch, tmp_path):
     """A function from what nodes answer to what the cluster is used for."""
 
     def ask(*answers, **spec):
-        plan = sample_plan(nodes=[{"name": "node", "count": max(1, len(answers))}], **spec)
-        granted = sample_allocation(plan)
-        granted = granted.model_copy(update={"nodes": granted.nodes[: len(answers)]})
-        told = dict(zip((node.name for node in granted.nodes), answers, strict=True))
-
-        class Node(Session):
-            def __init__(self, node, _):
-                self.name = node.name
-
-            def run(self, *_, **__):
-                if isinstance(told[self.name], Exception):
-                    raise told[self.name]
-                return CommandResult(told[self.name], "no such command", 127, 0.0)
-
-        monkeypatch.setattr(use, "SSH", Node)
+        plan, granted = answering(monkeypatch, use, answers, **spec)
         return use.look(ClusterPaths(Project(tmp_path), "lab"), plan, granted)
 
     return ask

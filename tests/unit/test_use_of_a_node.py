@@ -307,6 +307,17 @@ def test_a_server_that_does_not_tell_counts_as_used(use, lab, wrong):
         lab(**wrong)
 
 
+def test_an_account_sends_nobody_to_other_machines(use, lab, monkeypatch):
+    """Root asks, with whatever address an account's file names."""
+    asked = []
+    monkeypatch.setattr(
+        use.jupyter.http.client, "HTTPConnection", lambda *to, **_: asked.append(to)
+    )
+    with pytest.raises(use.jupyter.Mute):
+        lab(hostname="198.51.100.7")
+    assert asked == []
+
+
 def test_gpus_and_who_is_on_them(use, monkeypatch):
     answers = {
         "query-gpu": (0, "GPU-1, 37\nGPU-2, [N/A]\nGPU-3, 0"),

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import condition, down, lease, leaving, up, watch, watch_unit
+from gpubed.cluster import condition, down, lease, leaving, up, watch, watch_log, watch_unit
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.down import Removal
 from gpubed.configuration import due, health
@@ -745,6 +745,14 @@ def test_what_only_the_controller_knows_is_a_use(world, unused, who):
     with held():
         world.looks(200)
     assert (unused.told, unused.downs) == ([], [])
+
+
+def test_the_log_outlives_a_folder_that_goes_also_where_the_state_is_lost(world):
+    world.watch().tell("idle", "nobody used it")
+    shutil.rmtree(world.cluster.project.pulumi)
+    with watch_log.kept(world.cluster):
+        shutil.rmtree(world.cluster.state)
+    assert "nobody used it" in (world.cluster.logs / "watch.log").read_text()
 
 
 def test_a_policy_that_is_taken_away_takes_its_warning_along(world, unused):

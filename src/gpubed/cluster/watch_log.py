@@ -24,7 +24,7 @@ class Event:
             gone or ended.
         why: What was found.
         outcome: What came of it, or what a person can do.
-        nodes: The nodes that were repaired.
+        nodes: The nodes that it is about.
     """
 
     time: datetime
@@ -72,7 +72,7 @@ def kept(cluster: ClusterPaths) -> Iterator[None]:
     if not (log := _path(cluster)).exists() or linked:
         yield
         return
-    with TemporaryDirectory(dir=cluster.project.pulumi) as folder:
+    with TemporaryDirectory() as folder:
         copy = shutil.copy2(log, folder)
         yield
         if not log.exists():

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import pwd
+import socket
 import ssl
 import stat
 from collections.abc import Iterator, Mapping
@@ -62,12 +63,25 @@ def _server(path: Path, uid: int) -> dict[str, Any] | None:
     return None
 
 
+def _here(host: str) -> str:
+    """Return the address at which a server of this node answers.
+
+    Raises:
+        OSError: It is no address of this node: an account may write any into its file.
+    """
+    if host in _ANY:
+        return "127.0.0.1"
+    family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as trial:
+        trial.bind(where)  # the kernel lets nobody have an address that is not here
+    return str(where[0])
+
+
 def _ask(server: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     try:
-        host = "127.0.0.1" if server["hostname"] in _ANY else str(server["hostname"])
-        where = (host, int(server["port"]))
+        where = (_here(str(server["hostname"])), int(server["port"]))
         if server["secure"]:
-            # The way does not leave this node, and the token is the server's own.
+            # The way does not leave this node (`_here`), and the token is the server's own.
             trust = ssl._create_unverified_context()  # noqa: S323
             link: Any = http.client.HTTPSConnection(*where, timeout=_TIMEOUT_S, context=trust)
         else:
