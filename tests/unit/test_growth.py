@@ -94,6 +94,9 @@ TEXTS = [
     "a: 1\na: 2\n",
     "[" * 5000,
     "a: \x01\n",
+    "a: !@x 1\n",
+    "a: [!1, b]\n",
+    "%YAML 1.1#\n---\na: 1\n",
     *(path.read_text() for path in (growth.KEPT.parents[2] / "templates").glob("cluster/*.yml")),
 ]
 

@@ -104,6 +104,9 @@ def test_an_error_names_line_and_way_out(write, text, line, says):
         (b"? [a, b]\n: 1\n", 1, "plain word"),
         (b"a: 1\n---\nb: 2\n", 2, "single document"),
         (b"owner: 2026-13-45\n", 1, "not a valid value"),
+        (b"owner: !!int ''\n", 1, "not a valid value: '' is no int"),
+        (b"owner: !!bool me\n", 1, "not a valid value: 'me' is no bool"),
+        (b"owner: !!timestamp now\n", 1, "not a valid value: 'now' is no timestamp"),
         (b"!!python/object/apply:os.system ['true']\n", 1, "tag"),
     ],
 )

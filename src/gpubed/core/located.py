@@ -26,7 +26,7 @@ Location = tuple[Key, ...]
 MAX_BYTES = 262_144  # a thousand hosts of one's own, each with all of its options, have fewer
 _MAX_VALUES = 20_000
 _MAX_DEPTH = 40
-_IN_DISPUTE = frozenset("\t\ufeff?")  # libyaml takes them where PyYAML's own parser does not
+_IN_DISPUTE = frozenset("\t\ufeff?!%")  # libyaml takes or tells of them otherwise than PyYAML
 _TAGS = {
     f"tag:yaml.org,2002:{name}"
     for name in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
@@ -180,6 +180,11 @@ class _Builder:
             return self._loader.construct_object(node)
         except ValueError as error:  # such as the date 2026-13-45
             raise MalformedYamlError(f"not a valid value: {error}", line) from None
+        except (LookupError, AttributeError):  # PyYAML's, of a tag that the value does not fit
+            kind = node.tag.rpartition(":")[2]
+            raise MalformedYamlError(
+                f"not a valid value: {node.value!r} is no {kind}", line
+            ) from None
 
     def _entries(self, node: yaml.MappingNode, at: Location) -> Iterator[tuple[str, Any]]:
         seen: set[str] = set()
