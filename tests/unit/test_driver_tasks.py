@@ -490,18 +490,18 @@ def test_what_goes_with_a_driver_is_of_its_branch_where_another_source_has_newer
     }
 
 
-def test_what_it_started_stops_before_its_packages_go_and_what_was_there_is_let_go(tmp_path):
-    """Else the links that start services at boot would be left. In check mode: nothing is done."""
+def take_away(tmp_path, *, held):
+    """Take a driver away, in check mode: nothing is done."""
     noted, brought = tmp_path / "noted", tmp_path / "brought"
     noted.write_text("nvidia-gpubed-old\nnvidia-gpubed-test\n")
-    brought.write_text("nvidia-gpubed-test\n")
-    done = tasks(
+    return tasks(
         tmp_path,
         "absent",
         programs={
             "dpkg-query": "echo nvidia-gpubed-test installed",
             "apt-get": "echo Remv nvidia-gpubed-test",
             "dpkg": "echo $2 hold",
+            "apt-mark": f"echo {held}",
         },
         check=True,
         __nvidia_driver_noted=str(noted),
@@ -511,6 +511,12 @@ def test_what_it_started_stops_before_its_packages_go_and_what_was_there_is_let_
         __nvidia_driver_persistence=str(tmp_path / "drop-in.d/gpubed.conf"),
         gpubed_uuid="0f0e",
     )
+
+
+def test_what_it_started_stops_before_its_packages_go_and_what_was_there_is_let_go(tmp_path):
+    """Else the links that start services at boot would be left."""
+    (tmp_path / "brought").write_text("nvidia-gpubed-test\n")
+    done = take_away(tmp_path, held="nvidia-gpubed-old")
     assert done.code == 0, done.said
     names = [
         "Let go of packages that stay",
@@ -521,6 +527,14 @@ def test_what_it_started_stops_before_its_packages_go_and_what_was_there_is_let_
     assert [name for name in done.tasks if name in names] == names, done.said
     assert "(item=nvidia-gpubed-old)" in done.said
     assert "(item=nvidia-gpubed-test)" not in done.said
+
+
+def test_a_removal_that_was_killed_lets_go_of_no_package_that_it_has_removed(tmp_path):
+    """Dpkg would take that for a wish to have it again."""
+    done = take_away(tmp_path, held="")
+    assert done.code == 0, done.said
+    assert "Let go of packages that stay" not in done.tasks, done.said
+    assert "base : Remove the mark" in done.tasks
 
 
 def test_services_of_the_driver_go_with_it():
