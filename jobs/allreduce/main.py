@@ -21,6 +21,7 @@ from typing import Any
 import collective
 import horovod.torch as hvd
 import links
+import room
 import torch
 import transports
 
@@ -158,6 +159,20 @@ def host_limit(ranks: int, size: int) -> float:
         shutil.rmtree(folder)
 
 
+def limit_without_links(ranks: int, size: int) -> float | None:
+    """The bus bandwidth of this many ranks here, or None where not even two find room.
+
+    Where some find no room, the others move what all would share: processors that are busy
+    do no more for more ranks.
+    """
+    fitting = room.ranks(ranks)
+    if fitting < 2:
+        print("no memory for two more ranks here: what they could do is not known", file=sys.stderr)
+        return None
+    busy = min(ranks, max(fitting, len(os.sched_getaffinity(0))))
+    return host_limit(fitting, size) * busy / ranks
+
+
 def summary(rows: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
     """The figures of the largest size, and what carried them; one rank alone has none."""
     largest = rows[-1] if rows else {}
@@ -203,7 +218,9 @@ def is_off(link: dict[str, Any]) -> bool:
 def excuse(metrics: dict[str, Any], declared: float, neighbours: int) -> None:
     """Asks what the processors do without a link, and whether they bound the allreduce."""
     size = metrics["allreduce"][-1]["bytes"]
-    alone = metrics["host_limit_bps"] = host_limit(max(2, neighbours), size)
+    alone = metrics["host_limit_bps"] = limit_without_links(max(2, neighbours), size)
+    if alone is None:
+        return
     least = collective.FULL * collective.in_turns(declared, alone)
     if (
         alone < collective.reachable(declared)

@@ -39,7 +39,7 @@ def main(monkeypatch):
         "horovod.torch": horovod,
     }.items():
         monkeypatch.setitem(sys.modules, name, module)
-    for name in ("collective", "links", "transports"):
+    for name in ("collective", "links", "room", "transports"):
         monkeypatch.setitem(sys.modules, name, by_path.load(JOB / f"{name}.py", name))
     module = by_path.load(JOB / "main.py", "allreduce_main")
     module.chosen = chosen
@@ -129,8 +129,49 @@ def test_processors_are_an_excuse_where_they_are_slow(main, monkeypatch, alone, 
     monkeypatch.setattr(main, "host_limit", lambda ranks, size: asked.append(ranks) or alone)
     metrics = found(busbw=busbw)
     main.judge(metrics, RATE, SimpleNamespace(type="cpu"))
+    monkeypatch.setattr(main.room, "ranks", lambda wanted: wanted)
     main.excuse(metrics, RATE, neighbours=1)
     assert (asked, metrics["limited_by"]) == ([2], by)
+
+
+@pytest.mark.parametrize(
+    ("fitting", "processors", "told"),
+    [(10, 2, 2e9), (5, 2, 1e9), (5, 8, 1.6e9), (5, 64, 2e9), (1, 2, None)],
+)
+def test_ranks_that_find_no_memory_are_not_started(main, monkeypatch, fitting, processors, told):
+    """Ten of them on a head of 2 GiB read their programs from disk without end."""
+    started = []
+    monkeypatch.setattr(main, "host_limit", lambda ranks, _: started.append(ranks) or 2e9)
+    monkeypatch.setattr(main.room, "ranks", lambda wanted: min(wanted, fitting))
+    monkeypatch.setattr(main.os, "sched_getaffinity", lambda _: range(processors))
+    assert main.limit_without_links(10, 1 << 20) == told
+    assert started == ([fitting] if told else [])
+
+
+LIMITS_OF = {
+    "v2": ("memory.max", "memory.stat", "anon"),
+    "v1": ("memory/memory.limit_in_bytes", "memory/memory.stat", "total_rss"),
+}
+
+
+@pytest.mark.parametrize("version", [*LIMITS_OF, None])
+@pytest.mark.parametrize(
+    ("limit", "fit"), [(2048, 5), (512, 0), (1 << 20, 10), ("max", 10)], ids=str
+)
+def test_memory_is_what_the_nodes_group_may_use(main, tmp_path, version, limit, fit):
+    for file, text in {
+        "proc/self/status": "RssAnon:\t  192000 kB\nRssFile:\t 12000 kB\n",
+        "proc/meminfo": "MemTotal: 24000000 kB\nMemAvailable:   18000000 kB\n",
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    if version:
+        bound, used, field = LIMITS_OF[version]
+        folder = tmp_path / "sys/fs/cgroup"
+        (folder / bound).parent.mkdir(parents=True)
+        (folder / bound).write_text(f"{limit if limit == 'max' else limit << 20}\n")
+        (folder / used).write_text(f"cache 1\nrss 7\n{field} {700 << 20}\n")
+    assert main.room.ranks(10, tmp_path) == (fit if version else 10)
 
 
 @pytest.mark.parametrize(("device", "asked"), [("cpu", [2]), ("cuda:0", [])])
