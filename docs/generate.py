@@ -57,11 +57,10 @@ def role_tests() -> str:
 
 
 def performance() -> str:
-    """Say how long clusters of different sizes took, and how verbs grow with them."""
+    """Say how long clusters of different sizes took, where it went, and how verbs grow."""
     support = REFERENCE.parents[1] / "tests" / "support"
-    sections = [
-        runpy.run_path(str(support / f"{it}.py"))["section"]() for it in ("sizes", "growth")
-    ]
+    parts = ("sizes", "time_of_up", "growth")
+    sections = [runpy.run_path(str(support / f"{it}.py"))["section"]() for it in parts]
     return "# How long it takes\n\n" + "\n".join(sections)
 
 

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import growth, sizes
+from tests.support import growth, sizes, time_of_up
+from tests.support.cluster import Cluster, unique
 from tests.support.theatre import Theatre, by_cli
 
 from gpubed.configuration.configure import environment
@@ -149,6 +150,22 @@ def growing() -> Iterator[Row]:
     )
 
 
+def coming_up() -> Iterator[Row]:
+    """Bring a new cluster of 3 nodes up, and keep where its time went."""
+    load = f"{os.getloadavg()[0]:.1f}"
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = Cluster(Path(folder), unique("bench"))
+        told = Path(folder) / "events.jsonl"
+        try:
+            cluster.call("up", "--events", str(told))
+            found = time_of_up.profile(map(json.loads, told.read_text().splitlines()))
+        finally:
+            cluster.call("down", "-y", rc=None)
+    time_of_up.keep(found, date=time.strftime("%Y-%m-%d"), machine=sizes.machine(), load=load)
+    slowest = ", ".join(f"{role} {took:.0f} s" for role, took in [*found["roles"].items()][:4])
+    yield Row("new cluster of 3 nodes", f"{found['total']:.0f} s; {slowest}", None, "≤ 60 s")
+
+
 def engine() -> Iterator[Row]:
     """Let both engines look at 200 unchanged resources, and ours at four times 250."""
     with tempfile.TemporaryDirectory() as folder:
@@ -247,7 +264,16 @@ def main() -> None:
     machine = f"{os.cpu_count()} CPUs, {memory:.0f} GiB, Python {platform.python_version()}"
     print(f"{platform.platform()}, {machine}")
     print(f"load {os.getloadavg()[0]:.1f} at the start; medians of {ROUNDS}; cluster {CLUSTER}\n")
-    for part in (help_of_all, planning, growing, engine, configuration, training, collective):
+    for part in (
+        help_of_all,
+        planning,
+        growing,
+        coming_up,
+        engine,
+        configuration,
+        training,
+        collective,
+    ):
         for row in part():
             ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
             print(f"{row.what:58} {ratio:>7}  (target {row.target})  {row.figures}", flush=True)

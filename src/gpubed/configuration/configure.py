@@ -13,6 +13,7 @@ import shlex
 import shutil
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,6 +171,7 @@ class _Watcher:
         self.distrusted: list[str] = []
         self._phase: str | None = None
         self._since = 0.0
+        self._worked: dict[str, float] = defaultdict(float)
 
     def handle(self, event: dict[str, Any]) -> bool:
         kind, data = event.get("event", ""), event.get("event_data", {})
@@ -191,13 +193,16 @@ class _Watcher:
         if self._phase:
             seconds = round(now - self._since, 2)
             self.outcome.phases[self._phase] = seconds
-            emit("phase", phase=self._phase, status="done", seconds=seconds)
+            worked = {node: round(took, 2) for node, took in self._worked.items()}
+            emit("phase", phase=self._phase, status="done", seconds=seconds, nodes=worked)
+        self._worked.clear()
         self._phase, self._since = phase if phase in PHASES else None, now
         if self._phase:
             emit("phase", phase=self._phase, status="started")
 
     def _host(self, result: str, data: dict[str, Any]) -> None:
         answer = data.get("res") or {}
+        self._worked[str(data.get("host"))] += data.get("duration") or 0.0
         if result in ("failed", "unreachable") and not data.get("ignore_errors"):
             reason = _reason(answer)
             if result == "unreachable" and "host key" in reason.lower():
