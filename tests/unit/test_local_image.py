@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpubed.backends.local import image, image_cache
 from gpubed.backends.local.config import Runtime
@@ -26,6 +27,13 @@ def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_package_list_has_no_comments() -> None:
     assert all(name.replace("-", "").isalnum() for name in Recipe("debian-12").packages)
+
+
+def test_nodes_have_what_every_cluster_needs() -> None:
+    """Else each node of each cluster fetches package lists, and installs the same."""
+    needed = yaml.safe_load((paths.assets() / "roles/base/vars/Debian.yml").read_text())
+    wanted = set(needed["__base_packages"]) - {"openssh-client", "util-linux"}  # come with others
+    assert wanted <= set(Recipe("debian-12").packages)
 
 
 def test_permissions_do_not_come_from_the_checkout(templates: Path) -> None:
