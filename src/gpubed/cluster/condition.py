@@ -112,8 +112,8 @@ def look(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> Conditio
     return Condition(states, answers, full, tuple(stopped), rates.left_changed(cluster))
 
 
-def require(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> None:
-    """Refuse a cluster that is not whole.
+def require(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> Condition:
+    """Refuse a cluster that is not whole; return how it is.
 
     Raises:
         GpubedError: A node, a disk or a service is not as it should be.
@@ -141,6 +141,7 @@ def require(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> None:
         raise GpubedError(
             "; ".join(found.broken.values()), f"gpubed ssh {cluster.name} head journalctl -b"
         )
+    return found
 
 
 def free(cluster: str, node: str) -> str:

@@ -19,8 +19,11 @@ from gpubed.testbeds import registry
 _ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
 
 
-def look(cluster: ClusterPaths, wanted: ClusterPlan) -> tuple[Allocation, Condition] | None:
-    """Look at what was granted, where it was granted; None where nothing was, or all is well.
+Seen = tuple[Allocation, Condition]
+
+
+def look(cluster: ClusterPaths, wanted: ClusterPlan) -> Seen | None:
+    """Look at what was granted, where it was granted; None where nothing was, or nobody can look.
 
     The specification may want it on another testbed by now.
     """
@@ -30,8 +33,12 @@ def look(cluster: ClusterPaths, wanted: ClusterPlan) -> tuple[Allocation, Condit
         granted = allocations.load(cluster.allocation)
     except GpubedError:
         return None  # what cannot be read is written again
-    found = condition.look(registry.bound(granted.backend, cluster), wanted, granted)
-    return None if found.state == "ready" else (granted, found)
+    return granted, condition.look(registry.bound(granted.backend, cluster), wanted, granted)
+
+
+def damaged(seen: Seen | None) -> Seen | None:
+    """Return what was seen if not all of it is well."""
+    return seen if seen and seen[1].state != "ready" else None
 
 
 def prepare_repair(cluster: ClusterPaths, granted: Allocation, found: Condition) -> None:

@@ -61,7 +61,8 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
     runlock.require_free(cluster.state)
     cluster.project.prepare()
     made_on.require_same(testbed)
-    stack, seen = Stack(cluster, engine), damage.look(cluster, wanted)
+    stack = Stack(cluster, engine)
+    seen = damage.damaged(damage.look(cluster, wanted))
     audits.remember(stack)
     gone = costs.gone(audits.missing_data(stack)) if seen else []
     if seen:

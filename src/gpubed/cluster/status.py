@@ -26,12 +26,15 @@ from gpubed.testbeds.base import JobTestbed, Testbed
 from gpubed.testbeds.specification import load_plan
 
 
-def status(cluster: ClusterPaths, engine: EngineName, *, use: bool = False) -> dict[str, Any]:
+def status(
+    cluster: ClusterPaths, engine: EngineName, *, use: bool = False, seen: Condition | None = None
+) -> dict[str, Any]:
     """Return the document of `status`: nodes and their hardware, lease, services, verification.
 
     Args:
         use: Whether nodes are asked what they are used for, too; `use` is null where they do
             not tell.
+        seen: How the cluster is, where somebody has just looked.
 
     Raises:
         NotUp: The cluster has no nodes; see `of_none`.
@@ -40,7 +43,7 @@ def status(cluster: ClusterPaths, engine: EngineName, *, use: bool = False) -> d
     granted = allocations.load(cluster.allocation)
     testbed = registry.bound(granted.backend, cluster)
     wanted = _wanted(cluster, granted.backend)
-    now = condition.look(testbed, wanted, granted)
+    now = seen or condition.look(testbed, wanted, granted)
     unwell = _unwell(cluster, wanted, granted, now)
     unreadable = _unreadable(cluster, engine, granted)
     verified = _verified(cluster)

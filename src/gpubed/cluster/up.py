@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from gpubed.cluster import audit as audits
 from gpubed.cluster import condition, costs, damage, handover, lost_state
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
+from gpubed.cluster.damage import Seen
 from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
 from gpubed.cluster.status import current_lease
@@ -29,6 +31,19 @@ from gpubed.testbeds.specification import load_plan
 _NOT_A_CHANGE = {"same", "read", "refresh"}
 
 
+@dataclass(frozen=True)
+class Done:
+    """What an `up` did.
+
+    Attributes:
+        result: What the engine says of it.
+        seen: How the cluster was when it was looked at last; None if it was changed since.
+    """
+
+    result: Result
+    seen: Condition | None = None
+
+
 def up(
     cluster: ClusterPaths,
     engine: EngineName,
@@ -37,7 +52,7 @@ def up(
     verify: bool = False,
     refresh: bool = False,
     still: Callable[[], None] = lambda: None,
-) -> Result:
+) -> Done:
     """Make the cluster what its specification says, ready and verified.
 
     Args:
@@ -69,7 +84,9 @@ def up(
         if stack.interrupted():
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
             killed.touch()
-        damaged = _look_first(stack, wanted, approve, refresh=refresh, killed=killed.exists())
+        anew = refresh or killed.exists()
+        seen = _look_first(stack, wanted, approve, refresh=refresh, killed=killed.exists())
+        damaged = damage.damaged(seen)
         if killed.exists() and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
             _remove_leftovers(stack, approve)
@@ -83,15 +100,18 @@ def up(
         identities.keep(cluster, granted.uuid)
         current_lease(cluster, wanted, granted, None)
         _restore_rates(cluster, last=True)
-        if damaged is not None or not changed(result):
-            _require_whole(testbed, wanted, granted, started=changed(result))
+        if changed(result) and not damaged:
+            return Done(result)
+        # A look a moment ago that found all well, after which nothing was changed, is enough.
+        found = seen[1] if seen and not damaged and not anew else None
+        found = found or _require_whole(testbed, wanted, granted, started=changed(result))
         if changed(result):
-            return result
+            return Done(result, found)
         if wanted.spec.configure and granted.nodes:
             served_folder.remember(cluster, wanted, granted)  # a former version did not
         if verify and wanted.spec.configure and granted.nodes:
             handover.verify_cluster(cluster, wanted, granted)
-    return result
+    return Done(result, found)
 
 
 def _mind_what_is_there(
@@ -118,11 +138,11 @@ def _restore_rates(cluster: ClusterPaths, *, last: bool) -> None:
 
 def _require_whole(
     testbed: Testbed, wanted: ClusterPlan, granted: Allocation, *, started: bool
-) -> None:
+) -> Condition:
     """Refuse a cluster that is not whole, once nodes that were started have booted."""
     if started and testbed.backend.boots_later:
         handover.await_nodes(testbed.cluster, granted)
-    condition.require(testbed, wanted, granted)
+    return condition.require(testbed, wanted, granted)
 
 
 def _up(
@@ -130,7 +150,7 @@ def _up(
     testbed: Testbed,
     wanted: ClusterPlan,
     approve: Approve,
-    damaged: tuple[Allocation, Condition] | None,
+    damaged: Seen | None,
 ) -> Result:
     with left_out.of_run(stack.cluster, wanted) as run:
         _remove_faulty(stack, testbed, approve)
@@ -230,22 +250,23 @@ def _look_first(
     *,
     refresh: bool,
     killed: bool,
-) -> tuple[Allocation, Condition] | None:
+) -> Seen | None:
     """Look at what became of the cluster, and bring the state up to it where they differ.
 
     Returns:
-        What was granted and what of it is damaged: nodes, networks or services; None if nothing.
+        What was granted, and how it is; None where nobody could look.
     """
     cluster = stack.cluster
     if not (refresh or killed):
         leases.check_not_expired(cluster)
     seen = damage.look(cluster, wanted)
-    if seen:
+    damaged = damage.damaged(seen)
+    if damaged:
         if not refresh:
-            condition.recognize(cluster, *seen)
-        for line in seen[1].words:
+            condition.recognize(cluster, *damaged)
+        for line in damaged[1].words:
             progress.emit("note", message=line)
-    if refresh or killed or seen:
+    if refresh or killed or damaged:
         _refresh(stack, approve)
     return seen
 

@@ -37,10 +37,10 @@ def command(
     display = Display(ui)
     approve = approval.asking(ui, display, f"gpubed up {cluster} -y", yes=yes)
     with event_file(paths, "up", events) as path, display.following(path):
-        result = up.up(paths, chosen, approve=approve, verify=verify, refresh=refresh)
-    document = status.status(paths, chosen)
+        done = up.up(paths, chosen, approve=approve, verify=verify, refresh=refresh)
+    document = status.status(paths, chosen, seen=done.seen)
     ui.document("up", {**document, "phases": display.phases, "roles": display.roles})
-    if not up.changed(result):
+    if not up.changed(done.result):
         last = document["verification"]
         age = f"; verified {report.ago(last['age_s'])}" if last else ""
         ui.note(f"nothing to change{age}")
