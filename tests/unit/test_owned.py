@@ -131,6 +131,12 @@ def test_packages_are_those_that_the_note_names_and_nothing_else_needs(asked, tm
     assert asked(packages={"noted": note, "only": ["tool"]}) == {"packages": ["tool"]}
 
 
+def test_what_others_use_by_now_stays_with_what_it_needs(asked, tmp_path):
+    note = written(tmp_path / "brought", "game\nlib\nlone\n")
+    assert asked(packages={"noted": note}) == {"packages": ["game", "lib", "lone"]}
+    assert asked(packages={"noted": note, "kept": ["game"]}) == {"packages": ["lone"]}
+
+
 def test_a_former_version_noted_no_packages(asked, tmp_path):
     packages = {"noted": str(tmp_path / "brought"), "former": ["tool"]}
     assert asked(packages=packages) == {"packages": ["tool"]}
