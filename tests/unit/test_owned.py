@@ -174,3 +174,10 @@ def test_a_removal_that_is_killed_goes_on():
     told = [re.findall(r"base_there\.(\w+)", loop)[0] for loop in loops]
     assert told[:-1] == ["units", "packages", "files", "folders", "users", "groups", "mark"]
     assert tasks[-1]["ansible.builtin.systemd_service"] == {"daemon_reload": True}
+
+
+def test_what_an_installation_brings_is_asked_where_there_are_package_lists():
+    """Local nodes come with none, and apt would know no package."""
+    lists, ask, *_ = yaml.safe_load((BASE / "tasks/brought.yml").read_text())
+    assert lists["ansible.builtin.include_tasks"] == "lists.yml"
+    assert ask["register"] == "__base_brings"
