@@ -363,6 +363,7 @@ def test_only_what_came_with_docker_is_removed(docker):
     there = asked.told["base_there"]
     assert there["packages"] == ["docker.io", "runc"]
     assert there["groups"] == []
+    assert "containerd.service" not in there["units"]
     # Ansible keeps what it replaces.
     backups = [str(path) for path in docker.settings.parent.glob("daemon.json.*~")]
     assert backups
