@@ -131,6 +131,12 @@ def test_packages_are_those_that_the_note_names_and_nothing_else_needs(asked, tm
     assert asked(packages={"noted": note, "only": ["tool"]}) == {"packages": ["tool"]}
 
 
+def test_what_others_use_by_now_stays_with_what_it_needs(asked, tmp_path):
+    note = written(tmp_path / "brought", "game\nlib\nlone\n")
+    assert asked(packages={"noted": note}) == {"packages": ["game", "lib", "lone"]}
+    assert asked(packages={"noted": note, "kept": ["game"]}) == {"packages": ["lone"]}
+
+
 def test_a_former_version_noted_no_packages(asked, tmp_path):
     packages = {"noted": str(tmp_path / "brought"), "former": ["tool"]}
     assert asked(packages=packages) == {"packages": ["tool"]}
@@ -168,3 +174,10 @@ def test_a_removal_that_is_killed_goes_on():
     told = [re.findall(r"base_there\.(\w+)", loop)[0] for loop in loops]
     assert told[:-1] == ["units", "packages", "files", "folders", "users", "groups", "mark"]
     assert tasks[-1]["ansible.builtin.systemd_service"] == {"daemon_reload": True}
+
+
+def test_what_an_installation_brings_is_asked_where_there_are_package_lists():
+    """Local nodes come with none, and apt would know no package."""
+    lists, ask, *_ = yaml.safe_load((BASE / "tasks/brought.yml").read_text())
+    assert lists["ansible.builtin.include_tasks"] == "lists.yml"
+    assert ask["register"] == "__base_brings"

@@ -59,6 +59,7 @@ class Docker(ShellHost):
             "systemctl": "",
             "docker": "",
             "apt-get": "",
+            "dpkg-query": "shift 2; for one; do echo $one installed; done",
             "groupdel": "",
             "iptables": "echo '-P FORWARD ACCEPT'",
             "getent": f"cat {self.group} 2>/dev/null || exit 2",
@@ -184,7 +185,15 @@ def test_only_a_docker_of_the_cluster_is_removed(docker, whose, removed):
     docker.stamp.write_text(f"cluster {whose}\n" if whose else "")
     played = removal(docker)
     assert played.code == 0, played.said
-    assert ("Remove the packages" in played.tasks) is removed
+    assert ("base : Remove the packages that came with the role" in played.tasks) is removed
+
+
+def test_of_a_former_version_docker_itself_and_its_settings_go(docker):
+    """It noted neither what came with it, nor what was there before."""
+    docker.stamp.touch()
+    docker.settings.write_text('{"former": 1}')
+    there = docker.play("removal", check=True, tell=["base_there"]).told["base_there"]
+    assert (there["packages"], there["files"]) == (["docker.io"], [str(docker.settings)])
 
 
 def test_the_hook_of_another_cluster_is_not_run(docker):
@@ -346,20 +355,19 @@ def test_only_what_came_with_docker_is_removed(docker):
     docker.configure(ours=2)
     docker.bring()
     docker.files["__docker_packages_note"].write_text("docker.io\nlibip6tc2\nrunc\n")
-    asked = docker.play(
-        "removal",
-        check=True,
-        tell=["__docker_removable", "__docker_leftovers", "__docker_was"],
-    )
+    # The owner's own needs one of them.
+    docker.programs["apt-get"] = """shift 3; for one; do echo "Remv $one [1]"; done
+        case " $* " in *" libip6tc2 "*) echo "Remv firewalld [2]" ;; esac"""
+    asked = docker.play("removal", check=True, tell=["base_there"])
     assert asked.code == 0, asked.said
-    assert sorted(asked.told["__docker_removable"]) == ["docker.io", "runc"]
-    assert "Remove the group, and with it everyone's access" not in asked.tasks
+    there = asked.told["base_there"]
+    assert there["packages"] == ["docker.io", "runc"]
+    assert there["groups"] == []
+    assert "containerd.service" not in there["units"]
     # Ansible keeps what it replaces.
-    backups = [path.name for path in docker.settings.parent.glob("daemon.json.*~")]
-    assert sorted(asked.told["__docker_leftovers"]) == sorted([*backups, "key.json"])
-    assert asked.said.count("=> (item=key.json)") == asked.said.count(
-        "skipping: [node-0] => (item=key.json)"
-    )
+    backups = [str(path) for path in docker.settings.parent.glob("daemon.json.*~")]
+    assert backups
+    assert sorted(there["files"]) == sorted(backups)
     docker.stamp.unlink()
     docker.leave()
     assert docker.settings.read_text() == OWNERS
@@ -370,8 +378,13 @@ def test_nothing_stays_where_nothing_was(docker):
     docker.settings.parent.rmdir()
     docker.configure(ours=1)
     docker.bring()
-    asked = docker.play("removal", check=True)
-    assert asked.tasks["Remove the group, and with it everyone's access"] in ("ok", "changed")
+    (docker.settings.parent / "key.json").touch()
+    docker.programs["getent"] = f"echo docker:x:990: >{docker.group}; cat {docker.group}"
+    asked = docker.play("removal", check=True, tell=["base_there"])
+    assert asked.code == 0, asked.said
+    assert asked.told["base_there"]["groups"] == ["docker"]
+    assert asked.told["base_there"]["files"] == [str(docker.settings.parent / "key.json")]
+    (docker.settings.parent / "key.json").unlink()
     docker.stamp.unlink()
     docker.leave()
     assert not docker.settings.parent.exists()

@@ -192,12 +192,12 @@ def test_jobs_are_held_to_their_devices_where_all_nodes_have_cgroups(cgroup):
     ],
 )
 def test_slurms_own_detection_neither_brings_a_driver_nor_takes_one_away(planned, installs):
-    install = yaml.safe_load((ROLE / "tasks/nvml.yml").read_text())[-1]
     offer = {"__slurm_nvml_offer": {"stdout": planned}}
-    there = role_variables.variables("slurm", "debian-12", **offer)
-    judge = Templar(DataLoader(), variables=there)
-    judged = (judge.evaluate_conditional(trust_as_template(line)) for line in install["when"])
-    assert all(judged) == installs
+    assert role_variables.value("slurm", "__slurm_nvml_fits", "debian-12", **offer) is installs
+    _, *changes = yaml.safe_load((ROLE / "tasks/nvml.yml").read_text())
+    note, install = changes
+    assert note["ansible.builtin.include_role"]["tasks_from"] == "brought"
+    assert note["when"] == install["when"] == "__slurm_nvml_fits"
 
 
 def test_slurms_own_detection_is_installed_before_it_is_looked_for():

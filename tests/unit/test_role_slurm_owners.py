@@ -192,58 +192,87 @@ def test_numbers_of_the_owners_users_and_groups_are_not_changed(tmp_path, people
 
 @AS_ROOT
 @pytest.mark.parametrize("ours", [True, False])
-def test_what_was_installed_before_is_noted_before_the_mark(tmp_path, ours):
+def test_what_comes_with_the_role_is_noted_before_the_mark(tmp_path, ours):
     """Once: what is there when the role runs again, it installed itself."""
-    note = tmp_path / "slurm/packages"
+    put(tmp_path, "slurm/brought")
     done = play(
         tmp_path,
         "slurm",
         "leaving",
-        programs={"dpkg-query": "echo munge installed; echo slurmd config-files; exit 1"},
         inventory_hostname="node-0",
         gpubed_head="node-0",
         gpubed_uuid=UUID,
         ansible_managed="managed",
-        __slurm_found={"rc": 0 if ours else 1},
-        __slurm_note=str(tmp_path / "slurm/accounts"),
-        __slurm_before=str(note),
+        base_there={"mark": ["mark"]} if ours else {},
+        __slurm_folder=str(tmp_path / "slurm"),
         __slurm_database_note=str(tmp_path / "slurm-database"),
         __slurm_leaving=str(tmp_path / "leave.d/slurm"),
         __slurm_packages=["munge", "slurmd"],
         __slurm_head_packages=["mariadb-server"],
     )
     assert done.code == 0, done.said
-    assert (note.read_text() if note.exists() else None) == (None if ours else "munge\n")
+    noted = [call for call in done.calls if call.startswith("base.brought")]
+    assert noted == ([] if ours else ["base.brought munge slurmd mariadb-server"])
+    # What a cluster before brought is the owner's.
+    assert (tmp_path / "slurm/brought").exists() is ours
     # It outlives Slurm, as do the records.
     assert (tmp_path / "slurm-database").exists()
 
 
+@AS_ROOT
 @pytest.mark.parametrize(
-    ("before", "others", "removed"),
+    ("before", "brought"),
     [
-        (["munge"], [], ["nvml", "slurmd", "mariadb-server", "slurmctld"]),
-        ([], ["/var/lib/mysql/wiki"], ["nvml", "munge", "slurmd", "slurmctld"]),
+        (None, ["nvml", "munge", "slurmd", "mariadb-server"]),
+        ("", ["nvml", "munge", "slurmd", "mariadb-server"]),
+        ("munge\n", ["nvml", "slurmd", "mariadb-server"]),
+        ("nvml\nmunge\nslurmd\nmariadb-server\n", []),
     ],
 )
-def test_only_packages_that_the_role_brought_are_removed(before, others, removed):
-    told = role_variables.value(
+def test_what_a_former_version_brought_is_what_it_did_not_find(tmp_path, before, brought):
+    folder = tmp_path / "slurm"
+
+    def known():
+        done = play(
+            tmp_path,
+            "slurm",
+            "former",
+            inventory_hostname="node-0",
+            gpubed_head="node-0",
+            __slurm_folder=str(folder),
+            __slurm_nvml_package="nvml",
+            __slurm_packages=["munge", "slurmd"],
+            __slurm_head_packages=["mariadb-server"],
+        )
+        assert done.code == 0, done.said
+
+    known()
+    assert not folder.exists(), "a removal had come as far as the notes"
+    folder.mkdir()
+    if before is not None:
+        (folder / "packages").write_text(before)
+    known()
+    assert (folder / "brought").read_text().split() == brought
+    # Where it has noted that, it adds what it brings later.
+    (folder / "brought").write_text("later\n")
+    known()
+    assert (folder / "brought").read_text() == "later\n"
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_server_that_others_use_goes_on_and_stays(used):
+    owns = role_variables.value(
         "slurm",
-        "__slurm_brought",
+        "__slurm_owns",
         "debian-12",
         inventory_hostname="node-0",
         gpubed_head="node-0",
-        __slurm_nvml_package="nvml",
-        __slurm_packages=["munge", "slurmd"],
-        __slurm_head_packages=["mariadb-server", "slurmctld"],
-        __slurm_installed_before={"stdout_lines": before},
-        __slurm_others={"stdout_lines": others},
+        __slurm_others={"stdout_lines": ["/var/lib/mysql/wiki"] * used},
     )
-    assert sorted(told) == sorted(removed)
-
-
-def test_services_of_packages_that_stay_end_all_the_same():
-    undo = (ROLE / "tasks/remove.yml").read_text()
-    assert undo.index("Stop the services") < undo.index("Remove the packages")
+    assert ("mariadb.service" in owns["units"]) is not used
+    assert owns["packages"]["kept"] == ["mariadb-server"] * used
+    # It would delete the owner's files in /etc/slurm.
+    assert owns["packages"]["purge"] is False
 
 
 def test_the_mark_is_written_before_all_else():
@@ -254,13 +283,22 @@ def test_the_mark_is_written_before_all_else():
 
 
 def test_the_mark_is_removed_after_all_else():
-    undo, remove = (
-        yaml.safe_load((ROLE / f"tasks/{n}.yml").read_text()) for n in ("undo", "remove")
+    """All but its folder; and notes after what they tell of."""
+    undo = yaml.safe_load((ROLE / "tasks/undo.yml").read_text())
+    *before, common, folder = undo
+    assert common["ansible.builtin.include_role"] == {"name": "base", "tasks_from": "remove"}
+    assert "__slurm_condition" not in str(before)
+    assert "-empty -delete" in folder["ansible.builtin.command"]
+    owns = role_variables.value(
+        "slurm",
+        "__slurm_owns",
+        "debian-12",
+        inventory_hostname="node-0",
+        gpubed_head="node-0",
+        __slurm_folder="/etc/gpubed/slurm",
     )
-    assert undo[-1]["ansible.builtin.import_tasks"] == "remove.yml"
-    *before, last = remove
-    assert last["ansible.builtin.file"] == {"path": "{{ __slurm_condition }}", "state": "absent"}
-    assert "__slurm_condition" not in str(undo + before)
+    assert owns["mark"] == "/etc/systemd/system/slurmd.service.d/gpubed.conf"
+    assert owns["files"][-1] == "/etc/gpubed/slurm"
 
 
 @pytest.mark.parametrize(
@@ -284,6 +322,7 @@ def test_slurm_is_undone_only_where_this_cluster_set_it_up(tmp_path, said, ours)
         gpubed_uuid=UUID,
         gpubed_fingerprints={},
         __slurm_condition=str(mark),
+        __slurm_folder=str(tmp_path / "slurm"),
     )
     assert ("Ask who is a researcher" in done.tasks) == ours, done.said
 

@@ -7,7 +7,8 @@ Standard library only. One question for all roles:
 - Of a file that an owner may have under the same name, the text or the link tells (`says`). A
   unit whose file is not the role's is not the role's either.
 - Packages are those that a note says the role brought. A former version noted nothing: then
-  those that it is known to have brought (`former`).
+  those that it is known to have brought (`former`). Some may be of use to others by now (`kept`):
+  these stay, and with them what they need.
 """
 
 import json
@@ -98,6 +99,7 @@ def packages(owned: dict[str, Any]) -> list[str]:
     if (note := Path(owned.get("noted", ""))).is_file():
         noted = note.read_text().split()
         brought = set(noted) & set(owned.get("only", noted))
+    brought -= set(owned.get("kept", []))
     if not brought:
         return []
     words = ("dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *brought)
