@@ -17,6 +17,7 @@ _CHANGES_BY_ITSELF = re.compile(
     r"|/etc/(passwd|group|shadow|gshadow|subuid|subgid)-?$"  # compared as users and groups
     r"|/var/lib/(apt|dpkg|systemd|ucf|private|misc|logrotate|man-db|dbus|pam|python)(/|$)"
     r"|/run/systemd/(?!system/|system$)"
+    r"|/var/lib/gpubed/(health|use)\.json$"  # what role health saw last
     r"|/__pycache__(/|$)"
 )
 

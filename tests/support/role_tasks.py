@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from gpubed.core.paths import assets
 from support import role_variables
 
@@ -139,8 +141,13 @@ def _play(role, entry, release, facts, variables):
             },
         ],
         "handlers": [
-            {"name": name, "command": f"handler {name}", "check_mode": False}
-            for name in re.findall(r"^- name: (.+)$", notified.read_text(), re.MULTILINE)
+            {
+                "name": handler["name"],
+                "listen": handler.get("listen", []),
+                "command": f"handler {handler['name']}",
+                "check_mode": False,
+            }
+            for handler in yaml.safe_load(notified.read_text())
         ]
         if notified.is_file()
         else [],

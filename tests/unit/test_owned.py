@@ -27,7 +27,7 @@ PROGRAMS = {
         left.service) printf 'LoadState=not-found\\nActiveState=active\\n\\n' ;;
         *) printf 'LoadState=loaded\\nActiveState=inactive\\n\\n' ;;
         esac; done""",
-    "getent": "[ $2 = there ] && echo there:x:1",
+    "getent": "[ $2 = there ] && echo there:x:59001:",
 }
 
 
@@ -146,6 +146,13 @@ def test_a_former_version_noted_no_packages(asked, tmp_path):
 
 def test_users_and_groups(asked):
     assert asked(users=["there", "left"], groups=["left"]) == {"users": ["there"]}
+
+
+@pytest.mark.parametrize(("number", "ours"), [(59001, True), ("59001", True), (1005, False)])
+def test_an_account_with_another_number_is_somebody_elses(asked, number, ours):
+    named = [{"name": name, "number": number} for name in ("there", "left")]
+    found = asked(users=named, groups=named)
+    assert found == ({"users": ["there"], "groups": ["there"]} if ours else {})
 
 
 def test_it_goes_and_what_is_the_owners_stays(tmp_path):

@@ -175,6 +175,7 @@ def test_a_jupyterlab_of_the_owners_stays_where_none_is_wanted(tmp_path, ours):
         "jupyterlab",
         "absent",
         programs={"systemctl": "echo LoadState=loaded; echo ActiveState=inactive"},
+        gpubed_uuid="0f0e",
         __jupyterlab_unit_file=str(unit),
         __jupyterlab_folder=str(folder),
         __jupyterlab_page=str(tmp_path / "page.json"),

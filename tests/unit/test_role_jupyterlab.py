@@ -5,6 +5,7 @@ import socket
 import ssl
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 import yaml
@@ -291,54 +292,94 @@ def test_what_is_the_owners_is_refused_in_words(tmp_path):
     assert f"would take over: jupyterlab.service, {kernel}. Nothing was touched." in said
 
 
-@pytest.mark.parametrize("ours", [False, True])
-def test_only_the_roles_own_service_is_removed(tmp_path, ours):
-    """In check mode where it is the role's: systemd is this machine's."""
-    unit = tmp_path / "jupyterlab.service"
-    unit.write_text(
-        f"ExecStart=jupyter-lab --config={tmp_path if ours else '/home/ann'}/config.py\n"
-    )
+# STAND-IN for systemd, which knows a unit that is about to go.
+UNIT = "printf 'LoadState=loaded\\nActiveState=inactive\\n'"
+
+
+def places(folder):
+    """Where the role writes, in a folder of a test."""
+    return {
+        "__jupyterlab_folder": str(folder / "jupyterlab"),
+        "__jupyterlab_unit_file": str(folder / "units/jupyterlab.service"),
+        "__jupyterlab_head_leaving": str(folder / "leave.d/jupyterlab-head"),
+        "__jupyterlab_page": str(folder / "etc/labconfig/page_config.json"),
+        "__jupyterlab_kernel": str(folder / "share/kernels/horovod/kernel.json"),
+        "__jupyterlab_leaving": str(folder / "leave.d/jupyterlab"),
+        "__jupyterlab_keys": str(folder / "keys/jupyter"),
+        "__jupyterlab_let_in": str(folder / "sshd/jupyter.conf"),
+    }
+
+
+def take_away(folder, programs, **variables):
+    """The role, on a head where no JupyterLab is wanted any more."""
+    given = {"inventory_hostname": "node-0", "gpubed_head": "node-0", "gpubed_fingerprints": {}}
+    given |= {"gpubed_uuid": "0f0e", "ansible_managed": "managed", **places(folder), **variables}
+    (folder / "play").mkdir(exist_ok=True)
     done = play(
-        tmp_path,
+        folder / "play",
         "jupyterlab",
-        "absent",
-        check=ours,
-        programs={"systemctl": ""},
-        __jupyterlab_folder=str(tmp_path if ours else tmp_path / "none"),
-        __jupyterlab_unit_file=str(unit),
-        ansible_managed="managed",
+        "main",
+        programs=programs,
+        jupyterlab_enabled=False,
+        **given,
     )
-    assert ("Stop the service" in done.tasks) == ours, done.said
-    assert unit.exists()
-    assert ours or done.calls == ["firewall.close jupyterlab"]
+    assert done.code == 0, done.said
+    return done
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
 @pytest.mark.parametrize("ours", [True, False])
-def test_where_no_jupyterlab_is_wanted_an_account_of_the_owners_stays(tmp_path, ours):
-    """The way out that a refusal names; a hook of a former version is brought up to date first."""
-    hook, keys = tmp_path / "leave.d/jupyterlab", tmp_path / "keys/jupyter"
-    if ours:
-        hook.parent.mkdir()
-        hook.write_text("exit 1\n")
-    done = play(
-        tmp_path,
-        "jupyterlab",
-        "main",
-        programs={
-            "id": "echo 59001",
-            **dict.fromkeys(("pkill", "runuser", "userdel", "systemctl"), ""),
-        },
-        inventory_hostname="node-1",
-        gpubed_head="node-0",
-        gpubed_fingerprints={},
-        jupyterlab_enabled=False,
-        __jupyterlab_leaving=str(hook),
-        __jupyterlab_keys=str(keys),
-    )
-    assert done.code == 0, done.said
-    assert ("userdel jupyter" in done.calls) is ours
-    assert not hook.exists()
+def test_the_server_goes_and_what_is_the_owners_stays(tmp_path, ours):
+    """The owner has a service of that name, a page that he changed, a kernel of his own."""
+    node = tmp_path / "node"
+    at = {name: Path(path) for name, path in places(node).items()}
+    words = at["__jupyterlab_folder"] if ours else "/home/ann"
+    written = {
+        at["__jupyterlab_unit_file"]: f"ExecStart=jupyter-lab --config={words}/config.py\n",
+        at["__jupyterlab_folder"] / "kept/page_config.json": PAGE,
+        at["__jupyterlab_folder"] / "kept/kernel.json": KERNEL,
+        at["__jupyterlab_page"]: PAGE if ours else "{}",
+        at["__jupyterlab_kernel"]: KERNEL,
+        at["__jupyterlab_head_leaving"]: "",
+    }
+    written |= {} if ours else {at["__jupyterlab_kernel"].parents[1] / "own/kernel.json": ""}
+    for path, text in written.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    done = take_away(node, {"systemctl": UNIT})
+    stopped = [call for call in done.calls if call.startswith("systemctl stop")]
+    assert (stopped, done.calls[-1]) == ([], "firewall.close jupyterlab")
+    assert ("base : Stop the units" in done.tasks) is ours
+    left = [path.relative_to(node) for path in written if path.exists()]
+    own = ["units/jupyterlab.service", "etc/labconfig/page_config.json"]
+    assert [str(path) for path in left] == ([] if ours else [*own, "share/kernels/own/kernel.json"])
+    assert (node / "etc").exists() is not ours
+    assert (node / "share").exists() is not ours
+    assert not at["__jupyterlab_kernel"].parent.exists()
+    again = take_away(node, {"systemctl": UNIT})
+    assert [name for name, how in again.tasks.items() if how != "ok"] == ["firewall : command"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
+@pytest.mark.parametrize(("number", "ours"), [("59001", True), ("59001", False), ("1005", True)])
+def test_where_no_jupyterlab_is_wanted_an_account_of_the_owners_stays(tmp_path, number, ours):
+    """The way out that a refusal names; one with another number stays though the role had one."""
+    at = {name: Path(path) for name, path in places(tmp_path).items()}
+    for name in ("keys", "let_in", "leaving") if ours else ():
+        path = at[f"__jupyterlab_{name}"]
+        path.parent.mkdir()
+        path.write_text("exit 1\n")
+    programs = {"getent": f"echo jupyter:x:{number}:{number}::/:/"}
+    programs |= dict.fromkeys(("pkill", "runuser", "userdel", "groupdel"), "")
+    programs["systemctl"] = UNIT
+    done = take_away(tmp_path, programs)
+    goes = ours and number == "59001"
+    ended = [call for call in done.calls if call.startswith(("pkill", "runuser", "userdel"))]
+    words = "rm -f ~jupyter/.ssh/id_gpubed ~jupyter/.ssh/id_gpubed.pub"
+    assert ended[:2] == ["pkill -KILL -u 59001", f"runuser -u jupyter -- sh -c {words}"] * goes
+    assert ("base : Remove each user, but no home" in done.tasks) is goes
+    assert ("Let sshd forget it" in done.tasks) is ours
+    assert not [path for path in (tmp_path / "keys", tmp_path / "leave.d") if list(path.glob("*"))]
 
 
 @pytest.mark.parametrize("number", ["59001", "1005", ""])
@@ -347,8 +388,10 @@ def test_only_an_account_with_the_roles_number_leaves(host, tmp_path, number):
     text = Environment(undefined=StrictUndefined).from_string(
         (ROLE / "templates/leave.j2").read_text()
     )
-    places = {f"__jupyterlab_{name}": f"/etc/gpubed/{name}" for name in ("keys", "leaving")}
-    hook = text.render(jupyterlab_uid=59001, __jupyterlab_account="jupyter", **places)
+    named = ("keys", "leaving", "let_in")
+    given = {f"__jupyterlab_{name}": f"/etc/gpubed/{name}" for name in named}
+    given["lookup"] = lambda _, name: (ROLE / "files" / name).read_text()
+    hook = text.render(jupyterlab_uid=59001, __jupyterlab_account="jupyter", **given)
     keys, owners = tmp_path / "etc/gpubed/keys", tmp_path / "etc/ssh/authorized_keys.d/jupyter"
     for path in (keys, owners):
         path.parent.mkdir(parents=True)

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from support import role_variables
 from support.role_tasks import play
 
 
@@ -16,19 +17,23 @@ class Host:
         self.root = root
         self.units, self.data, self.jupyter = root / "units", root / "data", root / "jupyter"
         self.page = self.jupyter / "jupyter_config.py"
+        self.folder = root / "monitoring"
         self.jupyter.mkdir()
 
     def play(self, entry, *running, page=True):
         systemctl = (
             f'case "$1 {" ".join(running)} " in\n'
-            'is-active*" $2 "*) echo active ;; is-enabled*" $2 "*) echo enabled ;; *) exit 3 ;;\n'
+            'is-active*" $2 "*) echo active ;; is-enabled*" $2 "*) echo enabled ;;\n'
+            "show*) for one; do case $one in *.*)"
+            " echo LoadState=loaded; echo ActiveState=inactive; echo ;; esac; done ;;\n"
+            "daemon-reload*) ;; *) exit 3 ;;\n"
             "esac"
         )
         return play(
             self.root,
             "monitoring",
             entry,
-            programs={"systemctl": systemctl},
+            programs={"systemctl": systemctl, "dpkg-query": "", "apt-get": ""},
             inventory_hostname="node-0",
             gpubed_head="node-0",
             gpubed_cluster="lab",
@@ -39,7 +44,9 @@ class Host:
             __monitoring_units_folder=str(self.units),
             __monitoring_data=str(self.data),
             __monitoring_leaving=str(self.root / "leave.d/monitoring"),
-            __monitoring_folder=str(self.root / "monitoring"),
+            __monitoring_folder=str(self.folder),
+            __monitoring_program=str(self.root / "gpubed-metrics"),
+            __monitoring_metrics=str(self.root / "metrics"),
             __monitoring_jupyter=str(self.jupyter),
             __monitoring_page_folder=str(self.root / "status"),
         )
@@ -89,11 +96,72 @@ def test_settings_of_the_owners_jupyterlab_are_refused(host):
 
 def test_without_a_page_settings_of_the_owners_stay(host):
     host.page.write_text("c.ServerApp.port = 80\n")
+    (host.root / "status").mkdir()
     host.play("page_absent")
     assert host.page.exists()
+    assert not (host.root / "status").exists()
+    (host.root / "status").mkdir()
     host.page.write_text(f'sys.path.append("{host.root}/status")\n')
-    host.play("page_absent")
-    assert not host.page.exists()
+    assert "handler Restart JupyterLab if it runs" in host.play("page_absent").calls
+    assert not host.jupyter.exists()
+    assert host.play("page_absent").calls == []
+
+
+UNITS = ["prometheus-node-exporter", "prometheus", "prometheus-alertmanager"]
+
+
+def owns(*units):
+    """What the role owns on a node where it has added to these units."""
+    found = [{"path": f"/etc/systemd/system/{unit}.service.d/gpubed.conf"} for unit in units]
+    given = {"__monitoring_added": {"files": found}}
+    return role_variables.value("monitoring", "__monitoring_owns", "debian-12", **given)["node"]
+
+
+def test_of_a_former_version_only_what_it_added_to_goes():
+    """It noted no packages. On other nodes than the head a Prometheus is the owner's."""
+    assert owns(*UNITS)["packages"]["former"] == UNITS
+    worker = owns("prometheus-node-exporter", "slurmd")
+    assert worker["packages"]["former"] == ["prometheus-node-exporter"]
+    assert worker["units"] == ["gpubed-metrics.timer", "prometheus-node-exporter.service"]
+    assert [path for path in worker["files"] if path.startswith("/var/lib/prometheus")] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="tasks give files to root")
+def test_a_note_says_what_packages_came(host):
+    """Before the first of them does; of a former version's those that it added to."""
+    note = host.folder / "packages"
+    assert host.play("note").code == 0
+    assert note.read_text() == ""
+    host.ours(*UNITS)
+    assert set(host.play("note").tasks.values()) == {"ok"}
+    note.unlink()
+    host.ours("nvidia-dcgm-exporter")
+    assert host.play("note").code == 0
+    assert note.read_text().split() == UNITS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="systemd is asked to read its units again")
+def test_it_goes_and_what_is_the_owners_stays(host):
+    """The packages were his, stopped; figures that a cluster before left, and an addition."""
+    host.ours(*UNITS)
+    ours = [host.data / "metrics2/01ABC", host.root / "metrics/declared.prom"]
+    ours += [host.root / "gpubed-metrics", host.units / "gpubed-metrics.timer"]
+    ours += [host.folder / "packages", host.root / "status/settings.json"]
+    owners = [host.data / "metrics2.gpubed/01ABC", host.units / "prometheus.service.d/own.conf"]
+    for path in ours + owners:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
+    done = host.play("absent")
+    assert done.code == 0, done.said
+    assert "firewall.close monitoring" in done.calls
+    assert [path for path in (*ours, host.folder, host.jupyter) if path.exists()] == []
+    assert [path for path in owners if not path.exists()] == []
+    assert [path.name for path in host.units.iterdir()] == ["prometheus.service.d"]
+    order = list(done.tasks)
+    assert order.index("base : Remove the files") < order.index("base : Remove the mark")
+    again = host.play("absent")
+    assert (set(again.tasks.values()), again.calls) == ({"ok"}, [])
 
 
 def test_nothing_of_the_roles_goes_on_on_a_host_that_is_let_go(host):

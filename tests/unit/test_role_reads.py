@@ -78,7 +78,7 @@ def test_what_is_called_of_other_roles_counts():
 
 
 def test_what_is_called_of_other_roles_is_among_the_calls():
-    assert role_reads.calls("jupyterlab") == {"roles/firewall", "roles/ssh_mesh"}
+    assert role_reads.calls("jupyterlab") == {"roles/base", "roles/firewall", "roles/ssh_mesh"}
     assert role_reads.calls("cuda") == {"roles/base", "roles/nvidia_driver/vars"}
 
 

@@ -6,6 +6,7 @@ Standard library only. One question for all roles:
   a time before: what that one set up is the owner's since. One of a former version names none.
 - Of a file that an owner may have under the same name, the text or the link tells (`says`). A
   unit whose file is not the role's is not the role's either.
+- An account or a group that has another number than the role gave it is somebody else's by now.
 - Packages are those that a note says the role brought. A former version noted nothing: then
   those that it is known to have brought (`former`). Some may be of use to others by now (`kept`):
   these stay, and with them what they need.
@@ -109,9 +110,15 @@ def packages(owned: dict[str, Any]) -> list[str]:
     return [name for name in installed if taken_along(name) <= brought]
 
 
-def known(names: list[str], database: str) -> list[str]:
-    """Return the accounts or groups that there are."""
-    return [name for name in names if asked("getent", database, name)]
+def known(owned: list[Any], database: str) -> list[str]:
+    """Return the accounts or groups that there are, with their number where it is said."""
+    ours = []
+    for entry in owned:
+        name, number = (entry, "") if isinstance(entry, str) else (entry["name"], entry["number"])
+        found = asked("getent", database, name).split(":")
+        if found[1:] and str(number) in ("", found[2]):
+            ours.append(name)
+    return ours
 
 
 def owned(owns: dict[str, Any], cluster: str) -> dict[str, Any]:

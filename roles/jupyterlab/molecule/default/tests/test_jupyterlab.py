@@ -140,7 +140,8 @@ def test_the_launcher_leads_to_the_cluster(host, state, token):
     entries = json.load(ask(host, state, token, "/jupyterlab-app-launcher", words))
     assert {entry["catalog"] for entry in entries} == {"Cluster"}
     titles = [entry["title"] for entry in entries]
-    assert titles == ["Runs of jobs", "Example digits", "Terminal on a node"]
+    shown = ["Runs of jobs", "Reports of campaigns", "Example digits", "Example imagenet"]
+    assert titles == [*shown, "Terminal on a node"]
 
 
 def test_the_launcher_shows_the_runs_of_jobs(host, state, token):
