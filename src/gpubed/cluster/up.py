@@ -85,6 +85,7 @@ def up(
         _restore_rates(cluster, last=True)
         if damaged is not None or not changed(result):
             _require_whole(testbed, wanted, granted, started=changed(result))
+        leases.tell_nodes(cluster, wanted, granted)
         if changed(result):
             return result
         if wanted.spec.configure and granted.nodes:
