@@ -187,7 +187,7 @@ class Watch:
         if fault := looked.unprepared:
             self._tell_once("end", "lease", f"it ends {until}", f"not prepared: {fault.message}")
         if looked.untold:
-            self._tell_once("nodes", "lease", f"it ends {until}", looked.untold.message)
+            self._tell_once("nodes", "lease", "nodes that mind it", looked.untold.message)
         elif self._forget_told("nodes"):
             self.tell("well", "all nodes know until when the lease lasts")
 
