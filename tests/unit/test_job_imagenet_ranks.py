@@ -211,6 +211,22 @@ def test_who_is_asked_to_end_keeps_what_it_has_on_all_ranks_first(storage, asked
     assert again["resumed_at"] == step
 
 
+def test_who_is_asked_to_end_and_waits_for_a_rank_that_is_stuck_does_so_soon(storage):
+    out = storage / "stuck"
+    arguments = ("--framework", "ddp", *SMALL, "--steps", "100000", "--checkpoint", "stuck")
+    ranks = [start(storage, out, arguments, rank, 2) for rank in range(2)]
+    for line in ranks[0].stdout:
+        if line.startswith("progress:"):
+            break
+    ranks[1].send_signal(signal.SIGSTOP)
+    ranks[0].terminate()
+    _, said = ranks[0].communicate(timeout=60)
+    ranks[1].kill()
+    ranks[1].communicate()
+    assert ranks[0].returncode == 128 + signal.SIGTERM
+    assert "the other ranks do not answer" in said
+
+
 def test_without_checkpoints_who_is_asked_to_end_does_so_at_once(storage):
     alone = start(storage, storage / "at-once", (*SMALL, "--framework", "ddp", "--steps", "100000"))
     for line in alone.stdout:
