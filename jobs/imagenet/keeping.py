@@ -36,6 +36,11 @@ class Keeper:
             folder /= settings.checkpoint
             self._files = checkpoint.Checkpoints(folder, settings.checkpoints_kept)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether checkpoints are wanted."""
+        return self._files is not None
+
     def newest(self, classes: int) -> dict[str, Any] | None:
         """What the newest whole checkpoint holds; None without one.
 

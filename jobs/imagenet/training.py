@@ -18,6 +18,7 @@ from averaging import Averaging
 from feed import Feed, noise
 from keeping import Failed, Keeper
 from pipeline import Pipeline
+from stopping import Stop
 from timing import COMPUTE, DATA, Clock, without_sharding
 from torch import Tensor, nn
 from usage import Usage
@@ -154,11 +155,13 @@ class Training:
 
         Raises:
             data.Unusable: A file of the dataset is broken.
-            Failed: The loss is no number any more.
+            Failed: The loss is no number any more, or somebody asked it to end.
         """
         passes = self.settings.backward_passes_per_step
         batches = self.feed.batches(self.steps_per_epoch * passes, self.start * passes)
         self._told_at, self._told_step = time.monotonic(), self.start
+        # Who keeps nothing ends at once.
+        self.stop = Stop(self.averaging) if self.keeper.keeps else None
         self.averaging.network.train()
         for step in range(self.start, self.total):
             if step == self.start + self._untimed:
@@ -220,11 +223,19 @@ class Training:
         if done % LOOK_STEPS == 0:
             with self._paused():
                 self._check_loss()
-        if self.keeper.is_due(done, at_end):
+        asked = False
+        if self.stop and self.stop.meets(done) and not at_end:
+            with self._paused():
+                asked = self.stop.agreed(done)
+        failures = self.keeper.failures
+        if asked or self.keeper.is_due(done, at_end):
             with self._paused():
                 self._check_loss()
                 seen = done * self.images_per_step
                 self.keeper.write(seen, feed.classes, self._scaler.state_dict())
+        if asked:
+            is_kept = self.keeper.failures == failures
+            raise Failed(f"it was asked to end; step {done} is {'' if is_kept else 'not '}kept")
 
     @contextmanager
     def _paused(self) -> Iterator[None]:

@@ -327,7 +327,7 @@ def test_before_it_looks_there_is_nothing_to_pause(usage):
 def test_validation_and_checkpoints_pause_clock_and_use(job):
     training = job("training")
     paused = MagicMock()
-    parts = {"clock": paused.clock, "usage": paused.usage, "keeper": MagicMock()}
+    parts = {"clock": paused.clock, "usage": paused.usage, "keeper": MagicMock(), "stop": None}
     kept = SimpleNamespace(
         **parts,
         total=1,

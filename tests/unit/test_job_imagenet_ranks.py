@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import tarfile
 from pathlib import Path
@@ -189,6 +190,51 @@ def test_held_out_images_count_once(storage):
     found, _ = run(storage, "held-out", "--dataset", "colours", "--epochs", 1, ranks=3)
     assert round(found["val_accuracy"] * 21, 6).is_integer()
     assert found["loss_fall"] is None
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_who_is_asked_to_end_keeps_what_it_has_on_all_ranks_first(storage, asked):
+    """Whichever rank hears of it first: the others end after the same step."""
+    name, out = f"asked-{asked}", storage / f"asked-{asked}"
+    arguments = ("--framework", "ddp", *SMALL, "--steps", "100000", "--checkpoint", name)
+    ranks = [start(storage, out, arguments, rank, 2) for rank in range(2)]
+    for line in ranks[0].stdout:
+        if line.startswith("progress:"):
+            break
+    ranks[asked].terminate()
+    said = [rank.communicate(timeout=60) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [1, 1], said
+    steps = {int(re.search(r"asked to end; step (\d+) is kept", error)[1]) for _, error in said}
+    assert len(steps) == 1
+    [step] = steps
+    again, _ = run(storage, name, "--steps", step + 2, "--warmup-steps", 1, "--checkpoint", name)
+    assert again["resumed_at"] == step
+
+
+def test_who_is_asked_to_end_and_waits_for_a_rank_that_is_stuck_does_so_soon(storage):
+    out = storage / "stuck"
+    arguments = ("--framework", "ddp", *SMALL, "--steps", "100000", "--checkpoint", "stuck")
+    ranks = [start(storage, out, arguments, rank, 2) for rank in range(2)]
+    for line in ranks[0].stdout:
+        if line.startswith("progress:"):
+            break
+    ranks[1].send_signal(signal.SIGSTOP)
+    ranks[0].terminate()
+    _, said = ranks[0].communicate(timeout=60)
+    ranks[1].kill()
+    ranks[1].communicate()
+    assert ranks[0].returncode == 128 + signal.SIGTERM
+    assert "the other ranks do not answer" in said
+
+
+def test_without_checkpoints_who_is_asked_to_end_does_so_at_once(storage):
+    alone = start(storage, storage / "at-once", (*SMALL, "--framework", "ddp", "--steps", "100000"))
+    for line in alone.stdout:
+        if line.startswith("progress:"):
+            break
+    alone.terminate()
+    alone.communicate(timeout=60)
+    assert alone.returncode == -signal.SIGTERM
 
 
 def test_a_disk_that_takes_no_more_is_told_and_the_training_goes_on(storage):

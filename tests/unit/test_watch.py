@@ -459,6 +459,24 @@ def test_an_end_that_stays_is_prepared_once(world, monkeypatch):
     ]
 
 
+def test_nodes_that_do_not_know_of_a_renewal_are_told_again_and_again(world, monkeypatch):
+    """They would end what the others go on with; it is said once, and when all know."""
+    asked, faults = [], [GpubedError("node-1 does not know"), GpubedError("node-1 does not know")]
+
+    def tell(*_):
+        asked.append(1)
+        if faults:
+            raise faults.pop()
+
+    monkeypatch.setattr(lease, "tell_nodes", tell)
+    world.looks(4)
+    assert len(asked) == 4
+    assert [(event.event, event.why, event.outcome) for event in world.events] == [
+        ("lease", "nodes that mind it", "node-1 does not know"),
+        ("well", "all nodes know until when the lease lasts", ""),
+    ]
+
+
 def test_nodes_of_a_lease_that_is_over_are_not_asked_for_again(world, monkeypatch):
     lender = Lender(world.now + HOUR, world.now)
     monkeypatch.setattr(registry, "backend", lambda _: lender)

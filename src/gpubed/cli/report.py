@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubed.cli.ui import UI
 from gpubed.cluster import condition, lease
-from gpubed.configuration import unfinished
+from gpubed.configuration import node_lease, unfinished
 from gpubed.testbeds.base import Existing
 
 _SHORT_S = 7200
@@ -131,7 +131,7 @@ def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
             ui.say(condition.free(name, row["name"]), whole=True)
             continue
         ui.mark("fail", f"{row['name']} is {row['state']}, so jobs leave it out: {row['reason']}")
-        if row["state"] == "quarantined":
+        if row["state"] == "quarantined" and not node_lease.is_reason(row["reason"]):
             ui.say(
                 f"when it is repaired: gpubed health {name} --requalify {row['name']}", whole=True
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from gpubed.checks import verify
+from gpubed.cluster import lease as leases
 from gpubed.cluster import metrics
 from gpubed.configuration import (
     applied,
@@ -45,6 +46,7 @@ def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
         if not bare:
             _configure(cluster, plan, allocation)
             served_folder.remember(cluster, plan, allocation)
+            leases.tell_of_new(cluster, plan, allocation)
     if not bare:  # such nodes are what the testbed calls ready
         verify_cluster(cluster, plan, allocation)
 

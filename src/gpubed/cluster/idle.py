@@ -13,6 +13,7 @@ from typing import Literal
 
 from gpubed.cluster import down, leaving
 from gpubed.cluster.events import event_file
+from gpubed.configuration import node_lease
 from gpubed.configuration import use as uses
 from gpubed.configuration.use import Use
 from gpubed.core import runlock
@@ -69,8 +70,9 @@ def look(
         return uses.used(found, f"{who} is at work")
     if training := next(iter(checkpoints.trainings(cluster)), None):
         return uses.used(found, f"training {training} goes on")
-    if held:
-        name, why = next(iter(held.items()))
+    # The end of a lease is nobody's work.
+    if by_hand := {name: why for name, why in held.items() if not node_lease.is_reason(why)}:
+        name, why = next(iter(by_hand.items()))
         return uses.used(found, f"{name} is in quarantine ({why}): somebody may be at work on it")
     return found
 

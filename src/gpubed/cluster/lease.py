@@ -2,6 +2,8 @@
 
 The testbed alone knows the end, so it is asked each time; `lease.json` keeps its
 last answer, for when it does not answer and for what was done about the end.
+Where the testbed takes nothing back and nodes mind an end themselves (`lease.on_nodes`), the
+end is the cluster's own, and `lease.json` alone has it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from gpubed.configuration import node_lease
 from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
@@ -28,11 +31,14 @@ class Record(BaseModel):
     """What is known of a lease; all times are aware.
 
     Attributes:
-        granted_until: The end that the testbed confirmed; None where nodes do not expire.
+        granted_until: The end that the testbed confirmed, or the cluster's own; None where nodes
+            do not expire.
         requested_until: The end that was last asked for.
         since: When gpubed first saw the lease; renewals in all are counted from here.
         read_at: When the testbed said so; None before it was ever asked.
         ended_for: The end for which `before_end` has been done.
+        own: Whether the end is the cluster's own, and no testbed's.
+        told: What nodes that mind it know of it, by their ids.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,6 +48,8 @@ class Record(BaseModel):
     since: Moment | None = None
     read_at: Moment | None = None
     ended_for: Moment | None = None
+    own: bool = False
+    told: dict[str, str] = {}
 
     @property
     def remaining_s(self) -> float | None:
@@ -93,8 +101,13 @@ def read(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Re
     Raises:
         GpubedError: It does not answer.
     """
-    granted = registry.bound(plan.backend, cluster).lease(allocation).granted_until
-    return _keep(cluster, last(cluster).model_copy(update={"granted_until": granted}))
+    known, own = last(cluster), _is_own(plan)
+    granted = known.granted_until if known.own else None
+    if not own:
+        granted = registry.bound(plan.backend, cluster).lease(allocation).granted_until
+    elif granted is None:
+        granted = now() + timedelta(seconds=plan.spec.lease.duration)
+    return _keep(cluster, known.model_copy(update={"granted_until": granted, "own": own}))
 
 
 def renew(
@@ -104,10 +117,53 @@ def renew(
 
     Raises:
         Refused: The testbed said no; the lease is as it was.
+        UsageError: Nodes do not expire.
     """
-    granted = registry.bound(plan.backend, cluster).renew(allocation, until).granted_until
-    changed = {"granted_until": granted, "requested_until": until}
-    return _keep(cluster, last(cluster).model_copy(update=changed))
+    known, own = last(cluster), _is_own(plan)
+    granted: datetime | None
+    if own:  # as a testbed's, never shortened
+        granted = max(until, known.granted_until or until) if known.own else until
+    else:
+        granted = registry.bound(plan.backend, cluster).renew(allocation, until).granted_until
+    changed = {"granted_until": granted, "requested_until": until, "own": own}
+    return _keep(cluster, known.model_copy(update=changed))
+
+
+def tell_nodes(
+    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, *, anew: bool = False
+) -> None:
+    """Let the nodes that mind the end of the lease know what is known of it here.
+
+    Args:
+        anew: Whether also those are told that were told before: they may have been set up anew.
+
+    Raises:
+        GpubedError: Not all could be told; at the end that they know they end what runs.
+    """
+    known = last(cluster)
+    if not (known.told or node_lease.are_to_mind(plan)):
+        return
+    left, had = known.remaining_s or 0.0, {} if anew else known.told
+    told = node_lease.tell(cluster, plan, allocation, known.granted_until, left, had)
+    if told.words != known.told:
+        _write(cluster, known.model_copy(update={"told": told.words}))
+    if told.failed:
+        each = "; ".join(f"{name}: {why}" for name, why in told.failed.items())
+        raise GpubedError(
+            f"not all nodes know until when the lease lasts, and act by what they know: {each}",
+            f"gpubed renew {cluster.name} --auto --once   tells those that do not know",
+        )
+
+
+def tell_of_new(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
+    """Let nodes that were just set up know until when the lease lasts, where they mind its end.
+
+    Raises:
+        GpubedError: The testbed does not answer, or not all could be told.
+    """
+    if node_lease.are_to_mind(plan):
+        read(cluster, plan, allocation)
+    tell_nodes(cluster, plan, allocation, anew=True)
 
 
 def due(record: Record, wanted: Wanted) -> datetime | None:
@@ -143,6 +199,12 @@ def check_not_expired(cluster: ClusterPaths) -> None:
     """
     record = last(cluster)
     if record.granted_until and record.state(0) == "expired":
+        if record.own:
+            raise GpubedError(
+                f"the lease of {cluster.name} ended at {local(record.granted_until)}: "
+                "its nodes run no job any more",
+                f"gpubed renew {cluster.name}",
+            )
         raise GpubedError(
             f"the lease of {cluster.name} ended at {local(record.granted_until)}: "
             "the testbed has taken its nodes back",
@@ -153,6 +215,15 @@ def check_not_expired(cluster: ClusterPaths) -> None:
 def _keep(cluster: ClusterPaths, record: Record) -> Record:
     moment = now()
     kept = record.model_copy(update={"read_at": moment, "since": record.since or moment})
-    if kept.granted_until and cluster.state.is_dir():
-        files.write(cluster.lease, kept.model_dump_json(indent=2).encode())
+    # Also the end of an end of its own, which nobody wants any more.
+    if (kept.granted_until or last(cluster).own) and cluster.state.is_dir():
+        _write(cluster, kept)
     return kept
+
+
+def _write(cluster: ClusterPaths, record: Record) -> None:
+    files.write(cluster.lease, record.model_dump_json(indent=2).encode())
+
+
+def _is_own(plan: ClusterPlan) -> bool:
+    return not plan.spec.backend.leases and node_lease.are_to_mind(plan)

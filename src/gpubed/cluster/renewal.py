@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpubed.cluster import lease as leases
@@ -24,6 +24,7 @@ class Looked:
         refused: Why the testbed granted none; None where it did.
         prepared: What was done before the end, in words.
         unprepared: Why what is due before the end was not done; it is tried again.
+        untold: Why nodes that mind the end do not know of it; they are told at the next look.
     """
 
     record: Record
@@ -31,14 +32,26 @@ class Looked:
     refused: Refused | None = None
     prepared: tuple[str, ...] = ()
     unprepared: GpubedError | None = None
+    untold: GpubedError | None = None
 
 
 def look(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> Looked:
     """Ask until when a lease lasts, renew it where that is due, and prepare an end that stays.
 
+    Nodes that mind the end are told of it, whoever renewed the lease.
+
     Raises:
         GpubedError: The testbed does not answer.
     """
+    looked = _look(cluster, wanted, granted)
+    try:
+        leases.tell_nodes(cluster, wanted, granted)
+    except GpubedError as error:
+        return replace(looked, untold=error)
+    return looked
+
+
+def _look(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> Looked:
     policy, refused = wanted.spec.lease, None
     record = leases.read(cluster, wanted, granted)
     if asked := leases.due(record, policy):

@@ -100,11 +100,12 @@ def up(
         identities.keep(cluster, granted.uuid)
         current_lease(cluster, wanted, granted, None)
         _restore_rates(cluster, last=True)
-        if changed(result) and not damaged:
-            return Done(result)
-        # A look a moment ago that found all well, after which nothing was changed, is enough.
-        found = seen[1] if seen and not damaged and not anew else None
-        found = found or _require_whole(testbed, wanted, granted, started=changed(result))
+        found = None
+        if damaged or not changed(result):
+            # A look a moment ago that found all well, after which nothing was changed, is enough.
+            found = seen[1] if seen and not damaged and not anew else None
+            found = found or _require_whole(testbed, wanted, granted, started=changed(result))
+        leases.tell_nodes(cluster, wanted, granted)
         if changed(result):
             return Done(result, found)
         if wanted.spec.configure and granted.nodes:

@@ -186,6 +186,10 @@ class Watch:
             self.tell("lease", f"it ends {until}", "; ".join(looked.prepared))
         if fault := looked.unprepared:
             self._tell_once("end", "lease", f"it ends {until}", f"not prepared: {fault.message}")
+        if looked.untold:
+            self._tell_once("nodes", "lease", "nodes that mind it", looked.untold.message)
+        elif self._forget_told("nodes"):
+            self.tell("well", "all nodes know until when the lease lasts")
 
     def _look(self, wanted: ClusterPlan, granted: Allocation) -> State:
         testbed = registry.bound(granted.backend, self._cluster)

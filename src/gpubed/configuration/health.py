@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.configuration import roles
+from gpubed.configuration import node_lease, roles
 from gpubed.core import reading, together
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
@@ -53,6 +53,12 @@ class NodeHealth(BaseModel):
         return "failing" if self.problems else "well"
 
     @property
+    def is_held_by_lease(self) -> bool:
+        """Whether all that keeps jobs away is the end of its lease."""
+        held = self.quarantine
+        return held is not None and node_lease.is_reason(held.reason) and not self.problems
+
+    @property
     def reason(self) -> str:
         """Why jobs do not use it; empty when they do."""
         return "; ".join([*([self.quarantine.reason] if self.quarantine else []), *self.problems])
@@ -85,10 +91,11 @@ def usable(
         return allocation, []
     if allocation.head.name in names:
         greet(allocation.head, cluster)
-        reason = next(f.reason for f in left_out if f.node == allocation.head.name)
+        head = next(found for found in left_out if found.node == allocation.head.name)
+        again = f"repair it, then: gpubed health {cluster.name} --requalify {head.node}"
         raise GpubedError(
-            f"the head {allocation.head.name} is not well: {reason}",
-            f"repair it, then: gpubed health {cluster.name} --requalify {allocation.head.name}",
+            f"the head {head.node} is not well: {head.reason}",
+            f"gpubed renew {cluster.name}" if head.is_held_by_lease else again,
         )
     kept = tuple(node for node in allocation.nodes if node.name not in names)
     return allocation.model_copy(update={"nodes": kept}), left_out

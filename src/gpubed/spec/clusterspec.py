@@ -6,7 +6,7 @@ specification that is expected to be right. Nothing here talks to a testbed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, reduce
 from operator import or_
@@ -220,7 +220,7 @@ def read(
     ]
     problems += _gpus_without_recipe(file, document, spec)
     problems += _simulated_elsewhere(file, document, spec)
-    problems += _idle_in_vain(file, document, spec)
+    problems += _minded_in_vain(file, document, spec)
     problems += [
         SpecError(
             file,
@@ -289,27 +289,29 @@ def _simulated_elsewhere(
     ]
 
 
-def _idle_in_vain(file: str, document: located.Located, spec: ClusterSpec) -> list[SpecError]:
-    """Find a care for idle nodes where none can be asked, or nothing is won by their release."""
-    policy, kind = spec.lease.idle, spec_backend(spec)
-    where: tuple[str, ...] = ("lease", "idle")
-    if policy is None:
-        return []
-    if not spec.backend.lends_nodes:
-        message, allowed = (
-            f"backend {kind} lends no nodes: its jobs end by themselves",
-            "leave it out",
+def _minded_in_vain(file: str, document: located.Located, spec: ClusterSpec) -> list[SpecError]:
+    """Find what nodes cannot mind, and a release by which nothing is won."""
+    return [
+        SpecError(file, document.line(where), _dotted(where), message, allowed)
+        for key, says in (
+            ("idle", "tell what they are used for"),
+            ("on_nodes", "mind their lease"),
         )
+        if getattr(spec.lease, key) is not None
+        for where, message, allowed in _vain(spec, key, says)
+    ]
+
+
+def _vain(spec: ClusterSpec, key: str, says: str) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    kind, idle, where = spec_backend(spec), spec.lease.idle, ("lease", key)
+    if not spec.backend.lends_nodes:
+        message = f"backend {kind} lends no nodes: its jobs end by themselves"
+        yield where, message, "leave it out"
     elif not spec.configure:
-        message = "bare nodes do not tell what they are used for"
-        allowed = "leave it out, or configure: true"
-    elif policy.then == "release" and not spec.backend.releases:
-        where = (*where, "then")
+        yield where, f"bare nodes do not {says}", "leave it out, or configure: true"
+    elif key == "idle" and idle and idle.then == "release" and not spec.backend.releases:
         message = f"nodes of backend {kind} are your own: nobody else gets what is released"
-        allowed = "allowed: warn"
-    else:
-        return []
-    return [SpecError(file, document.line(where), _dotted(where), message, allowed)]
+        yield (*where, "then"), message, "allowed: warn"
 
 
 def _in_order(errors: Iterable[SpecError]) -> list[SpecError]:

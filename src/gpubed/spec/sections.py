@@ -399,6 +399,28 @@ class Idle(Section):
     )
 
 
+class OnNodes(Section):
+    """What nodes do by themselves at the end of a lease, also where no controller is any more."""
+
+    warning: Seconds = Field(
+        default=1800.0, ge=300, description="before the end: people are told, on all terminals"
+    )
+    stop: Seconds = Field(
+        default=600.0,
+        ge=180,
+        description="before the end: running jobs are asked (SIGTERM) to keep a checkpoint and "
+        "end, and no other starts; at the end, jobs and whatever holds a GPU are ended",
+    )
+
+    @model_validator(mode="after")
+    def _are_in_order(self) -> Self:
+        if self.stop > self.warning:
+            raise ValueError(
+                f"stop ({self.stop:g} s) must not come before the warning ({self.warning:g} s)"
+            )
+        return self
+
+
 class Lease(Section):
     """How long the cluster is wanted."""
 
@@ -407,4 +429,9 @@ class Lease(Section):
     before_end: BeforeEnd = BeforeEnd()
     idle: Idle | None = Field(
         default=None, description="nothing happens when absent; `{after: 2 h}` warns"
+    )
+    on_nodes: OnNodes | None = Field(
+        default=None,
+        description="nothing happens when absent; with `{}` nodes mind the end themselves, and "
+        "those of a testbed that takes none back have one: `duration` after the last renewal",
     )

@@ -62,9 +62,7 @@ def every() -> dict[int, Process]:
         if not path.name.isdigit():
             continue
         with suppress(OSError, ValueError, IndexError):
-            text = (path / "stat").read_text(errors="replace")
-            name = text[text.index("(") + 1 : text.rindex(")")]
-            rest = text[text.rindex(")") + 2 :].split()
+            name, rest = _stat(int(path.name))
             user, system, of_user, of_system = (int(rest[place]) / TICKS for place in range(11, 15))
             found[int(path.name)] = Process(
                 parent=int(rest[1]),
@@ -76,6 +74,21 @@ def every() -> dict[int, Process]:
                 group=_group(int(path.name)).removeprefix(root),
             )
     return found
+
+
+def began(number: int) -> int:
+    """Return when a process began, in ticks since boot.
+
+    Raises:
+        OSError: There is none.
+    """
+    return int(_stat(number)[1][19])
+
+
+def _stat(number: int) -> tuple[str, list[str]]:
+    """Return the name of a process, and the figures after it."""
+    text = (PROC / str(number) / "stat").read_text(errors="replace")
+    return text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
 
 
 def _group(pid: int) -> str:

@@ -40,7 +40,7 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Ask the testbed for more time, and say what it granted."""
+    """Ask the testbed for more time, say what it granted, and let nodes know that mind the end."""
     if for_ and until:
         raise UsageError("--for and --until exclude each other")
     if auto and (for_ or until):
@@ -54,7 +54,9 @@ def command(
     end = until.astimezone() if until else lease.now() + timedelta(seconds=_duration(for_, wanted))
     record = lease.renew(paths, wanted, granted, end)
     ui.document("renew", {"lease": record.document(), "lasts_longer": _lasts_longer(record, end)})
-    return _tell(ui, record, end)
+    code = _tell(ui, record, end)
+    lease.tell_nodes(paths, wanted, granted)
+    return code
 
 
 def _duration(text: str | None, wanted: ClusterPlan) -> float:
@@ -101,7 +103,10 @@ def _keep(ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation,
             ui.note("the nodes do not expire")
             return 0
         if state == "expired":
-            ui.error("the lease has ended", f"gpubed up {paths.name} --refresh")
+            again = (
+                f"gpubed renew {paths.name}" if record.own else f"gpubed up {paths.name} --refresh"
+            )
+            ui.error("the lease has ended", again)
             return 1
         if once:
             ui.document("renew", {"lease": record.document()})
@@ -121,6 +126,6 @@ def _look(
         ui.note(f"granted until {lease.local(looked.record.granted_until)}")
     for what in looked.prepared:
         ui.note(what)
-    if looked.unprepared:
-        ui.error(looked.unprepared.message, looked.unprepared.hint)
+    for fault in filter(None, (looked.unprepared, looked.untold)):
+        ui.error(fault.message, fault.hint)
     return looked.record

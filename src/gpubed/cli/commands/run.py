@@ -12,6 +12,7 @@ import typer
 from gpubed.cli import background, completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.cluster import lease
 from gpubed.configuration import health, unfinished
 from gpubed.core import runlock
 from gpubed.core.errors import UsageError
@@ -179,6 +180,7 @@ def _usable(ui: UI, paths: ClusterPaths) -> tuple[ClusterPlan, Allocation, dict[
     granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     unfinished.require_configured(paths, wanted, granted)
     unfinished.require_none(paths)
+    lease.check_not_expired(paths)
     rates.require_declared(paths)
     usable, left_out = health.usable(paths, wanted, granted)
     for node in left_out:

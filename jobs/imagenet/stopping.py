@@ -1,0 +1,59 @@
+"""A training that is asked to end (SIGTERM) keeps a checkpoint first, on all ranks together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from averaging import Averaging
+
+# Seconds between two meetings of the ranks: whoever asks waits for ten, and then kills.
+MEET_S = 3.0
+# A rank that was asked waits for the next meeting as long as this many meetings, or steps, take.
+PATIENCE = 2
+
+
+class Stop:
+    """Whether any rank was asked to end, as all ranks agree after the same step.
+
+    Steps take as long on all ranks, so they meet after a number of steps. A rank that waits for
+    one that is gone meets nobody, and ends as it would have without this.
+    """
+
+    def __init__(self, averaging: Averaging) -> None:
+        self._averaging = averaging
+        self._asked, self._ends = threading.Event(), threading.Event()
+        self._next, self._met, self._slowest_s = 0, (0, time.monotonic()), MEET_S
+        heard, told = os.pipe()
+        os.set_blocking(told, False)
+        # Python's own handlers wait while the main thread waits for other ranks.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        threading.Thread(target=self._listen, args=(heard,), daemon=True).start()
+
+    def _listen(self, heard: int) -> None:
+        while os.read(heard, 1)[0] != signal.SIGTERM:
+            pass
+        self._asked.set()
+        if not self._ends.wait(PATIENCE * max(MEET_S, self._slowest_s)):
+            print("asked to end, and the other ranks do not answer", file=sys.stderr, flush=True)
+            os._exit(128 + signal.SIGTERM)
+
+    def meets(self, done: int) -> bool:
+        """Whether ranks meet after so many steps; the same on all of them."""
+        return done >= self._next
+
+    def agreed(self, done: int) -> bool:
+        """Whether any rank was asked; every rank calls it after a step for which they meet."""
+        step, at = self._met
+        now = time.monotonic()
+        seconds = (now - at) / max(1, done - step)
+        everyone = self._averaging.gather((self._asked.is_set(), seconds))
+        self._met, self._slowest_s = (done, now), max(slow for _, slow in everyone)
+        self._next = done + max(1, int(MEET_S / self._slowest_s))
+        if any(asked for asked, _ in everyone):
+            self._ends.set()
+        return self._ends.is_set()

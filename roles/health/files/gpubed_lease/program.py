@@ -1,0 +1,153 @@
+"""Does what is due at the end of this node's lease, also where no controller is there any more.
+
+  gpubed-lease look          from the timer: warn, ask jobs to end, end them, as it is due
+  gpubed-lease tell JSON     a controller tells until when the lease lasts
+  gpubed-lease forget        a controller tells that the node needs to do nothing
+  gpubed-lease status        print what is known as JSON
+
+It ends jobs and what holds GPUs. It removes nothing, and switches nothing off.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpubed_health import program as health
+from gpubed_use import machine, terminals
+
+from gpubed_lease import judging, runs
+
+STATE = Path(os.environ.get("GPUBED_LEASE_STATE", "/var/lib/gpubed/lease.json"))
+# In memory: holds what is known while the disk takes nothing.
+SPARE = Path("/run/gpubed-lease.json")
+# Role monitoring makes the folder.
+METRICS = Path("/var/lib/gpubed/metrics/gpubed-lease.prom")
+# What hangs is no reason to let the next look wait.
+MOST_S = 110
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    lock = os.open(STATE.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def now() -> judging.Now:
+    """Return the moment by all that this node has to tell it."""
+    boot = machine.BOOT.read_text().strip()
+    return judging.Now(boot, time.clock_gettime(time.CLOCK_BOOTTIME), time.time())
+
+
+def read() -> judging.Record | None:
+    """Return what is known of the lease; None where nothing is, or of another cluster's.
+
+    One that cannot be read ends nothing.
+    """
+    expected = json.loads(health.EXPECTED.read_text())
+    try:
+        # Where there is a spare, the disk's is older.
+        found = json.loads((SPARE if SPARE.exists() else STATE).read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or found.get("version") != judging.VERSION:
+        return None
+    return found if found["cluster"] == expected.get("cluster") else None
+
+
+def _write(record: judging.Record) -> None:
+    text = f"{json.dumps(record)}\n"
+    try:
+        _replace(STATE, text)
+    except OSError as error:
+        sys.stderr.write(f"{SPARE} holds what is known, since the disk cannot: {error}\n")
+        _replace(SPARE, text)
+    else:
+        SPARE.unlink(missing_ok=True)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    draft = path.with_suffix(".new")
+    draft.write_text(text)
+    draft.rename(path)
+
+
+def act(record: judging.Record | None) -> judging.Record | None:
+    """Do what is due, and return what is to be remembered."""
+    _hold(record)
+    if record is None:
+        return None
+    if record["told"] != record["phase"]:
+        terminals.tell(judging.words(record))
+    asked = {}
+    if judging.holds(record):
+        over = record["phase"] == judging.OVER
+        everyone = record["everyone"]
+        asked = runs.end(record["asked"], record["uptime"], over=over, everyone=everyone)
+    return {**record, "told": record["phase"], "asked": asked}
+
+
+def _hold(record: judging.Record | None) -> None:
+    """Take the node out of use, or back: a quarantine is what jobs and schedulers ask for."""
+    held = health.read_state()["quarantine"]
+    if record and judging.holds(record):
+        if not held:
+            health.quarantine(health.read_state(), judging.reason(record))
+    elif held and held["reason"].startswith(judging.OURS):
+        health.main("requalify")
+
+
+def publish(record: judging.Record | None) -> None:
+    """Leave the figures for the cluster's monitoring, where there is one."""
+    if not METRICS.parent.is_dir():
+        return
+    lines = []
+    if record:
+        lines.append(f"gpubed_node_lease_left_seconds {record['left_s']:.0f}")
+    if record and record["phase"] != judging.RUNS:
+        # JSON quotes as Prometheus does.
+        text = json.dumps(judging.words(record), ensure_ascii=False)
+        lines.append(f"gpubed_node_lease_ending{{text={text}}} 1")
+    _replace(METRICS, "".join(f"{line}\n" for line in lines))
+
+
+def _known(verb: str, words: tuple[str, ...]) -> judging.Record | None:
+    """Return what is known of the lease after what was said."""
+    record = read()
+    if verb == "tell":
+        return judging.told(record, json.loads(" ".join(words)), now())
+    if verb == "forget":
+        for path in (STATE, SPARE):
+            path.unlink(missing_ok=True)
+        return None
+    return record and judging.fold(record, now())
+
+
+def main(verb: str, *words: str) -> int:
+    """Do what was asked; the exit code says whether it was understood."""
+    if verb not in ("look", "tell", "forget", "status"):
+        sys.stderr.write(__doc__ or "")
+        return 2
+    signal.alarm(MOST_S)
+    if verb == "status":
+        sys.stdout.write(f"{json.dumps(read())}\n")
+        return 0
+    with _alone():
+        record = _known(verb, words)
+        if record:
+            _write(record)  # before anything is done: it holds, whatever hangs then
+        done = act(record)
+        if done and done != record:
+            _write(done)
+        publish(done)
+    return 0

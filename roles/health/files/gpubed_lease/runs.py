@@ -1,0 +1,86 @@
+"""Asks what uses a node's GPUs to end, and ends what does not."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from gpubed_health import command
+from gpubed_use import processes
+from gpubed_use.processes import Process
+
+# From the question to the end, whatever the lease says: rank 0 may be writing a checkpoint.
+GRACE_S = 45.0
+_SLURM = "slurm "
+_NOTEBOOKS = "/system.slice/jupyterlab.service"
+Every = Mapping[int, Process]
+
+
+def end(
+    asked: Mapping[str, float], uptime: float, *, over: bool, everyone: bool
+) -> dict[str, float]:
+    """Ask jobs to end; once the lease is over, also what holds a GPU, and end what was asked.
+
+    Args:
+        asked: When each was asked, as this returned it at the last look.
+        uptime: Now, in seconds since the node's start.
+        over: Whether the lease is over.
+        everyone: Whether all that people have on GPUs is the cluster's, and not only notebooks:
+            on a host that is somebody's own, others compute, too.
+
+    Returns:
+        When each that is still there was asked.
+    """
+    every = processes.every()
+    heads = processes.jobs(every)
+    found = {job: job for job in heads.values() if job.startswith(_SLURM)}
+    ranks = [number for number, job in heads.items() if not job.startswith(_SLURM)]
+    ranks += _holders(every, everyone=everyone) if over else []
+    numbers = {f"{number} {every[number].key}": number for number in ranks if number in every}
+    now = {}
+    for key in (*found, *numbers):
+        now[key] = asked.get(key, uptime)
+        late = over and uptime - now[key] >= GRACE_S
+        if key in asked and not late:
+            continue
+        if key in found:
+            id_ = key.removeprefix(_SLURM)
+            command.run("scancel", *(() if late else ("--signal=TERM",)), id_)
+        elif late:
+            for number in (*_below(numbers[key], every), numbers[key]):
+                _send(number, every[number], signal.SIGKILL)
+        else:
+            # Itself alone: what it started may be needed for its checkpoint.
+            _send(numbers[key], every[numbers[key]], signal.SIGTERM)
+    return now
+
+
+def _holders(every: Every, *, everyone: bool) -> Iterator[int]:
+    """Yield the processes of people that are on a GPU."""
+    if shutil.which("nvidia-smi") is None:
+        return
+    mine = processes.people(every, os.getpid())
+    code, text = command.run("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader")
+    for line in text.splitlines() if not code else ():
+        number = int(line) if line.strip().isdigit() else 0
+        if number in mine and (everyone or mine[number].group.startswith(_NOTEBOOKS)):
+            yield number
+
+
+def _below(number: int, every: Every) -> Iterator[int]:
+    for child, one in every.items():
+        if one.parent == number:
+            yield from _below(child, every)
+            yield child
+
+
+def _send(number: int, one: Process, what: signal.Signals) -> None:
+    """Send a signal to a process, and not to another that has its number by now."""
+    with suppress(OSError, ValueError, IndexError):
+        there = os.pidfd_open(number)
+        try:
+            if processes.began(number) == one.began:
+                signal.pidfd_send_signal(there, what)
+        finally:
+            os.close(there)

@@ -1,0 +1,98 @@
+"""What nodes know of the end of their lease: they mind it also when no controller is there.
+
+The node itself looks and acts (`gpubed-lease` of role health); this tells it until when, which
+takes a second and no playbook.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+from gpubed.configuration import roles
+from gpubed.core import together
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.ssh import SSH, CommandFailed
+from gpubed.spec.plan import ClusterPlan
+
+# How the reason of a quarantine begins that a node gave itself for the end of its lease.
+_REASON = "its lease ends at "
+_PROGRAM = "sudo -n gpubed-lease"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What became of telling nodes.
+
+    Attributes:
+        words: What each node knows now, by its id; empty where it has nothing to mind.
+        failed: Why a node could not be told, by its name.
+    """
+
+    words: dict[str, str]
+    failed: dict[str, str]
+
+
+def is_reason(reason: str) -> bool:
+    """Say whether a node is in quarantine for the end of its lease alone."""
+    return reason.startswith(_REASON)
+
+
+def are_to_mind(plan: ClusterPlan) -> bool:
+    """Say whether nodes mind the end of their lease themselves."""
+    wanted = plan.spec.lease.on_nodes is not None and plan.spec.configure
+    return wanted and "health" in roles.active(plan)
+
+
+def tell(
+    cluster: ClusterPaths,
+    plan: ClusterPlan,
+    allocation: Allocation,
+    until: datetime | None,
+    left_s: float,
+    known: Mapping[str, str],
+) -> Told:
+    """Tell nodes until when their lease lasts, all at once; who knows it already is not asked.
+
+    Args:
+        until: The end; None where there is none.
+        left_s: Seconds until then, by this machine's clock.
+        known: What each node was told last, by its id.
+    """
+    policy = plan.spec.lease.on_nodes if are_to_mind(plan) else None
+    said: dict[str, object] = {}
+    if policy and until:
+        # By hand, to the second: that is how a node compares it with what it knows.
+        end = until.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S+00:00")
+        said = {"cluster": allocation.uuid, "name": cluster.name, "until": end}
+        said |= {"warning": policy.warning, "stop": policy.stop}
+        # On a host that is somebody's own, others compute, too.
+        said |= {"everyone": plan.spec.backend.releases}
+    words = json.dumps(said) if said else ""
+    stale = [node for node in allocation.nodes if known.get(node.id, "") != words]
+    what = ("tell", json.dumps({**said, "left_s": left_s})) if said else ("forget",)
+    faults = together.each(partial(_tell, cluster, what), stale)
+    failed = {node.name: why for node, why in zip(stale, faults, strict=True) if why}
+    now = {
+        node.id: known.get(node.id, "") if node.name in failed else words
+        for node in allocation.nodes
+    }
+    return Told({id_: one for id_, one in now.items() if one}, failed)
+
+
+def _tell(cluster: ClusterPaths, what: tuple[str, ...], node: Node) -> str:
+    try:
+        with SSH(node, cluster) as session:
+            session.run(f"{_PROGRAM}{' %s' * len(what)}", *what)
+    except CommandFailed as error:
+        if error.result.exit_code != 127:
+            return error.message
+        return f"it has no gpubed-lease; repair: gpubed configure {cluster.name} --tags health"
+    except GpubedError as error:
+        return error.message
+    return ""

@@ -1,0 +1,386 @@
+"""What a node does at the end of its lease, whoever is there.
+
+The clocks are the test's. Processes are real ones, which the test started: of all others on this
+machine it is told nothing. Slurm and nvidia-smi are STAND-INs.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+FILES = Path(__file__).parents[2] / "roles/health/files"
+END = datetime(2030, 1, 1, 12, tzinfo=UTC)
+SAID = {
+    "cluster": "u",
+    "name": "lab",
+    "until": END.isoformat(),
+    "left_s": 3600.0,
+    "warning": 1800,
+    "stop": 600,
+    "everyone": True,
+}
+BEAT = "/shared/runs/20300101-000000000-digits/.heartbeat"
+# A program that keeps a checkpoint when it is asked to end, or that does not listen.
+LISTENS = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(7)); "
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+
+
+@pytest.fixture
+def node(monkeypatch, tmp_path):
+    """A node whose clocks the test sets; `at` is what they show, in seconds before the end."""
+    monkeypatch.syspath_prepend(str(FILES))
+    monkeypatch.setattr(signal, "alarm", lambda _: None)  # it would end the tests, too
+    from gpubed_health import program as health
+    from gpubed_lease import judging, program, runs
+    from gpubed_use import processes
+
+    expected = tmp_path / "expected.json"
+    expected.write_text('{"gpus": 0, "cluster": "u"}')
+    monkeypatch.setattr(health, "EXPECTED", expected)
+    monkeypatch.setattr(health, "STATE", tmp_path / "health.json")
+    monkeypatch.setattr(health, "SPARE", tmp_path / "health.spare")
+    monkeypatch.setattr(health, "HOOKS", tmp_path / "hooks")
+    monkeypatch.setattr(health, "METRICS", tmp_path / "metrics/health.prom")
+    monkeypatch.setattr(health, "LOOKS", ())
+    monkeypatch.setattr(program, "STATE", tmp_path / "lease.json")
+    monkeypatch.setattr(program, "SPARE", tmp_path / "lease.spare")
+    monkeypatch.setattr(program, "METRICS", tmp_path / "metrics/lease.prom")
+    found = SimpleNamespace(
+        program=program, judging=judging, runs=runs, health=health, processes=processes
+    )
+    found.boot, found.uptime, found.wall = "b", 1000.0, END.timestamp() - 3600
+    found.told, found.ran, found.mine, found.on_gpu = [], [], set(), []
+    monkeypatch.setattr(program, "now", lambda: judging.Now(found.boot, found.uptime, found.wall))
+    monkeypatch.setattr(program.terminals, "tell", found.told.append)
+    every = processes.every
+
+    def mine():
+        there = every() if found.mine else {}
+        return {n: one for n, one in there.items() if _top(n, there) & found.mine}
+
+    monkeypatch.setattr(runs.processes, "every", mine)
+    monkeypatch.setattr(runs.shutil, "which", lambda _: "/usr/bin/nvidia-smi")
+
+    def run(*words):
+        found.ran.append(words)
+        return 0, "".join(f"{number}\n" for number in found.on_gpu)
+
+    monkeypatch.setattr(runs.command, "run", run)
+    return found
+
+
+def _top(number, every):
+    found = set()
+    while number in every and number not in found:
+        found.add(number)
+        number = every[number].parent
+    return found
+
+
+def tell(node, **changes):
+    assert node.program.main("tell", json.dumps({**SAID, **changes})) == 0
+
+
+def look(node, after_s=60.0):
+    """Let time pass, look, and return the phase."""
+    node.uptime += after_s
+    node.wall += after_s
+    assert node.program.main("look") == 0
+    found = node.program.read()
+    return found and found["phase"]
+
+
+def pass_time(node, seconds):
+    """Let looks follow each other as the timer has them."""
+    for _ in range(int(seconds // 60)):
+        look(node)
+
+
+def held(node):
+    state = node.health.read_state()["quarantine"]
+    return state and state["reason"]
+
+
+def test_without_a_lease_nothing_happens(node):
+    assert look(node) is None
+    assert (node.told, node.ran, held(node)) == ([], [], None)
+    assert not node.program.STATE.exists()
+
+
+def test_an_end_is_told_prepared_and_kept(node):
+    tell(node)
+    assert look(node) == "runs"
+    pass_time(node, 28 * 60)
+    assert (node.told, held(node)) == ([], None)
+    assert look(node) == "warns"
+    assert node.told == [
+        "gpubed: the lease of lab ends at 2030-01-01 12:00 UTC; 10 min before, jobs are asked to "
+        "keep a checkpoint and end; gpubed renew lab gives it more time"
+    ]
+    pass_time(node, 19 * 60)
+    assert (len(node.told), held(node)) == (1, None)
+    assert look(node) == "stops"
+    assert held(node) == "its lease ends at 2030-01-01 12:00 UTC: gpubed renew lab"
+    pass_time(node, 9 * 60)
+    assert look(node) == "over"
+    pass_time(node, 3600)
+    assert len(node.told) == 3
+    assert "no job runs any more" in node.told[-1]
+
+
+@pytest.mark.parametrize("minutes", [35, 55, 80])
+def test_a_renewal_takes_all_back(node, minutes):
+    tell(node)
+    pass_time(node, minutes * 60)
+    assert node.told
+    later = {"until": END.replace(day=2).isoformat(), "left_s": 86400.0}
+    tell(node, **later)
+    assert held(node) is None
+    assert node.told[-1] == "gpubed: lab goes on: its lease now ends at 2030-01-02 12:00 UTC"
+    assert look(node) == "runs"
+
+
+def test_what_was_renewed_by_too_little_stays_as_it_is(node):
+    tell(node)
+    pass_time(node, 51 * 60)
+    tell(node, until=END.replace(minute=1).isoformat(), left_s=600.0)
+    assert held(node)
+
+
+def test_a_quarantine_of_a_persons_is_not_taken_back(node):
+    node.health.quarantine(node.health.read_state(), "its fan")
+    tell(node)
+    pass_time(node, 62 * 60)
+    tell(node, until=END.replace(day=2).isoformat(), left_s=86400.0)
+    assert held(node) == "its fan"
+
+
+@pytest.mark.parametrize("jump", [10 * 86400.0, -10 * 86400.0])
+def test_a_clock_that_jumps_ends_nothing_early_and_nothing_late(node, jump):
+    tell(node)
+    node.wall += jump
+    pass_time(node, 49 * 60)
+    assert node.program.read()["phase"] == "warns"
+    pass_time(node, 60)
+    assert node.program.read()["phase"] == "stops"
+
+
+@pytest.mark.parametrize(
+    ("left_s", "wall"),
+    [
+        (60.0, 0),  # the controller's clock is ahead
+        (3600.0, 7200),  # the node's is
+    ],
+)
+def test_of_two_clocks_that_differ_the_later_end_counts(node, left_s, wall):
+    node.wall += wall
+    tell(node, left_s=left_s)
+    assert look(node) == "runs"
+    assert node.program.read()["left_s"] == 3540
+
+
+def test_what_a_node_knows_already_makes_nothing_later(node):
+    tell(node)
+    pass_time(node, 40 * 60)
+    node.wall -= 3600
+    tell(node)
+    assert look(node) == "warns"
+
+
+def test_a_time_in_which_nobody_looked_decides_nothing_at_once(node):
+    """A machine that slept: a controller may have renewed the lease meanwhile."""
+    tell(node)
+    assert look(node, 5 * 3600) == "runs"
+    assert held(node) is None
+    assert look(node) == "over"
+
+
+def test_while_it_is_off_nothing_is_counted(node):
+    tell(node)
+    pass_time(node, 40 * 60)
+    node.boot, node.uptime = "another", 5.0
+    assert look(node) == "warns"
+    assert node.program.read()["left_s"] == 1200
+    pass_time(node, 11 * 60)
+    assert held(node)
+
+
+def test_another_clusters_lease_is_none_and_its_quarantine_ends(node):
+    tell(node)
+    pass_time(node, 62 * 60)
+    assert held(node)
+    node.health.EXPECTED.write_text('{"gpus": 0, "cluster": "v"}')
+    assert look(node) is None
+    assert held(node) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 0}'])
+def test_what_cannot_be_read_ends_nothing(node, text):
+    node.program.STATE.write_text(text)
+    assert look(node) is None
+    assert (node.told, held(node)) == ([], None)
+
+
+def test_a_lease_that_is_forgotten_takes_all_back(node):
+    tell(node)
+    pass_time(node, 62 * 60)
+    assert node.program.main("forget") == 0
+    assert held(node) is None
+    assert look(node) is None
+
+
+def test_a_full_disk_ends_no_watch(node, monkeypatch):
+    tell(node)
+    replace = node.program._replace
+
+    def full(path, text):
+        if path == node.program.STATE:
+            raise OSError(28, "No space left on device")
+        replace(path, text)
+
+    monkeypatch.setattr(node.program, "_replace", full)
+    pass_time(node, 62 * 60)
+    assert node.program.read()["phase"] == "over"
+    monkeypatch.setattr(node.program, "_replace", replace)
+    look(node)
+    assert not node.program.SPARE.exists()
+
+
+@pytest.fixture
+def start(node, tmp_path):
+    """A function that starts a real program, as a rank of a run where that is wanted."""
+    started = []
+
+    def start(program, *, is_rank=True):
+        beside = tmp_path / "gpubed-rank"
+        beside.write_text("#!/bin/sh\ntrap '' TERM\necho\nsleep 60\n")
+        beside.chmod(0o755)
+        file = tmp_path / "program.py"
+        file.write_text(f"{program}print(flush=True); time.sleep(60)")
+        command = f"exec {sys.executable} {file}"
+        one = subprocess.Popen(
+            ("sh", "-c", f"{beside} & {command}" if is_rank else command),
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "GPUBED_HEARTBEAT": BEAT},
+            start_new_session=True,
+        )
+        started.append(one)
+        node.mine.add(one.pid)
+        for _ in range(2 if is_rank else 1):
+            one.stdout.readline()
+        return one
+
+    yield start
+    for one in started:
+        with suppress(ProcessLookupError):
+            os.killpg(one.pid, signal.SIGKILL)
+        one.stdout.close()
+        one.wait()
+
+
+def ended(one):
+    """Return how a program ended; None where it is at work."""
+    time.sleep(0.5)
+    return one.poll()
+
+
+def test_a_rank_is_asked_once_and_ends_with_its_checkpoint(node, start):
+    rank = start(LISTENS)
+    tell(node)
+    pass_time(node, 49 * 60)
+    assert ended(rank) is None
+    look(node)
+    assert ended(rank) == 7
+
+
+def test_a_rank_that_does_not_listen_has_until_the_end(node, start):
+    rank = start(DEAF)
+    tell(node)
+    pass_time(node, 59 * 60)
+    assert ended(rank) is None
+    look(node)
+    assert ended(rank) == -signal.SIGKILL
+
+
+def test_one_that_starts_after_the_end_is_asked_first(node, start):
+    tell(node)
+    pass_time(node, 62 * 60)
+    rank = start(DEAF)
+    look(node)
+    look(node, 5)
+    assert ended(rank) is None, "a look by hand, and no time to keep a checkpoint"
+    look(node)
+    assert ended(rank) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("everyone", [True, False])
+def test_what_holds_a_gpu_goes_at_the_end_and_not_that_of_others(
+    node, start, monkeypatch, everyone
+):
+    other = start(LISTENS, is_rank=False)
+    node.on_gpu = [other.pid]
+    tell(node, everyone=everyone)
+    # STAND-IN: the session of a test may be no person's.
+    monkeypatch.setattr(node.runs.processes, "people", lambda every, _: every)
+    pass_time(node, 59 * 60)
+    assert ended(other) is None
+    look(node)
+    assert ended(other) == (7 if everyone else None)
+
+
+def test_what_holds_no_gpu_and_is_no_job_stays(node, start):
+    other = start(LISTENS, is_rank=False)
+    tell(node)
+    pass_time(node, 70 * 60)
+    assert ended(other) is None
+
+
+def test_a_job_of_slurm_is_asked_and_cancelled_through_it(node, monkeypatch):
+    monkeypatch.setattr(node.runs.shutil, "which", lambda _: None)
+    monkeypatch.setattr(node.runs.processes, "jobs", lambda _: {1: "slurm 12", 2: "slurm 12"})
+    tell(node)
+    pass_time(node, 55 * 60)
+    assert node.ran == [("scancel", "--signal=TERM", "12")]
+    pass_time(node, 5 * 60)
+    assert node.ran[1:] == [("scancel", "12")]
+
+
+def test_a_number_that_is_another_process_by_now_is_spared(node, start):
+    rank = start(LISTENS)
+    one = node.processes.every()[rank.pid]
+    other = node.processes.Process(**{**one.__dict__, "began": one.began - 1})
+    node.runs._send(rank.pid, other, signal.SIGTERM)
+    assert ended(rank) is None
+    node.runs._send(rank.pid, one, signal.SIGTERM)
+    assert ended(rank) == 7
+
+
+def test_monitoring_hears_of_it(node):
+    node.program.METRICS.parent.mkdir()
+    tell(node)
+    assert node.program.METRICS.read_text() == "gpubed_node_lease_left_seconds 3600\n"
+    pass_time(node, 30 * 60)
+    assert 'gpubed_node_lease_ending{text="gpubed: the lease of lab ends' in (
+        node.program.METRICS.read_text()
+    )
+    assert node.program.main("forget") == 0
+    assert node.program.METRICS.read_text() == ""
+
+
+def test_it_tells_what_it_knows(node, capsys):
+    assert node.program.main("status") == 0
+    assert json.loads(capsys.readouterr().out) is None
+    tell(node)
+    node.program.main("status")
+    assert json.loads(capsys.readouterr().out)["until"] == SAID["until"]
+    assert node.program.main("dance") == 2

@@ -1,0 +1,231 @@
+"""Nodes that mind the end of their lease are told of it, and a cluster may have one of its own.
+
+What nodes answer is a STAND-IN's.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.cluster import idle, lease, renewal
+from gpubed.configuration import health, node_lease
+from gpubed.configuration.health import NodeHealth, Quarantine
+from gpubed.configuration.use import Use
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import Project
+from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.ssh import CommandFailed, CommandResult, Unreachable
+from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import specification
+from support.samples import sample_allocation, sample_plan
+from support.sessions import Session
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+MINDED = {"lease": {"duration": "12 h", "on_nodes": {"warning": "20 min", "stop": "5 min"}}}
+HELD = "its lease ends at 2030-01-01 12:00 UTC: gpubed renew lab"
+
+
+class World:
+    """A cluster, and what its nodes were told; `silent` are those that do not answer."""
+
+    def __init__(self, project: Project) -> None:
+        self.paths = project.cluster("lab")
+        self.paths.state.mkdir(parents=True)
+        self.heard: dict[str, list[Any]] = {}
+        self.silent: dict[str, Exception] = {}
+        self.plan: ClusterPlan = sample_plan(**MINDED)
+        self.granted: Allocation = sample_allocation(self.plan)
+
+    def tell(self, **more: Any) -> None:
+        lease.tell_nodes(self.paths, self.plan, self.granted, **more)
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    found = World(Project(tmp_path))
+
+    class Node(Session):
+        def __init__(self, node, _):
+            self.name = node.name
+
+        def run(self, command, verb, *words):
+            assert command.startswith("sudo -n gpubed-lease %s")
+            if fault := found.silent.get(self.name):
+                raise fault
+            said = [json.loads(word) for word in words] or [verb]
+            found.heard.setdefault(self.name, []).extend(said)
+            return CommandResult("", "", 0, 0.0)
+
+    monkeypatch.setattr(node_lease, "SSH", Node)
+    monkeypatch.setattr(lease, "now", lambda: NOW)
+    return found
+
+
+def test_where_no_testbed_takes_nodes_back_the_end_is_the_clusters_own(world, monkeypatch):
+    record = lease.read(world.paths, world.plan, world.granted)
+    assert (record.granted_until, record.own) == (NOW + 12 * HOUR, True)
+    monkeypatch.setattr(lease, "now", lambda: NOW + HOUR)
+    assert lease.read(world.paths, world.plan, world.granted).granted_until == NOW + 12 * HOUR
+    renewed = lease.renew(world.paths, world.plan, world.granted, NOW + 20 * HOUR)
+    assert renewed.granted_until == NOW + 20 * HOUR
+    shorter = lease.renew(world.paths, world.plan, world.granted, NOW + 2 * HOUR)
+    assert shorter.granted_until == NOW + 20 * HOUR
+
+
+def test_who_wants_none_any_more_has_none(world):
+    lease.read(world.paths, world.plan, world.granted)
+    world.tell()
+    world.plan = sample_plan()
+    assert lease.read(world.paths, world.plan, world.granted).granted_until is None
+    assert lease.last(world.paths).granted_until is None
+    lease.check_not_expired(world.paths)
+    world.tell()
+    assert [heard[-1] for heard in world.heard.values()] == ["forget"] * 3
+    assert lease.last(world.paths).told == {}
+    world.tell()
+    assert [len(heard) for heard in world.heard.values()] == [2] * 3
+
+
+def test_nodes_hear_of_each_end_once(world, monkeypatch):
+    lease.read(world.paths, world.plan, world.granted)
+    world.tell()
+    [said] = world.heard["node-0"]
+    assert said == {
+        "cluster": world.granted.uuid,
+        "name": "lab",
+        "until": "2030-01-01T12:00:00+00:00",
+        "left_s": 12 * 3600,
+        "warning": 1200,
+        "stop": 300,
+        "everyone": True,
+    }
+    monkeypatch.setattr(lease, "now", lambda: NOW + HOUR)
+    world.tell()
+    assert len(world.heard["node-0"]) == 1
+    lease.renew(world.paths, world.plan, world.granted, NOW + 24 * HOUR)
+    world.tell()
+    assert world.heard["node-0"][1]["left_s"] == 23 * 3600
+    world.tell(anew=True)  # they were set up anew, perhaps
+    assert [len(heard) for heard in world.heard.values()] == [3] * 3
+
+
+def refused(code: int) -> CommandFailed:
+    return CommandFailed("node-1", "gpubed-lease", CommandResult("", "no", code, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (Unreachable("node-1 does not answer"), "node-1: node-1 does not answer"),
+        (refused(127), "node-1: it has no gpubed-lease; repair: gpubed configure lab --tags"),
+        (refused(1), "node-1: "),
+    ],
+)
+def test_who_cannot_be_told_is_named_and_told_the_next_time(world, fault, why):
+    lease.read(world.paths, world.plan, world.granted)
+    world.silent["node-1"] = fault
+    with pytest.raises(GpubedError, match="not all nodes know") as raised:
+        world.tell()
+    assert why in raised.value.message
+    looked = renewal.look(world.paths, world.plan, world.granted)
+    assert looked.untold
+    assert "node-1" in looked.untold.message
+    world.silent.clear()
+    assert renewal.look(world.paths, world.plan, world.granted).untold is None
+    assert [len(heard) for heard in world.heard.values()] == [1] * 3
+
+
+def test_without_it_nobody_is_asked(world):
+    world.plan = sample_plan()
+    world.tell(anew=True)
+    lease.tell_of_new(world.paths, world.plan, world.granted)
+    assert world.heard == {}
+    assert not world.paths.lease.exists()
+
+
+def test_nodes_that_were_just_set_up_are_told(world):
+    lease.tell_of_new(world.paths, world.plan, world.granted)
+    assert world.heard["node-2"][0]["until"] == "2030-01-01T12:00:00+00:00"
+
+
+def test_an_end_of_its_own_that_is_over_is_renewed_and_not_replaced(world, monkeypatch):
+    lease.read(world.paths, world.plan, world.granted)
+    monkeypatch.setattr(lease, "now", lambda: NOW + 13 * HOUR)
+    with pytest.raises(GpubedError, match="run no job any more") as raised:
+        lease.check_not_expired(world.paths)
+    assert raised.value.hint == "gpubed renew lab"
+    lease.renew(world.paths, world.plan, world.granted, NOW + 15 * HOUR)
+    lease.check_not_expired(world.paths)
+
+
+def test_a_head_that_is_held_by_its_lease_is_not_to_be_repaired(world, monkeypatch):
+    said = NodeHealth(node="node-0", quarantine=Quarantine(reason=HELD, since="x"))
+    monkeypatch.setattr(health, "unwell", lambda *_: [said])
+    monkeypatch.setattr(health, "greet", lambda *_: None)
+    with pytest.raises(GpubedError, match="its lease ends at") as raised:
+        health.usable(world.paths, world.plan, world.granted)
+    assert raised.value.hint == "gpubed renew lab"
+    broken = said.model_copy(update={"problems": ("its disk is full",)})
+    monkeypatch.setattr(health, "unwell", lambda *_: [broken])
+    with pytest.raises(GpubedError, match="its disk is full") as raised:
+        health.usable(world.paths, world.plan, world.granted)
+    assert "--requalify" in str(raised.value.hint)
+
+
+def test_a_lease_that_is_over_is_no_use_of_a_cluster(world, monkeypatch):
+    monkeypatch.setattr(idle.uses, "look", lambda *_: Use(7200.0, "long ago", "s"))
+    looked = idle.look(world.paths, world.plan, world.granted, {"node-0": HELD})
+    assert looked
+    assert looked.idle_s == 7200
+    both = {"node-0": HELD, "node-1": "its fan"}
+    looked = idle.look(world.paths, world.plan, world.granted, both)
+    assert looked
+    assert looked.why.startswith("node-1 is in quarantine (its fan)")
+
+
+@pytest.mark.parametrize(
+    ("backend", "on_nodes", "rest", "said"),
+    [
+        ("{type: local}", "{}", "", None),
+        ("{type: local}", "{}", "configure: false\n", "bare nodes do not mind their lease"),
+        ("{type: gpulab, certificate: a.pem, project: p, image: i}", "{}", "", "lends no nodes"),
+        ("{type: local}", "{stop: 40 min}", "", "must not come before the warning"),
+        ("{type: local}", "{stop: 1 min}", "", "at least 180"),
+    ],
+)
+def test_what_nodes_cannot_mind_is_refused(tmp_path, backend, on_nodes, rest, said):
+    path = tmp_path / "lab/cluster.yml"
+    path.parent.mkdir()
+    text = f"version: 1\nbackend: {backend}\nnodes: [{{count: 1}}]\nlease:\n  on_nodes: {on_nodes}"
+    path.write_text(f"{text}\n{rest}")
+    errors = [error for error in specification.check(path)[1] if "on_nodes" in error.path]
+    assert [error.line for error in errors] == ([] if said is None else [5])
+    if said:
+        assert said in str(errors[0])
+
+
+def test_renew_lets_nodes_know_and_says_who_does_not(world, monkeypatch):
+    spec = world.paths.spec
+    spec.parent.mkdir(parents=True)
+    spec.write_text(
+        "version: 1\nbackend: {type: local}\nnodes: [{count: 3}]\n"
+        "networks: {experiment: {rate: 1 Gbit/s}}\nlease: {on_nodes: {}}\n"
+    )
+    world.paths.allocation.write_text(world.granted.model_dump_json())
+    monkeypatch.setenv("GPUBED_ROOT", str(world.paths.project.root))
+    words = ["renew", "lab", "--for", "2h", "--json"]
+    done = CliRunner().invoke(cli.build(), words, standalone_mode=False)
+    assert json.loads(done.stdout)["lease"]["granted_until"] == "2030-01-01T02:00:00+00:00"
+    assert world.heard["node-1"][0]["until"] == "2030-01-01T02:00:00+00:00"
+    world.silent["node-1"] = Unreachable("node-1 does not answer")
+    done = CliRunner().invoke(cli.build(), ["renew", "lab", "--for", "3h"], standalone_mode=False)
+    assert isinstance(done.exception, GpubedError)
+    assert done.exception.hint
+    assert done.exception.hint.startswith("gpubed renew lab --auto --once")
