@@ -126,7 +126,7 @@ def _texts(role):
 
 def _words(value):
     if isinstance(value, dict):
-        value = [*value, *value.values()]
+        value = [*(f"{key}:" for key in value), *value.values()]
     if isinstance(value, list):
         return [word for item in value for word in _words(item)]
     return [str(value)]

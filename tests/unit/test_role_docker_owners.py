@@ -78,6 +78,7 @@ class Docker(ShellHost):
             entry,
             programs=self.programs,
             check=check,
+            respawns=entry in ("absent", "removal"),  # apt
             ansible_managed="m",
             **given | names | variables,
         )
