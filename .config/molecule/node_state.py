@@ -1,7 +1,7 @@
 """Says what is on a node, as JSON: what a role that is taken away must leave as it found it.
 
 Standard library only. Left out is what changes by itself: caches, logs, what systemd and apt note
-for themselves.
+for themselves; and what a package that was removed and not purged has left, whose own line says so.
 """
 
 import hashlib
@@ -36,6 +36,28 @@ def described(path: Path) -> str:
     if path.is_file():
         return f"{access} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
     return access
+
+
+def not_purged() -> set[str]:
+    """Return the settings that removed packages left, and what starts their services at boot.
+
+    Folders in which nothing else is are among them.
+    """
+    rows = said("dpkg-query", "--show", "--showformat=${db:Status-Status}\n${Conffiles}\n")
+    status, found = "", set()
+    for row in filter(None, rows):
+        if not row.startswith(" "):
+            status = row
+        elif status == "config-files":
+            found.add(row.split()[0])
+    scripts = [Path(path).name for path in found if Path(path).parent == Path("/etc/init.d")]
+    links = [link for name in scripts for link in Path("/etc").glob(f"rc?.d/[KS]??{name}")]
+    found |= {str(link) for link in links}
+    folders = {folder for path in found for folder in Path(path).parents if folder.is_dir()}
+    for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
+        if {str(inner) for inner in folder.iterdir()} <= found:
+            found.add(str(folder))
+    return found
 
 
 def files() -> dict[str, str]:
@@ -73,7 +95,8 @@ def differences(before: dict[str, dict[str, str]], after: dict[str, dict[str, st
     found = []
     for kind, was in before.items():
         now = after[kind]
-        found += [f"{kind}: {name} is left" for name in sorted(now.keys() - was.keys())]
+        left = now.keys() - was.keys() - not_purged()
+        found += [f"{kind}: {name} is left" for name in sorted(left)]
         found += [f"{kind}: {name} is gone" for name in sorted(was.keys() - now.keys())]
         changed = sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
         found += [f"{kind}: {name} was {was[name]} and is {now[name]}" for name in changed]

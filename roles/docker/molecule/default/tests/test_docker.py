@@ -24,6 +24,8 @@ def image(host):
     )
     yield "box:1"
     host.check_output("docker rmi --force box:1")
+    # The node is compared with what it was.
+    host.check_output("apt-get purge -qq -y busybox-static >/dev/null")
 
 
 @pytest.fixture(scope="module")
