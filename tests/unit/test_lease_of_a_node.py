@@ -124,7 +124,7 @@ def test_an_end_is_told_prepared_and_kept(node):
     assert look(node) == "warns"
     assert node.told == [
         "gpubed: the lease of lab ends at 2030-01-01 12:00 UTC; 10 min before, jobs are asked to "
-        "keep a checkpoint and end; gpubed renew lab gives it more time"
+        "keep a checkpoint and end; more time: gpubed renew lab"
     ]
     pass_time(node, 19 * 60)
     assert (len(node.told), held(node)) == (1, None)
