@@ -41,8 +41,8 @@ def told(before: Record | None, said: Mapping[str, Any], now: Now) -> Record:
 
     Keys: `cluster` (its id), `name`, `until` (ISO 8601, UTC), `left_s` at `boot` and `uptime`,
     `warning` and `stop` (seconds before the end), `everyone` (whether all that people do here is
-    the cluster's), `phase`, `told` (the phase that people were
-    told of), and `asked`: when jobs were asked to end.
+    the cluster's), `phase`, `told` (the phase that people were told of), and `asked`: when jobs
+    were asked to end.
 
     Args:
         before: What was known; None where nothing was.
