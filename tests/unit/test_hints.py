@@ -60,7 +60,7 @@ def commands():
     """Yield each command line with the file that it is in."""
     places = [(path, printed) for path in (ROOT / "src/gpubed").rglob("*.py")]
     places += [
-        (path, told)
+        (path, printed if path.suffix == ".py" else told)
         for kind in ("tasks", "handlers", "files", "templates")
         for path in (ROOT / "roles").glob(f"*/{kind}/**/*")
         if path.is_file()

@@ -207,7 +207,8 @@ def test_who_is_asked_to_end_keeps_what_it_has_on_all_ranks_first(storage, asked
     steps = {int(re.search(r"asked to end; step (\d+) is kept", error)[1]) for _, error in said}
     assert len(steps) == 1
     [step] = steps
-    again, _ = run(storage, name, "--steps", step + 2, "--warmup-steps", 1, "--checkpoint", name)
+    wanted = ("--steps", step + 2, "--warmup-steps", 1, "--checkpoint", name)
+    again, _ = run(storage, f"{name}-again", *wanted)
     assert again["resumed_at"] == step
 
 

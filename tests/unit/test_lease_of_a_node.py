@@ -17,6 +17,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpubed.configuration import node_lease
+
 FILES = Path(__file__).parents[2] / "roles/health/files"
 END = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SAID = {
@@ -124,12 +126,13 @@ def test_an_end_is_told_prepared_and_kept(node):
     assert look(node) == "warns"
     assert node.told == [
         "gpubed: the lease of lab ends at 2030-01-01 12:00 UTC; 10 min before, jobs are asked to "
-        "keep a checkpoint and end; gpubed renew lab gives it more time"
+        "keep a checkpoint and end; more time: gpubed renew lab"
     ]
     pass_time(node, 19 * 60)
     assert (len(node.told), held(node)) == (1, None)
     assert look(node) == "stops"
     assert held(node) == "its lease ends at 2030-01-01 12:00 UTC: gpubed renew lab"
+    assert node_lease.is_reason(held(node)), "what the controller knows it by"
     pass_time(node, 9 * 60)
     assert look(node) == "over"
     pass_time(node, 3600)
@@ -353,6 +356,15 @@ def test_a_job_of_slurm_is_asked_and_cancelled_through_it(node, monkeypatch):
     assert node.ran == [("scancel", "--signal=TERM", "12")]
     pass_time(node, 5 * 60)
     assert node.ran[1:] == [("scancel", "12")]
+
+
+def test_nobody_has_another_accounts_process_ended_by_a_name(node, start):
+    rank = start(LISTENS)
+    every = node.processes.every()
+    [beside] = [n for n, one in every.items() if one.parent == rank.pid]
+    assert node.runs._is_rank(rank.pid, every)
+    every[beside] = node.processes.Process(**{**every[beside].__dict__, "uid": 4711})
+    assert not node.runs._is_rank(rank.pid, every)
 
 
 def test_a_number_that_is_another_process_by_now_is_spared(node, start):

@@ -41,8 +41,8 @@ def told(before: Record | None, said: Mapping[str, Any], now: Now) -> Record:
 
     Keys: `cluster` (its id), `name`, `until` (ISO 8601, UTC), `left_s` at `boot` and `uptime`,
     `warning` and `stop` (seconds before the end), `everyone` (whether all that people do here is
-    the cluster's), `phase`, `told` (the phase that people were
-    told of), and `asked`: when jobs were asked to end.
+    the cluster's), `phase`, `told` (the phase that people were told of), and `asked`: when jobs
+    were asked to end.
 
     Args:
         before: What was known; None where nothing was.
@@ -95,7 +95,7 @@ def holds(record: Record | None) -> bool:
 def words(record: Record) -> str:
     """Return what is written on terminals."""
     name, until = record["name"], _at(record)
-    more = f"gpubed renew {name} gives it more time"
+    more = f"more time: gpubed renew {name}"
     ahead = f"{record['stop'] / 60:.0f} min before, jobs are asked to keep a checkpoint and end"
     said = {
         RUNS: f"{name} goes on: its lease now ends at {until}",
@@ -108,7 +108,8 @@ def words(record: Record) -> str:
 
 def reason(record: Record) -> str:
     """Return why no job starts on this node."""
-    return f"{OURS}{_at(record)}: gpubed renew {record['name']}"
+    name = record["name"]
+    return f"{OURS}{_at(record)}: gpubed renew {name}"
 
 
 def _at(record: Record) -> str:

@@ -35,9 +35,9 @@ def end(
     every = processes.every()
     heads = processes.jobs(every)
     found = {job: job for job in heads.values() if job.startswith(_SLURM)}
-    ranks = [number for number, job in heads.items() if not job.startswith(_SLURM)]
+    ranks = [number for number in heads if number in every and _is_rank(number, every)]
     ranks += _holders(every, everyone=everyone) if over else []
-    numbers = {f"{number} {every[number].key}": number for number in ranks if number in every}
+    numbers = {f"{number} {every[number].key}": number for number in ranks}
     now = {}
     for key in (*found, *numbers):
         now[key] = asked.get(key, uptime)
@@ -54,6 +54,14 @@ def end(
             # Itself alone: what it started may be needed for its checkpoint.
             _send(numbers[key], every[numbers[key]], signal.SIGTERM)
     return now
+
+
+def _is_rank(number: int, every: Every) -> bool:
+    """Say whether what looks after a rank is its own account's: anybody's may be called so."""
+    return any(
+        one.parent == number and one.name == processes.RANK and one.uid == every[number].uid
+        for one in every.values()
+    )
 
 
 def _holders(every: Every, *, everyone: bool) -> Iterator[int]:
