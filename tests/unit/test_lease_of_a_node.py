@@ -243,17 +243,17 @@ def test_a_lease_that_is_forgotten_takes_all_back(node):
 
 def test_a_full_disk_ends_no_watch(node, monkeypatch):
     tell(node)
-    replace = node.program._replace
+    replace = node.program.keeping.replace
 
     def full(path, text):
         if path == node.program.STATE:
             raise OSError(28, "No space left on device")
         replace(path, text)
 
-    monkeypatch.setattr(node.program, "_replace", full)
+    monkeypatch.setattr(node.program.keeping, "replace", full)
     pass_time(node, 62 * 60)
     assert node.program.read()["phase"] == "over"
-    monkeypatch.setattr(node.program, "_replace", replace)
+    monkeypatch.setattr(node.program.keeping, "replace", replace)
     look(node)
     assert not node.program.SPARE.exists()
 

@@ -128,7 +128,6 @@ def test_packages_are_those_that_the_note_names_and_nothing_else_needs(asked, tm
     assert asked(packages={"noted": note}) == {"packages": ["lone", "tool"]}
     written(tmp_path / "brought", "lib\nlone\ntool\n")
     assert asked(packages={"noted": note}) == {"packages": ["lone", "tool"]}
-    assert asked(packages={"noted": note, "only": ["tool"]}) == {"packages": ["tool"]}
 
 
 def test_what_others_use_by_now_stays_with_what_it_needs(asked, tmp_path):

@@ -98,8 +98,7 @@ def packages(owned: dict[str, Any]) -> list[str]:
     """Return the packages that the role brought and nothing else needs."""
     brought = set(owned.get("former", []))
     if (note := Path(owned.get("noted", ""))).is_file():
-        noted = note.read_text().split()
-        brought = set(noted) & set(owned.get("only", noted))
+        brought = set(note.read_text().split())
     brought -= set(owned.get("kept", []))
     if not brought:
         return []

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubed_health import command, gpus, machine, xids
+from gpubed_health import command, gpus, keeping, machine, xids
 
 EXPECTED = Path(os.environ.get("GPUBED_HEALTH_EXPECTED", "/etc/gpubed/health.json"))
 STATE = Path(os.environ.get("GPUBED_HEALTH_STATE", "/var/lib/gpubed/health.json"))
@@ -84,21 +84,7 @@ def read_state() -> dict[str, Any]:
 
 def write_state(state: dict[str, Any]) -> None:
     """Remember it; in memory, until the next restart, where the disk is full or read-only."""
-    text = json.dumps(state, indent=2) + "\n"
-    try:
-        _replace(STATE, text)
-    except OSError as error:
-        sys.stderr.write(f"{SPARE} holds the state, since the disk cannot: {error}\n")
-        _replace(SPARE, text)
-    else:
-        SPARE.unlink(missing_ok=True)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    draft = path.with_suffix(".new")
-    draft.write_text(text)
-    draft.rename(path)
+    keeping.keep(STATE, SPARE, json.dumps(state, indent=2) + "\n")
 
 
 def remember(state: dict[str, Any]) -> None:
@@ -131,7 +117,7 @@ def publish(state: dict[str, Any], found: Sequence[str]) -> None:
         f"gpubed_node_problems {len(found)}",
     )
     try:
-        _replace(METRICS, "".join(f"{line}\n" for line in lines))
+        keeping.replace(METRICS, "".join(f"{line}\n" for line in lines))
     except OSError as error:  # the scheduler is to be told all the same
         sys.stderr.write(f"monitoring is not told: {error}\n")
 

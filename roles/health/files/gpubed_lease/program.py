@@ -8,16 +8,14 @@
 It ends jobs and what holds GPUs. It removes nothing, and switches nothing off.
 """
 
-import fcntl
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from gpubed_health import keeping
 from gpubed_health import program as health
 from gpubed_use import machine, terminals
 
@@ -30,16 +28,6 @@ SPARE = Path("/run/gpubed-lease.json")
 METRICS = Path("/var/lib/gpubed/metrics/gpubed-lease.prom")
 # What hangs is no reason to let the next look wait.
 MOST_S = 110
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    lock = os.open(STATE.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 def now() -> judging.Now:
@@ -65,21 +53,7 @@ def read() -> judging.Record | None:
 
 
 def _write(record: judging.Record) -> None:
-    text = f"{json.dumps(record)}\n"
-    try:
-        _replace(STATE, text)
-    except OSError as error:
-        sys.stderr.write(f"{SPARE} holds what is known, since the disk cannot: {error}\n")
-        _replace(SPARE, text)
-    else:
-        SPARE.unlink(missing_ok=True)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    draft = path.with_suffix(".new")
-    draft.write_text(text)
-    draft.rename(path)
+    keeping.keep(STATE, SPARE, f"{json.dumps(record)}\n")
 
 
 def act(record: judging.Record | None) -> judging.Record | None:
@@ -118,7 +92,7 @@ def publish(record: judging.Record | None) -> None:
         # JSON quotes as Prometheus does.
         text = json.dumps(judging.words(record), ensure_ascii=False)
         lines.append(f"gpubed_node_lease_ending{{text={text}}} 1")
-    _replace(METRICS, "".join(f"{line}\n" for line in lines))
+    keeping.replace(METRICS, "".join(f"{line}\n" for line in lines))
 
 
 def _known(verb: str, words: tuple[str, ...]) -> judging.Record | None:
@@ -142,7 +116,7 @@ def main(verb: str, *words: str) -> int:
     if verb == "status":
         sys.stdout.write(f"{json.dumps(read())}\n")
         return 0
-    with _alone():
+    with keeping.alone(STATE):
         record = _known(verb, words)
         if record:
             _write(record)  # before anything is done: it holds, whatever hangs then

@@ -8,16 +8,15 @@
 It only looks: nothing is ended here, and what could not be asked counts as use.
 """
 
-import fcntl
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from gpubed_health import keeping
 
 from gpubed_use import judging, machine, terminals
 
@@ -31,25 +30,14 @@ METRICS = Path("/var/lib/gpubed/metrics/gpubed-use.prom")
 MOST_S = 45
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Let looks follow each other: each compares with the one before."""
-    lock = os.open(STATE.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
-
-
 def look() -> judging.Record:
     """Look, and return all that is known by then; a record that cannot be read begins anew."""
     expected = json.loads(EXPECTED.read_text())
-    with _alone():
+    with keeping.alone(STATE):
         record = _read()
         seen = machine.see(expected, record["seen"])
         record = judging.fold(record, seen, int(time.time() // 3600))
-        _replace(STATE, f"{json.dumps(record)}\n")
+        keeping.replace(STATE, f"{json.dumps(record)}\n")
     return record
 
 
@@ -59,13 +47,6 @@ def _read() -> judging.Record:
     except (OSError, ValueError):
         return judging.first()
     return found if found.get("version") == judging.VERSION else judging.first()
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    draft = path.with_suffix(".new")
-    draft.write_text(text)
-    draft.rename(path)
 
 
 def told(record: judging.Record) -> dict[str, Any]:
@@ -97,7 +78,7 @@ def publish(record: judging.Record) -> None:
     if WARNED.exists():
         text = json.dumps(WARNED.read_text(), ensure_ascii=False)
         lines.append(f"gpubed_use_warned{{text={text}}} 1")
-    _replace(METRICS, "".join(f"{line}\n" for line in lines))
+    keeping.replace(METRICS, "".join(f"{line}\n" for line in lines))
 
 
 def main(verb: str, *words: str) -> int:
@@ -111,7 +92,7 @@ def main(verb: str, *words: str) -> int:
         return 2
     record = look()
     if verb == "warn":
-        _replace(WARNED, text)
+        keeping.replace(WARNED, text)
     elif verb == "unwarn" or record["idle_s"] == 0:
         WARNED.unlink(missing_ok=True)  # a use ends it, also where no controller says so
     publish(record)
