@@ -55,6 +55,12 @@ def test_where_the_time_of_up_went_can_be_told(cluster):
     assert all(role in time_of_up.tables(found) for role in found["roles"])
 
 
+def test_packages_are_those_of_the_node_image(cluster):
+    where = "/shared/env/current/bin/python -c 'import torch; print(torch.__file__)'"
+    assert cluster.node("node-1", where).startswith("/shared/env/current/lib/")
+    assert cluster.node("node-1", f"readlink -f $({where})").startswith("/opt/gpubed/env/")
+
+
 def test_an_unchanged_up_changes_nothing_and_runs_no_ansible(cluster):
     before = container_ids(cluster)
     logs = set((cluster.state / "logs").glob("*-ansible.log"))

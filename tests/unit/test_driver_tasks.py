@@ -503,6 +503,7 @@ def take_away(tmp_path, *, held):
             "dpkg": "echo $2 hold",
             "apt-mark": f"echo {held}",
         },
+        respawns=True,  # apt
         check=True,
         __nvidia_driver_noted=str(noted),
         __nvidia_driver_brought=str(brought),

@@ -44,8 +44,7 @@ def fetch(program, monkeypatch, there):
     asked = []
     monkeypatch.setattr(program, "download", lambda lines, *_: asked.extend(lines))
     lock, kept, out = there
-    monkeypatch.setattr("sys.argv", ["fetch_wheels", lock, kept.parents[1], out])
-    program.main()
+    program.fetch(lock, kept.parents[1], out)
     return [line.split()[0] for line in asked]
 
 
@@ -87,8 +86,7 @@ def test_a_link_of_others_leads_nowhere(program, monkeypatch, there, tmp_path):
         (Path(command[command.index("--dest") + 1]) / NAME).write_bytes(wheel)
 
     monkeypatch.setattr(program.subprocess, "run", download)
-    monkeypatch.setattr("sys.argv", ["fetch_wheels", lock, kept.parents[1], out])
-    program.main()
+    program.fetch(lock, kept.parents[1], out)
     assert victim.read_text() == "mine"
     assert kept.read_bytes() == wheel
     assert (out / NAME).read_bytes() == wheel

@@ -84,18 +84,23 @@ def test_units_of_the_owner_go_on_whatever_they_mention(host):
 def installed_units():
     """Names of the units that roles put under /etc/systemd/system, by what their files say."""
     found = set()
-    for path in (p for kind in ("tasks", "vars") for p in ROLES.glob(f"*/{kind}/**/*.yml")):
-        text = path.read_text()
-        found |= set(_PLACED.findall(_named(text, path.parent.name)))
-        if '/etc/systemd/system/{{ item }}"' in text:
-            found |= {name for task in _tasks(yaml.safe_load(text)) for name in _looped(task)}
+    for role in ROLES.iterdir():
+        known = {}
+        for path in role.glob("vars/*.yml"):
+            known |= yaml.safe_load(path.read_text()) or {}
+        for path in (p for kind in ("tasks", "vars") for p in role.glob(f"{kind}/**/*.yml")):
+            text = _named(path.read_text(), known)
+            found |= set(_PLACED.findall(text))
+            if '/etc/systemd/system/{{ item }}"' in text:
+                tasks = _tasks(yaml.safe_load(text))
+                found |= {_named(name, known) for task in tasks for name in _looped(task, known)}
     return found
 
 
-def _named(text, kind):
-    """A role's variables, with those that are called by name in their places."""
-    known = (yaml.safe_load(text) or {}) if kind == "vars" else {}
-    return re.sub(r"\{\{ (__\w+) \}\}", lambda one: str(known.get(one[1], one[0])), text)
+def _named(text, known):
+    """A text with the role's variables that are a text, called by name, in their places."""
+    texts = {name: value for name, value in known.items() if isinstance(value, str)}
+    return re.sub(r"\{\{ (__\w+) \}\}", lambda one: texts.get(one[1], one[0]), text)
 
 
 def _tasks(tasks):
@@ -105,10 +110,13 @@ def _tasks(tasks):
             yield from _tasks(task.get(part, ()))
 
 
-def _looped(task):
+def _looped(task, known):
     does = next((v for k, v in task.items() if k.startswith("ansible.builtin.")), None)
     there = isinstance(does, dict) and str(does.get("dest", ""))
-    return task["loop"] if there == "/etc/systemd/system/{{ item }}" else ()
+    if there != "/etc/systemd/system/{{ item }}":
+        return ()
+    looped = task["loop"]
+    return looped if isinstance(looped, list) else known[looped.strip("{} ")]
 
 
 def test_the_units_are_those_that_roles_install():

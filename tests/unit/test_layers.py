@@ -38,6 +38,7 @@ BROUGHT = {
     "backends/gpulab/request.py",
     "backends/local/confinement.py",
     "backends/local/image.py",
+    "backends/local/python_image.py",
     "backends/virtualwall/prepare.py",
     "backends/virtualwall/rspec.py",
     "cli/commands/init.py",

@@ -11,6 +11,7 @@ from pulumi.runtime.mocks import MockMonitor
 
 from gpubed.backends.local.component import Cluster
 from gpubed.backends.local.image import Recipe
+from gpubed.backends.local.python_image import PythonImage
 from support.declared import UUID, declare, mocked
 
 DATA = {
@@ -96,7 +97,7 @@ def test_every_resource_carries_the_owner_but_the_image(mocks: Mocks) -> None:
 def test_nodes_use_what_the_other_resources_answered(mocks: Mocks) -> None:
     _, planned = declare(Cluster, DATA)
     node = mocks.made["node node-0"]
-    assert node["image"] == Recipe("debian-12").tag
+    assert node["image"] == PythonImage(Recipe("debian-12"), "cpu").tag
     assert node["control"]["network"] == "docker control"
     assert node["shared"] == {"volume": "docker shared", "path": "/shared"}
     assert planned.experiment is not None

@@ -1,4 +1,4 @@
-"""Brings the wheels that a lock names: fetch_wheels.py LOCK STORE OUT.
+"""Brings the wheels that a lock names.
 
 The store is shared with nodes and clusters that may write what they like to it, so nothing
 counts there but a file's checksum, and that of a copy which nobody else can change. What the
@@ -82,16 +82,11 @@ def download(lines: list[str], store: Path, out: Path) -> None:
             wheel.rename(out / wheel.name)
 
 
-def main() -> None:
-    """Fills the folder."""
-    lock, store, out = map(Path, sys.argv[1:])
+def fetch(lock: Path, store: Path, out: Path) -> None:
+    """Fills a folder with the wheels that a lock names."""
     out.mkdir(parents=True, exist_ok=True)
     missing = [
         line for line, hashes in entries(lock.read_text()) if not from_store(store, hashes, out)
     ]
     if missing:
         download(missing, store, out)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,6 +11,7 @@ from gpubed.backends.component import Component
 from gpubed.backends.local import confinement
 from gpubed.backends.local.config import Runtime
 from gpubed.backends.local.image import Recipe
+from gpubed.backends.local.python_image import PythonImage, node_image
 from gpubed.resources import Image, Network, Node, Volume
 from gpubed.spec.plan import ClusterPlan, NetworkPlan, NodePlan
 
@@ -29,7 +30,10 @@ class Cluster(Component):
         self._owner = {"cluster": plan.cluster, "uuid": uuid}
         kinds = sorted({(node.image, node.simulate is not None) for node in plan.nodes})
         # One for all nodes of a kind: a recipe reads its files to know its digest.
-        self._recipes = {(name, sim): Recipe(name, self._runtime, sim) for name, sim in kinds}
+        self._recipes = {
+            (name, sim): node_image(Recipe(name, self._runtime, sim), plan.spec.recipe)
+            for name, sim in kinds
+        }
         self._images = {kind: self._image(recipe) for kind, recipe in self._recipes.items()}
         self._gpus = gpu_ids(plan)
         self._control = self._network("control", plan.control)
@@ -38,12 +42,15 @@ class Cluster(Component):
         nodes = [self._node(node, public_key) for node in plan.nodes]
         self.grant(plan, uuid, [node.result for node in nodes], one_host=True)
 
-    def _image(self, recipe: Recipe) -> Image:
-        name = recipe.name
-        inputs = {"image": name, "runtime": self._runtime, "digest": recipe.digest}
+    def _image(self, recipe: Recipe | PythonImage) -> Image:
+        name, suffix = recipe.name, ""
+        inputs: dict[str, Any] = {"image": name, "runtime": self._runtime, "digest": recipe.digest}
+        if isinstance(recipe, PythonImage):
+            inputs["software"] = recipe.software
+            recipe = recipe.below
         if recipe.simulate:
-            return Image(f"{name}-simulated", _BACKEND, {**inputs, "simulate": True}, self.children)
-        return Image(name, _BACKEND, inputs, self.children)
+            suffix, inputs["simulate"] = "-simulated", True
+        return Image(f"{name}{suffix}", _BACKEND, inputs, self.children)
 
     def _network(self, purpose: str, network: NetworkPlan) -> Network:
         inputs = {**self._owner, "purpose": purpose, "subnet": str(network.subnet)}

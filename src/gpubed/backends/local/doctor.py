@@ -14,6 +14,7 @@ from docker.errors import DockerException
 
 from gpubed.backends.local import build, daemon, environment, image, limits, ownership
 from gpubed.backends.local.config import Runtime
+from gpubed.backends.local.python_image import PythonImage, node_image
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
@@ -24,7 +25,7 @@ from gpubed.testbeds.base import Finding
 
 _GB, _GIB = 10**9, 2**30
 # Image, package cache, environment of the first cluster; a further one needs the last only.
-_FIRST_DISK, _DISK = 12 * _GB, 8 * _GB
+_FIRST_DISK, _DISK = 20 * _GB, 8 * _GB
 _NODE_MEMORY = 1 * _GIB
 # Frames to a virtual machine, and packets that arrive at a shaped link, are redirected.
 _REDIRECTING = ("NET_SCH_INGRESS", "NET_CLS_U32", "NET_ACT_MIRRED", "TUN")
@@ -108,26 +109,27 @@ def _docker(info: dict[str, Any]) -> Finding:
     return Finding(kind, True, f"Docker {version} answers")
 
 
-def _recipes(spec: ClusterSpec | None) -> list[image.Recipe]:
-    groups = spec.nodes if spec else ()
-    asked = {(group.image, group.simulate is not None) for group in groups}
-    kinds = sorted(asked) if spec else [(name, False) for name in image.RELEASES]
+def _images(spec: ClusterSpec | None) -> list[image.Recipe | PythonImage]:
     runtime: Runtime = "vm" if _is_virtual(spec) else "container"
-    return [image.Recipe(name, runtime, kind) for name, kind in kinds if name in image.RELEASES]
+    if spec is None:
+        return [image.Recipe(name, runtime) for name in image.RELEASES]
+    asked = {(group.image, group.simulate is not None) for group in spec.nodes}
+    systems = [image.Recipe(n, runtime, sim) for n, sim in sorted(asked) if n in image.RELEASES]
+    return [node_image(system, spec.recipe) for system in systems]
 
 
 def _image(spec: ClusterSpec | None) -> Finding:
     kind = "local.image"
-    for recipe in _recipes(spec):
-        if image.exists(recipe.tag):
+    for wanted in _images(spec):
+        if image.exists(wanted.tag):
             continue
-        base, why = recipe.release.base, build.without_registry(recipe.release.suite)
-        if recipe.below and image.exists(recipe.below.tag):
-            continue
-        if why and not _registry_has(base):
+        system = wanted.below if isinstance(wanted, PythonImage) else wanted
+        base, why = system.release.base, build.without_registry(system.release.suite)
+        there = image.exists((system.below or system).tag)
+        if why and not there and not _registry_has(base):
             message = f"no registry gives Docker {base}, and {why}"
             return Finding(kind, False, message, "sudo apt-get install mmdebstrap  # on Debian")
-        return Finding(kind, True, f"the image {recipe.name} is built by the first `up`")
+        return Finding(kind, True, f"the image {wanted.name} is built by the first `up`")
     return Finding(kind, True, "the node image is there")
 
 
@@ -140,7 +142,7 @@ def _registry_has(base: str) -> bool:
 
 
 def _disk(info: dict[str, Any], spec: ClusterSpec | None) -> Finding:
-    first = not all(image.exists(recipe.tag) for recipe in _recipes(spec))
+    first = not all(image.exists(wanted.tag) for wanted in _images(spec))
     needed, root = _FIRST_DISK if first else _DISK, Path(info["DockerRootDir"])
     free = shutil.disk_usage(root).free
     return _judged(

@@ -10,18 +10,22 @@ from typing import Any
 
 from gpubed.backends.local import build
 from gpubed.backends.local.image import RELEASES, REPOSITORIES, Recipe, exists
+from gpubed.backends.local.python_image import PythonImage
 from gpubed.core import paths
 from gpubed.core.errors import GpubedError
+from gpubed.recipes import recipe as software
 from gpubed.testbeds.base import Driver, Properties
 
 
 class ImageDriver(Driver):
-    """Inputs: image, runtime, simulate, digest."""
+    """Inputs: image, runtime, simulate, software, digest."""
 
     def create(self, inputs: Properties) -> tuple[str, dict[str, Any]]:
         """Build the image unless this machine has it."""
         runtime = inputs.get("runtime", "container")
-        tag = ensure(Recipe(inputs["image"], runtime, inputs.get("simulate", False)))
+        recipe = Recipe(inputs["image"], runtime, inputs.get("simulate", False))
+        named = inputs.get("software")
+        tag = ensure(PythonImage(recipe, named) if named else recipe)
         return tag, {"tag": tag}
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
@@ -32,22 +36,28 @@ class ImageDriver(Driver):
         """Keep the image: other clusters may use it."""
 
 
-def ensure(recipe: Recipe) -> str:
+def ensure(recipe: Recipe | PythonImage) -> str:
     """Build an image unless this machine has it; returns its tag."""
+    if exists(recipe.tag):
+        return recipe.tag
     if recipe.below:
         ensure(recipe.below)
     with _lock(recipe):
         if not exists(recipe.tag):
-            build.build(recipe)
+            recipe.build() if isinstance(recipe, PythonImage) else build.build(recipe)
     return recipe.tag
 
 
 def restore(tag: str) -> None:
     """Build an image again that somebody removed from the cache."""
     for parts in product(RELEASES, REPOSITORIES, (False, True)):
-        if (recipe := Recipe(*parts)).tag == tag:
-            ensure(recipe)
-            return
+        recipe = Recipe(*parts)
+        found: list[Recipe | PythonImage] = [recipe]
+        found += [PythonImage(recipe, name) for name in software.names()]
+        for wanted in found:
+            if wanted.tag == tag:
+                ensure(wanted)
+                return
     raise GpubedError(
         f"the node image {tag} is gone, and this version of gpubed builds another one",
         "gpubed down CLUSTER, then gpubed up CLUSTER",
@@ -55,10 +65,12 @@ def restore(tag: str) -> None:
 
 
 @contextmanager
-def _lock(recipe: Recipe) -> Iterator[None]:
+def _lock(recipe: Recipe | PythonImage) -> Iterator[None]:
     # Two clusters that come up at the same time need one image, once.
     paths.cache().mkdir(parents=True, exist_ok=True)
-    kind = "simulated" if recipe.simulate else recipe.runtime
-    with (paths.cache() / f"image-{kind}-{recipe.name}.lock").open("w") as lock:
+    kind = recipe.tag.partition(":")[2].rpartition("-")[0]
+    if isinstance(recipe, PythonImage):
+        kind += f"-{recipe.software}"
+    with (paths.cache() / f"image-{kind}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,0 +1,86 @@
+"""Makes a Python environment: from a lock, or as one whose packages are another's.
+
+make_environment.py lock LOCK STORE TARGET PYTHON
+make_environment.py like BASE TARGET PYTHON
+
+The second writes a few hundred links instead of gigabytes. BASE must be at the same place on
+every machine that uses TARGET; what is installed into TARGET later is in TARGET alone.
+Runs with the installer's own Python, which has uv beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import fetch_wheels
+
+_UV = Path(sys.executable).with_name("uv")
+_SETTINGS = {"UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never"}
+_SCRIPT_HEAD = 512  # bytes: a script names its interpreter in the first two lines
+
+
+def uv(*arguments: str | Path, **variables: str) -> None:
+    """Runs uv."""
+    environment = {**os.environ, **_SETTINGS, **variables}
+    subprocess.run([_UV, *arguments], env=environment, check=True)
+
+
+def empty(target: Path, python: str) -> None:
+    """Makes an environment without packages; what an earlier attempt left there is gone."""
+    uv("venv", "--quiet", "--clear", "--python", python, target)
+
+
+def from_lock(lock: Path, store: Path, target: Path, python: str) -> None:
+    """Installs what a lock names, from a store of wheels that gets what it lacks."""
+    empty(target, python)
+    wheels = target / ".wheels"
+    kept = target / "requirements.txt"
+    shutil.copyfile(lock, kept)
+    fetch_wheels.fetch(kept, store, wheels)
+    offline = ["--offline", "--no-cache", "--no-index", "--find-links", wheels]
+    # It unpacks there: gigabytes, and /tmp may be memory.
+    uv(
+        *("pip", "sync", "--quiet", "--require-hashes", *offline),
+        *("--python", target / "bin" / "python", kept),
+        TMPDIR=str(wheels),
+    )
+    shutil.rmtree(wheels)
+
+
+def like(base: Path, target: Path, python: str) -> None:
+    """Makes an environment whose packages, scripts and data are links to another's."""
+    empty(target, python)
+    for here, folders, files in os.walk(base):
+        place = target / Path(here).relative_to(base)
+        if place.name == "site-packages":
+            files, folders[:] = [*files, *folders], []
+        for name in folders:
+            (place / name).mkdir(exist_ok=True)
+        for name in files:
+            if not os.path.lexists(place / name) and name != ".complete":
+                _link(Path(here, name), place / name, base, target)
+
+
+def _link(file: Path, link: Path, base: Path, target: Path) -> None:
+    """Links a file; a script that names its environment is copied, and names the new one."""
+    if link.parent == target / "bin" and not file.is_symlink():
+        head = file.open("rb").read(_SCRIPT_HEAD)
+        if head.startswith(b"#!") and os.fsencode(base) in head:
+            link.write_bytes(file.read_bytes().replace(os.fsencode(base), os.fsencode(target)))
+            link.chmod(0o755)
+            return
+    link.symlink_to(file)
+
+
+def main() -> None:
+    """Makes it."""
+    way, *paths, python = sys.argv[1:]
+    {"lock": from_lock, "like": like}[way](*map(Path, paths), python)
+
+
+if __name__ == "__main__":
+    main()

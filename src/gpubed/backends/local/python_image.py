@@ -1,0 +1,178 @@
+"""Node images that hold a recipe's Python environment, unpacked.
+
+Gigabytes that all nodes of all clusters share as a layer of their image: none unpacks them again,
+and root of a node changes its own copy alone. Role python_env links to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from docker.errors import NotFound
+from docker.models.containers import Container
+
+from gpubed.backends.local import daemon, environment, image, runtime
+from gpubed.core import paths
+from gpubed.core.errors import GpubedError
+from gpubed.recipes import recipe
+
+# As role python_env has them.
+_HOME = "/opt/gpubed"
+_TOOLS = f"{_HOME}/uv"
+_PYTHON = "/usr/bin/python3"
+_INSTALLER = "bootstrap.txt"
+_PROGRAMS = ("fetch_wheels.py", "make_environment.py")
+_TAIL = 10
+
+
+@dataclass(frozen=True)
+class PythonImage:
+    """An image with the environment of a recipe.
+
+    Args:
+        below: The image that it is built on.
+        software: The recipe's name.
+    """
+
+    below: image.Recipe
+    software: str
+
+    @property
+    def name(self) -> str:
+        """The name of the operating system."""
+        return self.below.name
+
+    @property
+    def tag(self) -> str:
+        """The image's name in Docker: one more version of the system below."""
+        return f"{self.below.tag.rpartition('-')[0]}-{self.digest}"
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of everything the image is built from."""
+        parts = (self.below.digest, self._lock_sha256, _stamp())
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
+
+    @property
+    def folder(self) -> str:
+        """Where the environment is."""
+        return f"{_HOME}/env/{self._lock_sha256[:12]}"
+
+    @cached_property
+    def _lock_sha256(self) -> str:
+        return recipe.load(self.software).lock_sha256()
+
+    def build(self) -> None:
+        """Build the image; the one below is there.
+
+        Raises:
+            GpubedError: A package cannot be had, or the disk is full.
+        """
+        with daemon.errors("put the Python environment into the node image"):
+            container = self._container()
+            try:
+                container.start()
+                for user, command in self.steps():
+                    self._run(container, user, command)
+                repository, _, tag = self.tag.partition(":")
+                container.commit(repository, tag, changes=['CMD ["/sbin/init"]'])
+            finally:
+                container.remove(force=True, v=True)
+
+    def _container(self) -> Container:
+        client, name = daemon.client(), f"gpubed-image-{self.digest}"
+        with suppress(NotFound):
+            client.containers.get(name).remove(force=True, v=True)  # of a run that was killed
+        cache = paths.private_cache() / "nodes"
+        cache.mkdir(exist_ok=True)
+        own = {str(cache.resolve()): {"bind": runtime.NODE_CACHE, "mode": "rw"}}
+        certificates = {
+            source: {"bind": target, "mode": "ro"}
+            for source, target in environment.ca_mount().items()
+        }
+        container = client.containers.create(
+            self.below.tag,
+            ["sleep", "infinity"],
+            name=name,
+            labels={image.LABEL: self.name},
+            volumes={**own, **certificates},
+        )
+        for file in _files():
+            content = (_role() / file).read_bytes()
+            runtime.put(container, runtime.File(f"{_HOME.lstrip('/')}/{file}", content))
+        lock = recipe.load(self.software).lock_path.read_bytes()
+        runtime.put(container, runtime.File(f"{_TOOLS.lstrip('/')}.lock", lock))
+        return container
+
+    def steps(self) -> list[tuple[str, str]]:
+        """Return who runs which commands, in order."""
+        store = f"{runtime.NODE_CACHE}/python"
+        installer = shlex.join(
+            [
+                *(f"{_TOOLS}/bin/pip", "install", "--quiet", "--disable-pip-version-check"),
+                *("--no-cache-dir", "--require-hashes", "--only-binary", ":all:"),
+                *("--requirement", f"{_HOME}/{_INSTALLER}"),
+            ]
+        )
+        make = shlex.join(
+            [
+                *(f"{_TOOLS}/bin/python", f"{_HOME}/make_environment.py", "lock"),
+                *(f"{_TOOLS}.lock", store, self.folder, _PYTHON),
+            ]
+        )
+        lib = f"{self.folder}/lib"
+        version = "import sys; print('%d.%d' % sys.version_info[:2])"
+        return [
+            # Root of another cluster's node may have put a link to anything there.
+            ("root", f"[ ! -L {store} ] || rm {store}; install -d -o gpubed {store}"),
+            ("root", f"install -d -o gpubed {self.folder}"),
+            ("root", f"{_PYTHON} -m venv --clear {_TOOLS} && {installer}"),
+            ("root", f"touch {_TOOLS}/.installed-{_stamp()}"),
+            ("gpubed", make),
+            ("gpubed", f"{self.folder}/bin/python -c 'import torch'"),
+            # No account of a node can change it or add to it, so nothing is left to be compiled.
+            ("root", f"chown -R root:root {self.folder}"),
+            ("root", f"{self.folder}/bin/python -m compileall -q -j 0 {lib} >/dev/null || true"),
+            ("root", f'touch "{self.folder}/.complete-$({_PYTHON} -c "{version}")"'),
+        ]
+
+    def _run(self, container: Container, user: str, command: str) -> None:
+        done = container.exec_run(
+            ["sh", "-c", command],
+            user=user,
+            environment={**environment.environment(), "HOME": "/tmp"},  # noqa: S108
+        )
+        if done.exit_code:
+            said = bytes(done.output).decode(errors="replace").strip()  # type: ignore[arg-type]
+            raise GpubedError(
+                f"the packages of recipe {self.software} cannot be put into the node image:\n"
+                + "\n".join(said.splitlines()[-_TAIL:]),
+                "gpubed doctor",
+            )
+
+
+def node_image(system: image.Recipe, software: str) -> image.Recipe | PythonImage:
+    """Return the image of nodes with an operating system and a recipe's software.
+
+    A machine's disk is a copy, which gigabytes more would make slow.
+    """
+    return system if system.runtime == "vm" else PythonImage(system, software)
+
+
+def _role() -> Path:
+    return paths.assets() / "roles" / "python_env" / "files"
+
+
+def _files() -> tuple[str, ...]:
+    return (_INSTALLER, *_PROGRAMS)
+
+
+def _stamp() -> str:
+    """Return the hash by which the role knows its installer."""
+    content = b"".join((_role() / file).read_bytes() for file in _files())
+    return hashlib.sha256(content).hexdigest()[:12]
