@@ -27,7 +27,7 @@ def found(monkeypatch, tmp_path):
     granted = sample_allocation(plan)
 
     def look(testbed=None, answers=None, services=None, disks=None, units=None, **options):
-        wanted = options.get("plan", plan)
+        wanted, health = options.get("plan", plan), options.get("health")
         verb = options.get("verb", condition.look)
 
         class Session:
@@ -50,6 +50,9 @@ def found(monkeypatch, tmp_path):
                         for unit in shlex.split(command.partition(" -- ")[2])
                     ]
                     return SimpleNamespace(stdout="\n\n".join(said) + "\n")
+                if "gpubed-health" in command:
+                    told = (health or {}).get(self.name, {})
+                    return SimpleNamespace(stdout=json.dumps(told), stderr="")
                 if " df " in command:
                     return SimpleNamespace(stdout=(disks or {}).get(self.name, ""))
                 return SimpleNamespace(stdout=self.said)
@@ -81,6 +84,13 @@ def test_a_testbed_that_lends_no_nodes_is_looked_at_too(tmp_path):
     cluster = Project(tmp_path).cluster("lab")
     gpulab = SimpleNamespace(backend=backend, cluster=cluster, describe=lambda _: {})
     assert condition.look(gpulab, plan, nobody).state == "ready"
+
+
+def test_what_nodes_say_against_themselves_is_heard_and_no_damage(found):
+    held = {"reason": "its fan is loud", "since": "2030-01-01T00:00:00+00:00"}
+    now = found({"node-2": "stopped"}, health={"node-1": {"quarantine": held}})
+    assert [(one.node, one.reason) for one in now.unwell] == [("node-1", "its fan is loud")]
+    assert now.damaged == {"node-2": "stopped"}
 
 
 def test_each_damage_is_named_with_what_becomes_of_it(found):

@@ -1,4 +1,4 @@
-"""Environments on nodes: from a lock, and as one whose packages are links to another's. uv is real."""
+"""Environments on nodes, from a lock or with links to another's packages. uv is real."""
 
 import hashlib
 import subprocess

@@ -17,7 +17,7 @@ from gpubed import cli
 from gpubed.cluster import condition, down, lease, leaving, up, watch, watch_log, watch_unit
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.down import Removal
-from gpubed.configuration import due, health
+from gpubed.configuration import due
 from gpubed.configuration import use as uses
 from gpubed.configuration.health import NodeHealth, Quarantine
 from gpubed.configuration.systemd import Stopped
@@ -54,13 +54,13 @@ class World:
         self.repairs, self.events = [], []
         monkeypatch.setattr(lease, "now", lambda: self.now)
         monkeypatch.setattr(condition, "look", self.look_at_nodes)
-        monkeypatch.setattr(health, "unwell", lambda *_: self.unwell)
         monkeypatch.setattr(up, "up", self.up)
 
     def look_at_nodes(self, *_):
         if isinstance(self.states, Exception):
             raise self.states
-        return Condition(dict.fromkeys(NAMES, "ready") | self.states, **self.rest)
+        nodes = dict.fromkeys(NAMES, "ready") | self.states
+        return Condition(nodes, **self.rest, unwell=tuple(self.unwell))
 
     def up(self, cluster, _engine, *, approve, still):
         with runlock.hold(cluster.state, "up"):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gpubed.access import services
-from gpubed.configuration import due, roles, systemd
+from gpubed.configuration import due, health, roles, systemd
+from gpubed.configuration.health import NodeHealth
 from gpubed.configuration.roles import Unit
 from gpubed.configuration.systemd import Stopped
 from gpubed.core import together
@@ -58,6 +59,7 @@ class Condition:
         full: What is full of a node's disks by its name, in words; such a node is ready.
         stopped: What should run on nodes and does not.
         reshaped: Whether links may have another rate than declared, and nobody is at work on that.
+        unwell: Nodes that jobs leave out, and why; that is no damage.
     """
 
     nodes: dict[str, str]
@@ -65,6 +67,7 @@ class Condition:
     full: dict[str, str] = field(default_factory=dict)
     stopped: tuple[Stopped, ...] = ()
     reshaped: bool = False
+    unwell: tuple[NodeHealth, ...] = ()
 
     @property
     def damaged(self) -> dict[str, str]:
@@ -109,7 +112,10 @@ def look(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> Conditio
     stopped = _set_up(cluster, wanted, granted, [one for found in looked for one in found.stopped])
     serves = wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready"
     answers = services.answers(cluster, wanted, granted) if serves else {}
-    return Condition(states, answers, full, tuple(stopped), rates.left_changed(cluster))
+    unwell = [one.health for one in looked if one.health and one.health.state != "well"]
+    return Condition(
+        states, answers, full, tuple(stopped), rates.left_changed(cluster), tuple(unwell)
+    )
 
 
 def require(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> Condition:
@@ -167,6 +173,7 @@ class _Looked:
     state: str
     full: str = ""
     stopped: Sequence[Stopped] = ()
+    health: NodeHealth | None = None
 
 
 def _node(
@@ -181,7 +188,9 @@ def _node(
         with SSH(node, cluster) as ssh:
             state = _network(ssh, node, peer, shaped) or "ready"
             full = disks.full(disks.look(ssh, wanted.spec.storage.shared.path))
-            return _Looked(state, "; ".join(full), systemd.stopped(ssh, node, units))
+            stopped = systemd.stopped(ssh, node, units)
+            told = health.ask(ssh, cluster, node) if health.is_told(wanted) else None
+            return _Looked(state, "; ".join(full), stopped, told)
     except HostKeyMismatch:
         return _Looked(UNRECOGNIZED)
     except GpubedError:

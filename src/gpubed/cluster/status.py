@@ -9,7 +9,7 @@ from gpubed.access import services
 from gpubed.cluster import condition, idle
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
-from gpubed.configuration import health, unfinished
+from gpubed.configuration import unfinished
 from gpubed.core import progress, secret
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
@@ -44,7 +44,7 @@ def status(
     testbed = registry.bound(granted.backend, cluster)
     wanted = _wanted(cluster, granted.backend)
     now = seen or condition.look(testbed, wanted, granted)
-    unwell = _unwell(cluster, wanted, granted, now)
+    unwell = _unwell(now)
     unreadable = _unreadable(cluster, engine, granted)
     verified = _verified(cluster)
     found = hardware.of_cluster(cluster.facts, granted)
@@ -154,16 +154,13 @@ def _services(wanted: ClusterPlan, granted: Allocation, now: Condition) -> list[
     return [{**service, "reason": now.services.get(service["name"], "")} for service in known]
 
 
-def _unwell(
-    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, now: Condition
-) -> dict[str, dict[str, str]]:
+def _unwell(now: Condition) -> dict[str, dict[str, str]]:
     """Return what nodes that answer say against themselves, as parts of their rows, by name."""
-    there = [node for node in granted.nodes if now.nodes[node.name] == "ready"]
-    looked = health.unwell(cluster, wanted, there) if wanted.spec.configure else []
     said = {name: {"state": condition.FULL, "reason": why} for name, why in now.full.items()}
-    for found in looked:
-        reasons = [found.reason, *([now.full[found.node]] if found.node in now.full else [])]
-        said[found.node] = {"state": found.state, "reason": "; ".join(reasons)}
+    for found in now.unwell:
+        if now.nodes[found.node] == "ready":
+            reasons = [found.reason, *([now.full[found.node]] if found.node in now.full else [])]
+            said[found.node] = {"state": found.state, "reason": "; ".join(reasons)}
     return said
 
 

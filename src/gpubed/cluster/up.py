@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
 from gpubed.cluster.status import current_lease
 from gpubed.configuration import served_folder
-from gpubed.core import progress, runlock
+from gpubed.core import progress, runlock, together
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.core.paths import ClusterPaths
-from gpubed.engines.embedded import Result
+from gpubed.engines.embedded import LogEvent, ResourceEvent, Result
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes import rates
@@ -42,6 +42,14 @@ class Done:
 
     result: Result
     seen: Condition | None = None
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What the engine would do, and what it said when it was asked."""
+
+    result: Result
+    told: Sequence[ResourceEvent | LogEvent]
 
 
 def up(
@@ -85,12 +93,12 @@ def up(
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
             killed.touch()
         anew = refresh or killed.exists()
-        seen = _look_first(stack, wanted, approve, refresh=refresh, killed=killed.exists())
+        seen, ahead = _look_first(stack, wanted, approve, refresh=refresh, killed=killed.exists())
         damaged = damage.damaged(seen)
         if killed.exists() and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
             _remove_leftovers(stack, approve)
-        result = _up(stack, testbed, wanted, approve, damaged)
+        result = _up(stack, testbed, wanted, approve, damaged, ahead)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack, approve)
@@ -152,10 +160,12 @@ def _up(
     wanted: ClusterPlan,
     approve: Approve,
     damaged: Seen | None,
+    ahead: Ahead | None,
 ) -> Result:
     with left_out.of_run(stack.cluster, wanted) as run:
-        _remove_faulty(stack, testbed, approve)
-        planned = _look_ahead(stack, testbed, wanted, approve)
+        if _remove_faulty(stack, testbed, approve):
+            ahead = None  # of another state
+        planned = _look_ahead(stack, testbed, wanted, approve, ahead)
         _note_testbeds(stack, testbed)
         if damaged:
             damage.prepare_repair(stack.cluster, *damaged)  # a plan does not know of that yet
@@ -183,11 +193,28 @@ def _note_testbeds(stack: Stack, testbed: Testbed) -> None:
     made_on.keep_specification(stack.cluster, testbed.backend.name)
 
 
+def _preview(stack: Stack) -> Ahead | None:
+    """Compute what the engine would do; None where no state tells, or it fails (it will again)."""
+    told: list[ResourceEvent | LogEvent] = []
+    with suppress(GpubedError):
+        return Ahead(stack.preview(told.append), told) if stack.has_resources() else None
+    return None
+
+
 def _look_ahead(
-    stack: Stack, testbed: Testbed, wanted: ClusterPlan, approve: Approve
+    stack: Stack,
+    testbed: Testbed,
+    wanted: ClusterPlan,
+    approve: Approve,
+    ahead: Ahead | None = None,
 ) -> Result | None:
     """Refuse, or ask about, what a run costs before anything goes; None where no state tells."""
-    planned = stack.preview(discard_steps) if stack.has_resources() else None
+    if ahead:
+        planned: Result | None = ahead.result
+        for event in ahead.told:
+            discard_steps(event)
+    else:
+        planned = stack.preview(discard_steps) if stack.has_resources() else None
     if planned and testbed.backend.vacates and costs.makes_nodes(planned):
         lost_state.spare(stack, wanted)
     steps = planned.steps if planned else ()
@@ -251,16 +278,21 @@ def _look_first(
     *,
     refresh: bool,
     killed: bool,
-) -> Seen | None:
+) -> tuple[Seen | None, Ahead | None]:
     """Look at what became of the cluster, and bring the state up to it where they differ.
 
     Returns:
-        What was granted, and how it is; None where nobody could look.
+        What was granted, and how it is; None where nobody could look. And what the engine would
+        do, if that was computed meanwhile and holds.
     """
     cluster = stack.cluster
     if not (refresh or killed):
         leases.check_not_expired(cluster)
-    seen = damage.look(cluster, wanted)
+    with together.beside(lambda: damage.look(cluster, wanted)) as looking:
+        # Most often nothing is damaged, and what the engine computes from its state holds. What an
+        # earlier run left out is told to the engine only once this one has begun.
+        ahead = None if refresh or killed or cluster.left_out.exists() else _preview(stack)
+        seen = looking.result()
     damaged = damage.damaged(seen)
     if damaged:
         if not refresh:
@@ -269,7 +301,8 @@ def _look_first(
             progress.emit("note", message=line)
     if refresh or killed or damaged:
         _refresh(stack, approve)
-    return seen
+        ahead = None  # of another state
+    return seen, ahead
 
 
 def _require(testbed: Testbed, wanted: ClusterPlan) -> None:

@@ -22,7 +22,7 @@ from gpubed.cluster.events import event_file
 from gpubed.cluster.idle import Warned
 from gpubed.cluster.watch_log import Event, stamp
 from gpubed.cluster.watch_memory import DAY
-from gpubed.configuration import due, health, unfinished
+from gpubed.configuration import due, unfinished
 from gpubed.core import runlock, secret
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
@@ -195,7 +195,7 @@ class Watch:
         testbed = registry.bound(granted.backend, self._cluster)
         try:
             found = condition.look(testbed, wanted, granted)
-            quarantined = self._quarantined(wanted, granted, found)
+            quarantined = self._quarantined(granted, found)
         except GpubedError as error:
             why = f"{granted.backend} cannot be asked: {error.message}"
             self._remember(amiss={})
@@ -287,19 +287,14 @@ class Watch:
         elif self._forget_told("disks"):
             self.tell("well", "disks have space again")
 
-    def _quarantined(
-        self, wanted: ClusterPlan, granted: Allocation, found: Condition
-    ) -> dict[str, str]:
+    def _quarantined(self, granted: Allocation, found: Condition) -> dict[str, str]:
         """Return the nodes that a person, or they themselves, took out of use.
 
         One that does not answer now is known from when it last did.
         """
-        there = [node for node in granted.nodes if found.nodes[node.name] == "ready"]
-        unwell = health.unwell(self._cluster, wanted, there) if wanted.spec.configure else []
-        answered = {node.name for node in there} - {one.node for one in unwell if not one.reachable}
-        known = {node.name for node in granted.nodes} - answered
-        kept = {name: why for name, why in self.memory.quarantined.items() if name in known}
-        return kept | {one.node: one.quarantine.reason for one in unwell if one.quarantine}
+        silent = {node.name for node in granted.nodes if found.nodes[node.name] != "ready"}
+        kept = {name: why for name, why in self.memory.quarantined.items() if name in silent}
+        return kept | {one.node: one.quarantine.reason for one in found.unwell if one.quarantine}
 
     def _faults(self, found: Condition, granted: Allocation) -> list[_Fault]:
         """List what `up` would put right; a full disk is nothing of that."""

@@ -69,9 +69,14 @@ def look(cluster: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
     return together.each(lambda node: _look(cluster, node), nodes)
 
 
+def is_told(plan: ClusterPlan) -> bool:
+    """Say whether nodes look after themselves, and can be asked."""
+    return plan.spec.configure and "health" in roles.active(plan)
+
+
 def unwell(cluster: ClusterPaths, plan: ClusterPlan, nodes: Sequence[Node]) -> list[NodeHealth]:
     """Return the nodes that jobs leave out; none where nodes do not look after themselves."""
-    if not nodes or "health" not in roles.active(plan):
+    if not nodes or not is_told(plan):
         return []
     return [found for found in look(cluster, nodes) if found.state != "well"]
 
@@ -126,9 +131,18 @@ def requalify(cluster: ClusterPaths, allocation: Allocation, name: str) -> NodeH
 def _look(cluster: ClusterPaths, node: Node) -> NodeHealth:
     try:
         with SSH(node, cluster) as session:
-            answer = session.run(f"{_PROGRAM} status", check=False)
+            return ask(session, cluster, node)
     except Unreachable as error:
         return NodeHealth(node=node.name, problems=(error.message,), reachable=False)
+
+
+def ask(session: SSH, cluster: ClusterPaths, node: Node) -> NodeHealth:
+    """Ask a node how it is, in a session that is open.
+
+    Raises:
+        Unreachable: The session ended.
+    """
+    answer = session.run(f"{_PROGRAM} status", check=False)
     try:
         told = reading.reply(answer.stdout, "its health").json(dict[str, Any])
         return NodeHealth.model_validate({**told, "node": node.name})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 S = TypeVar("S")
@@ -17,3 +18,10 @@ def each(do: Callable[[S], T], these: Iterable[S], at_once: int = AT_ONCE) -> li
     """Return what a function returns for each, in their order; what it raises is raised."""
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(do, these))
+
+
+@contextmanager
+def beside(do: Callable[[], T]) -> Iterator[Future[T]]:
+    """Have something done beside what the body does; both have ended when it does."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(do)
