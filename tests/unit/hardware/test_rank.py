@@ -40,10 +40,18 @@ def rank(tmp_path):
             capture_output=True,
             text=True,
             check=True,
+            start_new_session=True,
         )
         return done.stdout.strip()
 
     return run
+
+
+def test_who_reads_what_a_rank_says_waits_for_the_rank_alone(rank, tmp_path):
+    """And not for who minds it, which sleeps for seconds; each job would end as much later."""
+    rank(None, GPUBED_HEARTBEAT=str(tmp_path / "beat"))
+    minds = ["pgrep", "-f", f"^sh {tmp_path}/gpubed-rank"]
+    assert subprocess.run(minds, capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ class PythonImage:
     @cached_property
     def digest(self) -> str:
         """A hash of everything the image is built from."""
-        parts = (self.below.digest, self._lock_sha256, _stamp())
+        parts = (self.below.digest, self._lock_sha256, repr(self.steps()))
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
 
     @property
@@ -127,6 +127,8 @@ class PythonImage:
         )
         lib = f"{self.folder}/lib"
         version = "import sys; print('%d.%d' % sys.version_info[:2])"
+        torch = "import torch; print(torch.__version__.partition('+')[0])"
+        note = f'{self.folder}/.complete-$({_PYTHON} -c "{version}")'
         return [
             # Root of another cluster's node may have put a link to anything there.
             ("root", f"[ ! -L {store} ] || rm {store}; install -d -o gpubed {store}"),
@@ -134,11 +136,10 @@ class PythonImage:
             ("root", f"{_PYTHON} -m venv --clear {_TOOLS} && {installer}"),
             ("root", f"touch {_TOOLS}/.installed-{_stamp()}"),
             ("gpubed", make),
-            ("gpubed", f"{self.folder}/bin/python -c 'import torch'"),
             # No account of a node can change it or add to it, so nothing is left to be compiled.
             ("root", f"chown -R root:root {self.folder}"),
             ("root", f"{self.folder}/bin/python -m compileall -q -j 0 {lib} >/dev/null || true"),
-            ("root", f'touch "{self.folder}/.complete-$({_PYTHON} -c "{version}")"'),
+            ("root", f'{self.folder}/bin/python -c "{torch}" >"{note}"'),
         ]
 
     def _run(self, container: Container, user: str, command: str) -> None:
