@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from gpubed.cli import report
+from gpubed.cli.ui import UI
 from gpubed.core.reading import Unreadable
 from gpubed.nodes.verification import Check, Verification
 from support.samples import sample_allocation, sample_plan
@@ -40,3 +42,21 @@ def test_an_unreadable_verification_says_so_and_how_to_make_another(tmp_path):
     with pytest.raises(Unreadable, match=r"verification\.json cannot be read") as refused:
         Verification.last(path)
     assert refused.value.hint == "gpubed verify lab"
+
+
+def test_in_80_columns_names_are_whole_and_what_is_skipped_is_told_by_its_reason(
+    monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    why = "the clock is off"
+    _, found = verification(
+        Check(id="hardware.identified", node="node-0>node-1", result="pass", limit="≥ 190 Mbit/s"),
+        Check(id="clock.offset", node="node-1", result="fail", reason=why),
+        Check(id="gpu.count", result="skip", reason="no GPU was asked for"),
+        Check(id="gpu.memory", result="skip", reason="no GPU was asked for"),
+    )
+    report.verification(UI(), found.summary(), whole=True)
+    said = capsys.readouterr().out
+    assert "hardware.identified   node-0>node-1" in said
+    assert f"fail clock.offset node-1: {why}\n" in said
+    assert "- gpu.count, gpu.memory: no GPU was asked for\n" in said

@@ -190,13 +190,20 @@ def _jobs_only(ui: UI, name: str, document: dict[str, Any]) -> None:
 
 def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> None:
     """Show a verification; `whole` adds the checks that passed or were skipped."""
-    rows = [
-        (c["result"], c["id"], c["node"], _measured(c), c["limit"], c["reason"])
-        for c in summary["checks"]
-        if whole or c["result"] == "fail"
-    ]
-    if rows:
-        ui.table(("result", "check", "node", "measured", "limit", "reason"), rows)
+    checks = summary["checks"]
+    shown = [c for c in checks if c["result"] == "fail" or (whole and c["result"] != "skip")]
+    if shown:
+        rows = [(c["result"], c["id"], c["node"], _measured(c), c["limit"]) for c in shown]
+        ui.table(("result", "check", "node", "measured", "limit"), rows)
+    for check in (c for c in shown if c["reason"]):
+        where = f" {check['node']}" if check["node"] else ""
+        ui.say(f"{check['result']} {check['id']}{where}: {check['reason']}")
+    if whole:
+        skipped: dict[str, list[str]] = {}
+        for check in (c for c in checks if c["result"] == "skip"):
+            skipped.setdefault(check["reason"], []).append(check["id"])
+        for reason, ids in skipped.items():
+            ui.say(f"- {', '.join(dict.fromkeys(ids))}: {reason}")
     counts = "{passed} passed, {failed} failed, {skipped} skipped".format(**summary)
     if summary["simulated"]:
         counts += f", {summary['simulated']} simulated: no GPU computed"

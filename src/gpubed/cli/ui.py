@@ -23,6 +23,8 @@ from rich.table import Table
 
 from gpubed.core import errors
 
+# Columns that are there to be copied: a narrow terminal breaks others.
+_NAMES = {"run", "node", "check", "job", "scenario", "machine", "recipe"}
 _MARK = {
     "pass": "[green]✓[/]",
     "fail": "[red]✗[/]",
@@ -96,7 +98,7 @@ class UI:
             return
         table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
         for column in columns:
-            table.add_column(_plain(column), overflow="fold")
+            table.add_column(_plain(column), overflow="fold", no_wrap=column in _NAMES)
         for row in rows:
             table.add_row(*(self._cell(value) for value in row))
         self.out.print(table)
