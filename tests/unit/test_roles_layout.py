@@ -20,7 +20,7 @@ INCLUDES = [f"ansible.builtin.include_{what}" for what in ("tasks", "role")]
 SHARED = assets() / ".config" / "molecule"
 GOES = ["before.yml", "removed.yml"]
 # Whose scenarios do not compare their nodes yet.
-NOT_YET = {"cuda", "nvidia_container_toolkit", "nvidia_driver", "rdma"}
+NOT_YET = {"nvidia_driver", "rdma"}
 REQUIRED = [
     "README.md",
     "defaults/main.yml",
