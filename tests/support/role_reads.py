@@ -22,6 +22,10 @@ OWN = re.compile(
 HEAD = re.compile(
     r"hostvars\[gpubed_head\]|gpubed_nodes\s*\|\s*selectattr\('name',\s*'eq',\s*gpubed_head\)"
 )
+# What other nodes' images hold decides how the environment is made, once, and not what it is.
+HELD = re.compile(
+    r"gpubed_nodes[^}]*__python_env_image[^}]*|(?<=__python_env_looked \| length == )gpubed_nodes"
+)
 RATE = re.compile(r"gpubed_networks\.experiment\.rate_bps")
 # Variables that say where on the shared storage something is.
 SHARED = [
@@ -67,7 +71,7 @@ def told(texts):
     """Return what texts refer to; who reads all nodes has read the head."""
     found = set()
     for text in texts:
-        words = OWN.sub("", COMMENT.sub("", text))
+        words = HELD.sub("", OWN.sub("", COMMENT.sub("", text)))
         words = RATE.sub("rate_bps", HEAD.sub("gpubed_head", words))
         found |= {part for part, tells in TELLS.items() if tells.search(words)}
     return found - {"head"} if "nodes" in found else found

@@ -90,10 +90,7 @@ def test_where_a_node_cannot_write_the_shared_storage_it_says_why():
         (("fan is loud",), {"state": "failing", "reason": "fan is loud; /var is full"}),
     ],
 )
-def test_the_row_of_a_node_says_what_is_full_and_what_else_is_wrong(monkeypatch, problems, row):
-    plan = sample_plan(nodes=[{"name": "node", "count": 1}])
+def test_the_row_of_a_node_says_what_is_full_and_what_else_is_wrong(problems, row):
     said = [health.NodeHealth(node="node-0", problems=problems)] if problems else []
-    monkeypatch.setattr(health, "unwell", lambda *_: said)
-    now = Condition({"node-0": "ready"}, full={"node-0": "/var is full"})
-    found = status._unwell(None, plan, sample_allocation(plan), now)
-    assert found == {"node-0": row}
+    now = Condition({"node-0": "ready"}, full={"node-0": "/var is full"}, unwell=tuple(said))
+    assert status._unwell(now) == {"node-0": row}

@@ -69,7 +69,7 @@ def run(tmp_path, monkeypatch):
         monkeypatch.setattr(kind("openstack"), "faults", lambda _: cloud.faults())
         monkeypatch.setattr(testbed, "remove", cloud.remove)
         monkeypatch.setattr(kind("openstack"), "unrefreshable", lambda _: None)
-        return cloud, lambda: ups._up(cloud, testbed, plan, pytest.fail, None)
+        return cloud, lambda: ups._up(cloud, testbed, plan, pytest.fail, None, None)
 
     return make
 

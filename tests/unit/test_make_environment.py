@@ -16,6 +16,7 @@ PROGRAM = ROLE / "files/make_environment.py"
 FILES = {
     "toy/__init__.py": "def main():\n    import sys\n    print(sys.prefix)\n",
     "toy-1.0.data/data/share/toy/data.txt": "data\n",
+    "many/toy/part.txt": "of a namespace\n",
     "toy-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n",
     "toy-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     "toy-1.0.dist-info/entry_points.txt": "[console_scripts]\ntoy = toy:main\n",
@@ -76,6 +77,17 @@ def test_packages_are_links_to_the_others(base, tmp_path):
     assert not (target / ".complete").exists(), "it says so of the base alone"
 
 
+def test_who_adds_a_package_sees_those_that_are_links(base, tmp_path):
+    """And may add to a namespace of theirs."""
+    target = tmp_path / "target"
+    make("like", base, target)
+    uv = Path(sys.executable).with_name("uv")
+    assert "toy" in said(uv, "pip", "list", "--python", target / "bin/python")
+    site = next(target.glob("lib/python*/site-packages"))
+    (site / "many/toy/more.txt").touch()
+    assert not list(base.rglob("more.txt"))
+
+
 def test_a_script_runs_in_the_new_environment(base, tmp_path):
     target = tmp_path / "target"
     make("like", base, target)
@@ -106,8 +118,9 @@ def test_the_role_takes_the_installer_of_the_image_for_its_own():
     shown = said(
         *(Path(sys.executable).with_name("ansible"), "localhost", "-m", "debug"),
         *("-a", "msg={{ __python_env_tools_stamp }}", "-e", f"@{ROLE}/vars/main.yml"),
+        *("-e", "__python_env_version=3.11"),
         *("--playbook-dir", ROLE),
     )
     steps = python_image.PythonImage(image.Recipe("debian-12"), "cpu").steps()
     stamp = next(command.split()[1] for _, command in steps if command.startswith("touch /"))
-    assert f"msg: {stamp}" in shown
+    assert f"msg: {stamp.partition('$')[0]}3.11" in shown

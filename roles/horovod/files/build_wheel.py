@@ -207,20 +207,29 @@ def feature_environment(mpi: bool, gloo: bool) -> dict[str, str]:
     return {f"HOROVOD_WITH{'' if on else 'OUT'}_{name}": "1" for name, on in wanted.items()}
 
 
-def link_libraries(folder: Path, *names: str) -> None:
-    """Adds the names without versions that a linker looks for."""
+def linked(folder: Path, place: Path, *names: str) -> Path:
+    """Makes a folder that has another's content, and the names that a linker looks for.
+
+    Those are without a version, and wheels lack them. The packages themselves may belong to an
+    image that many clusters share.
+    """
+    place.mkdir(parents=True)
+    for entry in folder.iterdir():
+        (place / entry.name).symlink_to(entry)
     for name in names:
-        if not (folder / name).exists():
-            (folder / name).symlink_to(sorted(folder.glob(f"{name}.*"))[-1].name)
+        if not (place / name).exists():
+            (place / name).symlink_to(sorted(folder.glob(f"{name}.*"))[-1])
+    return place
 
 
-def wheels_cuda(nvidia: Path) -> dict[str, str]:
+def wheels_cuda(nvidia: Path, place: Path) -> dict[str, str]:
     """Points Horovod's build to the CUDA that came as wheels."""
-    cuda = nvidia / "cu13"
-    link_libraries(cuda / "lib", "libcudart.so")
+    cuda = linked(nvidia / "cu13", place)
+    (cuda / "lib").unlink()
+    library = linked(nvidia / "cu13/lib", cuda / "lib", "libcudart.so")
     if not (cuda / "lib64").exists():
         (cuda / "lib64").symlink_to("lib")
-    return {"CUDA_HOME": str(cuda), "LIBRARY_PATH": f"{cuda / 'lib'}:{cuda / 'lib/stubs'}"}
+    return {"CUDA_HOME": str(cuda), "LIBRARY_PATH": f"{library}:{library / 'stubs'}"}
 
 
 def system_cuda(nvcc: Path) -> dict[str, str]:
@@ -231,15 +240,17 @@ def system_cuda(nvcc: Path) -> dict[str, str]:
     return environment
 
 
-def cuda_environment(architectures: list[str], nvcc: Path | None) -> dict[str, str]:
+def cuda_environment(architectures: list[str], nvcc: Path | None, scratch: Path) -> dict[str, str]:
     """Asks for NCCL, which always comes as a wheel; CUDA does so unless a compiler is named."""
     nvidia = Path(sysconfig.get_path("purelib")) / "nvidia"
-    link_libraries(nvidia / "nccl/lib", "libnccl.so")
-    environment = system_cuda(nvcc) if nvcc else wheels_cuda(nvidia)
+    nccl = linked(nvidia / "nccl", scratch / "nccl")
+    (nccl / "lib").unlink()
+    linked(nvidia / "nccl/lib", nccl / "lib", "libnccl.so")
+    environment = system_cuda(nvcc) if nvcc else wheels_cuda(nvidia, scratch / "cuda")
     return environment | {
         "CUDACXX": f"{environment['CUDA_HOME']}/bin/nvcc",
         "HOROVOD_CUDA_HOME": environment["CUDA_HOME"],
-        "HOROVOD_NCCL_HOME": str(nvidia / "nccl"),
+        "HOROVOD_NCCL_HOME": str(nccl),
         "HOROVOD_NCCL_LINK": "SHARED",
         "HOROVOD_GPU_OPERATIONS": "NCCL",
         "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(a.replace(".", "") for a in architectures),
@@ -292,9 +303,11 @@ def main() -> None:
     environment = base_environment(build_jobs()) | feature_environment(
         arguments.mpi, arguments.gloo
     )
-    if arguments.nccl:
-        environment |= cuda_environment(arguments.architecture, arguments.nvcc)
     with tempfile.TemporaryDirectory(prefix="horovod-build-") as scratch:
+        if arguments.nccl:
+            environment |= cuda_environment(
+                arguments.architecture, arguments.nvcc, Path(scratch, "packages")
+            )
         shutil.unpack_archive(arguments.sdist, scratch)
         source = next(Path(scratch).glob("horovod-*"))
         patch(source, arguments.cxx_standard)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.tags import sys_tags
-from packaging.utils import parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
@@ -41,9 +41,13 @@ def sha256(path: Path) -> str:
 
 
 def fits(path: Path) -> bool:
-    """Says whether a wheel is for this Python."""
-    tags = set(sys_tags())
-    return path.suffix == ".whl" and bool(tags & parse_wheel_filename(path.name)[3])
+    """Says whether something is a wheel, and for this Python."""
+    if path.suffix != ".whl" or path.is_symlink() or not path.is_file():
+        return False
+    try:
+        return bool(set(sys_tags()) & parse_wheel_filename(path.name)[3])
+    except InvalidWheelFilename:
+        return False
 
 
 def from_store(store: Path, hashes: list[str], out: Path) -> bool:

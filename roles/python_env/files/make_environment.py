@@ -52,16 +52,22 @@ def from_lock(lock: Path, store: Path, target: Path, python: str) -> None:
 
 
 def like(base: Path, target: Path, python: str) -> None:
-    """Makes an environment whose packages, scripts and data are links to another's."""
+    """Makes an environment whose packages, scripts and data are links to another's.
+
+    Packages are linked as a whole. What several of them may write to are folders of its own, with
+    links in them: namespaces, scripts, data; and what is known of a package, since uv looks for
+    folders there.
+    """
     empty(target, python)
+    (target / ".links").touch()
     for here, folders, files in os.walk(base):
         place = target / Path(here).relative_to(base)
-        if place.name == "site-packages":
-            files, folders[:] = [*files, *folders], []
+        whole = [name for name in folders if Path(here, name, "__init__.py").exists()]
+        folders[:] = [name for name in folders if name not in whole]
         for name in folders:
             (place / name).mkdir(exist_ok=True)
-        for name in files:
-            if not os.path.lexists(place / name) and name != ".complete":
+        for name in (*files, *whole):
+            if not os.path.lexists(place / name) and not name.startswith((".complete", ".lock")):
                 _link(Path(here, name), place / name, base, target)
 
 

@@ -24,6 +24,7 @@ from rich.table import Table
 from gpubed.core import errors
 
 # Columns that are there to be copied: a narrow terminal breaks others.
+_LEAST = 10  # characters that are left to each other one
 _NAMES = {"run", "node", "check", "job", "scenario", "machine", "recipe"}
 _MARK = {
     "pass": "[green]✓[/]",
@@ -97,10 +98,14 @@ class UI:
         if self.as_json:
             return
         table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-        for column in columns:
-            table.add_column(_plain(column), overflow="fold", no_wrap=column in _NAMES)
-        for row in rows:
-            table.add_row(*(self._cell(value) for value in row))
+        cells = [[self._cell(value) for value in row] for row in rows]
+        names = [index for index, column in enumerate(columns) if column in _NAMES]
+        longest = [max((len(row[index]) for row in cells), default=0) for index in names]
+        whole = sum(longest) + _LEAST * (len(columns) - len(names)) <= self.out.width
+        for index, column in enumerate(columns):
+            table.add_column(_plain(column), overflow="fold", no_wrap=whole and index in names)
+        for row in cells:
+            table.add_row(*row)
         self.out.print(table)
 
     def note(self, text: str, *, whole: bool = False) -> None:

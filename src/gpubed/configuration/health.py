@@ -17,10 +17,12 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.nodes.allocation import Allocation, Node
-from gpubed.nodes.ssh import SSH, Unreachable, greet
+from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable, greet
 from gpubed.spec.plan import ClusterPlan
 
 _PROGRAM = "sudo -n gpubed-health"
+# Longer than its probes have, all together.
+_LOOK_S = 120.0
 State = Literal["well", "failing", "quarantined", "unreachable"]
 
 
@@ -142,7 +144,10 @@ def ask(session: SSH, cluster: ClusterPaths, node: Node) -> NodeHealth:
     Raises:
         Unreachable: The session ended.
     """
-    answer = session.run(f"{_PROGRAM} status", check=False)
+    try:
+        answer = session.run(f"{_PROGRAM} status", timeout=_LOOK_S, check=False)
+    except CommandFailed as error:  # a GPU that hangs makes no node unreachable
+        return NodeHealth(node=node.name, problems=(error.message,))
     try:
         told = reading.reply(answer.stdout, "its health").json(dict[str, Any])
         return NodeHealth.model_validate({**told, "node": node.name})

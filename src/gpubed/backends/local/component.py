@@ -30,8 +30,9 @@ class Cluster(Component):
         self._owner = {"cluster": plan.cluster, "uuid": uuid}
         kinds = sorted({(node.image, node.simulate is not None) for node in plan.nodes})
         # One for all nodes of a kind: a recipe reads its files to know its digest.
+        software = plan.spec.recipe if plan.spec.configure else None
         self._recipes = {
-            (name, sim): node_image(Recipe(name, self._runtime, sim), plan.spec.recipe)
+            (name, sim): node_image(Recipe(name, self._runtime, sim), software)
             for name, sim in kinds
         }
         self._images = {kind: self._image(recipe) for kind, recipe in self._recipes.items()}

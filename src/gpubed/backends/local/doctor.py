@@ -25,7 +25,9 @@ from gpubed.testbeds.base import Finding
 
 _GB, _GIB = 10**9, 2**30
 # Image, package cache, environment of the first cluster; a further one needs the last only.
-_FIRST_DISK, _DISK = 20 * _GB, 8 * _GB
+_FIRST_DISK, _DISK = 12 * _GB, 8 * _GB
+# Unpacked and committed, beside the wheels.
+_PACKAGES = 12 * _GB
 _NODE_MEMORY = 1 * _GIB
 # Frames to a virtual machine, and packets that arrive at a shaped link, are redirected.
 _REDIRECTING = ("NET_SCH_INGRESS", "NET_CLS_U32", "NET_ACT_MIRRED", "TUN")
@@ -115,7 +117,8 @@ def _images(spec: ClusterSpec | None) -> list[image.Recipe | PythonImage]:
         return [image.Recipe(name, runtime) for name in image.RELEASES]
     asked = {(group.image, group.simulate is not None) for group in spec.nodes}
     systems = [image.Recipe(n, runtime, sim) for n, sim in sorted(asked) if n in image.RELEASES]
-    return [node_image(system, spec.recipe) for system in systems]
+    software = spec.recipe if spec.configure else None
+    return [node_image(system, software) for system in systems]
 
 
 def _image(spec: ClusterSpec | None) -> Finding:
@@ -142,14 +145,16 @@ def _registry_has(base: str) -> bool:
 
 
 def _disk(info: dict[str, Any], spec: ClusterSpec | None) -> Finding:
-    first = not all(image.exists(wanted.tag) for wanted in _images(spec))
-    needed, root = _FIRST_DISK if first else _DISK, Path(info["DockerRootDir"])
+    missing = [wanted for wanted in _images(spec) if not image.exists(wanted.tag)]
+    packages = sum(isinstance(wanted, PythonImage) for wanted in missing)
+    needed = (_FIRST_DISK if missing else _DISK) + packages * _PACKAGES
+    root = Path(info["DockerRootDir"])
     free = shutil.disk_usage(root).free
     return _judged(
         "local.disk",
         free >= needed,
         f"{free / _GB:.0f} GB are free in {root}; a cluster needs about {needed / _GB:.0f} GB",
-        "docker system df  # then: docker image prune, or free space otherwise",
+        "docker system df  # then: docker image prune --all --filter label=gpubed.image",
     )
 
 

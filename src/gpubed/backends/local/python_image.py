@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from docker.errors import NotFound
+from docker.errors import APIError
 from docker.models.containers import Container
 
 from gpubed.backends.local import daemon, environment, image, runtime
@@ -75,6 +76,7 @@ class PythonImage:
         """
         with daemon.errors("put the Python environment into the node image"):
             container = self._container()
+            held = container.attach_socket(params={"stdin": 1, "stream": 1})
             try:
                 container.start()
                 for user, command in self.steps():
@@ -82,12 +84,12 @@ class PythonImage:
                 repository, _, tag = self.tag.partition(":")
                 container.commit(repository, tag, changes=['CMD ["/sbin/init"]'])
             finally:
-                container.remove(force=True, v=True)
+                held.close()
+                with suppress(APIError):  # Docker removes it, too
+                    container.remove(force=True, v=True)
 
     def _container(self) -> Container:
-        client, name = daemon.client(), f"gpubed-image-{self.digest}"
-        with suppress(NotFound):
-            client.containers.get(name).remove(force=True, v=True)  # of a run that was killed
+        client = daemon.client()
         cache = paths.private_cache() / "nodes"
         cache.mkdir(exist_ok=True)
         own = {str(cache.resolve()): {"bind": runtime.NODE_CACHE, "mode": "rw"}}
@@ -95,13 +97,20 @@ class PythonImage:
             source: {"bind": target, "mode": "ro"}
             for source, target in environment.ca_mount().items()
         }
-        container = client.containers.create(
+        # By the call that leaves what is mounted out of the image's own description: there, it
+        # would be a volume of every node. It ends, and is gone, with who holds its input.
+        made = client.api.create_container(
             self.below.tag,
-            ["sleep", "infinity"],
-            name=name,
+            ["cat"],
+            name=f"gpubed-image-{self.digest}-{uuid.uuid4().hex[:8]}",
             labels={image.LABEL: self.name},
-            volumes={**own, **certificates},
+            host_config=client.api.create_host_config(
+                binds={**own, **certificates}, auto_remove=True
+            ),
+            stdin_open=True,
+            use_config_proxy=False,
         )
+        container: Container = client.containers.get(made["Id"])
         for file in _files():
             content = (_role() / file).read_bytes()
             runtime.put(container, runtime.File(f"{_HOME.lstrip('/')}/{file}", content))
@@ -126,20 +135,22 @@ class PythonImage:
             ]
         )
         lib = f"{self.folder}/lib"
-        version = "import sys; print('%d.%d' % sys.version_info[:2])"
+        version = f"""$({_PYTHON} -c "import sys; print('%d.%d' % sys.version_info[:2])")"""
         torch = "import torch; print(torch.__version__.partition('+')[0])"
-        note = f'{self.folder}/.complete-$({_PYTHON} -c "{version}")'
+        note = f"{self.folder}/.complete-{version}"
         return [
             # Root of another cluster's node may have put a link to anything there.
-            ("root", f"[ ! -L {store} ] || rm {store}; install -d -o gpubed {store}"),
+            ("root", f"[ ! -L {store} ] || rm {store}; mkdir -p {store}; chown -h gpubed {store}"),
             ("root", f"install -d -o gpubed {self.folder}"),
             ("root", f"{_PYTHON} -m venv --clear {_TOOLS} && {installer}"),
-            ("root", f"touch {_TOOLS}/.installed-{_stamp()}"),
+            ("root", f"touch {_TOOLS}/.installed-{_stamp()}-{version}"),
             ("gpubed", make),
             # No account of a node can change it or add to it, so nothing is left to be compiled.
             ("root", f"chown -R root:root {self.folder}"),
+            # Some packages have files that are templates, and no Python yet.
             ("root", f"{self.folder}/bin/python -m compileall -q -j 0 {lib} >/dev/null || true"),
-            ("root", f'{self.folder}/bin/python -c "{torch}" >"{note}"'),
+            ("root", f"rm -f {self.folder}/.lock"),
+            ("root", f'{self.folder}/bin/python -c "{torch}" >{note}'),
         ]
 
     def _run(self, container: Container, user: str, command: str) -> None:
@@ -148,7 +159,7 @@ class PythonImage:
             user=user,
             environment={**environment.environment(), "HOME": "/tmp"},  # noqa: S108
         )
-        if done.exit_code:
+        if done.exit_code != 0:
             said = bytes(done.output).decode(errors="replace").strip()  # type: ignore[arg-type]
             raise GpubedError(
                 f"the packages of recipe {self.software} cannot be put into the node image:\n"
@@ -157,12 +168,14 @@ class PythonImage:
             )
 
 
-def node_image(system: image.Recipe, software: str) -> image.Recipe | PythonImage:
-    """Return the image of nodes with an operating system and a recipe's software.
+def node_image(system: image.Recipe, software: str | None) -> image.Recipe | PythonImage:
+    """Return the image of nodes with an operating system and a recipe's software, if any.
 
     A machine's disk is a copy, which gigabytes more would make slow.
     """
-    return system if system.runtime == "vm" else PythonImage(system, software)
+    if system.runtime == "vm" or not software:
+        return system
+    return PythonImage(system, software)
 
 
 def _role() -> Path:
