@@ -145,11 +145,12 @@ def train(given: argparse.Namespace, device: torch.device) -> None:
     figures = report.metrics(training)
     if averaging.rank == 0:
         report.write(figures, given.out)
-        print(
-            f"{averaging.size} ranks: {figures['images_per_s']:.1f} images/s, step "
-            f"{figures['step_s']:.4g} s, of it {figures['exposed_communication_s']:.4g} s "
-            f"waiting for gradients and {figures['data_s']:.4g} s for data"
+        step, gradients, data = (
+            f"{1000 * figures[name]:.0f} ms"
+            for name in ("step_s", "exposed_communication_s", "data_s")
         )
+        print(f"{figures['images_per_s']:.1f} images/s, step {step}")
+        print(f"of it, waiting for gradients {gradients}, for data {data}")
         if averaging.searching_steps:
             print(autotune.told(averaging.tuned()))
     averaging.close()

@@ -21,7 +21,7 @@ _PIECE = re.compile(
 )
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 # Whole wherever it is too long for the terminal: what is there to be copied.
-_COPIED = re.compile(r"\s*(\S+|([\w ]+: +)?(→|#|sudo|ssh|gpubed) .*)")
+_COPIED = re.compile(r"\s*(\S+|([\w ]+: +)?(→|#|sudo|ssh|gpubed|security|certutil) .*)")
 
 
 @dataclass(frozen=True)

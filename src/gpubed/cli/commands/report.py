@@ -56,9 +56,9 @@ def command(
     ui.document("report", {**write.document(found), **files})
     for text in findings.told(found):
         ui.say(text)
-    ui.say(f"report: {written[0]}", whole=True)
+    ui.say(f"report: {written[0]}")
     if url:
-        ui.say(f"in JupyterLab: {url}", whole=True)
+        ui.say(f"in JupyterLab: {url}")
     if show and not browser.show(written[0]):
         raise PrerequisiteMissing(
             "there is no browser on this machine", f"copy {written[0]} to one that has one"
