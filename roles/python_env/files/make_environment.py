@@ -3,7 +3,7 @@
 make_environment.py lock LOCK STORE TARGET PYTHON
 make_environment.py like BASE TARGET PYTHON
 
-The second writes a few hundred links instead of gigabytes. BASE must be at the same place on
+The second writes links instead of gigabytes. BASE must be at the same place on
 every machine that uses TARGET; what is installed into TARGET later is in TARGET alone.
 Runs with the installer's own Python, which has uv beside it.
 """
@@ -52,11 +52,12 @@ def from_lock(lock: Path, store: Path, target: Path, python: str) -> None:
 
 
 def like(base: Path, target: Path, python: str) -> None:
-    """Makes an environment whose packages, scripts and data are links to another's.
+    """Makes an environment whose packages are links to another's.
 
     Packages are linked as a whole. What several of them may write to are folders of its own, with
-    links in them: namespaces, scripts, data; and what is known of a package, since uv looks for
-    folders there.
+    links in them: namespaces; and what is known of a package, since uv looks for folders there.
+    What is beside the packages is small and copied: JupyterLab serves no file that is a link, and
+    scripts name their environment.
     """
     empty(target, python)
     (target / ".links").touch()
@@ -67,19 +68,21 @@ def like(base: Path, target: Path, python: str) -> None:
         for name in folders:
             (place / name).mkdir(exist_ok=True)
         for name in (*files, *whole):
-            if not os.path.lexists(place / name) and not name.startswith((".complete", ".lock")):
-                _link(Path(here, name), place / name, base, target)
+            if os.path.lexists(place / name) or name.startswith((".complete", ".lock")):
+                continue
+            if "site-packages" in place.parts:
+                (place / name).symlink_to(Path(here, name))
+            else:
+                _copy(Path(here, name), place / name, base, target)
 
 
-def _link(file: Path, link: Path, base: Path, target: Path) -> None:
-    """Links a file; a script that names its environment is copied, and names the new one."""
-    if link.parent == target / "bin" and not file.is_symlink():
-        head = file.open("rb").read(_SCRIPT_HEAD)
-        if head.startswith(b"#!") and os.fsencode(base) in head:
-            link.write_bytes(file.read_bytes().replace(os.fsencode(base), os.fsencode(target)))
-            link.chmod(0o755)
-            return
-    link.symlink_to(file)
+def _copy(file: Path, copy: Path, base: Path, target: Path) -> None:
+    """Copies a file; a script that names its environment names the new one."""
+    shutil.copy(file, copy, follow_symlinks=False)
+    if copy.parent == target / "bin" and not copy.is_symlink():
+        content = copy.read_bytes()
+        if content.startswith(b"#!") and os.fsencode(base) in content[:_SCRIPT_HEAD]:
+            copy.write_bytes(content.replace(os.fsencode(base), os.fsencode(target)))
 
 
 def main() -> None:
