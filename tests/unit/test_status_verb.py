@@ -86,7 +86,8 @@ def test_skipped_checks_are_counted(read):
 
 def test_with_v_they_are_listed_with_their_reasons(read):
     lines = read(document(), whole=True)
-    assert len([line for line in lines if "the node has no GPU" in line]) == 23
+    [skipped] = [line for line in lines if "the node has no GPU" in line]
+    assert skipped.startswith("- ")
     assert [line for line in lines if "ssh.mesh" in line]
 
 
