@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -90,3 +91,28 @@ def test_a_link_of_others_leads_nowhere(program, monkeypatch, there, tmp_path):
     assert victim.read_text() == "mine"
     assert kept.read_bytes() == wheel
     assert (out / NAME).read_bytes() == wheel
+
+
+def test_what_came_before_a_download_failed_is_kept(program, monkeypatch, tmp_path):
+    registry, store, out = tmp_path / "registry", tmp_path / "store", tmp_path / "out"
+    registry.mkdir()
+    out.mkdir()
+    lines = []
+    for name in (f"toy{number}" for number in range(6)):
+        wheel = registry / f"{name}-1.0-py3-none-any.whl"
+        about = f"{name}-1.0.dist-info"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(
+                f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0"
+            )
+            archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            archive.writestr(f"{about}/RECORD", "")
+        lines.append(f"{name}==1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}")
+    (registry / "toy1-1.0-py3-none-any.whl").unlink()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(registry))
+    with pytest.raises(subprocess.CalledProcessError):
+        program.download(lines, store, out)
+    kept = {path.name.partition("-")[0] for path in store.glob("*/*.whl")}
+    assert {"toy0", "toy2", "toy3", "toy4"} <= kept  # toy5 comes after toy1, in the same stream
+    assert "toy1" not in kept

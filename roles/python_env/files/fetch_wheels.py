@@ -16,12 +16,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.tags import sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+# One stream alone is rarely as fast as the line.
+_AT_ONCE = 4
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
@@ -64,7 +67,19 @@ def from_store(store: Path, hashes: list[str], out: Path) -> bool:
 
 
 def download(lines: list[str], store: Path, out: Path) -> None:
-    """Downloads wheels, and adds them to the store."""
+    """Downloads wheels, several at once, and adds them to the store.
+
+    What came before a download failed is in the store, so that the next try goes on from there.
+    """
+    groups = [lines[first::_AT_ONCE] for first in range(min(_AT_ONCE, len(lines)))]
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        done = [threads.submit(download_group, group, store, out) for group in groups]
+    for group in done:
+        group.result()
+
+
+def download_group(lines: list[str], store: Path, out: Path) -> None:
+    """Downloads wheels one after the other, and adds them to the store."""
     with tempfile.TemporaryDirectory(dir=out) as fresh:
         wanted = Path(fresh, "requirements.txt")
         wanted.write_text("\n".join(lines) + "\n")
