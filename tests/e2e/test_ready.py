@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import docker
 import pytest
 
 from gpubed.core.paths import assets
@@ -59,6 +60,22 @@ def test_packages_are_those_of_the_node_image(cluster):
     where = "/shared/env/current/bin/python -c 'import torch; print(torch.__file__)'"
     assert cluster.node("node-1", where).startswith("/shared/env/current/lib/")
     assert cluster.node("node-1", f"readlink -f $({where})").startswith("/opt/gpubed/env/")
+
+
+def test_root_of_a_node_changes_its_own_copy_of_the_packages(cluster):
+    import_it = "/shared/env/current/bin/python -c 'import torch; print(torch.__file__)'"
+    file = cluster.node("node-1", f"readlink -f $({import_it})").strip()
+    assert cluster.node("node-1", f"find {Path(file).parents[4]} -writable ! -type l") == ""
+    machine = docker.from_env()
+    image = machine.containers.get(container_ids(cluster)["node-1"]).image
+    try:
+        cluster.node("node-1", f"sudo sh -c 'echo changed = True >>{file}'")
+        assert "changed" in cluster.node("node-1", f"tail --lines=1 {file}")
+        assert "changed" not in cluster.node("node-2", f"tail --lines=1 {file}")
+        later = machine.containers.run(image, ["tail", "--lines=1", file], remove=True)
+        assert b"changed" not in later
+    finally:
+        cluster.node("node-1", f"sudo sed -i '/^changed = True$/d' {file}")
 
 
 def test_an_unchanged_up_changes_nothing_and_runs_no_ansible(cluster):
