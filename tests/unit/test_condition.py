@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import subprocess
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -112,6 +113,16 @@ def test_a_service_that_does_not_answer_is_damage(found):
     now = found(services={"jupyterlab": "it does not answer"})
     assert now.state == "degraded"
     assert now.words == ["it does not answer: it is set up again and restarted"]
+
+
+@pytest.mark.parametrize(
+    ("due", "state"), [({"jupyterlab": ["node-0"]}, "ready"), ({"base": ["node-0"]}, "degraded")]
+)
+def test_up_asks_no_service_that_it_sets_up_anyway(found, monkeypatch, due, state):
+    """With another port in the specification, who asked there waited in vain."""
+    monkeypatch.setattr(condition.due, "now", lambda *_: due)
+    before = partial(condition.look, before_roles=True)
+    assert found(services={"jupyterlab": "it does not answer"}, verb=before).state == state
 
 
 FULL = "Mounted on Use% Avail IUse% IFree\n/var 100% 0 4% 9000\n"

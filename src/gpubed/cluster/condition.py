@@ -98,8 +98,15 @@ class Condition:
         return said + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
 
 
-def look(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> Condition:
-    """Look at everything at once."""
+def look(
+    testbed: Testbed, wanted: ClusterPlan, granted: Allocation, *, before_roles: bool = False
+) -> Condition:
+    """Look at everything at once.
+
+    Args:
+        before_roles: Roles that are due come next. Their services are not asked, which may be
+            elsewhere than is declared by now.
+    """
     cluster, states = testbed.cluster, testbed.describe(granted)
     there = [node for node in granted.nodes if states.get(node.name) == "ready"]
     units = roles.units(wanted) if wanted.spec.configure and there else []
@@ -111,7 +118,8 @@ def look(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> Conditio
     full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
     stopped = _set_up(cluster, wanted, granted, [one for found in looked for one in found.stopped])
     serves = wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready"
-    answers = services.answers(cluster, wanted, granted) if serves else {}
+    asked = serves and not (before_roles and _door_is_due(cluster, wanted, granted))
+    answers = services.answers(cluster, wanted, granted) if asked else {}
     unwell = [one.health for one in looked if one.health and one.health.state != "well"]
     return Condition(
         states, answers, full, tuple(stopped), rates.left_changed(cluster), tuple(unwell)
@@ -209,6 +217,11 @@ def _set_up(
         for one in stopped
         if one.state != systemd.MISSING or one.node not in yet.get(one.role, ())
     ]
+
+
+def _door_is_due(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> bool:
+    """Say whether JupyterLab, the door of all services, has yet to be set up as declared."""
+    return granted.head.name in due.now(cluster, wanted, granted).get("jupyterlab", ())
 
 
 def _network(ssh: SSH, node: Node, peer: str | None, shaped: bool) -> str:

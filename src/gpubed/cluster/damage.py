@@ -23,7 +23,7 @@ Seen = tuple[Allocation, Condition]
 
 
 def look(cluster: ClusterPaths, wanted: ClusterPlan) -> Seen | None:
-    """Look at what was granted, where it was granted; None where nothing was, or nobody can look.
+    """Look at what was granted before `up`; None where nothing was, or nobody can look.
 
     The specification may want it on another testbed by now.
     """
@@ -33,7 +33,8 @@ def look(cluster: ClusterPaths, wanted: ClusterPlan) -> Seen | None:
         granted = allocations.load(cluster.allocation)
     except GpubedError:
         return None  # what cannot be read is written again
-    return granted, condition.look(registry.bound(granted.backend, cluster), wanted, granted)
+    testbed = registry.bound(granted.backend, cluster)
+    return granted, condition.look(testbed, wanted, granted, before_roles=True)
 
 
 def damaged(seen: Seen | None) -> Seen | None:
