@@ -29,6 +29,6 @@ def test_a_job_is_refused_with_what_helps(words):
 
 def test_what_up_does_not_go_on_with_is_not_unfinished(bare, monkeypatch):
     well = condition.Condition({f"node-{n}": "ready" for n in range(3)})
-    monkeypatch.setattr(condition, "look", lambda *_: well)
+    monkeypatch.setattr(condition, "look", lambda *_, **__: well)
     monkeypatch.setattr(status, "_unreadable", lambda *_: [])
     assert status.status(bare, "embedded")["state"] == "ready"

@@ -74,8 +74,7 @@ def call(tmp_path, monkeypatch, refreshed):
 
     monkeypatch.setattr(local, "driver", lambda _, kind: Driver(kind))
     monkeypatch.setattr(secret, "public_key", lambda _: "ssh-ed25519 KEY")
-    monkeypatch.setattr(condition, "look", lambda *_: Condition({"node-0": "missing"}))
-    monkeypatch.setattr(condition, "look", condition.look)
+    monkeypatch.setattr(condition, "look", lambda *_, **__: Condition({"node-0": "missing"}))
     stack = stacks.Stack
     monkeypatch.setattr(stack, "export", lambda _: {"deployment": {"resources": STATE}})
     monkeypatch.setattr(stack, "mend", lambda _: None)
@@ -156,7 +155,7 @@ def test_damage_is_looked_for_where_the_cluster_is(call, tmp_path, monkeypatch):
     """And not on the testbed that the specification names by now, which has none of its nodes."""
     asked = []
 
-    def look(testbed, _wanted, granted):
+    def look(testbed, _wanted, granted, **_options):
         asked.append((granted.backend, testbed.backend.name))
         return Condition({"node-0": "ready"})
 
