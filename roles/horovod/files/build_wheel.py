@@ -58,8 +58,8 @@ PATCHES = (
         'dlopen("libcuda.so", RTLD_LAZY)',
         'dlopen("libcuda.so.1", RTLD_LAZY)',
     ),
-    # Most of a compiler's time goes into headers, which several files can read at once: half of it
-    # is saved. Horovod's common files need some each, and torch's together.
+    # Most of a compiler's time goes into headers, which several files can read at once: two fifths
+    # are saved. Horovod's common files need some each, and torch's together.
     (
         "horovod/torch/CMakeLists.txt",
         'PROPERTIES OUTPUT_NAME "mpi_lib_v2")',
