@@ -114,6 +114,7 @@ def test_a_port_that_is_taken_is_named(cluster):
     cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=taken))
     said = cluster.call("up", rc=1).stderr
     assert f"Port {taken} of node-0 is taken by" in said
+    assert "does not answer" not in said, "the role that moves it has yet to run"
     cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=port))
 
 
