@@ -81,3 +81,17 @@ def test_while_checks_are_made(cluster, tmp_path, number):
     up = ("up", cluster.name, "--verify", "--events", str(events))
     interrupt(cluster, events, up, CHECKS, number)
     assert cluster.json("verify")["verification"]["failed"] == 0
+
+
+def test_checks_of_a_change_that_were_cut_off_are_made_by_the_next_up(cluster, tmp_path):
+    """The verification that there was is of before the change."""
+    cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=8950))
+    events = tmp_path / "events.jsonl"
+    interrupt(cluster, events, ("up", cluster.name, "--events", str(events)), CHECKS, SIGNALS[0])
+    left = cluster.json("status")["verification"]
+    assert not left["current"]
+    assert cluster.json("plan")["changes"], "what is left to do is foreseen"
+    now = cluster.json("up")["verification"]
+    assert (now["failed"], now["current"]) == (0, True)
+    assert now["age_s"] < left["age_s"]
+    assert cluster.json("plan")["changes"] == []

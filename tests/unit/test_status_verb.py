@@ -47,6 +47,7 @@ def document(state="ready", worker=(), configured=True):
         "experiment_address": "10.1.0.2",
     }
     summary = {"age_s": 180.0, "passed": 1, "failed": 1, "skipped": 23, "simulated": 0}
+    verification = {**summary, "checks": CHECKS, "current": True}
     return {
         "state": state,
         "nodes": [
@@ -60,7 +61,7 @@ def document(state="ready", worker=(), configured=True):
         "unreadable": [],
         "configured": configured,
         "services": [JUPYTERLAB] if configured else [],
-        "verification": {**summary, "checks": CHECKS},
+        "verification": verification,
     }
 
 
@@ -82,6 +83,14 @@ def test_skipped_checks_are_counted(read):
     assert not [line for line in lines if "the node has no GPU" in line]
     [total] = [line for line in lines if line.startswith("verified")]
     assert total == "verified 3 min ago: 1 passed, 1 failed, 23 skipped"
+
+
+def test_a_verification_of_what_was_before_says_so(read):
+    found = document()
+    found["verification"]["current"] = False
+    lines = read(found)
+    [at] = [n for n, line in enumerate(lines) if line.startswith("verified")]
+    assert lines[at + 1].strip() == "nodes or roles have changed since: gpubed verify lab"
 
 
 def test_with_v_they_are_listed_with_their_reasons(read):

@@ -6,6 +6,8 @@ import pytest
 
 from gpubed.cli import report
 from gpubed.cli.ui import UI
+from gpubed.configuration import applied
+from gpubed.core.paths import Project
 from gpubed.core.reading import Unreadable
 from gpubed.nodes.verification import Check, Verification
 from support.samples import sample_allocation, sample_plan
@@ -24,13 +26,31 @@ def test_a_verification_covers_its_own_nodes_only(tmp_path):
     passed.save(tmp_path / "v.json")
     again = Verification.last(tmp_path / "v.json")
     assert again == passed
-    assert again.covers(granted)
-    assert not again.covers(sample_allocation(sample_plan(nodes=[{"count": 4}])))
+    assert again.covers(granted, "")
+    assert not again.covers(sample_allocation(sample_plan(nodes=[{"count": 4}])), "")
+
+
+def test_a_verification_covers_only_what_was_applied_when_it_began(tmp_path):
+    """A run that is killed in its checks leaves the former verification: it says nothing of now."""
+    cluster = Project(tmp_path).cluster("lab")
+    granted, _ = verification()
+    record = cluster.applied / f"{granted.head.id}.json"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"jupyterlab": "with port 8888"}')
+    before = applied.digest(cluster, granted)
+    passed = verification(Check(id="a", result="pass"))[1].model_copy(
+        update={"configured": before}
+    )
+    assert passed.covers(granted, applied.digest(cluster, granted))
+    record.write_text('{"jupyterlab": "with port 9999"}')
+    assert not passed.covers(granted, applied.digest(cluster, granted))
+    record.write_text('{"jupyterlab": "with port 8888"}')
+    assert passed.covers(granted, applied.digest(cluster, granted))
 
 
 def test_a_failed_verification_covers_nothing():
     granted, failed = verification(Check(id="a", result="fail", reason="x"))
-    assert not failed.covers(granted)
+    assert not failed.covers(granted, "")
     assert failed.summary()["failed"] == 1
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from gpubed.checks import stages
 from gpubed.checks.context import Context
+from gpubed.configuration import applied
 from gpubed.core.errors import GpubedError, of_cluster
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.progress import emit
@@ -37,6 +38,7 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
         GpubedError: A node could not be reached at all.
     """
     found: list[Check] = []
+    configured = applied.digest(cluster, allocation)
     with ExitStack() as stack:
         sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in allocation.nodes}
         context = Context(cluster, plan, allocation, sessions)
@@ -49,6 +51,7 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
         cluster=cluster.name,
         at=datetime.now(UTC),
         node_ids=tuple(node.id for node in allocation.nodes),
+        configured=configured,
         checks=tuple(found),
     )
 

@@ -94,6 +94,8 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
     ui.table(("node", *(c.replace("_", " ") for c in columns[1:]), "hardware"), rows)
     if document["verification"]:
         verification(ui, document["verification"], whole=whole)
+        if not document["verification"]["current"]:
+            ui.say(f"  nodes or roles have changed since: gpubed verify {name}")
     _use(ui, document.get("use"))
     _lease(ui, name, document["lease"])
     for service in document["services"]:

@@ -140,7 +140,8 @@ class _ConfigurationDriver(Driver):
         verified = None
         with suppress(Unreadable):  # then it is as if there were none
             verified = Verification.last(cluster.verification)
-        if verified is None or not verified.covers(allocation):
+        configured = applied.digest(cluster, allocation)
+        if verified is None or not verified.covers(allocation, configured):
             stale.add("verification")
         return stale
 

@@ -9,7 +9,7 @@ from gpubed.access import services
 from gpubed.cluster import condition, idle
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
-from gpubed.configuration import unfinished
+from gpubed.configuration import applied, unfinished
 from gpubed.core import progress, secret
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
@@ -69,7 +69,7 @@ def status(
         "reshaped": now.reshaped,
         **({"use": _use(cluster, wanted, granted, unwell)} if use else {}),
         **_jobs(testbed, granted),
-        "verification": verified.summary() if verified else None,
+        "verification": verified and _verification(cluster, granted, verified),
     }
 
 
@@ -124,6 +124,13 @@ def _verified(cluster: ClusterPaths) -> Verification | None:
     except Unreadable as error:
         progress.emit("note", message=f"{error.message}: it counts as none, {error.hint}")
         return None
+
+
+def _verification(
+    cluster: ClusterPaths, granted: Allocation, verified: Verification
+) -> dict[str, Any]:
+    current = verified.is_of(granted, applied.digest(cluster, granted))
+    return {**verified.summary(), "current": current}
 
 
 def _unreadable(

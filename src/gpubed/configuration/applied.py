@@ -7,6 +7,7 @@ as fresh.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Mapping
 
@@ -34,6 +35,12 @@ def missing(
             if done.get(role) != wanted:
                 stale.setdefault(role, []).append(node.name)
     return stale
+
+
+def digest(cluster: ClusterPaths, allocation: Allocation) -> str:
+    """Return one word for all that is applied to the nodes; another once any of it changes."""
+    records = {node.id: _record(cluster, node.id) for node in allocation.nodes}
+    return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
 
 
 def prune(cluster: ClusterPaths, allocation: Allocation) -> None:

@@ -94,12 +94,14 @@ class Verification(_Model):
 
     Attributes:
         node_ids: The nodes it covered; a replaced node has a new id.
+        configured: Digest of what was applied to them when it began; none by former versions.
     """
 
     version: Literal[1] = 1
     cluster: str
     at: Moment
     node_ids: tuple[str, ...]
+    configured: str = ""
     checks: tuple[Check, ...]
 
     @classmethod
@@ -118,9 +120,18 @@ class Verification(_Model):
         """Write it where `last` finds it."""
         files.write_if_changed(path, self.model_dump_json(indent=2) + "\n")
 
-    def covers(self, allocation: Allocation) -> bool:
-        """Say whether it passed on exactly these nodes."""
-        return not self.count("fail") and set(self.node_ids) == {n.id for n in allocation.nodes}
+    def is_of(self, allocation: Allocation, configured: str) -> bool:
+        """Say whether it was made on exactly these nodes, with what is applied to them now.
+
+        Args:
+            configured: Digest of what is applied to them.
+        """
+        nodes = {node.id for node in allocation.nodes}
+        return set(self.node_ids) == nodes and self.configured == configured
+
+    def covers(self, allocation: Allocation, configured: str) -> bool:
+        """Say whether it passed on exactly these nodes as they are; see `is_of`."""
+        return not self.count("fail") and self.is_of(allocation, configured)
 
     def count(self, result: Result) -> int:
         """Return how many checks had this result."""
