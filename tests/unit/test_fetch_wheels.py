@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import subprocess
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_a_link_of_others_leads_nowhere(program, monkeypatch, there, tmp_path):
     victim, wheel = tmp_path / "authorized_keys", kept.read_bytes()
     victim.write_text("mine")
     kept.unlink()
-    (kept.parent / f".{NAME}").symlink_to(victim)
+    kept.symlink_to(victim)
 
     def download(command, **_):
         (Path(command[command.index("--dest") + 1]) / NAME).write_bytes(wheel)
@@ -93,7 +94,28 @@ def test_a_link_of_others_leads_nowhere(program, monkeypatch, there, tmp_path):
     assert (out / NAME).read_bytes() == wheel
 
 
-def test_what_came_before_a_download_failed_is_kept(program, monkeypatch, tmp_path):
+def test_a_draft_of_others_is_no_wheel_and_stays_theirs(program, monkeypatch, there):
+    """Also one of a former version, which gave drafts the wheel's name behind a dot."""
+    former = there[1].rename(there[1].with_name(f".{NAME}"))
+    draft = there[1].with_name("tmpdraft.partial")
+    draft.write_bytes(b"half")
+    assert fetch(program, monkeypatch, there) == ["toy==1.0"]
+    assert (former.exists(), draft.exists()) == (True, True)
+
+
+def test_two_who_add_the_same_wheel_at_once_both_succeed(program, tmp_path):
+    wheel = tmp_path / NAME
+    wheel.write_bytes(b"x" * 4_000_000)
+    kept = tmp_path / "store" / NAME
+    kept.parent.mkdir()
+    with ThreadPoolExecutor(8) as threads:
+        for done in [threads.submit(program.put, wheel, kept) for _ in range(32)]:
+            done.result()
+    assert kept.read_bytes() == wheel.read_bytes()
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+def test_what_other_streams_brought_is_kept_where_one_fails(program, monkeypatch, tmp_path):
     registry, store, out = tmp_path / "registry", tmp_path / "store", tmp_path / "out"
     registry.mkdir()
     out.mkdir()

@@ -45,7 +45,9 @@ def sha256(path: Path) -> str:
 
 def fits(path: Path) -> bool:
     """Says whether something is a wheel, and for this Python."""
-    if path.suffix != ".whl" or path.is_symlink() or not path.is_file():
+    if path.suffix != ".whl" or path.name.startswith("."):
+        return False
+    if path.is_symlink() or not path.is_file():
         return False
     try:
         return bool(set(sys_tags()) & parse_wheel_filename(path.name)[3])
@@ -69,7 +71,8 @@ def from_store(store: Path, hashes: list[str], out: Path) -> bool:
 def download(lines: list[str], store: Path, out: Path) -> None:
     """Downloads wheels, several at once, and adds them to the store.
 
-    What came before a download failed is in the store, so that the next try goes on from there.
+    pip keeps what it brought once it has all of a stream. Where one stream fails, what the others
+    brought is in the store, and the next try has that much less to do.
     """
     groups = [lines[first::_AT_ONCE] for first in range(min(_AT_ONCE, len(lines)))]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -92,13 +95,23 @@ def download_group(lines: list[str], store: Path, out: Path) -> None:
         for wheel in Path(fresh).glob("*.whl"):
             folder = store / sha256(wheel)
             folder.mkdir(parents=True, exist_ok=True)
-            partial = folder / f".{wheel.name}"
-            # Somebody else's link, perhaps: a new file is written through none.
-            partial.unlink(missing_ok=True)
-            with wheel.open("rb") as source, partial.open("xb") as target:
-                shutil.copyfileobj(source, target)
-            partial.rename(folder / wheel.name)
+            put(wheel, folder / wheel.name)
             wheel.rename(out / wheel.name)
+
+
+def put(wheel: Path, kept: Path) -> None:
+    """Copies a wheel into the store, beside others who may do the same at the same time.
+
+    The draft is a new file, so it is written through no link, and nobody takes it for a wheel.
+    """
+    handle, draft = tempfile.mkstemp(dir=kept.parent, suffix=".partial")
+    try:
+        with wheel.open("rb") as source, os.fdopen(handle, "wb") as target:
+            shutil.copyfileobj(source, target)
+        Path(draft).chmod(0o644)
+        Path(draft).rename(kept)
+    finally:
+        Path(draft).unlink(missing_ok=True)
 
 
 def fetch(lock: Path, store: Path, out: Path) -> None:
