@@ -1,6 +1,7 @@
 """What a change lets `up` apply: the roles whose inputs changed, on the nodes concerned."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -272,6 +273,48 @@ def test_another_version_of_a_role_concerns_those_that_call_it(
     found = due.now(change.cluster, plan, sample_allocation(plan))
     assert found == dict.fromkeys(found, NODES)
     assert set(found) == concerned
+
+
+DECIDE = {"nvidia_driver", "horovod"}
+
+
+@pytest.mark.parametrize(
+    ("file", "concerned"),
+    [
+        ("src/gpubed/hardware/horovod.py", DECIDE),
+        ("playbooks/filter_plugins/gpubed_hardware.py", DECIDE),
+        ("src/gpubed/cluster/up.py", set()),
+    ],
+)
+def test_another_version_of_what_decides_for_a_role_concerns_it(
+    change, tmp_path, monkeypatch, file, concerned
+):
+    later = tmp_path / "later"
+    for name in ("playbooks", "src/gpubed"):
+        shutil.copytree(paths.assets() / name, later / name)
+    for name in ("roles", "jobs"):
+        (later / name).symlink_to(paths.assets() / name)
+    with (later / file).open("a") as code:
+        code.write("\n# of another version\n")
+    assert change() == {}
+    monkeypatch.setattr(paths, "assets", lambda: later)
+    monkeypatch.setattr(roles, "_PACKAGE", later / "src/gpubed")
+    plan = sample_plan(services=SERVICES)
+    assert set(due.now(change.cluster, plan, sample_allocation(plan))) == concerned
+
+
+def test_roles_that_use_our_filters_say_whose_code_decides():
+    filters = paths.assets() / "playbooks/filter_plugins/gpubed_hardware.py"
+    ours = re.findall(r'"(gpubed_\w+)":', filters.read_text())
+    [package] = set(re.findall(r"gpubed\.(\w+)\.\{module\}", filters.read_text()))
+    using = {
+        path.relative_to(paths.assets() / "roles").parts[0]
+        for path in (paths.assets() / "roles").rglob("*")
+        if path.is_file() and path.suffix in {".yml", ".j2"}
+        if any(f"| {name}" in path.read_text() for name in ours)
+    }
+    assert using == DECIDE
+    assert {role: roles.meta(role).code for role in using} == dict.fromkeys(using, (package,))
 
 
 def test_what_an_earlier_version_recorded_is_applied_once(cluster):

@@ -43,6 +43,8 @@ _PARTS = TypeAdapter(tuple[Part, ...])
 _UNITS = TypeAdapter(dict[str, Where])
 # Who serves the storage, and who publishes the environment.
 SERVER, _ENVIRONMENT = "nfs", "python_env"
+# Where roles reach gpubed's own code, and where that is.
+_FILTERS, _PACKAGE = "playbooks/filter_plugins", Path(paths.__file__).parents[1]
 _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
 
 
@@ -71,6 +73,7 @@ class RoleMeta(BaseModel):
         secrets: Random secrets that must exist on the controller beforehand.
         sources: Folders outside the role that it works with, those of roles that it calls too;
             what these call in turn is found there.
+        code: Packages of gpubed that decide for it, behind filters of the playbooks.
         units: The systemd units that it keeps running, and where, or a template that gives them:
             on `all` nodes, the `head`, the `server` of the shared storage, or wherever they are
             `enabled`, for what a role decides on the node. `status` and `up` look at them.
@@ -85,6 +88,7 @@ class RoleMeta(BaseModel):
     reads: tuple[Part, ...] | str = ()
     secrets: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
     units: dict[str, Where] | str = {}
 
 
@@ -281,10 +285,16 @@ class _HostVariables:
 
 
 def _role_digest(role: str) -> str:
-    folders = [paths.assets() / source for source in _sources(role)]
-    files = {path for root in folders for path in root.rglob("*") if path.is_file()}
-    kept = (path for path in files if not _NOT_APPLIED & set(path.parts))
-    return _files_digest(kept, paths.assets())
+    sources = _sources(role)
+    code = {package for source in sources for package in _code(source)}
+    if code:
+        sources.add(_FILTERS)
+    return _digest([_folders_digest(sources, paths.assets()), _folders_digest(code, _PACKAGE)])
+
+
+def _folders_digest(folders: Iterable[str], root: Path) -> str:
+    files = {path for name in folders for path in (root / name).rglob("*") if path.is_file()}
+    return _files_digest((p for p in files if not _NOT_APPLIED & set(p.parts)), root)
 
 
 def _sources(role: str) -> set[str]:
@@ -294,9 +304,18 @@ def _sources(role: str) -> set[str]:
         source = todo.pop()
         if source not in found:
             found.add(source)
-            parent, _, name = source.rpartition("/")
-            todo += meta(name).sources if parent == "roles" else ()
+            todo += meta(name).sources if (name := _role_in(source)) else ()
     return found
+
+
+def _code(source: str) -> tuple[str, ...]:
+    return meta(name).code if (name := _role_in(source)) else ()
+
+
+def _role_in(source: str) -> str:
+    """Return which role a folder is; empty where it is none, or a part of one."""
+    parent, _, name = source.rpartition("/")
+    return name if parent == "roles" else ""
 
 
 def _files_digest(files: Iterable[Path], root: Path) -> str:
