@@ -75,7 +75,7 @@ ROWS = (
     Row(
         "OMP_NUM_THREADS",
         "horovod_threads",
-        "cores of the node / its ranks",
+        "cores that the node may use / its ranks",
         "cores, ranks",
         "without it each rank takes all cores of its node",
         "torch, `get_num_threads`",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 # A node that is a container sees the memory of the whole machine, and may use its cgroup's.
 LIMITS = {
-    "memory.max": ("memory.stat", "anon"),  # cgroup v2
-    "memory/memory.limit_in_bytes": ("memory/memory.stat", "total_rss"),  # v1
+    "memory.max": "anon",  # cgroup v2
+    "memory.limit_in_bytes": "total_rss",  # v1
 }
 SPARE = 0.2  # of what is free: left to all else that runs here
 
@@ -24,13 +24,25 @@ def ranks(wanted: int, root: Path = Path("/")) -> int:
 
 def _free(root: Path) -> int:
     free = [1024 * _number(root / "proc/meminfo", "MemAvailable:")]
-    groups = root / "sys/fs/cgroup"
-    for limit, (used, field) in LIMITS.items():
-        if (groups / limit).exists() and (
-            bound := (groups / limit).read_text().strip()
-        ).isdecimal():
-            free.append(int(bound) - _number(groups / used, field))
+    for group in _groups(root):
+        for limit, field in LIMITS.items():
+            bound = (group / limit).read_text().strip() if (group / limit).exists() else ""
+            if bound.isdecimal():  # not `max`
+                free.append(int(bound) - _number(group / "memory.stat", field))
     return min(free)
+
+
+def _groups(root: Path) -> list[Path]:
+    """The folders of this process' cgroup and of those above it, for v2 and for v1.
+
+    A container sees all of the tree, or its own part as if that were all, so any may be absent.
+    """
+    said, found = (root / "proc/self/cgroup").read_text(), []
+    for controllers, path in (line.split(":")[1:3] for line in said.splitlines()):
+        if controllers in ("", "memory"):
+            top, steps = root / "sys/fs/cgroup" / controllers, Path(path).parts[1:]
+            found += [top.joinpath(*steps[:count]) for count in range(len(steps) + 1)]
+    return found
 
 
 def _number(file: Path, field: str) -> int:

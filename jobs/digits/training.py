@@ -28,6 +28,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 TEST_SHARE = 0.2
+# What the rank was started with; a world that re-forms shares the cores out anew.
+THREADS = torch.get_num_threads()
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,12 @@ def limit_threads() -> int:
     """Shares the cores of a machine among the ranks that run on it.
 
     Containers of one machine have its boot id in common, so this is right for
-    nodes that are containers as well.
+    nodes that are containers as well. A container may use no more than its own part of them:
+    that is what the rank was started with (OMP_NUM_THREADS).
     """
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
     neighbours = hvd.allgather_object(boot_id).count(boot_id)
-    threads = max(1, len(os.sched_getaffinity(0)) // neighbours)
+    threads = max(1, min(THREADS, len(os.sched_getaffinity(0)) // neighbours))
     torch.set_num_threads(threads)
     return threads
 

@@ -17,6 +17,8 @@ from averaging import Averaging, Horovod, Options
 from keeping import Failed
 from training import Training
 
+# What the rank was started with; a world that re-forms shares the cores out anew.
+THREADS = torch.get_num_threads()
 FRAMEWORKS = ("horovod", "ddp", "fsdp")
 # What torch says where the host's memory does not do.
 HOST_MEMORY = "DefaultCPUAllocator"
@@ -108,10 +110,15 @@ def device_of_this_rank() -> torch.device:
 
 
 def share_processors(averaging: Averaging) -> None:
-    """Shares the cores of a machine among the ranks that run on it, in containers as well."""
+    """Shares the cores of a machine among the ranks that run on it, in containers as well.
+
+    A container may use no more than its own part of them: that is what the rank was started with
+    (OMP_NUM_THREADS).
+    """
     boot_id = BOOT_ID.read_text()
     neighbours = averaging.gather(boot_id).count(boot_id)
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // neighbours))
+    share = len(os.sched_getaffinity(0)) // neighbours
+    torch.set_num_threads(max(1, min(THREADS, share)))
 
 
 def too_large(given: argparse.Namespace, device: torch.device, error: Exception) -> str:

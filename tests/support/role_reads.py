@@ -40,6 +40,8 @@ TELLS = {
         r"\bgpubed_nodes\b|\bhostvars\b|\b(ansible_)?play_(hosts|batch)|(?<![\w.'])groups(?![\w:'])"
     ),
     "head": re.compile(r"\bgpubed_head\b"),
+    # What a node may use of its machine: who installs the program that finds out, and who asks.
+    "machines": re.compile(r"\bmemory_kib\b|dest: /usr/local/bin/gpubed-facts"),
     "networks": re.compile(r"\bgpubed_networks\b"),
     "rates": re.compile(r"\brate_bps\b"),
     "storage": re.compile(rf"\b({'|'.join(SHARED)})\b"),

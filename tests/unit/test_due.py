@@ -63,6 +63,12 @@ def test_a_rate_concerns_the_roles_that_know_links(change):
     assert change({"services": {"monitoring": None}}, networks=rate) == {"horovod": NODES}
 
 
+def test_what_nodes_may_use_concerns_who_counts_it(change):
+    """Processors that a rank may not use are threads that wait for each other."""
+    found = change(nodes=[{"count": 3, "machine": {"cpus": 2, "memory": "4 GiB"}}])
+    assert found == {"hardware": NODES, "horovod": NODES, "slurm": NODES}
+
+
 def test_a_port_of_jupyterlab_concerns_jupyterlab(change):
     services = {**SERVICES, "jupyterlab": {"port": 9000}}
     assert change(services=services) == {"jupyterlab": NODES}

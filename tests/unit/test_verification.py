@@ -38,9 +38,7 @@ def test_a_verification_covers_only_what_was_applied_when_it_began(tmp_path):
     record.parent.mkdir(parents=True)
     record.write_text('{"jupyterlab": "with port 8888"}')
     before = applied.digest(cluster, granted)
-    passed = verification(Check(id="a", result="pass"))[1].model_copy(
-        update={"configured": before}
-    )
+    passed = verification(Check(id="a", result="pass"))[1].model_copy(update={"configured": before})
     assert passed.covers(granted, applied.digest(cluster, granted))
     record.write_text('{"jupyterlab": "with port 9999"}')
     assert not passed.covers(granted, applied.digest(cluster, granted))

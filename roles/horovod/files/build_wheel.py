@@ -194,10 +194,9 @@ def patch(source: Path, standard: int) -> None:
         path.write_text(text.replace(old, new.replace("{standard}", str(standard))))
 
 
-def build_jobs() -> int:
-    """Compilers that run at once: one per core that this process may use, if memory allows."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_PER_JOB))
+def build_jobs(cpus: int, memory: int) -> int:
+    """Compilers that run at once: one per core, if the memory (bytes) allows."""
+    return max(1, min(cpus, memory // BYTES_PER_JOB))
 
 
 def base_environment(jobs: int) -> dict[str, str]:
@@ -305,6 +304,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--sdist", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder that gets the wheel")
     parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--cpus", type=int, required=True, help="those that this node may use")
+    parser.add_argument("--memory", type=int, required=True, help="that it may use, in KiB")
     parser.add_argument("--cxx-standard", type=int, required=True)
     parser.add_argument("--mpi", action="store_true")
     parser.add_argument("--gloo", action="store_true")
@@ -317,9 +318,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Unpacks, patches, builds, and moves the finished wheel to its place."""
     arguments = parse_arguments()
-    environment = base_environment(build_jobs()) | feature_environment(
-        arguments.mpi, arguments.gloo
-    )
+    jobs = build_jobs(arguments.cpus, 1024 * arguments.memory)
+    environment = base_environment(jobs) | feature_environment(arguments.mpi, arguments.gloo)
     with tempfile.TemporaryDirectory(prefix="horovod-build-") as scratch:
         if arguments.nccl:
             environment |= cuda_environment(

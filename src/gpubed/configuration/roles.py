@@ -35,7 +35,9 @@ PHASES: tuple[Phase, ...] = (
     "services",
     "verify",
 )
-Part = Literal["head", "nodes", "networks", "rates", "storage", "environment", "firewall"]
+Part = Literal[
+    "head", "nodes", "machines", "networks", "rates", "storage", "environment", "firewall"
+]
 Where = Literal["all", "head", "server", "enabled"]
 # Templates may pick whole models out of the specification; variables are plain data.
 _PLAIN = TypeAdapter[Any](Any)
@@ -66,10 +68,10 @@ class RoleMeta(BaseModel):
         variables: Role inputs, templates over `spec`, `plan` and `recipe`.
         reads: What of the cluster counts for a node beside the node itself, or a template that
             gives it: the `head` (its addresses, keys and `host_vars`; its name is known to all),
-            all `nodes`, the `networks`, the `rates` of links, which shared `storage` it is
-            (another is empty), which Python `environment` is published, whether there is a
-            `firewall` (openings go with it). A role that reads all nodes is applied on all of
-            them together.
+            all `nodes`, the `machines` (what nodes may use of theirs), the `networks`, the `rates`
+            of links, which shared `storage` it is (another is empty), which Python `environment`
+            is published, whether there is a `firewall` (openings go with it). A role that reads
+            all nodes is applied on all of them together.
         secrets: Random secrets that must exist on the controller beforehand.
         sources: Folders outside the role that it works with, those of roles that it calls too;
             what these call in turn is found there.
@@ -232,6 +234,7 @@ def _parts(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> 
     parts: dict[Part, Any] = {
         "head": [_node(head), users.digest(head.name)],
         "nodes": [_node(node) for node in allocation.nodes],
+        "machines": [group.machine.model_dump(mode="json") for group in plan.spec.nodes],
         "networks": [net and net.model_dump(mode="json", exclude={"rate_bps"}) for net in networks],
         "rates": [net and net.rate_bps for net in networks],
         "storage": _storage(plan, allocation, users),

@@ -32,7 +32,7 @@ class Place:
     """What the settings of a node follow from.
 
     Attributes:
-        cores: CPUs that the node's processes may use.
+        cores: CPUs that the node's processes may use, a container's quota rounded up.
         ranks: Ranks that a job starts on it.
         shares_cpus: Whether other nodes compute on the same CPUs (containers of one machine).
         gpus: GPUs that compute; none where a node only pretends to have them.

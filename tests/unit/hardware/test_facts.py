@@ -302,6 +302,50 @@ def test_every_recording_says_where_it_is_from(name):
         assert path.read_text().startswith("# "), path
 
 
+OWN = "gpubed.slice/docker-1.scope"  # a node's, in the tree of its machine
+IN_A_SESSION = f"0::/{OWN}/user.slice/session-1.scope\n"
+IN_V1 = "4:memory:/gpubed/1\n1:cpu,cpuacct:/gpubed/1\n0::/gpubed/1\n"
+
+
+@pytest.mark.parametrize(
+    ("session", "files", "cpus"),
+    [
+        ("", {"cpu.max": "100000 100000"}, 1),
+        ("", {"cpu.max": "50000 100000"}, 1),
+        ("", {"cpu.max": "max 100000"}, 8),
+        ("", {}, 8),
+        (IN_A_SESSION, {f"{OWN}/cpu.max": "150000 100000"}, 2),
+        (IN_A_SESSION, {f"{OWN}/cpu.max": "900000 100000"}, 8),
+        (IN_V1, {"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+        (IN_V1, {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_a_container_has_the_processors_that_it_may_use(
+    tmp_path, monkeypatch, session, files, cpus
+):
+    of_cgroups(tmp_path, session, files)
+    facts = by_path.load(machines.COLLECTOR, "gpubed_facts")
+    monkeypatch.setattr(facts.os, "sched_getaffinity", lambda _: range(8))
+    assert facts.cpus(tmp_path) == cpus
+
+
+def test_a_session_in_a_container_has_the_memory_of_the_container(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       25165824 kB\n")
+    of_cgroups(tmp_path, IN_A_SESSION, {f"{OWN}/memory.max": "6442450944"})
+    assert machines.collect(tmp_path)["memory_kib"] == 6291456
+
+
+def of_cgroups(root, session, files):
+    """Write which cgroup this process is in, and files of the tree that it sees."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(session)
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+
 @pytest.mark.parametrize(
     ("limit", "kib"),
     [
