@@ -42,6 +42,8 @@ def test_while_nodes_are_made(bare, tmp_path, number):
     events = tmp_path / "events.jsonl"
     up = ("up", bare.name, "--events", str(events))
     interrupt(bare, events, up, MAKES_A_NODE, number)
+    assert bare.json("status", rc=1)["state"] == "allocated"
+    assert "only in part made" in bare.call("status", rc=1).stderr
     bare.call("up")
     assert [node["state"] for node in bare.json("status")["nodes"]] == ["ready"] * 2
     found = bare.json("audit")

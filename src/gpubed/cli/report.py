@@ -221,7 +221,8 @@ def hardware(found: dict[str, Any] | None) -> str:
     parts = [f"{count} x {name}{kind}" for name, count in gpus.items()]
     parts += [hca["name"] for hca in found["hcas"]]
     memory = f"{found['memory_kib'] / 2**20:.0f} GiB"
-    return ", ".join([f"{found['cpus']} CPUs", memory, *parts])
+    cpus = f"{found['cpus']} CPU{'s' if found['cpus'] != 1 else ''}"
+    return ", ".join([cpus, memory, *parts])
 
 
 def ago(seconds: float) -> str:

@@ -25,6 +25,8 @@ from gpubed.testbeds import made_on, registry
 from gpubed.testbeds.base import JobTestbed, Testbed
 from gpubed.testbeds.specification import load_plan
 
+_HERE = {"Identity", "Key", "Image"}  # resources of the controller, which hold no testbed
+
 
 def status(
     cluster: ClusterPaths, engine: EngineName, *, use: bool = False, seen: Condition | None = None
@@ -74,15 +76,26 @@ def status(
 
 
 def of_none(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
-    """Return the document of `status` for a cluster without nodes: absent, or being made."""
+    """Return the document of `status` for a cluster without nodes: absent, or partly made."""
+    there = "allocated" if _holds_something(cluster, engine) else "absent"
     return {
         "engine": engine,
-        "state": unfinished.state(cluster) or "absent",
+        "state": unfinished.state(cluster) or there,
         "nodes": [],
         "lease": leases.Record().document(),
         "services": [],
         "verification": None,
     }
+
+
+def _holds_something(cluster: ClusterPaths, engine: EngineName) -> bool:
+    """Say whether anything of the cluster is on its testbed, or may be, as the state has it."""
+    if not cluster.project.pulumi.exists():
+        return False
+    stack = Stack(cluster, engine)
+    recorded = stack.export().get("deployment", {}).get("resources") or ()
+    made = {one["type"].rpartition(":")[2] for one in recorded if one.get("custom")}
+    return bool(made - _HERE) or stack.interrupted()
 
 
 def _wanted(cluster: ClusterPaths, backend: str) -> ClusterPlan:

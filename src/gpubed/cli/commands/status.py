@@ -8,6 +8,7 @@ from gpubed.cli import report
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import status
+from gpubed.core.errors import GpubedError
 from gpubed.engines import stack
 from gpubed.nodes.allocation import NotUp
 
@@ -23,9 +24,15 @@ def command(cluster: Cluster, as_json: Json = False, verbose: Verbose = False) -
     ui, paths, engine = UI(as_json), find(cluster, from_state=True), stack.choose(None)
     try:
         document = status.status(paths, engine, use=True)
-    except NotUp:
-        ui.document("status", {**status.of_none(paths, engine), "phases": []})
-        raise
+    except NotUp as not_up:
+        found = status.of_none(paths, engine)
+        ui.document("status", {**found, "phases": []})
+        if found["state"] != "allocated":
+            raise
+        raise GpubedError(
+            f"cluster {cluster} is only in part made: the last run did not come to its end",
+            f"gpubed up {cluster} goes on with it, gpubed down {cluster} removes what there is",
+        ) from not_up
     ui.document("status", {**document, "phases": []})
     report.cluster(ui, cluster, document, whole=verbose)
     return 0 if document["state"] == "ready" else 1
