@@ -47,6 +47,11 @@ def described(tmp_path, monkeypatch):
             {"arguments": {"a": {"default": "x", "choices": ["y", "z"], "help": ""}}},
             "'x' is not one of y, z",
         ),
+        (
+            {"arguments": {"a": {"type": "int", "choices": ["sgd", "adam"], "help": ""}}},
+            "choice 'sgd' is not a whole number",
+        ),
+        ({"arguments": {"a": {"default": float("inf"), "help": ""}}}, "inf is not a number"),
         ({"arguments": {"a": {"required": True, "default": 1, "help": ""}}}, "has no default"),
         ({"arguments": {"a": {"default": "x", "at_least": 1, "help": ""}}}, "need `type: int`"),
         ({"arguments": {"a": {"default": None, "at_most": 1, "help": ""}}}, "need `type: int`"),
@@ -76,7 +81,7 @@ def test_a_faulty_description_is_named_with_its_line(described, changes, says):
     [
         ("digits", "batch=abc", "--set batch=abc: 'abc' is not a whole number"),
         ("digits", "epochs=0", "--set epochs=0: 0 is less than 1"),
-        ("digits", "learning_rate=nan", "nan is less than 0"),
+        ("digits", "learning_rate=nan", "'nan' is not a number"),
         ("digits", "epoch=3", "job digits has no argument 'epoch'"),
         ("allreduce", "sizes=big", "'big' is not one of all, largest"),
         ("prepare", "quality=101", "101 is more than 100"),
@@ -160,3 +165,9 @@ def test_settings_of_a_job_are_name_and_value():
     }
     with pytest.raises(UsageError):
         jobfile.parse_settings(["epochs"])
+
+
+def test_choices_of_whole_and_other_numbers_are_numbers():
+    momentum = jobfile.Argument(choices=(1, 2.5), help="")
+    assert [momentum.fault(momentum.read(text)) for text in ("1", "2.5")] == ["", ""]
+    assert momentum.fault(momentum.read("2")) == "2.0 is not one of 1, 2.5"

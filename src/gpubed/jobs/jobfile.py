@@ -9,7 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from gpubed.core import nearest, paths, reading
 from gpubed.core.errors import UsageError
@@ -20,7 +28,7 @@ _Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 # Each type's reader, and what to call it.
 _TYPES: dict[str, tuple[TypeAdapter[Any], str]] = {
     "int": (TypeAdapter(int), "a whole number"),
-    "float": (TypeAdapter(float), "a number"),
+    "float": (TypeAdapter(FiniteFloat), "a number"),
     "bool": (TypeAdapter(bool), "true or false"),
     "str": (TypeAdapter(str), "a text"),
 }
@@ -64,6 +72,8 @@ class Argument(_Model):
             raise ValueError("a required argument has no default")
         if (self.at_least, self.at_most) != (None, None) and not self.is_number:
             raise ValueError("at_least and at_most need `type: int` or `type: float`")
+        if why := next(filter(None, map(self.fault, self.choices)), ""):
+            raise ValueError(f"choice {why}")
         if self.default is not None and (why := self.fault(self.default)):
             raise ValueError(f"default {why}")
         return self
@@ -71,8 +81,9 @@ class Argument(_Model):
     @property
     def kind(self) -> str:
         """The name of its type."""
-        named = self.default if self.default is not None else next(iter(self.choices), "")
-        return self.type or type(named).__name__
+        given = [self.default] if self.default is not None else [*self.choices] or [""]
+        kinds = {type(value).__name__ for value in given}
+        return self.type or ("float" if kinds == {"int", "float"} else type(given[0]).__name__)
 
     @property
     def is_number(self) -> bool:
