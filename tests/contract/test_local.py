@@ -291,6 +291,14 @@ def test_leftover_that_was_in_use_is_kept(cluster: Any, daemon: docker.DockerCli
     assert made.id == before
 
 
+def test_a_network_that_was_made_anew_is_another(cluster: Any) -> None:
+    """A state that was put back has the former one's id: kept, nothing could remove the cluster."""
+    made = next(m for m in cluster.made if (m.kind, m.name) == ("network", "control"))
+    driver = cluster.testbed.driver("network")
+    assert driver.read(made.id, made.inputs) is not None
+    assert driver.read("0" * 64, made.inputs) is None
+
+
 def test_a_node_in_use_gets_back_networks_that_were_made_anew(
     cluster: Any, daemon: docker.DockerClient
 ) -> None:

@@ -54,9 +54,10 @@ def found(monkeypatch, tmp_path):
                 if "gpubed-health" in command:
                     told = (health or {}).get(self.name, {})
                     return SimpleNamespace(stdout=json.dumps(told), stderr="")
-                if " df " in command:
-                    return SimpleNamespace(stdout=(disks or {}).get(self.name, ""))
-                return SimpleNamespace(stdout=self.said)
+                plain = {" df ": (disks or {}).get(self.name, "")}
+                plain["for file in "] = (units or {}).get((self.name, "files"), "")
+                said = next((text for of, text in plain.items() if of in command), self.said)
+                return SimpleNamespace(stdout=said)
 
         states = {node.name: "ready" for node in granted.nodes} | (testbed or {})
         monkeypatch.setattr(condition, "SSH", Session)
@@ -196,10 +197,30 @@ def test_a_unit_that_does_not_run_is_damage(serving, node, unit, role):
     assert now.state == "degraded"
     assert now.damaged == {}, "the node itself is ready"
     assert now.words == [f"{unit} on {node} is inactive: role {role} is applied there again"]
-    assert damage.unserved(now) == {role: [node]}
+    assert damage.unserved(serving.plan, now) == {role: [node]}
     with pytest.raises(GpubedError, match=f"{unit} on {node} is inactive") as caught:
         serving(units={(node, unit): DEAD}, verb=condition.require)
     assert caught.value.hint == f"gpubed ssh lab {node} sudo journalctl -b -u {unit}"
+
+
+def test_a_lost_environment_is_damage_of_all_that_is_in_it(serving, found, tmp_path):
+    """Where only JupyterLab was set up again, it started from what was not there, for ever."""
+    python = "/shared/env/current/bin/python"
+    gone = {("node-0", "files"): f"{python}\n"}
+    assert serving(units=gone).state == "ready", "no role was applied yet"
+    cluster = Project(tmp_path).cluster("lab")
+    cluster.applied.mkdir(parents=True)
+    wanted = roles.fingerprints(serving.plan, found.granted, cluster.inventory)
+    for node in found.granted.nodes:
+        (cluster.applied / f"{node.id}.json").write_text(json.dumps(wanted[node.name]))
+    now = serving(units=gone)
+    assert now.words == [f"{python} on node-0 is missing: role python_env is applied there again"]
+    again = damage.unserved(serving.plan, now)
+    assert {"python_env", "horovod", "jupyterlab"} <= set(again)
+    assert again["horovod"] == [node.name for node in found.granted.nodes]
+    with pytest.raises(GpubedError) as caught:
+        serving(units=gone, verb=condition.require)
+    assert caught.value.hint == f"gpubed ssh lab node-0 ls -l {python}"
 
 
 def test_units_are_asked_for_once_a_node(serving, found):

@@ -1,5 +1,6 @@
 """What roles horovod and ssh_mesh write, rendered as Ansible does, and what is built."""
 
+import codecs
 import os
 import re
 import runpy
@@ -186,6 +187,16 @@ def patched(tmp_path, monkeypatch, name, text):
     source.write_text(text)
     build_wheel.patch(tmp_path, 20)
     return source.read_text()
+
+
+def test_what_is_no_text_is_handed_on_all_the_same(tmp_path, monkeypatch):
+    """As Horovod 0.28.1 reads what ranks print: one such byte, and the run hung."""
+    release = "    decoder = codecs.getincrementaldecoder('utf8')()\n"
+    file = "horovod/runner/common/util/safe_shell_exec.py"
+    found = patched(tmp_path, monkeypatch, file, release)
+    scope = {"codecs": codecs}
+    exec(found.strip(), scope)
+    assert scope["decoder"].decode(b"caf\xe9\n") == "caf\ufffd\n"
 
 
 def test_horovod_loads_the_driver_by_the_name_that_every_package_of_it_brings(

@@ -142,7 +142,7 @@ def test_a_former_versions_server_is_known_by_its_inventory(former):
 def test_a_former_versions_server_is_known_though_something_is_damaged_first(former):
     """What tells that roles were applied goes with the first look that finds damage."""
     granted = sample_allocation(plan())
-    damage.prepare_repair(former, granted, Condition({"other-0": "cut"}))
+    damage.prepare_repair(former, plan(), granted, Condition({"other-0": "cut"}))
     assert not former.verification.exists()
     elsewhere = plan(server="other-0", path="/data")
     assert left(former, elsewhere)[0].startswith("/shared, which node-0 serves from its own disk")

@@ -83,6 +83,13 @@ set_source_files_properties(
         "-o StrictHostKeyChecking=no",
         "-o BatchMode=yes -o StrictHostKeyChecking=yes",
     ),
+    # A rank may print what is no text: a byte of it ended who hands output on, and with that the
+    # run hung, once the pipe was full.
+    (
+        "horovod/runner/common/util/safe_shell_exec.py",
+        "codecs.getincrementaldecoder('utf8')()",
+        "codecs.getincrementaldecoder('utf8')(errors='replace')",
+    ),
     # One node alone takes the interface that it is given, too: else only loopback would do.
     (
         "horovod/runner/driver/driver_service.py",

@@ -105,6 +105,8 @@ def _status(
     lab = plan.spec.services.jupyterlab
     if lab is None:
         raise LookupError("the cluster has no JupyterLab")
+    if not cluster.jupyterlab_certificate.exists():
+        raise GpubedError("JupyterLab is not set up yet", f"gpubed up {cluster.name}")
     try:
         context = ssl.create_default_context(cafile=str(cluster.jupyterlab_certificate))
         with tunnel.to_head(cluster, allocation, lab.port) as (host, port):

@@ -5,11 +5,12 @@ A verb is a function `command`, or an `app` with verbs of its own.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
 from signal import SIGINT
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -75,14 +76,14 @@ def _bare() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
+    sys.stdout = sys.stdout or io.StringIO()  # somebody closed it: what is said goes nowhere
     verb = asked(sys.argv[1:])
     signals = interruption.handle(limited=verb not in _PATIENT)
     progress.tell(_say)
     try:
         code = (build(verb) if verb else listing())(standalone_mode=False)
     except GpubedError as error:
-        _refuse(error.message, error.hint)
-        code = error.exit_code
+        code = _refuse(error.message, error.hint, error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         signals = signals or [SIGINT]
     except typer.Exit as done:
@@ -94,20 +95,29 @@ def main() -> None:
         if not is_about_the_disk(error):
             raise
         said = unwritable(error)
-        _refuse(said.message, said.hint)
-        code = said.exit_code
+        code = _refuse(said.message, said.hint, said.exit_code)
     except Exception as error:
         # Click's usage errors know how to show themselves; the rest are bugs.
         if not hasattr(error, "show"):
             raise
-        error.show()
-        code = 2
+        code = _misspelt(verb, error)
     if signals:
         interruption.leave_nobody()
         # Typer makes an exit of an interruption, and a run may fail of it.
         code = interruption.EXIT + signals[0]
-        _refuse(*interruption.words())
+        _refuse(*interruption.words(), code)
     sys.exit(code or 0)
+
+
+def _misspelt(verb: str | None, error: Any) -> int:
+    """Show Click's own words, and what else may have been meant by an option that there is not."""
+    error.show()
+    hint = None
+    if verb == "run" and type(error).__name__ == "NoSuchOption":
+        hint = "arguments of the job: --set NAME=VALUE, or behind --: -- --NAME VALUE"
+        _ui().note(f"  → {hint}")
+    _document(error.format_message(), hint, 2)
+    return 2
 
 
 def _say(event: progress.Event) -> None:
@@ -116,8 +126,20 @@ def _say(event: progress.Event) -> None:
         _ui().note(event["message"])
 
 
-def _refuse(message: str, hint: str | None) -> None:
+def _refuse(message: str, hint: str | None, code: int) -> int:
     _ui().error(message, hint)
+    _document(message, hint, code)
+    return code
+
+
+def _document(message: str, hint: str | None, code: int) -> None:
+    """Print the error as the document, where JSON was asked for and the verb printed none."""
+    words = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    ui = _ui()
+    if "--json" in words and not ui.told:
+        ui.as_json = True
+        hint = None if hint is None else ui.filled(hint)
+        ui.document("error", {"message": message, "hint": hint, "exit_code": code})
 
 
 def _ui() -> UI:

@@ -82,6 +82,20 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     return []
 
 
+def several_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offer nodes behind the commas of those that were named before."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in nodes(ctx, last)]
+
+
+def roles(incomplete: str) -> list[str]:
+    """Offer roles, behind the commas of those that were named before."""
+    from gpubed.configuration import roles
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in _beginning(roles.names(), last)]
+
+
 def measured(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the campaigns that were measured on the cluster that was named before."""
     cluster = Project.find().cluster(_word(ctx, "cluster", 0))

@@ -22,6 +22,7 @@ from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.core.errors import GpubedError
 from gpubed.core.progress import Event, Follower
+from gpubed.engines import interruption
 
 _VERBS = {
     "create": ("creating", "created"),
@@ -34,10 +35,7 @@ _VERBS = {
     "refresh": ("refreshing", "refreshed"),
 }
 # The engine forgets volumes, which are retained; what becomes of them is said by `down`.
-_OF_VOLUMES = {
-    "delete-replaced": ("leaving the old", "left the old"),
-    "delete": ("leaving", "left"),
-}
+_OF_VOLUMES = {"delete-replaced": ("leaving the old", "left the old")}
 _SIGN: dict[str, str] = {"create-replacement": "replace", "delete-replaced": "delete"}
 # What comes of events that another program, or another version, wrote.
 _OTHER_FIELDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -62,6 +60,7 @@ class Display:
         self._live: Live | None = None
         self._lock = threading.Lock()
         self._pretending: set[str] = set()
+        self._checked = 0
         self.phases: list[dict[str, Any]] = []
         self.roles: list[dict[str, Any]] = []
         self.errors: list[Event] = []
@@ -137,6 +136,8 @@ class Display:
         kind = event["type"].rsplit(":", 1)[-1]
         if op in _QUIET or event["type"] == "pulumi:pulumi:Stack" or "providers" in event["type"]:
             return
+        if (kind, op) == ("Volume", "delete"):
+            return
         verbs = {**_VERBS, **_OF_VOLUMES} if kind == "Volume" else _VERBS
         doing, done = verbs.get(op, (op, op))
         label = f"{kind} {event['name']}"
@@ -144,6 +145,8 @@ class Display:
             self._start(event["urn"] + op, f"{doing} {label}")
         elif status == "done":
             self._end(event["urn"] + op, _SIGN.get(op, op), f"{done} {label}", event["seconds"])
+        elif status == "failed" and interruption.came():
+            self._end(event["urn"] + op, "skip", f"{doing} {label} was cut off", event["seconds"])
         elif status == "failed":
             self._end(event["urn"] + op, "fail", f"{doing} {label} failed", event["seconds"])
 
@@ -179,7 +182,9 @@ class Display:
             where = event["node"] or "the cluster"
             self._ui.mark("simulated", f"{where}: GPUs are simulated, no check of them can pass")
         elif self._live:
-            self._start("phase", f"verifying: {event['id']} {event['node']}")
+            self._checked += 1
+            told = f"{self._checked} checked, {event['id']} {event['node']} the last"
+            self._start("phase", f"verifying: {told.replace('  ', ' ')}")
 
     def _on_note(self, event: Event) -> None:
         self._ui.note(event["message"])
@@ -190,5 +195,7 @@ class Display:
     def _on_log(self, event: Event) -> None:
         # A worker's error arrives a second time as a traceback, of use only for bugs.
         known = any(error["message"] in event["message"] for error in self.errors)
+        if interruption.came():
+            return  # of who was cut off
         if event["severity"] in ("warning", "error") and not known:
             self._ui.note(event["message"], whole=True)

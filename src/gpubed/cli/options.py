@@ -15,6 +15,7 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.testbeds import made_on
 
+_LONGEST = 255  # of a folder's name
 Cluster = Annotated[
     str,
     typer.Argument(
@@ -45,7 +46,7 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
     UI.cluster = cluster.name
     cluster.project.require_states()
     # A path that leads to a file all the same would have a state and labels of its own.
-    is_name = "/" not in cluster.name
+    is_name = "/" not in cluster.name and len(cluster.name) <= _LONGEST
     if is_name:
         _settle(cluster)
     if is_name and cluster.spec.is_file():

@@ -88,7 +88,8 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
     if "jobs" in document:
         _jobs_only(ui, name, document)
         return
-    _wrong(ui, name, document)
+    if document["state"] != unfinished.CONFIGURING:  # what is not there yet is on its way
+        _wrong(ui, name, document)
     columns = ("name", "state", "role", "control_address", "experiment_address")
     rows = [[*(row[c] for c in columns), hardware(row["hardware"])] for row in document["nodes"]]
     ui.table(("node", *(c.replace("_", " ") for c in columns[1:]), "hardware"), rows)
@@ -96,7 +97,8 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
         verification(ui, document["verification"], whole=whole)
         if not document["verification"]["current"]:
             ui.say(f"  nodes or roles have changed since: gpubed verify {name}")
-    _use(ui, document.get("use"))
+    if document["state"] != unfinished.CONFIGURING:
+        _use(ui, document.get("use"))
     _lease(ui, name, document["lease"])
     for service in document["services"]:
         ui.say(f"{service['name']}: {service['url']}")
@@ -139,14 +141,21 @@ def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
             )
     for failure in document["failed"]:
         ui.mark("fail", f"{failure['node']} is left out: {failure['reason']}")
-    others = [row for row in document["nodes"] if row["state"] != "ready" and not row["reason"]]
-    broken = [service["reason"] for service in document["services"] if service["reason"]]
-    broken += ["{unit} on {node} is {state}".format(**one) for one in document["stopped"]]
-    broken += [condition.RESHAPED] if document["reshaped"] else []
-    if others or broken:
+    if lacking := lacks(document):
         ui.mark("fail", f"not whole: gpubed up {name} puts it right")
-    for reason in [*(f"{row['name']} is {row['state']}" for row in others), *broken]:
+    for reason in lacking:
         ui.mark("fail", reason)
+
+
+def lacks(document: dict[str, Any]) -> list[str]:
+    """Return what `up` has to put right; that jobs leave a node out is no such thing."""
+    others = [row for row in document["nodes"] if row["state"] != "ready" and not row["reason"]]
+    return [
+        *(f"{row['name']} is {row['state']}" for row in others),
+        *(service["reason"] for service in document["services"] if service["reason"]),
+        *("{unit} on {node} is {state}".format(**one) for one in document["stopped"]),
+        *([condition.RESHAPED] if document["reshaped"] else []),
+    ]
 
 
 def _use(ui: UI, use: dict[str, Any] | None) -> None:

@@ -25,7 +25,7 @@ from gpubed.core import errors
 
 # Columns that are there to be copied: a narrow terminal breaks others.
 _LEAST = 10  # characters that are left to each other one
-_NAMES = {"run", "node", "check", "job", "scenario", "machine", "recipe"}
+_NAMES = {"metric", "run", "node", "check", "job", "scenario", "machine", "recipe"}
 _MARK = {
     "pass": "[green]✓[/]",
     "fail": "[red]✗[/]",
@@ -57,6 +57,7 @@ class UI:
     """
 
     cluster = "CLUSTER"
+    told = False  # whether a document was printed
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
@@ -68,6 +69,7 @@ class UI:
     def document(self, verb: str, content: dict[str, Any]) -> None:
         """Print the JSON document of a verb, if JSON was asked for."""
         if self.as_json:
+            UI.told = True
             text = json.dumps({"schema": f"gpubed/{verb}/1", **content}, indent=2, default=str)
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
@@ -75,6 +77,7 @@ class UI:
     def event(self, verb: str, content: dict[str, Any]) -> None:
         """Print a JSON object on a line of its own, if JSON was asked for: others follow."""
         if self.as_json:
+            UI.told = True
             self.raw(json.dumps({"schema": f"gpubed/{verb}/1", **content}, default=str) + "\n")
 
     def say(self, text: str = "", *, whole: bool = False) -> None:

@@ -147,9 +147,10 @@ def require(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> Condi
         raise GpubedError(listed, free(cluster.name, next(iter(found.full))))
     if found.stopped:
         first = found.stopped[0]
+        tells = "ls -l" if first.unit.startswith("/") else "sudo journalctl -b -u"
         raise GpubedError(
             "; ".join(one.why for one in found.stopped),
-            f"gpubed ssh {cluster.name} {first.node} sudo journalctl -b -u {first.unit}",
+            f"gpubed ssh {cluster.name} {first.node} {tells} {first.unit}",
         )
     if found.broken:
         raise GpubedError(

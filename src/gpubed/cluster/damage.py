@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubed.access import services
 from gpubed.cluster import condition
 from gpubed.cluster.condition import Condition
-from gpubed.configuration import applied, served_folder
+from gpubed.configuration import applied, roles, served_folder
 from gpubed.configuration.due import Due
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
@@ -42,13 +42,15 @@ def damaged(seen: Seen | None) -> Seen | None:
     return seen if seen and seen[1].state != "ready" else None
 
 
-def prepare_repair(cluster: ClusterPaths, granted: Allocation, found: Condition) -> None:
+def prepare_repair(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, found: Condition
+) -> None:
     """Let what is damaged count as not configured, and nothing as verified.
 
     Once what the repair costs has been approved: without it, all stays as it is known.
     """
     served_folder.note_former(cluster)  # that it was verified tells that roles were applied
-    applied.forget(cluster, granted, unconfigured(found), unserved(found))
+    applied.forget(cluster, granted, unconfigured(found), unserved(wanted, found))
     cluster.verification.unlink(missing_ok=True)
 
 
@@ -62,9 +64,13 @@ def in_state(found: Condition, *states: str) -> list[str]:
     return [name for name, state in found.nodes.items() if state in states]
 
 
-def unserved(found: Condition) -> Due:
+def unserved(wanted: ClusterPlan, found: Condition) -> Due:
     """Return the nodes on which roles' services do not work, by role."""
     unserved = {_ROLES[name]: list(found.nodes) for name in found.broken}
     for one in found.stopped:
         unserved.setdefault(one.role, []).append(one.node)
+    if roles.ENVIRONMENT in unserved:  # what is in it may have gone with it
+        for role in roles.active(wanted):
+            if "environment" in roles.reads(wanted, role):
+                unserved[role] = list(found.nodes)
     return unserved

@@ -145,8 +145,12 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
     # Only through nodes, while there are some.
     stays = [] if keep_data else asked.remove_data()
     known, uncleared = audits.nodes(stack), audits.left_nodes(stack)
-    # First what the state lacks: a port or volume that is in use would block what it has.
-    removed = audits.remove_unrecorded(stack, asked, transient=True)
+    # First what the state lacks: a port or volume that is in use would block what it has. What
+    # is in use by that in turn goes after it, with all that is left.
+    removed: list[str] = []
+    for thing in audits.unrecorded(stack, asked, transient=True):
+        with suppress(GpubedError):
+            removed += asked.remove([thing])
     result = stack.destroy(emit)
     removed += [
         f"{costs.kind_of(e)} {e.name}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pulumi
 
-from gpubed.configuration import applied, inventory, roles, served_folder
+from gpubed.configuration import applied, inventory, roles, served_folder, unfinished
 from gpubed.core import secret
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.core.reading import Unreadable
@@ -131,6 +131,8 @@ class _ConfigurationDriver(Driver):
             return Change(update=sorted(keys))
         cluster, allocation = _paths(news), Allocation.model_validate(news["allocation"])
         stale = self._stale(cluster, allocation, news) if news["configure"] else set()
+        if news["configure"] and unfinished.state(cluster) == unfinished.INTERRUPTED:
+            stale.add("unfinished")
         if not stale and not inventory.is_rendered(cluster, load_plan(cluster.spec), allocation):
             stale = {"inventory"}
         return Change(update=sorted(stale))

@@ -123,5 +123,5 @@ def _foreseen(
         anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
         strange=damage.in_state(found, condition.UNRECOGNIZED) if found else (),
         cut=damage.unconfigured(found) if found else (),
-        broken=damage.unserved(found) if found else None,
+        broken=damage.unserved(wanted, found) if found else None,
     )

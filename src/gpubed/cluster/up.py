@@ -168,7 +168,8 @@ def _up(
         planned = _look_ahead(stack, testbed, wanted, approve, ahead)
         _note_testbeds(stack, testbed)
         if damaged:
-            damage.prepare_repair(stack.cluster, *damaged)  # a plan does not know of that yet
+            # A plan does not know of that yet.
+            damage.prepare_repair(stack.cluster, wanted, *damaged)
         elif planned and not changed(planned):
             return planned
         while True:

@@ -23,7 +23,7 @@ import ansible_runner
 
 from gpubed.configuration.roles import PHASES
 from gpubed.core import files, paths, runlock
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.progress import emit
 from gpubed.nodes.allocation import load as load_allocation
@@ -31,6 +31,7 @@ from gpubed.nodes.ssh import greet
 
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
 _KEEP = 5
+_NOBODY = "--limit leaves us with no hosts"  # Ansible's words
 _WAIT_FOR_OTHER_RUN = 600.0
 
 
@@ -73,6 +74,7 @@ def configure(
         playbook: File in `playbooks/`.
 
     Raises:
+        UsageError: `limit` names nobody.
         ConfigurationFailed: A task failed or a node was not reached.
         HostKeyMismatch: Somebody else answers in a node's place.
         Locked: Another configuration of the cluster does not end.
@@ -97,6 +99,9 @@ def configure(
     watcher.finish()
     if runner.rc != 0:
         _say_whose_key(cluster, watcher.distrusted)
+        if limit and _NOBODY in watcher.outcome.log.read_text():
+            nodes = ", ".join(node.name for node in load_allocation(cluster.allocation).nodes)
+            raise UsageError(f"--limit {limit} names no node", f"nodes: {nodes}")
         raise ConfigurationFailed(
             watcher.failure or f"Ansible ended with exit code {runner.rc}",
             f"whole output: {watcher.outcome.log}",

@@ -44,7 +44,7 @@ _PLAIN = TypeAdapter[Any](Any)
 _PARTS = TypeAdapter(tuple[Part, ...])
 _UNITS = TypeAdapter(dict[str, Where])
 # Who serves the storage, and who publishes the environment.
-SERVER, _ENVIRONMENT = "nfs", "python_env"
+SERVER, ENVIRONMENT = "nfs", "python_env"
 # Where roles reach gpubed's own code, and where that is.
 _FILTERS, _PACKAGE = "playbooks/filter_plugins", Path(paths.__file__).parents[1]
 _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
@@ -76,9 +76,10 @@ class RoleMeta(BaseModel):
         sources: Folders outside the role that it works with, those of roles that it calls too;
             what these call in turn is found there.
         code: Packages of gpubed that decide for it, behind filters of the playbooks.
-        units: The systemd units that it keeps running, and where, or a template that gives them:
-            on `all` nodes, the `head`, the `server` of the shared storage, or wherever they are
-            `enabled`, for what a role decides on the node. `status` and `up` look at them.
+        units: The systemd units that it keeps running, and the files that it keeps there, by
+            absolute path, and where, or a template that gives them: on `all` nodes, the `head`, the
+            `server` of the shared storage, or wherever they are `enabled`, for what a role decides
+            on the node. `status` and `up` look at them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -96,10 +97,10 @@ class RoleMeta(BaseModel):
 
 @dataclass(frozen=True)
 class Unit:
-    """A systemd unit that a role keeps running.
+    """A systemd unit that a role keeps running, or a file that it keeps there.
 
     Attributes:
-        name: With its suffix.
+        name: With its suffix; of a file, its absolute path.
         role: Whose it is.
         node: The name of the only node that has it; None where all have.
         where_enabled: Whether only nodes have it that start it at boot.
@@ -109,6 +110,11 @@ class Unit:
     role: str
     node: str | None = None
     where_enabled: bool = False
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file."""
+        return self.name.startswith("/")
 
 
 @cache
@@ -241,7 +247,7 @@ def _parts(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> 
         "firewall": plan.spec.firewall.enabled,
     }
     # All that may have another environment published.
-    return {**parts, "environment": _of_role(plan, _ENVIRONMENT, parts)}
+    return {**parts, "environment": _of_role(plan, ENVIRONMENT, parts)}
 
 
 def _storage(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> list[Any]:

@@ -1,4 +1,7 @@
-"""The units that roles keep running, and which of them a node's systemd says do not."""
+"""The units that roles keep running, and which of them a node's systemd says do not.
+
+With the files that roles keep there, without which no unit does what it should.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,20 @@ _ASK = (
     "sudo -n timeout --signal=KILL 10 systemctl show --no-pager"
     " --property=LoadState,ActiveState,UnitFileState,ConditionResult,Job -- %s"
 )
+_LOST = 'for file in %s; do [ -e "$file" ] || printf "%%s\\n" "$file"; done'
 _RUNNING = {"active", "reloading", "refreshing"}
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """A unit that should run and does not.
+    """A unit that should run and does not, or a file that should be there and is not.
 
     Attributes:
         role: Whose it is.
         unit: Its name.
         node: Where it should run.
         state: What systemd calls it: inactive, failed, activating (it is tried again and again),
-            missing (there is no such unit), unknown (systemd does not tell).
+            missing (there is no such unit, or file), unknown (systemd does not tell).
     """
 
     role: str
@@ -52,7 +56,22 @@ def stopped(ssh: SSH, node: Node, units: Sequence[Unit]) -> list[Stopped]:
     Raises:
         Unreachable: The node does not answer.
     """
-    wanted = [unit for unit in units if unit.node in (node.name, None)]
+    there = [unit for unit in units if unit.node in (node.name, None)]
+    return _stopped(ssh, node, [unit for unit in there if not unit.is_file]) + _lost(
+        ssh, node, [unit for unit in there if unit.is_file]
+    )
+
+
+def _lost(ssh: SSH, node: Node, files: Sequence[Unit]) -> list[Stopped]:
+    if not files:
+        return []
+    asked = _LOST % shlex.join(file.name for file in files)
+    gone = ssh.run(asked, check=False).stdout.splitlines()
+    lost = (file for file in files if file.name in gone)
+    return [Stopped(file.role, file.name, node.name, MISSING) for file in lost]
+
+
+def _stopped(ssh: SSH, node: Node, wanted: Sequence[Unit]) -> list[Stopped]:
     if not wanted:
         return []
     said = ssh.run(_ASK % shlex.join(unit.name for unit in wanted), check=False).stdout

@@ -12,12 +12,14 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from gpubed.engines.embedded import lifeline
 
 _WORDS = ["interrupted", "run the same command again: it goes on where it stopped"]
+_SEEN: list[int] = []
 EXIT = 128  # with the signal's number: the exit code, as shells count it
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # With the seconds that descendants have to end, less than 10 in all.
@@ -34,8 +36,7 @@ def handle(*, limited: bool) -> list[int]:
     Returns:
         The numbers of the signals, as they come.
     """
-    seen: list[int] = []
-
+    _SEEN.clear()
     last = [-math.inf]
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -48,14 +49,30 @@ def handle(*, limited: bool) -> list[int]:
             limit = threading.Timer(_LIMIT_S, _end, [number])
             limit.daemon = True
             limit.start()
-        seen.append(number)
+        _SEEN.append(number)
         raise KeyboardInterrupt
 
     for number in _SIGNALS:
         # A shell ignores Ctrl-C for what it starts behind its back; who asks for the end means it.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
-    return seen
+    return _SEEN
+
+
+def came() -> bool:
+    """Whether this run is being interrupted: what fails from then on was cut off."""
+    return bool(_SEEN)
+
+
+@contextmanager
+def ends_it() -> Iterator[None]:
+    """Take Ctrl-C for the end of what is done inside, where nothing else could end it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if _SEEN != [signal.SIGINT]:
+            raise
+        _SEEN.clear()
 
 
 def words() -> tuple[str, str]:

@@ -107,9 +107,7 @@ class Training:
         *,
         resumes: str = "",
     ) -> None:
-        job = jobfile.load(request.job)
-        _require_ending(request.launcher or job.launcher)
-        self._name = _kept_by(cluster, job, request)
+        self._name = require_elastic(cluster, request)
         self._cluster, self._bounds = cluster, bounds
         settings = {**request.settings, **self._name}
         self._request = request.model_copy(update={"settings": settings})
@@ -291,6 +289,20 @@ def require_bounds(bounds: Bounds) -> None:
     if bounds.least < 1 or (most is not None and most < bounds.least):
         said = f"--min {bounds.least}" + ("" if most is None else f" --max {most}")
         raise UsageError(f"{said}: no number of nodes is so", "--min 1 or more, --max not below it")
+
+
+def require_elastic(cluster: ClusterPaths, request: Request) -> dict[str, str]:
+    """Refuse a job that cannot outlive its nodes.
+
+    Returns:
+        The argument by which it keeps its checkpoints, with the name of their folder.
+
+    Raises:
+        UsageError: It keeps no checkpoints, or its launcher cannot end a run early.
+    """
+    job = jobfile.load(request.job)
+    _require_ending(request.launcher or job.launcher)
+    return _kept_by(cluster, job, request)
 
 
 def _require_ending(launcher: str) -> None:

@@ -182,6 +182,10 @@ def _foresee(
 ) -> _Run:
     job = jobfile.load(request.job)
     chosen = _launcher(plan, job, request.launcher)
+    if isinstance(chosen, Launcher):
+        chosen.require(plan)
+        if request.container or job.container:
+            images.require_docker(plan)
     values = job.values(request.job, request.settings)
     used = selection.choose(allocation, **request.choice.model_dump())
     ranks = sum(node.slots for node in (used.nodes or plan.nodes[:1]))

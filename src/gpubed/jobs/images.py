@@ -43,7 +43,7 @@ def hand_out(
         UsageError: The cluster has no Docker, or there is no such archive.
         GpubedError: A node could not be reached, or did not get the image.
     """
-    _require_docker(plan)
+    require_docker(plan)
     if archive and not archive.is_file():
         raise UsageError(f"there is no archive {archive}", "docker save IMAGE -o FILE makes one")
     with SSH(allocation.head, cluster) as head:
@@ -72,7 +72,7 @@ def require(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, im
         UsageError: The cluster has no Docker.
         GpubedError: A node lacks the image, has another one, or its Docker does not answer.
     """
-    _require_docker(plan)
+    require_docker(plan)
     repair = f"gpubed image {cluster.name} {image}"
     found: dict[str, str] = {}
     for node, answer in _on_each(cluster, allocation, lambda ssh: ssh.run(_ID, image, check=False)):
@@ -92,7 +92,12 @@ def require(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, im
     return wanted
 
 
-def _require_docker(plan: ClusterPlan) -> None:
+def require_docker(plan: ClusterPlan) -> None:
+    """Refuse a cluster on which nobody could run a container.
+
+    Raises:
+        UsageError: It has no Docker, or none for its user.
+    """
     docker = plan.spec.services.docker
     if docker is None or not docker.user_access:
         what = "no Docker" if docker is None else "Docker, but not for its user"

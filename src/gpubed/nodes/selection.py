@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpubed.core import nearest
 from gpubed.core.errors import UsageError
 from gpubed.nodes.allocation import Allocation
 
@@ -52,12 +51,13 @@ def _with_slots(allocation: Allocation, slots: Mapping[str, int]) -> Allocation:
 
 def _named(allocation: Allocation, on: Iterable[str]) -> dict[str, int]:
     able = {node.name: node.slots for node in allocation.with_ranks}
+    listed = f"nodes that jobs may use: {', '.join(able)}"
     names = [allocation.head.name if name == "head" else name for name in on]
     for name in names:
         if name not in able:
             raise UsageError(
                 f"cluster {allocation.cluster} has no node {name!r} that jobs may use",
-                nearest.suggestion(name, able),
+                f"{listed}; why others are left out: gpubed health {allocation.cluster}",
             )
     return {name: able[name] for name in names}
 

@@ -360,8 +360,8 @@ class SSH:
             why = f"does not answer SSH on {node.control_address}:{node.port}: {_words(error)}"
         return kind(
             f"{node.name} {why}",
-            f"gpubed up {cluster}, unless that is what said so: then see to the host itself, "
-            "its power, network and sshd",
+            f"gpubed up {cluster}, unless that is what said so: then see to the host itself, its "
+            "power, network and sshd; a node that is removed on its testbed is made again",
         )
 
     def _mismatch(self, seen: paramiko.PKey) -> HostKeyMismatch:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
 import docker
+import paramiko
 import requests
 from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.errors import APIError, DockerException
+from paramiko.ssh_exception import NoValidConnectionsError
 
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.testbeds.base import Identity
@@ -19,6 +22,8 @@ from gpubed.testbeds.base import Identity
 # A node that boots, or an image that is imported, keeps one request open that long.
 _TIMEOUT_S = 600
 
+# DOCKER_HOST may be ssh://…
+_OF_SSH = (paramiko.SSHException, ConnectionError, socket.gaierror, NoValidConnectionsError)
 # A requests session is not meant to be shared between threads.
 _own = threading.local()
 
@@ -56,7 +61,7 @@ def errors(doing: str) -> Iterator[None]:
         yield
     except APIError as error:
         raise _explained(doing, error) from None
-    except (DockerException, requests.RequestException) as error:
+    except (DockerException, requests.RequestException, *_OF_SSH) as error:
         raise _unreachable(error) from None
 
 

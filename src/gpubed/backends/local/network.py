@@ -35,10 +35,10 @@ class NetworkDriver(Driver):
         return str(found.id), _result(found)
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
-        """Look at the network."""
+        """Look at the network; one that was made anew under its name is another."""
         with daemon.errors(f"look at the {inputs['purpose']} network"):
             found = _ours(inputs)
-        return _result(found) if found else None
+        return _result(found) if found and found.id == id else None
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Remove the network."""

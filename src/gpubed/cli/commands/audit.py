@@ -56,6 +56,7 @@ def command(
     if adopt and remove:
         raise UsageError("--adopt and --remove exclude each other", f"gpubed audit {cluster}")
     ui, paths = UI(as_json), find(cluster, from_state=not adopt)
+    runlock.require_free(paths.state)  # what is being made would look as if a kill had left it
     paths.project.prepare()
     driven = stack.Stack(paths, stack.choose(engine))
     found = audits.audit(driven)

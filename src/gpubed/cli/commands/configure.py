@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from gpubed.cli import completion
 from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
@@ -22,8 +23,16 @@ EXAMPLE = "gpubed configure lab --tags jupyterlab"
 
 def command(
     cluster: Cluster,
-    tags: Annotated[str, typer.Option(help="Roles, separated by commas; all if empty.")] = "",
-    limit: Annotated[str | None, typer.Option(help="Nodes, as an Ansible pattern.")] = None,
+    tags: Annotated[
+        str,
+        typer.Option(
+            help="Roles, separated by commas; all if empty.", autocompletion=completion.roles
+        ),
+    ] = "",
+    limit: Annotated[
+        str | None,
+        typer.Option(help="Nodes, as an Ansible pattern.", autocompletion=completion.several_nodes),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Show what would change, change nothing.")
     ] = False,

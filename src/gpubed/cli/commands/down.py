@@ -13,6 +13,7 @@ from gpubed.cluster.events import event_file
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import stack
+from gpubed.jobs.runs import record
 from gpubed.testbeds import made_on
 
 EXAMPLE = "gpubed down lab -y"
@@ -52,7 +53,11 @@ def command(
         raise down.without_data(paths, chosen)
     server = down.shared_disk(paths)
     lost = f", and the shared storage, which is on the disk of {server}" if server else ""
-    questions = [f"Remove cluster {cluster} and all its nodes{lost}?"]
+    ended = [one.run_id for one in record.every(paths)[0].values() if one.state == "running"]
+    ends = f" Ends what is at work there: {', '.join(ended)}." if ended else ""
+    if ended and yes:
+        ui.note(f"ends what is at work: {', '.join(ended)}")
+    questions = [f"Remove cluster {cluster} and all its nodes{lost}?{ends}"]
     if not (keep_data or yes):
         found = down.data_of(paths, chosen)
         questions += [f"Remove its data, too: {report.described(volume)}?" for volume in found]

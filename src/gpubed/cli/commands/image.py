@@ -27,6 +27,7 @@ def command(
     ui, paths = UI(as_json), find(cluster)
     granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     granted.require_nodes()
+    images.require_docker(wanted)
     ui.note(f"handing {image} to {len(granted.nodes)} nodes …")
     id_ = images.hand_out(paths, wanted, granted, image, archive)
     nodes = [node.name for node in granted.nodes]

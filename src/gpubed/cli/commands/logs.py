@@ -7,6 +7,7 @@ import typer
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.engines import interruption
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.runs import at_work, record
 from gpubed.jobs.runs.record import Record
@@ -32,6 +33,7 @@ def command(
 ) -> int:
     """Show what a run prints, at work or ended."""
     ui, paths = UI(as_json), find(cluster, from_state=True)
+    interruption.then(f"the run goes on; gpubed logs {paths.name} -f shows more of it")
     meant: Record | None = record.find(paths, run)
     lines, estimate = list[str](), Estimate()
     while meant:

@@ -16,6 +16,7 @@ from gpubed.cli.ui import UI
 from gpubed.configuration import unfinished
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
+from gpubed.engines import interruption
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.testbeds.specification import load_plan
@@ -55,7 +56,8 @@ def command(
     again = f"gpubed open {paths.name}{' --status' if status else ''}"
     if by_tunnel:
         granted.require_nodes()
-        with _no_page_left(paths), tunnel.through_ssh(paths, granted, port) as way:
+        way_in = tunnel.through_ssh(paths, granted, port)
+        with interruption.ends_it(), _no_page_left(paths), way_in as way:
             _hold_open(ui, paths, url, way, f"{again} --tunnel", show=print_url or as_json)
         return 0
     behind = port if granted.nodes and granted.head.via else 0
@@ -75,7 +77,8 @@ def command(
     if not behind:
         _show(paths, url, again)
         return 0
-    with _no_page_left(paths), tunnel.through_ssh(paths, granted, behind, local=behind) as way:
+    way_in = tunnel.through_ssh(paths, granted, behind, local=behind)
+    with interruption.ends_it(), _no_page_left(paths), way_in as way:
         _show(paths, url.replace(f":{behind}/", f":{way.port}/", 1), again)
         ui.note("the tunnel to the head is open until Ctrl-C")
         way.wait(again)

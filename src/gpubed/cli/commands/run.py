@@ -67,18 +67,31 @@ def command(
     ranks: Annotated[
         int | None, typer.Option(metavar="N", help="Start N ranks, node after node.")
     ] = None,
-    on: Annotated[str, typer.Option(metavar="NODE,NODE", help="Use these nodes only.")] = "",
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NODE,NODE",
+            help="Use these nodes only.",
+            autocompletion=completion.several_nodes,
+        ),
+    ] = None,
     repeat: Annotated[
         int, typer.Option(metavar="K", min=1, help="Run it K times, one after the other.")
     ] = 1,
     again: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Repeat a run: ask for what it was asked for."),
+        typer.Option(
+            metavar="RUN",
+            help="Repeat a run: ask for what it was asked for.",
+            autocompletion=completion.runs,
+        ),
     ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
-            metavar="RUN", help="Go on from the checkpoint of a run; on other nodes, too."
+            metavar="RUN",
+            help="Go on from the checkpoint of a run; on other nodes, too.",
+            autocompletion=completion.runs,
         ),
     ] = None,
     elastic: Annotated[
@@ -125,7 +138,7 @@ def command(
     former = _former(paths, job, again, given=any((*asked, resume)))
     given = {**jobfile.parse_settings(settings or []), **jobfile.parse_words(words or [])}
     resumed = _resumed(paths, job, resume, given)
-    choice = Choice(nodes=nodes, ranks=ranks, on=tuple(filter(None, on.split(","))))
+    choice = Choice(nodes=nodes, ranks=ranks, on=_named(on))
     request = former.request if former else _request(paths, job, resumed, given)
     if not former:
         request = _placed(request, choice, container, launcher)
@@ -136,6 +149,7 @@ def command(
         return go_on(ui, paths, request, bounds, resumed)
     wanted, usable, reasons = _usable(ui, paths)
     if bounds:
+        training.require_elastic(paths, request)
         request = request.model_copy(update={"choice": training.first(bounds, usable)})
     if dry_run or former or detach:
         foreseen = execution.foresee(paths, wanted, usable, request)
@@ -169,6 +183,14 @@ def command(
             )
     result = execution.repeated(results) if repeat > 1 else results[0]
     return _conclude(ui, request.job, result, reasons)
+
+
+def _named(on: str | None) -> tuple[str, ...]:
+    if on is None:
+        return ()
+    if not (names := [name for name in on.split(",") if name]):
+        raise UsageError("--on names no node", "--on node-0,node-2")
+    return tuple(names)
 
 
 def _usable(ui: UI, paths: ClusterPaths) -> tuple[ClusterPlan, Allocation, dict[str, str]]:

@@ -11,7 +11,7 @@ import typer
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, Yes, find
 from gpubed.cli.ui import UI
-from gpubed.core import families, runlock
+from gpubed.core import families, nearest, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import figures, jobfile
@@ -21,12 +21,17 @@ from gpubed.jobs.runs.record import Record
 
 EXAMPLE = "gpubed runs lab compare 20261123-1 last"
 _ACTIONS = ("list", "show", "compare", "prune")
+_STATES = ("ok", "failed", "interrupted", "running")
 _SHOWN = 20
+_WIDE, _NARROW = 120, 16  # columns of a terminal, and those of arguments on a smaller one
 
 
 def command(
     cluster: Cluster,
-    action: Annotated[str, typer.Argument(metavar="list|show|compare|prune")] = "list",
+    action: Annotated[
+        str,
+        typer.Argument(metavar="list|show|compare|prune", autocompletion=lambda: list(_ACTIONS)),
+    ] = "list",
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -35,9 +40,15 @@ def command(
             autocompletion=completion.runs,
         ),
     ] = None,
-    job: Annotated[str | None, typer.Option(help="List the runs of this job only.")] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(help="List the runs of this job only.", autocompletion=completion.jobs),
+    ] = None,
     status: Annotated[
-        str | None, typer.Option(help="List those only: ok, failed, interrupted, running.")
+        str | None,
+        typer.Option(
+            help=f"List those only: {', '.join(_STATES)}.", autocompletion=lambda: list(_STATES)
+        ),
     ] = None,
     last: Annotated[int, typer.Option(min=1, help="List so many, or keep so many.")] = _SHOWN,
     as_json: Json = False,
@@ -45,6 +56,8 @@ def command(
 ) -> int:
     """List the runs of a cluster, show one, compare several, or remove old ones."""
     ui, paths = UI(as_json), find(cluster)
+    if status not in (None, *_STATES):
+        raise UsageError(f"no run is ever {status!r}", f"one of: {', '.join(_STATES)}")
     actions: dict[str, Callable[[], int]] = {
         "list": lambda: _list(ui, paths, job, status, last),
         "show": lambda: _show(ui, _meant(paths, names, 1, "show"), paths),
@@ -52,6 +65,9 @@ def command(
         "prune": lambda: _prune(ui, paths, job, last, yes=yes),
     }
     if action not in actions:
+        if action == "last" or action[:1].isdigit():
+            hint = f"gpubed runs {paths.name} show {action}"
+            raise UsageError(f"what of the run {action} is wanted?", hint)
         raise UsageError(f"runs cannot {action!r}", f"one of: {', '.join(_ACTIONS)}")
     if names and action in ("list", "prune"):
         raise UsageError(f"{action} takes no run", f"gpubed runs {paths.name} show {names[0]}")
@@ -76,12 +92,12 @@ def _every(ui: UI, paths: ClusterPaths) -> dict[Path, Record]:
 
 
 def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last: int) -> int:
-    found = [
-        one
-        for one in _every(ui, paths).values()
-        if job in (None, one.request.job) and status in (None, one.state)
-    ]
+    every = _every(ui, paths).values()
+    if job and job not in (known := sorted({*jobfile.names(), *(r.request.job for r in every)})):
+        raise UsageError(f"there is no job {job!r}", nearest.suggestion(job, known))
+    found = [one for one in every if job in (None, one.request.job) and status in (None, one.state)]
     shown = found[-last:]
+    room = None if ui.out.width >= _WIDE else _NARROW
     ui.document("runs", {"runs": [one.document() for one in shown]})
     if not shown:
         filtered = "such " if job or status else ""
@@ -95,7 +111,7 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
                 one.state,
                 one.world_size,
                 "" if one.seconds is None else timedelta(seconds=round(one.seconds)),
-                " ".join(f"{name}={value}" for name, value in one.request.settings.items()),
+                _cut(" ".join(f"{k}={value}" for k, value in one.request.settings.items()), room),
                 _first_figure(one),
             ]
             for one in shown
@@ -118,8 +134,15 @@ def _first_figure(one: Record) -> str:
     for name in ("images_per_s", "busbw_bps", *one.metrics):
         value = one.metrics.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return f"{name} {figures.written(value, units.get(name, Metric(unit='')).unit)}"
+            unit = units.get(name, Metric(unit="")).unit
+            written = figures.written(value, unit)
+            return written if unit else f"{name} {written}"
     return ""
+
+
+def _cut(text: str, room: int | None) -> str:
+    """Shorten a text for a narrow terminal: `show` has all of it."""
+    return text if room is None or len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
@@ -183,24 +206,23 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
 
 def _tell_ratios(ui: UI, first: Record, ratios: Sequence[compare.Ratio]) -> None:
     units = _described(first.request.job)
-    ui.table(
-        ["metric", "before", "now", "ratio", "95 % interval", "p", "runs", "verdict"],
-        [
-            [
-                one.metric,
-                *(
-                    figures.written(value, units.get(one.metric, Metric(unit="")).unit)
-                    for value in (one.before, one.now)
-                ),
-                "" if one.ratio is None else f"{one.ratio:.3f}",
-                "" if one.low is None else f"{one.low:.3f} … {one.high:.3f}",
-                families.written(one.chance),
-                f"{one.runs[0]}, {one.runs[1]}",
-                one.verdict,
-            ]
-            for one in ratios
-        ],
-    )
+    columns: dict[str, Callable[[compare.Ratio], str]] = {
+        "metric": lambda one: one.metric,
+        "before": lambda one: _with_unit(one.before, units.get(one.metric)),
+        "now": lambda one: _with_unit(one.now, units.get(one.metric)),
+        "ratio": lambda one: "" if one.ratio is None else f"{one.ratio:.3f}",
+        "95 % interval": lambda one: "" if one.low is None else f"{one.low:.3f} … {one.high:.3f}",
+        "p": lambda one: families.written(one.chance),
+        "runs": lambda one: f"{one.runs[0]}, {one.runs[1]}",
+        "verdict": lambda one: one.verdict,
+    }
+    if ui.out.width < _WIDE:
+        del columns["p"], columns["runs"]  # what the verdict says, and the first lines
+    ui.table(list(columns), [[told(one) for told in columns.values()] for one in ratios])
+
+
+def _with_unit(value: float, described: Metric | None) -> str:
+    return figures.written(value, described.unit if described else "")
 
 
 def _prune(ui: UI, paths: ClusterPaths, job: str | None, last: int, *, yes: bool) -> int:

@@ -45,4 +45,4 @@ def command(
         age = f"; verified {report.ago(last['age_s'])}" if last else ""
         ui.note(f"nothing to change{age}")
     report.cluster(ui, cluster, document)
-    return 0
+    return 1 if report.lacks(document) else 0

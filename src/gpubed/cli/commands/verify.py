@@ -41,6 +41,7 @@ def command(cluster: Cluster, report_to: GpuReport = None, as_json: Json = False
         gpu_report.write(report_to, found)
         ui.say(gpu_report.described(found, report_to))
     display, way_on = Display(ui), ""
+    interrupted = unfinished.state(paths) == unfinished.INTERRUPTED
     with (
         runlock.measuring(paths.state, "verify"),
         event_file(paths, "verify", None) as path,
@@ -52,6 +53,13 @@ def command(cluster: Cluster, report_to: GpuReport = None, as_json: Json = False
             result, way_on = failed.verification, failed.hint or ""
     ui.document("verify", {"verification": result.summary()})
     report.verification(ui, result.summary(), whole=True)
+    if interrupted:
+        ui.mark(
+            "fail",
+            "the last configuration did not come to its end: nodes, links and what they are "
+            "compared with may be of before and after",
+        )
+        way_on = f"gpubed up {cluster} goes on with it"
     if way_on:
         ui.note(f"→ {way_on}")
     return result.exit_code

@@ -45,6 +45,13 @@ class Launcher(ABC):
 
     ends_early: bool = False
 
+    def require(self, plan: ClusterPlan) -> None:  # noqa: B027 (most need nothing)
+        """Refuse a cluster that lacks what this starts jobs with, before a run begins.
+
+        Raises:
+            UsageError: It does.
+        """
+
     @abstractmethod
     def run(
         self, cluster: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput

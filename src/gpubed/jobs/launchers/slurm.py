@@ -12,11 +12,12 @@ import subprocess
 from contextlib import suppress
 from pathlib import PurePosixPath
 
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs.launchers.base import Launch, Launcher, OnOutput, follow, on_head
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.ssh import SSH
+from gpubed.spec.plan import ClusterPlan
 
 _CANCEL_TIMEOUT_S = 60
 _OUTPUT = "slurm.log"
@@ -52,13 +53,21 @@ exit $((code ? code : 1))
 class SlurmLauncher(Launcher):
     """`sbatch` on the head."""
 
+    def require(self, plan: ClusterPlan) -> None:
+        """Refuse a cluster without Slurm; see `Launcher.require`."""
+        if plan.spec.services.slurm is None:
+            raise UsageError(
+                f"cluster {plan.cluster} has no Slurm",
+                f"set services.slurm in cluster.yml, then: gpubed up {plan.cluster}",
+            )
+
     def run(
         self, cluster: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
     ) -> int:
         """Run a job to its end; see `Launcher.run`.
 
         Raises:
-            GpubedError: The cluster has no Slurm, or Slurm refuses the job.
+            GpubedError: Slurm is not on the head, or refuses the job.
         """
         name = PurePosixPath(launch.folder).name
         try:
@@ -95,7 +104,7 @@ def _submit(cluster: ClusterPaths, allocation: Allocation, launch: Launch, name:
         answer = head.run(_SUBMIT + " %s" * len(asks), *words, check=False)
     if answer.exit_code == 127:
         raise GpubedError(
-            f"cluster {cluster.name} has no Slurm", "set services.slurm in cluster.yml"
+            f"Slurm is not on the head of {cluster.name}", f"gpubed up {cluster.name}"
         )
     if answer.exit_code or not answer.stdout.strip():
         raise GpubedError(f"Slurm refuses the job: {answer.stderr.strip()}", "sinfo on the head")
