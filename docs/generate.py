@@ -176,7 +176,11 @@ def command_line() -> Iterator[str]:
             first = (kind.__doc__ or "").splitlines()[0]
             yield f"| {kind.exit_code} | {first} |"
     yield "| 77 | Nothing was proved: there are only skips and simulated GPUs. |"
-    yield "| 130 | Interrupted. |"
+    yield "| 130 | Interrupted; 143 by SIGTERM, 129 by a terminal that was closed. |"
+    yield (
+        "\nWith `--json`, what is refused before a verb has a document of its own is one, too: "
+        '`{"schema": "gpubed/error/1", "message": …, "hint": …, "exit_code": …}`.'
+    )
 
 
 def _verbs(group: Any) -> Iterator[list[str]]:

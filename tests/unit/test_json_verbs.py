@@ -1,6 +1,10 @@
 """Every verb that prints data prints one JSON document on request."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -67,3 +71,48 @@ def test_env_gives_the_variables(document, monkeypatch):
     found = document("env", "lab")
     assert found["schema"] == "gpubed/env/1"
     assert found["variables"]["PULUMI_BACKEND_URL"].startswith("file://")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["verify", "lbb", "--json"], 2, "there is no cluster 'lbb'"),
+        (["run", "lab", "digits", "--epochs", "5", "--json"], 2, "No such option: --epochs"),
+        (["status", "x" * 5000, "--json"], 2, "there is no cluster"),
+        (["run", "lab", "digits", "--on", "", "--json"], 2, "--on names no node"),
+        (["run", "lab", "digits", "--elastic", "--dry-run", "--json"], 2, "keeps no checkpoints"),
+        (["runs", "lab", "--status", "okay", "--json"], 2, "no run is ever 'okay'"),
+        (["runs", "lab", "--job", "digit", "--json"], 2, "there is no job 'digit'"),
+        (["image", "lab", "foo", "--json"], 2, "has no Docker"),
+        (["renew", "lab", "--for", "999999999999h", "--json"], 2, "no calendar"),
+    ],
+)
+def test_what_is_refused_is_a_document_too(tmp_path, words, code, message):
+    granted_cluster(tmp_path)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("gpubed"), *words],
+        env={**os.environ, "GPUBED_ROOT": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = json.loads(done.stdout)
+    assert (told["schema"], told["exit_code"], done.returncode) == ("gpubed/error/1", code, code)
+    assert message in told["message"]
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / ".gpubed/lab/runs").exists()
+
+
+def test_a_closed_stdout_is_no_fault(tmp_path):
+    granted_cluster(tmp_path)
+    program = Path(sys.executable).with_name("gpubed")
+    done = subprocess.run(
+        f"{program} export lab ssh-config >&-",
+        shell=True,
+        env={**os.environ, "GPUBED_ROOT": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr

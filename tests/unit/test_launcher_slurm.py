@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.core.errors import GpubedError
+from gpubed.core.errors import GpubedError, UsageError
 from gpubed.jobs.launchers import slurm
 from gpubed.jobs.launchers.base import Launch
 from support.samples import sample_allocation, sample_plan
@@ -58,7 +58,13 @@ def test_without_gpus_none_is_asked_for(asked):
     assert not any(word.startswith("--gpus") for word in asked(0, 0))
 
 
-@pytest.mark.parametrize(("code", "reason"), [(127, "has no Slurm"), (1, "Slurm refuses")])
+@pytest.mark.parametrize(("code", "reason"), [(127, "Slurm is not on the head"), (1, "Slurm refuses")])
 def test_a_refusal_is_told(asked, code, reason):
     with pytest.raises(GpubedError, match=reason):
         asked(1, 1, code=code)
+
+
+def test_a_cluster_without_slurm_is_refused_before_a_run_begins():
+    with pytest.raises(UsageError, match="lab has no Slurm"):
+        slurm.create().require(sample_plan())
+    slurm.create().require(sample_plan(services={"slurm": {}}))

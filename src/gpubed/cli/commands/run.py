@@ -143,13 +143,13 @@ def command(
     if not former:
         request = _placed(request, choice, container, launcher)
     _check_arguments(request, repeat)
+    _check_elastic(paths, request, bounds)
     interruption.then(f"gpubed runs {paths.name} show last   tells how far it came")
     if bounds and not dry_run:
         go_on = _detach_training if detach else _elastic
         return go_on(ui, paths, request, bounds, resumed)
     wanted, usable, reasons = _usable(ui, paths)
     if bounds:
-        training.require_elastic(paths, request)
         request = request.model_copy(update={"choice": training.first(bounds, usable)})
     if dry_run or former or detach:
         foreseen = execution.foresee(paths, wanted, usable, request)
@@ -227,6 +227,11 @@ def _check_bounds(bounds: Bounds | None, least: int, most: int | None, *, fixed:
             "--nodes, --ranks, --on, --again and --repeat do not go with it",
             "--elastic --max N takes N nodes at most",
         )
+
+
+def _check_elastic(paths: ClusterPaths, request: Request, bounds: Bounds | None) -> None:
+    if bounds:
+        training.require_elastic(paths, request)
 
 
 def _elastic(
