@@ -58,7 +58,7 @@ def test_without_gpus_none_is_asked_for(asked):
     assert not any(word.startswith("--gpus") for word in asked(0, 0))
 
 
-@pytest.mark.parametrize(("code", "reason"), [(127, "Slurm is not on the head"), (1, "Slurm refuses")])
+@pytest.mark.parametrize(("code", "reason"), [(127, "is not on the head"), (1, "Slurm refuses")])
 def test_a_refusal_is_told(asked, code, reason):
     with pytest.raises(GpubedError, match=reason):
         asked(1, 1, code=code)

@@ -64,7 +64,7 @@ def _bare() -> typer.Typer:
     app = typer.Typer(
         name="gpubed",
         help="Turn a testbed into a ready, verified Horovod GPU cluster.",
-        epilog="Start with: gpubed init lab && gpubed up lab",
+        epilog="Start with: gpubed init mine && gpubed up mine",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

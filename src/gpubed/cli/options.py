@@ -58,9 +58,13 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
     known = cluster.project.clusters()
     elsewhere = "cd to the folder that has inventories/, or set GPUBED_ROOT to it"
     hint = nearest.suggestion(name, known) if known else elsewhere
+    from gpubed.spec import clusterspec  # slow to import, and needed here alone
+
+    if not clusterspec.name_fault(cluster.name):
+        hint = f"gpubed init {cluster.name} makes one; {hint}"
     raise UsageError(
         f"there is no cluster {name!r} in {cluster.project.inventories}",
-        f"gpubed init {cluster.name} makes one; {hint}",
+        hint,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpubed.core import runlock
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
@@ -60,12 +60,13 @@ def require_none(cluster: ClusterPaths) -> None:
     """Refuse to use a cluster whose nodes are not all as the specification says.
 
     Raises:
-        GpubedError: A run is at work, or the last one did not come to its end.
+        Locked: A run is at work.
+        GpubedError: The last one did not come to its end.
     """
     now = state(cluster)
     if now == CONFIGURING:
         who = runlock.holder(cluster.state)
-        raise GpubedError(f"{cluster.name} is not ready: {who} is at work", "wait for its end")
+        raise Locked(f"{cluster.name} is not ready: {who} is at work", "wait for its end")
     if now:
         raise GpubedError(
             f"the last configuration of {cluster.name} did not come to its end",
