@@ -64,7 +64,7 @@ def _bare() -> typer.Typer:
     app = typer.Typer(
         name="gpubed",
         help="Turn a testbed into a ready, verified Horovod GPU cluster.",
-        epilog="Start with: gpubed init mine && gpubed up mine",
+        epilog="Start with: gpubed up lab",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -135,8 +135,10 @@ def _refuse(message: str, hint: str | None, code: int) -> int:
 def _document(message: str, hint: str | None, code: int) -> None:
     """Print the error as the document, where JSON was asked for and the verb printed none."""
     words = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    if "--json" not in words:
+        return
     ui = _ui()
-    if "--json" in words and not ui.told:
+    if not ui.told:
         ui.as_json = True
         hint = None if hint is None else ui.filled(hint)
         ui.document("error", {"message": message, "hint": hint, "exit_code": code})

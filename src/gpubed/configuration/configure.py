@@ -22,7 +22,7 @@ from typing import Any
 import ansible_runner
 
 from gpubed.configuration.roles import PHASES
-from gpubed.core import files, paths, runlock
+from gpubed.core import files, paths, reading, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.progress import emit
@@ -99,7 +99,7 @@ def configure(
     watcher.finish()
     if runner.rc != 0:
         _say_whose_key(cluster, watcher.distrusted)
-        if limit and _NOBODY in watcher.outcome.log.read_text():
+        if limit and _NOBODY in reading.file(watcher.outcome.log).text():
             nodes = ", ".join(node.name for node in load_allocation(cluster.allocation).nodes)
             raise UsageError(f"--limit {limit} names no node", f"nodes: {nodes}")
         raise ConfigurationFailed(

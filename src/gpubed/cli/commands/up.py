@@ -1,7 +1,7 @@
 """gpubed up."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,4 +45,11 @@ def command(
         age = f"; verified {report.ago(last['age_s'])}" if last else ""
         ui.note(f"nothing to change{age}")
     report.cluster(ui, cluster, document)
-    return 1 if report.lacks(document) else 0
+    return 0 if _is_whole(document) else 1
+
+
+def _is_whole(document: dict[str, Any]) -> bool:
+    """Say whether `up` left nothing to put right; nobody waits for the boot of bare nodes."""
+    if document["configured"]:
+        return not report.lacks(document)
+    return {row["state"] for row in document["nodes"]} <= {"ready", "unreachable"}
