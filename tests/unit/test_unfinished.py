@@ -161,6 +161,8 @@ def test_up_goes_on_with_a_configure_that_was_cut_off_before_any_role(cluster, m
     driver = drivers.driver("configuration")
     assert driver.diff({}, inputs, inputs).update == []
     cluster.unfinished.touch()
-    assert driver.diff({}, inputs, inputs).update == ["unfinished"]
+    assert driver.diff({}, inputs, inputs).update == ["unfinished"], "as `plan` sees it"
+    with runlock.hold(cluster.state, "up"):
+        assert driver.diff({}, inputs, inputs).update == ["unfinished"]
     bare = {**inputs, "configure": False}
     assert driver.diff({}, bare, bare).update == []

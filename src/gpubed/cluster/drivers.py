@@ -14,7 +14,7 @@ from typing import Any
 
 import pulumi
 
-from gpubed.configuration import applied, inventory, roles, served_folder, unfinished
+from gpubed.configuration import applied, inventory, roles, served_folder
 from gpubed.core import secret
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.core.reading import Unreadable
@@ -131,7 +131,7 @@ class _ConfigurationDriver(Driver):
             return Change(update=sorted(keys))
         cluster, allocation = _paths(news), Allocation.model_validate(news["allocation"])
         stale = self._stale(cluster, allocation, news) if news["configure"] else set()
-        if news["configure"] and unfinished.state(cluster) == unfinished.INTERRUPTED:
+        if news["configure"] and cluster.unfinished.exists():  # by a run before this one
             stale.add("unfinished")
         if not stale and not inventory.is_rendered(cluster, load_plan(cluster.spec), allocation):
             stale = {"inventory"}

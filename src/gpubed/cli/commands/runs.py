@@ -23,7 +23,7 @@ EXAMPLE = "gpubed runs lab compare 20261123-1 last"
 _ACTIONS = ("list", "show", "compare", "prune")
 _STATES = ("ok", "failed", "interrupted", "running")
 _SHOWN = 20
-_WIDE, _NARROW = 120, 16  # columns of a terminal, and those of arguments on a smaller one
+_WIDE = 120  # columns of a terminal: on a smaller one tables have fewer columns
 
 
 def command(
@@ -97,26 +97,22 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
         raise UsageError(f"there is no job {job!r}", nearest.suggestion(job, known))
     found = [one for one in every if job in (None, one.request.job) and status in (None, one.state)]
     shown = found[-last:]
-    room = None if ui.out.width >= _WIDE else _NARROW
     ui.document("runs", {"runs": [one.document() for one in shown]})
     if not shown:
         filtered = "such " if job or status else ""
         ui.say(f"there is no {filtered}run yet; gpubed run {paths.name} digits starts one")
         return 0
-    ui.table(
-        ["run", "status", "ranks", "took", "arguments", "figures"],
-        [
-            [
-                one.run_id,
-                one.state,
-                one.world_size,
-                "" if one.seconds is None else timedelta(seconds=round(one.seconds)),
-                _cut(" ".join(f"{k}={value}" for k, value in one.request.settings.items()), room),
-                _first_figure(one),
-            ]
-            for one in shown
-        ],
-    )
+    columns: dict[str, Callable[[Record], object]] = {
+        "run": lambda one: one.run_id,
+        "status": lambda one: one.state,
+        "ranks": lambda one: one.world_size,
+        "took": lambda one: "" if one.seconds is None else timedelta(seconds=round(one.seconds)),
+        "arguments": lambda one: " ".join(f"{k}={v}" for k, v in one.request.settings.items()),
+        "figures": _first_figure,
+    }
+    if ui.out.width < _WIDE:
+        del columns["arguments"]  # `show` has them
+    ui.table(list(columns), [[told(one) for told in columns.values()] for one in shown])
     if len(found) > len(shown):
         ui.note(f"{len(found) - len(shown)} older: gpubed runs {paths.name} --last {len(found)}")
     return 0
@@ -138,11 +134,6 @@ def _first_figure(one: Record) -> str:
             written = figures.written(value, unit)
             return written if unit else f"{name} {written}"
     return ""
-
-
-def _cut(text: str, room: int | None) -> str:
-    """Shorten a text for a narrow terminal: `show` has all of it."""
-    return text if room is None or len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
