@@ -99,3 +99,30 @@ def test_old_runs_go_when_told_to(cluster):
     told = cluster.json("runs", "prune", "--last", "2", "-y")
     assert told["removed"]
     assert len(cluster.json("runs")["runs"]) == 2
+
+
+# As a program that speaks Latin-1: more than a pipe holds comes after the byte.
+NO_TEXT = r"""
+import os, sys
+
+if os.environ.get("HOROVOD_RANK", "0") == "0":
+    sys.stdout.buffer.write(b"caf\xe9\n")
+    sys.stdout.flush()
+    for _ in range(2000):
+        print("x" * 99)
+    with open(os.environ["GPUBED_RUN_DIR"] + "/metrics.json", "w") as file:
+        file.write("{}")
+"""
+
+
+def test_a_rank_may_print_what_is_no_text(cluster):
+    job = cluster.root / "jobs" / "latin"
+    job.mkdir(parents=True)
+    (job / "main.py").write_text(NO_TEXT)
+    described = "schema: gpubed/job/1\ndescription: speaks Latin-1\ncommand: [python, main.py]\n"
+    (job / "job.yml").write_text(described + "metrics: {}\n")
+    told = cluster.json("run", "latin")
+    assert told["status"] == "ok"
+    lines = cluster.json("logs", told["run_id"])["lines"]
+    assert [line for line in lines if line.endswith("caf\ufffd")]
+    assert sum("xxxx" in line for line in lines) == 2000
