@@ -5,6 +5,7 @@ import signal
 import subprocess
 
 import pytest
+import yaml
 
 from support.cluster import BIN
 
@@ -119,8 +120,8 @@ def test_a_rank_may_print_what_is_no_text(cluster):
     job = cluster.root / "jobs" / "latin"
     job.mkdir(parents=True)
     (job / "main.py").write_text(NO_TEXT)
-    described = "schema: gpubed/job/1\ndescription: speaks Latin-1\ncommand: [python, main.py]\n"
-    (job / "job.yml").write_text(described + "metrics: {}\n")
+    described = {"schema": "gpubed/job/1", "description": "speaks Latin-1", "launcher": "ssh"}
+    (job / "job.yml").write_text(yaml.safe_dump({**described, "command": ["python", "main.py"]}))
     told = cluster.json("run", "latin")
     assert told["status"] == "ok"
     lines = cluster.json("logs", told["run_id"])["lines"]
