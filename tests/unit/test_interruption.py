@@ -114,3 +114,21 @@ cli.main()
     assert not runs(child)
     assert "interrupted" in said
     assert "Traceback" not in said
+
+
+def test_of_what_ends_by_ctrl_c_nothing_is_told():
+    """As a tunnel that is open until then."""
+    lines = """
+import os, signal
+from gpubed import cli
+from gpubed.engines import interruption
+def until_ctrl_c(standalone_mode):
+    interruption.is_the_end()
+    os.kill(os.getpid(), signal.SIGINT)
+cli.asked, cli.build = lambda _: "open", lambda _: until_ctrl_c
+cli.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", lines], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")

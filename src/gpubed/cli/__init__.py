@@ -105,7 +105,8 @@ def main() -> None:
         interruption.leave_nobody()
         # Typer makes an exit of an interruption, and a run may fail of it.
         code = interruption.EXIT + signals[0]
-        _refuse(*interruption.words(), code)
+        what, hint = interruption.words()
+        _interrupted(what, hint, code)
     sys.exit(code or 0)
 
 
@@ -130,6 +131,11 @@ def _refuse(message: str, hint: str | None, code: int) -> int:
     _ui().error(message, hint)
     _document(message, hint, code)
     return code
+
+
+def _interrupted(what: str, hint: str, code: int) -> None:
+    if what:
+        _refuse(what, hint, code)
 
 
 def _document(message: str, hint: str | None, code: int) -> None:

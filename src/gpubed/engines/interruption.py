@@ -12,8 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import FrameType
 
 from gpubed.engines.embedded import lifeline
@@ -64,19 +63,13 @@ def came() -> bool:
     return bool(_SEEN)
 
 
-@contextmanager
-def ends_it() -> Iterator[None]:
-    """Take Ctrl-C for the end of what is done inside, where nothing else could end it."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if _SEEN != [signal.SIGINT]:
-            raise
-        _SEEN.clear()
+def is_the_end() -> None:
+    """Take an interruption from now on for the end that was told of: nothing is said of it."""
+    _WORDS[0] = ""
 
 
 def words() -> tuple[str, str]:
-    """Return what to tell of an interruption: that it was one, and what comes next."""
+    """Return what to tell of an interruption: that it was one (or nothing), and what comes next."""
     return _WORDS[0], _WORDS[1]
 
 
@@ -95,8 +88,9 @@ def leave_nobody() -> None:
 
 def _end(number: int) -> None:
     # Past what draws on the terminal: a thread that is stuck may hold its lock for ever.
-    with suppress(OSError):
-        os.write(2, f"error: {_WORDS[0]}\n  → {_WORDS[1]}\n".encode())
+    if _WORDS[0]:
+        with suppress(OSError):
+            os.write(2, f"error: {_WORDS[0]}\n  → {_WORDS[1]}\n".encode())
     leave_nobody()
     # Threads that wait for others would keep the interpreter.
     os._exit(EXIT + number)

@@ -56,8 +56,8 @@ def command(
     again = f"gpubed open {paths.name}{' --status' if status else ''}"
     if by_tunnel:
         granted.require_nodes()
-        way_in = tunnel.through_ssh(paths, granted, port)
-        with interruption.ends_it(), _no_page_left(paths), way_in as way:
+        interruption.is_the_end()
+        with _no_page_left(paths), tunnel.through_ssh(paths, granted, port) as way:
             _hold_open(ui, paths, url, way, f"{again} --tunnel", show=print_url or as_json)
         return 0
     behind = port if granted.nodes and granted.head.via else 0
@@ -77,8 +77,8 @@ def command(
     if not behind:
         _show(paths, url, again)
         return 0
-    way_in = tunnel.through_ssh(paths, granted, behind, local=behind)
-    with interruption.ends_it(), _no_page_left(paths), way_in as way:
+    interruption.is_the_end()
+    with _no_page_left(paths), tunnel.through_ssh(paths, granted, behind, local=behind) as way:
         _show(paths, url.replace(f":{behind}/", f":{way.port}/", 1), again)
         ui.note("the tunnel to the head is open until Ctrl-C")
         way.wait(again)
