@@ -25,7 +25,7 @@ from support.cluster import BIN, ROOT, Cluster
 IMAGES = ROOT / "docs" / "images"
 NAME, COLUMNS = "lab", 100
 TERMINAL = {"up.svg": ["up"], "digits.svg": ["run", "digits"], "gpubed-status.svg": ["status"]}
-BROWSER = {"launcher.png": 620, "jupyterlab.png": 1000, "status.png": 1400}
+BROWSER = {"launcher.png": 1000, "jupyterlab.png": 1000, "status.png": 1400}
 
 
 def main() -> int:
