@@ -583,3 +583,10 @@ def test_one_figure_that_differs_is_found_among_many_that_do_not():
     }
     [seen] = compare.ratios([sets(images_per_s=([100, 101, 102], [150, 151, 152.5]), **noise)])
     assert [one.metric for one in seen if one.verdict == "differs"] == ["images_per_s"]
+
+
+def test_the_means_beside_a_ratio_are_those_that_it_is_of():
+    """With an outlier, arithmetic ones said "slower" beside a ratio that said "faster"."""
+    [[rate]] = compare.ratios([sets(images_per_s=([345, 1970, 12244], [3900, 4200, 4569]))])
+    assert rate.now / rate.before == pytest.approx(rate.ratio)
+    assert rate.low < rate.ratio < rate.high
