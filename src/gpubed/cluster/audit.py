@@ -211,9 +211,9 @@ def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> lis
     return [e for e in left if not e.data and (transient or not e.transient)]
 
 
-def remove_unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> list[str]:
+def remove_unrecorded(stack: Stack, asked: Testbeds) -> list[str]:
     """Remove what `unrecorded` returns; return the names."""
-    return asked.remove(unrecorded(stack, asked, transient=transient))
+    return asked.remove(unrecorded(stack, asked))
 
 
 def _recorded(resources: list[dict[str, Any]]) -> Iterator[Recorded]:

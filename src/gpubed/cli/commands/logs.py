@@ -33,7 +33,7 @@ def command(
 ) -> int:
     """Show what a run prints, at work or ended."""
     ui, paths = UI(as_json), find(cluster, from_state=True)
-    interruption.then(f"the run goes on; gpubed logs {paths.name} -f shows more of it")
+    interruption.then(f"gpubed logs {paths.name} {run} -f shows more; the run itself goes on")
     meant: Record | None = record.find(paths, run)
     lines, estimate = list[str](), Estimate()
     while meant:
