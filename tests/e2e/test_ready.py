@@ -175,11 +175,17 @@ def test_a_run_may_leave_the_head_out(cluster, where):
     assert re.findall(r"changed=(\d+)", recap) == ["0"] * nodes
 
 
-def test_a_port_changed_by_hand_leaves_nothing_for_the_next_up(cluster):
+def test_a_port_changed_by_hand_leaves_only_its_checks_for_the_next_up(cluster):
     cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=9999))
     assert "/gpubed.yml" in cluster.call("render").stdout
     recap = cluster.playbook("--tags", "jupyterlab")
     assert re.findall(r"changed=(\d+)", recap)[1:] == ["0", "0"], "only the head has JupyterLab"
+    planned = cluster.json("plan")
+    assert planned["roles"] == []
+    assert [change["urn"].split("::")[-1] for change in planned["changes"]] == ["configuration"]
+    logs = set((cluster.state / "logs").glob("*-ansible.log"))
+    cluster.call("up")
+    assert set((cluster.state / "logs").glob("*-ansible.log")) == logs
     assert cluster.json("plan")["changes"] == []
     assert "nothing to change" in cluster.call("up").stderr
     url = cluster.call("open", "--print").stdout
