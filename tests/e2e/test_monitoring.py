@@ -69,6 +69,19 @@ def test_the_verification_reaches_prometheus(monitored):
         time.sleep(3)
 
 
+def test_a_node_has_the_memory_that_it_was_given_not_the_machines(monitored):
+    """The exporter tells of all of the machine around a container."""
+    wanted = {
+        node: 1024 * json.loads(monitored.node(node, "gpubed-facts"))["memory_kib"]
+        for node in names(monitored)
+    }
+    answer = monitored.node("head", f"{ASK}query?query=gpubed_container_memory_limit_bytes")
+    found = {
+        one["metric"]["node"]: int(one["value"][1]) for one in json.loads(answer)["data"]["result"]
+    }
+    assert found == wanted
+
+
 @pytest.mark.browser
 def test_the_page_shows_the_cluster_in_a_browser_and_keeps_itself_fresh(monitored, page):
     said = []

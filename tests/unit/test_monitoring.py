@@ -122,6 +122,68 @@ def test_xids_come_with_what_role_health_says_is_to_be_done(collector, monkeypat
     }
 
 
+# What files of the kernel say to a container of 6 GiB and two CPUs: recorded on a local node
+# (cgroup v1, its own part of the tree), and as the same under cgroup v2 (all of the tree).
+CGROUPS = {
+    "v1": {
+        "proc/1/cgroup": """9:name=systemd:/gpubed_03b2/7021db/init.scope
+4:memory:/gpubed_03b2/7021db
+3:cpuacct,cpu:/gpubed_03b2/7021db
+0::/gpubed_03b2/7021db/init.scope
+""",
+        "sys/fs/cgroup/unified/gpubed_03b2/cgroup.procs": "",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "6442450944\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "513687552\n",
+        "sys/fs/cgroup/memory/memory.stat": "cache 37986304\ntotal_inactive_file 17182720\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/cpuacct/cpuacct.usage": "16013341539\n",
+    },
+    "v2": {
+        "proc/1/cgroup": "0::/gpubed_03b2/7021db/init.scope\n",
+        "sys/fs/cgroup/gpubed_03b2/7021db/memory.max": "6442450944\n",
+        "sys/fs/cgroup/gpubed_03b2/7021db/memory.current": "513687552\n",
+        "sys/fs/cgroup/gpubed_03b2/7021db/memory.stat": "anon 463032320\ninactive_file 17182720\n",
+        "sys/fs/cgroup/gpubed_03b2/7021db/cpu.max": "200000 100000\n",
+        "sys/fs/cgroup/gpubed_03b2/7021db/cpu.stat": "usage_usec 16013341\nuser_usec 1\n",
+    },
+}
+
+
+def kernel(root, *files):
+    start = f"1 (systemd) S {' '.join(['0'] * 18)} {1330100} 7\n"
+    said = {"proc/1/stat": start, "proc/stat": "cpu 1 2\nbtime 1795708477\nprocesses 9\n"}
+    for path, text in {**said, **dict(files)}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+
+@pytest.mark.parametrize("version", CGROUPS)
+def test_a_container_tells_of_its_own_memory_and_cpus(collector, tmp_path, version):
+    kernel(tmp_path, *CGROUPS[version].items())
+    told = dict(line.split() for line in collector.container(tmp_path))
+    assert float(told["gpubed_container_memory_limit_bytes"]) == 6 * 2**30
+    assert float(told["gpubed_container_memory_used_bytes"]) == 513687552 - 17182720
+    assert float(told["gpubed_container_cpus"]) == 2
+    assert float(told["gpubed_container_cpu_seconds_total"]) == pytest.approx(16.013341)
+    ticks = collector.os.sysconf("SC_CLK_TCK")
+    started = float(told["gpubed_container_start_timestamp_seconds"])
+    assert started == pytest.approx(1795708477 + 1330100 / ticks)
+
+
+@pytest.mark.parametrize("version", CGROUPS)
+def test_a_container_without_limits_tells_of_none(collector, tmp_path, version):
+    unlimited = {"memory.max": "max", "memory.limit_in_bytes": "9223372036854771712"}
+    unlimited |= {"cpu.max": "max 100000", "cpu.cfs_quota_us": "-1"}
+    files = {path: unlimited.get(path.split("/")[-1], s) for path, s in CGROUPS[version].items()}
+    kernel(tmp_path, *files.items())
+    told = [line.split()[0] for line in collector.container(tmp_path)]
+    assert told == [
+        "gpubed_container_cpu_seconds_total",
+        "gpubed_container_start_timestamp_seconds",
+    ]
+
+
 def verification(*results):
     checks = tuple(
         Check(id="link.rate", node=f"node-{i}", result=result, reason="x")

@@ -15,14 +15,21 @@ _RECEIVED, _SENT = (
     f" or rate(node_infiniband_port_data_{ib}_bytes_total[2m]) * 8"
     for way, ib in (("receive", "received"), ("transmit", "transmitted"))
 )
-_CPU = '1 - avg by (node) (rate(node_cpu_seconds_total{mode="idle"}[2m]))'
+# What a container has of its machine comes first: the exporter tells of all of the machine.
+_CPU = (
+    "rate(gpubed_container_cpu_seconds_total[2m]) / gpubed_container_cpus"
+    ' or on (node) 1 - avg by (node) (rate(node_cpu_seconds_total{mode="idle"}[2m]))'
+)
+_MEMORY = "gpubed_container_memory_limit_bytes"
 
 QUERIES = {
     "up": 'up{job="node"}',
-    "uptime": "node_time_seconds - node_boot_time_seconds",
+    "uptime": "node_time_seconds - on (node) gpubed_container_start_timestamp_seconds"
+    " or on (node) node_time_seconds - node_boot_time_seconds",
     "cpu": _CPU,
-    "memory": "1 - node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes",
-    "memory_total": "node_memory_MemTotal_bytes",
+    "memory": f"gpubed_container_memory_used_bytes / {_MEMORY}"
+    " or on (node) 1 - node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes",
+    "memory_total": f"{_MEMORY} or on (node) node_memory_MemTotal_bytes",
     "disk": '1 - node_filesystem_avail_bytes{mountpoint="/"} / node_filesystem_size_bytes',
     "disk_total": 'node_filesystem_size_bytes{mountpoint="/"}',
     "gpus_declared": "gpubed_gpus_declared",
