@@ -133,6 +133,7 @@ def test_a_job_has_a_rank_per_gpu_and_says_that_no_gpu_computed(cluster):
     assert result["device"].startswith("cpu (simulated ")
 
 
+@pytest.mark.long  # an image of its own; make test-gpu
 def test_a_job_in_containers_sees_the_gpus_that_were_asked_for(cluster, rank_image):
     image, archive = rank_image(SUITES[cluster.spec["nodes"][0]["image"]])
     cluster.json("image", image, "--archive", str(archive))
