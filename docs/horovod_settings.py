@@ -51,7 +51,7 @@ ROWS = (
     Row(
         "OMPI_MCA_btl_tcp_if_include",
         "",
-        "the experiment network's subnet",
+        "the experiment network's subnet, or the node's own address",
         "the network",
         "Open MPI would use every interface that both nodes have; so for `oob`, below",
         "Open MPI, parameters of `btl/tcp`",
@@ -59,7 +59,7 @@ ROWS = (
     Row(
         "OMPI_MCA_oob_tcp_if_include",
         "",
-        "the experiment network's subnet",
+        "the experiment network's subnet, or the node's own address",
         "the network",
         "the same for what its daemons say to each other",
         "Open MPI, parameters of `oob/tcp`",

@@ -7,12 +7,14 @@ made-up names; what NCCL says was recorded from 2.30.7 on a node without a GPU.
 import json
 
 import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 
 from gpubed.checks import cuda
 from gpubed.configuration import roles
 from gpubed.core.paths import assets
 from gpubed.recipes import recipe as recipes
-from support import by_path
+from support import by_path, role_variables
 from support.samples import sample_allocation, sample_plan
 
 ADDRESSES = [
@@ -47,6 +49,7 @@ def sysfs(tmp_path):
 def test_the_interface_is_found_by_its_network(derive):
     assert derive.interfaces(ADDRESSES, "10.0.0.0/20") == ["enp1s0f0np0"]
     assert derive.interfaces(ADDRESSES, "172.16.0.0/12") == []
+    assert derive.interfaces(ADDRESSES, "192.0.2.7/32") == ["ens3"]
 
 
 def test_a_node_without_adapters_has_no_ports(derive, tmp_path):
@@ -92,14 +95,25 @@ def test_a_gid_without_an_interface_is_passed_over(derive, sysfs):
         (
             ["mlx5_0:1"],
             26,
-            {"NCCL_IB_HCA": "=mlx5_0:1", "NCCL_NET": "IB", "NCCL_IB_TC": "104"},
+            {"NCCL_IB_HCA": "=mlx5_0:1", "NCCL_NET": "IB", "NCCL_IB_TC": "106"},
         ),
-        (["mlx5_0:1"], 0, {"NCCL_IB_HCA": "=mlx5_0:1", "NCCL_NET": "IB", "NCCL_IB_TC": "0"}),
+        (["mlx5_0:1"], 0, {"NCCL_IB_HCA": "=mlx5_0:1", "NCCL_NET": "IB", "NCCL_IB_TC": "2"}),
     ],
 )
 def test_settings_ask_for_exact_names(derive, ports, dscp, expected):
     found = derive.settings(["eth1"], ports, dscp)
     assert found == {"NCCL_SOCKET_IFNAME": "=eth1", **expected}
+
+
+def test_collectives_and_mpi_mark_packets_alike(derive):
+    """As switches are set up for: another class has no pause, and no mark before a queue is full."""
+    given = {"rdma_dscp": 46, "__rdma_device": {"stdout": "mlx5_0"}}
+    mark = role_variables.value("rdma", "__rdma_tos", "debian-12", **given)
+    assert derive.settings(["eth1"], ["mlx5_0:1"], 46)["NCCL_IB_TC"] == str(mark) == "186"
+    template = trust_as_template((assets() / "roles/rdma/templates/ucx.conf.j2").read_text())
+    known = {**given, "__rdma_tos": mark, "ansible_managed": "managed"}
+    lines = Templar(DataLoader(), variables=known).template(template).splitlines()
+    assert "UCX_IB_TRAFFIC_CLASS=186" in lines
 
 
 @pytest.mark.parametrize("role", ["nccl", "rdma"])

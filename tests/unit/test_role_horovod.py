@@ -39,7 +39,8 @@ def test_a_node_without_ranks_has_settings_for_what_is_started_there():
         __horovod_address="10.0.0.1",
         __horovod_secrets="/shared/rendezvous",
         __horovod_interface="eth1",
-        __horovod_network={"subnet": "10.0.0.0/24"},
+        __horovod_network={},
+        __horovod_subnet="10.0.0.0/24",
         __horovod_node=NODES[0],
     )
     assert "OMP_NUM_THREADS=8" in lines
@@ -94,6 +95,18 @@ def test_a_network_without_a_rate_leaves_horovods_buffer():
     assert settings(horovod_latency=0.01)["fusion_mb"] == 383
 
 
+def test_a_node_that_is_alone_is_found_by_its_own_address():
+    """The plan's control network is nothing real where hosts come with their addresses."""
+    networks = {"experiment": None, "control": {"subnet": "10.111.128.0/20"}}
+    alone = [{"name": "node-0", "experiment_address": None, "control_address": "10.2.0.99"}]
+    there = {"gpubed_networks": networks, "gpubed_nodes": alone, "inventory_hostname": "node-0"}
+    for role, name in (("horovod", "__horovod_subnet"), ("nccl", "__nccl_network")):
+        assert role_variables.value(role, name, "debian-12", **there) == "10.2.0.99/32"
+    there["gpubed_networks"] = {**networks, "experiment": EXPERIMENT}
+    for role, name in (("horovod", "__horovod_subnet"), ("nccl", "__nccl_network")):
+        assert role_variables.value(role, name, "debian-12", **there) == "10.0.0.0/24"
+
+
 def test_what_a_user_gives_wins():
     given = {"horovod_threads": 1, "horovod_fusion_mb": 0, "horovod_wait_us": 0}
     assert settings(**given) == {"threads": 1, "fusion_mb": 0, "wait_us": 0}
@@ -117,7 +130,8 @@ def told(tmp_path):
         __horovod_address="10.0.0.1",
         __horovod_secrets="/shared/rendezvous",
         __horovod_interface="eth1",
-        __horovod_network={"subnet": "10.0.0.0/24"},
+        __horovod_network={},
+        __horovod_subnet="10.0.0.0/24",
         __horovod_node=NODES[1],
     )
     (tmp_path / "horovod.env").write_text("\n".join(text) + "\n")

@@ -23,7 +23,7 @@ def interfaces(addresses: list[dict[str, Any]], subnet: str) -> list[str]:
 
     Args:
         addresses: What `ip -json -4 address` answers.
-        subnet: The network, such as 10.0.0.0/8.
+        subnet: The network, such as 10.0.0.0/8, or one address with /32.
     """
     network = ipaddress.ip_network(subnet)
     return [
@@ -89,8 +89,8 @@ def settings(devices: list[str], ports: list[str], dscp: int | None) -> dict[str
         found["NCCL_IB_DISABLE"] = "1"
     if dscp is not None:
         found["NCCL_NET"] = "IB"
-        # The traffic class's upper six bits; the lower two are for ECN.
-        found["NCCL_IB_TC"] = str(dscp << 2)
+        # As role rdma marks what others send: DSCP, and "capable of ECN" (RFC 3168: ECT(0) is 2).
+        found["NCCL_IB_TC"] = str(dscp << 2 | 2)
     return found
 
 
