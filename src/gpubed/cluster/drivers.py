@@ -24,7 +24,7 @@ from gpubed.resources import Configuration, Identity, Key
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import identities
 from gpubed.testbeds.base import Change, Driver, Properties
-from gpubed.testbeds.specification import load_plan
+from gpubed.testbeds.specification import load_plan, load_same
 
 
 def identity(cluster: ClusterPlan) -> dict[str, pulumi.Output[str]]:
@@ -55,6 +55,7 @@ def configure(cluster: ClusterPlan, allocation: pulumi.Output[dict[str, Any]]) -
     inputs = {
         "cluster": cluster.cluster,
         "configure": configured,
+        "specification": cluster.spec.digest,
         "allocation": allocation,
         "fingerprints": allocation.apply(wanted) if configured else {},
     }
@@ -172,6 +173,7 @@ class _ConfigurationDriver(Driver):
         from gpubed.cluster import handover
 
         cluster = _paths(inputs)
-        wanted = load_plan(cluster.spec)
+        # Nodes were made as the file was then: with another one now, they would not fit it.
+        wanted = load_same(cluster.spec, inputs["specification"])
         handover.hand_over(cluster, wanted, Allocation.model_validate(inputs["allocation"]))
         return {}

@@ -26,7 +26,7 @@ from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import identities, left_out, made_on, registry
 from gpubed.testbeds.base import Fault, Testbed
-from gpubed.testbeds.specification import load_plan
+from gpubed.testbeds.specification import load_plan, load_same
 
 _NOT_A_CHANGE = {"same", "read", "refresh"}
 
@@ -173,6 +173,8 @@ def _up(
         elif planned and not changed(planned):
             return planned
         while True:
+            # A user may have had time to edit it, while he was asked or nodes were mended.
+            load_same(stack.cluster.spec, wanted.spec.digest)
             try:
                 return stack.up(emit)
             except Locked:

@@ -6,6 +6,7 @@ specification that is expected to be right. Nothing here talks to a testbed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -66,6 +67,12 @@ class ClusterSpec(Section):
         "by default on every testbed, but not on hosts of one's own",
     )
     configure: bool = Field(default=True, description="false leaves bare nodes")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what is asked for: of two files that differ in comments alone, the same."""
+        text = self.model_dump_json(serialize_as_any=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @field_validator("name")
     @classmethod

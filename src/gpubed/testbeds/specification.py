@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpubed.core import located
+from gpubed.core.errors import GpubedError
 from gpubed.spec import clusterspec
 from gpubed.spec.clusterspec import ClusterSpec, Problem, SpecError, refusal, spec_backend
 from gpubed.spec.plan import ClusterPlan, Unplannable, plan
@@ -62,6 +63,25 @@ def load_plan(path: Path) -> ClusterPlan:
     found, errors = planned(path)
     if found is None:
         raise refusal(path, errors)
+    return found
+
+
+def load_same(path: Path, digest: str) -> ClusterPlan:
+    """Read and plan a specification that a run has begun to apply.
+
+    Args:
+        digest: Of what it asked for then.
+
+    Raises:
+        UsageError: It has errors.
+        GpubedError: It asks for something else by now.
+    """
+    found = load_plan(path)
+    if found.spec.digest != digest:
+        raise GpubedError(
+            f"{path} was changed while it was being applied",
+            f"gpubed up {found.cluster} applies it as it is now",
+        )
     return found
 
 
