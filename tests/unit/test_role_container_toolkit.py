@@ -41,9 +41,32 @@ def test_more_gpus_than_were_asked_for_are_well_and_fewer_are_not(tmp_path, list
         "check",
         programs={"nvidia-ctk": devices},
         nvidia_container_toolkit_gpus=2,
+        __nvidia_container_toolkit_cdi=True,
     )
     assert (done.code == 0) == right
     assert right or f"Containers on node-0 can have {listed} of 2 GPU(s)" in done.said
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "mode", "said"),
+    [
+        ('{"nvidia": {}, "runc": {}}', "", ""),
+        ('{"nvidia": {}, "runc": {}}', "auto", ""),
+        ('{"runc": {}}', "", "does not read DOCKER_OPTS from its unit"),
+        ('{"nvidia": {}, "runc": {}}', "legacy", "knows no GPU by name"),
+    ],
+)
+def test_an_old_docker_that_would_give_a_job_no_gpu_is_noticed(tmp_path, runtimes, mode, said):
+    """An owner's settings count more than the role's, and are his."""
+    done = play(
+        tmp_path,
+        "nvidia_container_toolkit",
+        "check_runtime",
+        programs={"docker": f"echo '{runtimes}'", "sed": f"echo '{mode}'"},
+        __nvidia_container_toolkit_docker={"stdout": "20.10.24"},
+    )
+    assert (done.code == 0) == (said == "")
+    assert said in " ".join(done.said.split())
 
 
 @pytest.mark.parametrize(
