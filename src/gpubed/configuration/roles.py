@@ -16,7 +16,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, Literal
 
-from jinja2 import StrictUndefined
+from jinja2 import StrictUndefined, Template
 from jinja2.nativetypes import NativeEnvironment
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -41,6 +41,7 @@ Part = Literal[
 Where = Literal["all", "head", "server", "enabled"]
 # Templates may pick whole models out of the specification; variables are plain data.
 _PLAIN = TypeAdapter[Any](Any)
+_ENVIRONMENT = NativeEnvironment(undefined=StrictUndefined)
 _PARTS = TypeAdapter(tuple[Part, ...])
 _UNITS = TypeAdapter(dict[str, Where])
 # Who serves the storage, and who publishes the environment.
@@ -198,8 +199,12 @@ def _ordered(roles: Iterable[str]) -> list[str]:
     return list(TopologicalSorter(graph).static_order())
 
 
+@cache
+def _template(text: str) -> Template:
+    return _ENVIRONMENT.from_string(text)
+
+
 def _renderer(plan: ClusterPlan) -> Any:
-    environment = NativeEnvironment(undefined=StrictUndefined)
     context = {
         "spec": plan.spec,
         "plan": plan,
@@ -208,7 +213,7 @@ def _renderer(plan: ClusterPlan) -> Any:
 
     def render(value: Any) -> Any:
         if isinstance(value, str):
-            return _PLAIN.dump_python(environment.from_string(value).render(context), mode="json")
+            return _PLAIN.dump_python(_template(value).render(context), mode="json")
         if isinstance(value, Mapping):
             return {key: render(item) for key, item in value.items()}
         if isinstance(value, list):
@@ -293,6 +298,7 @@ class _HostVariables:
         return _files_digest(self._found.get(node, ()), self._inventory)
 
 
+@cache  # a process applies the roles of one version
 def _role_digest(role: str) -> str:
     sources = _sources(role)
     code = {package for source in sources for package in _code(source)}
