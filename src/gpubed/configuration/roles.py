@@ -298,13 +298,17 @@ class _HostVariables:
         return _files_digest(self._found.get(node, ()), self._inventory)
 
 
-@cache  # a process applies the roles of one version
 def _role_digest(role: str) -> str:
+    return _digest_within(role, paths.assets(), _PACKAGE)
+
+
+@cache  # a process applies the roles of one version
+def _digest_within(role: str, assets: Path, package: Path) -> str:
     sources = _sources(role)
-    code = {package for source in sources for package in _code(source)}
+    code = {name for source in sources for name in _code(source)}
     if code:
         sources.add(_FILTERS)
-    return _digest([_folders_digest(sources, paths.assets()), _folders_digest(code, _PACKAGE)])
+    return _digest([_folders_digest(sources, assets), _folders_digest(code, package)])
 
 
 def _folders_digest(folders: Iterable[str], root: Path) -> str:
