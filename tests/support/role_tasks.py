@@ -32,8 +32,11 @@ OTHERS = {
     "firewall": {"close": "{{ firewall_name }}"},
     "hardware": {"collect": ""},
 }
-# What is real: how roles take away what they own.
-REAL = ["tasks/owned.yml", "tasks/remove.yml", "tasks/removal.yml", "files", "defaults"]
+# What is real: how roles keep what owners have, and take away what they own.
+REAL = [
+    *(f"tasks/{name}.yml" for name in ("keep", "owned", "remove", "removal")),
+    *("files", "templates", "defaults"),
+]
 DONE = re.compile(r"^TASK \[(.+?)\] \*+\n(ok|changed|\[ERROR\])", re.MULTILINE)
 
 

@@ -117,6 +117,81 @@ def test_a_folder_that_somebody_put_something_into_stays(asked, tmp_path):
     assert asked(files=[ours], folders=folders)["folders"] == folders[1:]
 
 
+def test_a_folder_goes_with_what_is_in_it_only_where_the_role_says_so(asked, tmp_path):
+    written(tmp_path / "conf/thesis.tex")
+    folder = str(tmp_path / "conf")
+    assert asked(files=[folder]) == {}, "an owner made one under the name of a file"
+    assert asked(files=[{"path": folder, "tree": True}]) == {"files": [folder]}
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    assert asked(files=[{"path": str(link), "tree": True}]) == {}, "nor what a link leads to"
+
+
+SAYS = "^# Written by the role"
+
+
+def hook(told):
+    done = subprocess.run(["sh", told["base_keep_leaving"]], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.fixture
+def keeps(tmp_path):
+    """A function that keeps what an owner has, and the file that the role writes after."""
+    file = tmp_path / "node/etc/nccl.conf"
+    told = {
+        "base_keep_file": str(file),
+        "base_keep_says": SAYS,
+        "base_keep_leaving": str(tmp_path / "node/leave.d/nccl"),
+        "ansible_managed": "managed",
+    }
+
+    def keep(owners=None):
+        if owners is not None:
+            written(file, owners)
+        done = role_tasks.play(tmp_path, "base", "keep", **told)
+        assert done.code == 0, done.said
+        written(file, "# Written by the role.\nA=1\n")
+        return done
+
+    keep.file, keep.told = file, told
+    return keep
+
+
+def removed(tmp_path, file):
+    owns = {"files": [{"path": str(file), "says": SAYS}]}
+    done = role_tasks.play(tmp_path, "base", "remove", base_owned=owns, gpubed_uuid=CLUSTER)
+    assert done.code == 0, done.said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a hook of root's")
+@pytest.mark.parametrize("way", ["the role goes", "the host is let go"])
+def test_what_an_owner_had_under_the_name_of_a_file_comes_back(tmp_path, keeps, way):
+    assert keeps("A=owners\n").tasks["Keep what an owner has there"] == "changed"
+    assert keeps().tasks["Keep what an owner has there"] == "ok", "once"
+    if way == "the role goes":
+        removed(tmp_path, keeps.file)
+    else:
+        hook(keeps.told)
+    assert keeps.file.read_text() == "A=owners\n"
+    assert [path.name for path in keeps.file.parent.iterdir()] == ["nccl.conf"]
+    if way == "the role goes":
+        hook(keeps.told)
+        assert keeps.file.read_text() == "A=owners\n"
+        removed(tmp_path, keeps.file)
+        assert keeps.file.read_text() == "A=owners\n", "it is no work of the role's"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a hook of root's")
+def test_where_an_owner_had_nothing_nothing_is_left(tmp_path, keeps):
+    keeps()
+    hook(keeps.told)
+    assert not any(keeps.file.parent.iterdir())
+    keeps()
+    removed(tmp_path, keeps.file)
+    assert not any(keeps.file.parent.iterdir())
+
+
 def test_units_that_systemd_does_not_know_are_no_work(asked):
     """One that runs without its file is."""
     found = asked(units=["none.service", "a.timer", "left.service"])
@@ -178,7 +253,9 @@ def test_a_removal_that_is_killed_goes_on():
     tasks = yaml.safe_load((BASE / "tasks/removal.yml").read_text())
     loops = [str(task.get("loop", task.get("when"))) for task in tasks]
     told = [re.findall(r"base_there\.(\w+)", loop)[0] for loop in loops]
-    assert told[:-1] == ["units", "packages", "files", "folders", "users", "groups", "mark"]
+    assert told[:-1] == [
+        *("units", "packages", "files", "files", "folders", "users", "groups", "mark")
+    ]
     assert tasks[-1]["ansible.builtin.systemd_service"] == {"daemon_reload": True}
 
 

@@ -379,7 +379,7 @@ def left(tmp_path):
         "__slurm_note": "/etc/gpubed/slurm/accounts",
         "__slurm_condition": "/etc/systemd/system/slurmd.service.d/gpubed.conf",
         "__slurm_leaving": "/etc/gpubed/leave.d/slurm",
-        "__slurm_files": ["/etc/ssh/sshd_config.d/60-gpubed-slurm.conf", "/etc/gpubed/slurm"],
+        "__slurm_files": ["/etc/ssh/sshd_config.d/60-gpubed-slurm.conf"],
         "__slurm_daemons": ["slurmd.service"],
         "__slurm_servers": ["mysql.service"],
         "__slurm_on_head": True,

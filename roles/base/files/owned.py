@@ -6,6 +6,8 @@ Standard library only. One question for all roles:
   a time before: what that one set up is the owner's since. One of a former version names none.
 - Of a file that an owner may have under the same name, the text or the link tells (`says`). A
   unit whose file is not the role's is not the role's either.
+- A folder goes with all that is in it only where the role says that it has nothing of an owner's
+  (`tree`): what an owner made under the name of a file stays.
 - An account or a group that has another number than the role gave it is somebody else's by now.
 - Packages are those that a note says the role brought. A former version noted nothing: then
   those that it is known to have brought (`former`). Some may be of use to others by now (`kept`):
@@ -54,10 +56,12 @@ def files(owned: list[Any]) -> tuple[list[str], set[str]]:
     """Return the files that are the role's, and the names of those that are somebody else's."""
     ours, others = [], set()
     for entry in owned:
-        path, says = (entry, "") if isinstance(entry, str) else (entry["path"], entry["says"])
+        told = {"path": entry} if isinstance(entry, str) else entry
+        path, says = told["path"], told.get("says", "")
         if not is_there(Path(path)):
             continue
-        if re.search(says, text_of(Path(path)), re.MULTILINE):
+        is_folder = Path(path).is_dir() and not Path(path).is_symlink()
+        if is_folder == told.get("tree", False) and re.search(says, text_of(Path(path)), re.MULTILINE):
             ours.append(path)
         else:
             others.add(Path(path).name)

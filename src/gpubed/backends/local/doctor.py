@@ -229,7 +229,9 @@ def subnets(planned: ClusterPlan, cluster: ClusterPaths) -> Iterator[Finding]:
         yield _judged(
             f"local.subnet.{purpose}",
             clash is None,
-            f"{network.subnet} is used by {clash}" if clash else f"nobody else uses {network.subnet}",
+            f"{network.subnet} is used by {clash}"
+            if clash
+            else f"nobody else uses {network.subnet}",
             f"set networks.{purpose}.subnet in inventories/{cluster.name}/cluster.yml"
             + _proposed(cluster.name, purpose, [*own, *(net for net, _ in taken)]),
         )
