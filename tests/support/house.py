@@ -4,7 +4,7 @@ Imports within functions and for type checkers count as any other.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -29,18 +29,26 @@ FLOORS = (
     "chaos",
     "cli",
 )
-# Who looks things up by their names, and may therefore import what is above.
+# Neither may know the other, although one stands above: a testbed is one for both engines.
+APART = (("backends", "engines"),)
+# Who looks things up by their names, and may therefore import what is above: how each says it.
 LOOKS_UP = {
-    "chaos/scenario.py",
-    "checks/stages.py",
-    "cli/__init__.py",
-    "engines/embedded/__init__.py",
-    "engines/embedded/protocol.py",
-    "jobs/launchers/__init__.py",
-    "resources.py",
-    "spec/backend_config.py",
-    "testbeds/registry.py",
+    "chaos/scenario.py": {"import_module(f'{chaos.__name__}.{name}')"},
+    "checks/stages.py": {"import_module(f'{checks.__name__}.{name}')"},
+    "cli/__init__.py": {"import_module(f'gpubed.cli.commands.{name}')"},
+    "engines/embedded/__init__.py": {"import_module(f'{__name__}.{_HOMES[name]}')"},
+    "engines/embedded/program.py": {"run_path(entry)"},  # a user's own
+    "engines/embedded/worker.py": {"run_module('pulumi.dynamic')"},
+    "hardware/models.py": {"run_path(str(folder / 'machine.py'))"},
+    "jobs/launchers/__init__.py": {"import_module(f'gpubed.jobs.launchers.{name}')"},
+    "resources.py": {"import_module('gpubed.cluster.drivers')"},
+    "spec/backend_config.py": {"import_module(f'gpubed.backends.{name}.config')"},
+    "testbeds/registry.py": {"import_module(f'gpubed.backends.{name}.backend')"},
 }
+_BY_NAME = {"__import__", "import_module", "resolve_name", "run_module", "run_path"}
+_BY_NAME |= {"entry_points", "exec", "eval"}
+# Generated from Pulumi's own files, a module for each.
+_GENERATED = {"engines/embedded/protocol.py"}
 
 
 def faults(source: Path) -> list[str]:
@@ -51,12 +59,19 @@ def faults(source: Path) -> list[str]:
     """
     modules = {_name(source, path): path for path in sorted(source.rglob("*.py"))}
     graph = {name: set(_imports(path, modules)) - {name} for name, path in modules.items()}
+    testbeds = {path.name for path in (source / "backends").iterdir() if path.is_dir()}
     return [
         *_strangers(source),
-        *(fault for name in graph for other in graph[name] if (fault := _wrong(name, other))),
+        *(f for name in graph for other in graph[name] if (f := _wrong(name, other, testbeds))),
         *_circle(graph),
         *_lookups(source, modules.values()),
+        *(f"{name} imports relatively" for name, path in modules.items() if _is_relative(path)),
     ]
+
+
+def _is_relative(path: Path) -> bool:
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
 
 
 def _name(source: Path, path: Path) -> str:
@@ -77,20 +92,24 @@ def _imports(path: Path, modules: dict[str, Path]) -> Iterator[str]:
 
 
 def _strangers(source: Path) -> Iterator[str]:
+    known = {"__init__.py", "__pycache__", "py.typed", "resources.py"}
     for path in source.iterdir():
-        if path.stem not in (*FLOORS, "__init__", "__pycache__", "py"):
+        if path.name not in (known if path.is_file() else {*FLOORS, "__pycache__"}):
             yield f"{path.name} has no floor"
 
 
-def _wrong(name: str, other: str) -> str:
+def _wrong(name: str, other: str, testbeds: set[str]) -> str:
     (_, *own), (_, *others) = name.split("."), other.split(".")
-    if not own or not others:  # the package itself holds nothing but its version
+    if not others:  # the package itself holds nothing but its version
         return ""
-    if own[0] == others[0]:
-        siblings = own[0] == "backends" and len(own) > 2 and len(others) > 2
-        return f"{name} imports its sibling {other}" if siblings and own[1] != others[1] else ""
-    if own[0] not in FLOORS or others[0] not in FLOORS:
+    if not own:
+        return f"{name} imports {other}, which is within it"
+    if own[0] == others[0] == "backends" and set(others[1:2]) & testbeds - set(own[1:2]):
+        return f"{name} imports its sibling {other}"
+    if own[0] == others[0] or own[0] not in FLOORS or others[0] not in FLOORS:
         return ""
+    if (own[0], others[0]) in APART or (others[0], own[0]) in APART:
+        return f"{name} imports {other}, of which it must not know"
     is_up = FLOORS.index(others[0]) > FLOORS.index(own[0])
     return f"{name} imports {other}, which is above it" if is_up else ""
 
@@ -102,8 +121,18 @@ def _circle(graph: dict[str, set[str]]) -> Iterator[str]:
         yield f"a circle: {' -> '.join(reversed(error.args[1]))}"
 
 
-def _lookups(source: Path, paths: Iterator[Path]) -> Iterator[str]:
+def _lookups(source: Path, paths: Iterable[Path]) -> Iterator[str]:
     for path in paths:
         name = str(path.relative_to(source))
-        if "import_module" in path.read_text() and name not in LOOKS_UP:
-            yield f"{name} imports by name"
+        said = set(_by_name(path)) - LOOKS_UP.get(name, set())
+        if said and name not in _GENERATED:
+            yield f"{name} imports by name: {', '.join(sorted(said))}"
+
+
+def _by_name(path: Path) -> Iterator[str]:
+    """Return what a module imports or runs by its name, each with its first argument."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            function = ast.unparse(node.func).rpartition(".")[2]
+            if function in _BY_NAME:
+                yield f"{function}({ast.unparse(node.args[0]) if node.args else ''})"

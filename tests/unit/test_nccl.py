@@ -106,7 +106,7 @@ def test_settings_ask_for_exact_names(derive, ports, dscp, expected):
 
 
 def test_collectives_and_mpi_mark_packets_alike(derive):
-    """As switches are set up for: another class has no pause, and no mark before a queue is full."""
+    """As switches are set up for: another class is neither paused nor marked."""
     given = {"rdma_dscp": 46, "__rdma_device": {"stdout": "mlx5_0"}}
     mark = role_variables.value("rdma", "__rdma_tos", "debian-12", **given)
     assert derive.settings(["eth1"], ["mlx5_0:1"], 46)["NCCL_IB_TC"] == str(mark) == "186"

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gpubed.spec.plan import ClusterPlan, NodePlan
 
 Properties = Mapping[str, Any]
+# What Pulumi gives in a preview for a value that is still to come (its SDK's `rpc.UNKNOWN`).
+UNKNOWN_TEXT = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ from gpubed.backends.local import (
 )
 from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, NodeInputs
 from gpubed.core.errors import GpubedError
-from gpubed.engines.embedded.values import UNKNOWN_TEXT
 from gpubed.nodes import host_keys
-from gpubed.testbeds.base import Change, Driver, NodeFailed, Properties
+from gpubed.testbeds.base import UNKNOWN_TEXT, Change, Driver, NodeFailed, Properties
 
 _BOOT_S = 180.0
 _SSH_S = 30.0

@@ -15,7 +15,8 @@ from gpubed.engines.embedded.goal import PROVIDER_PACKAGE, Goal, ReadGoal
 from gpubed.engines.embedded.run import Halted, Run
 from gpubed.engines.embedded.state import State
 from gpubed.engines.embedded.steps import Steps
-from gpubed.engines.embedded.values import UNKNOWN_TEXT, Properties, changed_keys
+from gpubed.engines.embedded.values import Properties, changed_keys
+from gpubed.testbeds.base import UNKNOWN_TEXT
 
 _PROVIDER_TYPE = f"pulumi:providers:{PROVIDER_PACKAGE}"
 

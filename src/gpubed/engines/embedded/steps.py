@@ -9,7 +9,8 @@ from gpubed.engines.embedded.checkpoint import Operation, timestamp
 from gpubed.engines.embedded.failures import ProviderFailed, ProviderLost
 from gpubed.engines.embedded.run import Run
 from gpubed.engines.embedded.state import State
-from gpubed.engines.embedded.values import UNKNOWN_TEXT, Properties, Secret, changed_keys
+from gpubed.engines.embedded.values import Properties, Secret, changed_keys
+from gpubed.testbeds.base import UNKNOWN_TEXT
 
 
 class Steps:

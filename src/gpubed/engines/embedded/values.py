@@ -13,6 +13,7 @@ from typing import Any, Final
 from google.protobuf import struct_pb2  # type: ignore[import-untyped]
 
 from gpubed.engines.embedded.failures import Refusal
+from gpubed.testbeds.base import UNKNOWN_TEXT
 
 # Pulumi marks special values by well-known signatures; none of them is a credential.
 SIGNATURE: Final = "4dabf18193072939515e22adb298388d"
@@ -20,7 +21,6 @@ SECRET: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105
 OUTPUT: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
 REFERENCE: Final = "5cf8f73096256a8f31e491e813e4eb8e"
 ASSETS: Final = ("c44067f5952c0a294b673a41bacd8c17", "0def7320c3a5731c473e5ecbe6d01bc7")
-UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 Properties = dict[str, Any]
 
