@@ -17,7 +17,6 @@ from support.specs import ALL_SERVICES
 
 ROLES = sorted(path for path in (assets() / "roles").iterdir() if path.is_dir())
 INCLUDES = [f"ansible.builtin.include_{what}" for what in ("tasks", "role")]
-SHARED = assets() / ".config" / "molecule"
 GOES = ["before.yml", "removed.yml"]
 # Whose scenarios do not compare their nodes yet.
 NOT_YET = {"nvidia_driver", "rdma"}
@@ -30,6 +29,7 @@ REQUIRED = [
     "tasks/main.yml",
     "molecule/default/molecule.yml",
     "molecule/default/converge.yml",
+    "molecule/goes.yml",
 ]
 
 
@@ -56,6 +56,10 @@ def _meta(role: Path) -> RoleMeta:
     return RoleMeta.model_validate(_yaml(role / "meta" / "gpubed.yml"))
 
 
+def _goes(role: Path) -> dict[str, Any]:
+    return _yaml(role / "molecule" / "goes.yml")
+
+
 def _top_block(role: Path) -> dict[str, Any]:
     tasks = _yaml(role / "tasks" / "main.yml")
     assert len(tasks) == 1, "tasks/main.yml has one top block"
@@ -65,7 +69,7 @@ def _top_block(role: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("name", REQUIRED)
 def test_file_exists(role: Path, name: str) -> None:
     """Every part of a role is there."""
-    assert (role / name).is_file()
+    assert (role / name).is_file(), f"docs/contributing/role.md shows a {name}"
 
 
 def test_has_molecule_tests(role: Path) -> None:
@@ -134,11 +138,15 @@ def test_tasks_carry_the_roles_tag(role: Path) -> None:
 
 def test_a_role_can_go_or_says_why_not(role: Path) -> None:
     """Its scenario compares the node with what it was; whose does not yet is named."""
-    off = (SHARED / "off" / f"{role.name}.yml").exists()
-    assert off is (role.name not in _yaml(SHARED / "stays.yml"))
+    goes = _goes(role)
+    off = "switched_off" in goes
+    assert off is ("never" not in goes), "molecule/goes.yml says switched_off: {…}, or never: why"
     sequence = _yaml(role / "molecule/default/molecule.yml")["scenario"].get("test_sequence", [])
     steps = [Path(step.split()[1]).name for step in sequence if step.startswith("side_effect ")]
-    assert ([name for name in steps if name in GOES] == GOES) is (off and role.name not in NOT_YET)
+    compares = off and role.name not in NOT_YET
+    assert ([name for name in steps if name in GOES] == GOES) is compares, (
+        f"a role that is switched off has these side effects in its sequence, any other none: {GOES}"
+    )
 
 
 def test_the_tag_is_said_once(role: Path) -> None:
@@ -151,7 +159,8 @@ def test_the_tag_is_said_once(role: Path) -> None:
 
 def test_last_task_records_the_application(role: Path) -> None:
     """gpubed learns that the role was applied, and only if all of it was."""
-    assert _top_block(role)["block"][-1]["gpubed_applied"] == {"role": role.name}
+    last = _top_block(role)["block"][-1]
+    assert last.get("gpubed_applied") == {"role": role.name}, "as docs/contributing/role.md shows"
 
 
 def test_task_files_are_short(role: Path) -> None:
@@ -204,7 +213,11 @@ def test_a_scenario_shows_what_the_role_refuses(role: Path) -> None:
     """On a node that is broken the role fails, in words that a scenario demands."""
     scenarios = role / "molecule"
     texts = [path.read_text() for path in scenarios.glob("*/*.yml")]
-    assert (scenarios / "broken").is_dir() or any("/refused.yml" in text for text in texts)
+    shows = (scenarios / "broken").is_dir() or any("/refused.yml" in text for text in texts)
+    assert shows is ("refuses" not in _goes(role)), (
+        "a scenario includes .config/molecule/refused.yml or is called broken; of a role that has "
+        "nothing to refuse, molecule/goes.yml says so, with the reason: `refuses: nothing, …`"
+    )
 
 
 def _tasks(found: Any) -> Iterator[dict[str, Any]]:

@@ -23,11 +23,10 @@ from gpubed.core.paths import Project
 from gpubed.hardware.facts import Facts
 from gpubed.jobs import execution
 from gpubed.nodes.ssh import CommandResult
-from gpubed.nodes.verification import NOT_ABOUT_GPUS, Check, Verification
+from gpubed.nodes.verification import Check, Verification
 from support.samples import sample_allocation, sample_plan
 
 MODEL = "A100-SXM4-80GB"
-# A new check belongs here, or to NOT_ABOUT_GPUS.
 ABOUT_GPUS = {
     "allreduce.busbw",
     "docker.gpus",
@@ -55,14 +54,23 @@ def ids_in_the_code():
                 yield node.value
 
 
-def test_each_check_is_held_to_speak_of_gpus_or_not():
-    found = set(ids_in_the_code()) - {"rules.yml"}
-    assert found == ABOUT_GPUS | NOT_ABOUT_GPUS
-    assert not ABOUT_GPUS & NOT_ABOUT_GPUS
+# What checks say of themselves to have nothing to do with GPUs.
+PLAIN = {id_ for function in stages.functions() for id_ in getattr(function, stages._PLAIN)}
+
+
+def test_what_has_nothing_to_do_with_gpus_is_a_check_that_there_is():
+    found = set(ids_in_the_code())
+    assert PLAIN <= found
+    assert ABOUT_GPUS <= found - PLAIN
 
 
 def test_a_check_that_nobody_thought_of_speaks_of_gpus():
-    assert Check(id="new.thing", result="pass").about_gpus
+    @stages.at(stages.Stage.REACH, "known.thing")
+    def look(_):
+        yield from ()
+
+    assert stages.is_about_gpus(look, "new.thing")
+    assert not stages.is_about_gpus(look, "known.thing")
 
 
 # What a node says that pretends to have two GPUs, all of them well.
@@ -148,14 +156,14 @@ def results_of(context):
             said = list(function(context))
         except (AttributeError, GpubedError, KeyError, ValueError, OSError):
             continue
-        yield from (verify._honest(check, context) for check in said)
+        yield from (verify._honest(check, function, context) for check in said)
 
 
 def test_no_check_of_gpus_passes_on_a_simulated_cluster(context):
     found = list(results_of(context))
     passed = {check.id for check in found if check.result == "pass"}
     simulated = {check.id for check in found if check.result == "simulated"}
-    assert not passed - NOT_ABOUT_GPUS
+    assert not passed - PLAIN
     assert simulated >= ABOUT_GPUS
 
 

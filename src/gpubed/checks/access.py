@@ -15,7 +15,7 @@ _MAX_OFFSET_S = 0.5
 _SSH = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=5"
 
 
-@at(Stage.REACH)
+@at(Stage.REACH, "ssh.mesh")
 def mesh(context: Context) -> Iterator[Check]:
     """Every node reaches every node by name, without a question."""
     names = [node.name for node in context.allocation.nodes]
@@ -36,7 +36,7 @@ def mesh(context: Context) -> Iterator[Check]:
         )
 
 
-@at(Stage.REACH)
+@at(Stage.REACH, "clock.offset")
 def clocks(context: Context) -> Iterator[Check]:
     """Clocks agree with the controller's, within the time that the question took."""
 

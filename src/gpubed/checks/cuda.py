@@ -40,7 +40,7 @@ class _Library(BaseModel):
     adapters: list[str]
 
 
-@at(Stage.SOFTWARE)
+@at(Stage.SOFTWARE, "cuda.compiler")
 def compiler(context: Context) -> Iterator[Check]:
     """Ask for the CUDA compiler as a user would, and compare it with the recipe."""
     id_, recipe = "cuda.compiler", recipes.load(context.plan.spec.recipe)
@@ -60,7 +60,7 @@ def compiler(context: Context) -> Iterator[Check]:
         )
 
 
-@at(Stage.SOFTWARE)
+@at(Stage.SOFTWARE, *_NCCL)
 def nccl(context: Context) -> Iterator[Check]:
     """Let NCCL start on each node, and see which library it is and which way it takes."""
     recipe = recipes.load(context.plan.spec.recipe)

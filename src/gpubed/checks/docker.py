@@ -36,7 +36,7 @@ sudo -n docker rmi %s >/dev/null; rm -r "$folder"; exit $code
 _IMAGE = "gpubed-verify:1"
 
 
-@at(Stage.SERVICES)
+@at(Stage.SERVICES, "docker.daemon")
 def daemon(context: Context) -> Iterator[Check]:
     """Ask the daemon of each node; what cannot be asked fails with the daemon's own words."""
     if context.plan.spec.services.docker is None:

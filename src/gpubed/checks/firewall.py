@@ -34,7 +34,7 @@ _LISTENING = "ss -Hltn | awk '{print $4}'"
 _REACH = "timeout 3 bash -c %s"
 
 
-@at(Stage.FABRIC)
+@at(Stage.FABRIC, "firewall.closed")
 def closed_from_outside(context: Context) -> Iterator[Check]:
     """Knock from the controller, or from the last host on the way: none of the cluster's."""
     if why := _why_not(context):

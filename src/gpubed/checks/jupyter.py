@@ -15,7 +15,7 @@ from gpubed.nodes.verification import Check
 _OK, _FORBIDDEN = http.HTTPStatus.OK, http.HTTPStatus.FORBIDDEN
 
 
-@at(Stage.SERVICES)
+@at(Stage.SERVICES, "jupyterlab.tls", "jupyterlab.wrong_token")
 def jupyterlab(context: Context) -> Iterator[Check]:
     """Ask with the right token and with a wrong one."""
     if context.plan.spec.services.jupyterlab is None:

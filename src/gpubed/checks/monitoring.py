@@ -55,7 +55,7 @@ class _Answer(BaseModel):
     data: _Data = _Data()
 
 
-@at(Stage.SERVICES)
+@at(Stage.SERVICES, *_IDS)
 def monitoring(context: Context) -> Iterator[Check]:
     """Ask Prometheus about its targets and rules, and JupyterLab for the page."""
     if context.plan.spec.services.monitoring is None:

@@ -27,7 +27,7 @@ _GPUDIRECT = "GDRDMA"
 _NEAR = ("PIX", "PXB")
 
 
-@at(Stage.REACH)
+@at(Stage.REACH, "network.mtu")
 def mtu(context: Context) -> Iterator[Check]:
     """Packets of the declared size pass unfragmented between neighbours."""
     network, nodes = context.allocation.experiment, context.allocation.nodes
@@ -60,7 +60,7 @@ def mtu(context: Context) -> Iterator[Check]:
         )
 
 
-@at(Stage.LOAD)
+@at(Stage.LOAD, "link.rate")
 def links_and_collective(context: Context) -> Iterator[Check]:
     """Links carry their declared rate, and an allreduce of all ranks uses what they carry.
 

@@ -76,7 +76,7 @@ class _Sent:
         return (self.count - before.count) * (self.mtu if self.unit == "packets" else 4)
 
 
-@at(Stage.FABRIC)
+@at(Stage.FABRIC, *_IDS)
 def rdma(context: Context) -> Iterator[Check]:
     """Prove RDMA from the device to a collective, if the specification asks for it."""
     wanted = context.plan.spec.networks.experiment

@@ -27,7 +27,7 @@ _GPU_JOB = (
 _IDS = ("slurm.munge", "slurm.node", "slurm.gpus", "slurm.step")
 
 
-@at(Stage.SERVICES)
+@at(Stage.SERVICES, "slurm.munge", "slurm.node", "slurm.step")
 def slurm(context: Context) -> Iterator[Check]:
     """Look at each node, then run a step on all nodes of each partition."""
     if context.plan.spec.services.slurm is None:

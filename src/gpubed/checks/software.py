@@ -31,7 +31,7 @@ class _Installed(BaseModel):
     environment: dict[str, str]
 
 
-@at(Stage.SOFTWARE)
+@at(Stage.SOFTWARE, "recipe.versions")
 def packages(context: Context) -> Iterator[Check]:
     """Compare every package of the environment with the recipe's lock."""
     id_ = "recipe.versions"

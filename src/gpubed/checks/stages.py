@@ -13,7 +13,7 @@ from gpubed.checks.context import Context
 from gpubed.nodes.verification import Check
 
 CheckFunction = Callable[[Context], Iterator[Check]]
-_STAGE = "verification_stage"
+_STAGE, _PLAIN = "verification_stage", "not_about_gpus"
 
 
 class Stage(IntEnum):
@@ -28,14 +28,27 @@ class Stage(IntEnum):
     LOAD = 7
 
 
-def at(stage: Stage) -> Callable[[CheckFunction], CheckFunction]:
-    """Make a function of a module of this package a check of every verification."""
+def at(stage: Stage, *plain: str) -> Callable[[CheckFunction], CheckFunction]:
+    """Make a function of a module of this package a check of every verification.
+
+    Args:
+        stage: When it runs.
+        plain: The ids of its checks that have nothing to do with GPUs. Any other is held to
+            speak of them: on nodes that pretend to have some it cannot pass, so that what nobody
+            thought of proves nothing there.
+    """
 
     def listed(function: CheckFunction) -> CheckFunction:
         setattr(function, _STAGE, stage)
+        setattr(function, _PLAIN, frozenset(plain))
         return function
 
     return listed
+
+
+def is_about_gpus(function: CheckFunction, id_: str) -> bool:
+    """Say whether a check that a function makes speaks of GPUs."""
+    return id_ not in getattr(function, _PLAIN)
 
 
 @cache

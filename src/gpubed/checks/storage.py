@@ -13,7 +13,7 @@ from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
 
 
-@at(Stage.STORAGE)
+@at(Stage.STORAGE, "storage.space")
 def space(context: Context) -> Iterator[Check]:
     """No file system of a node is full."""
     shared = context.plan.spec.storage.shared.path
@@ -30,7 +30,7 @@ def space(context: Context) -> Iterator[Check]:
         )
 
 
-@at(Stage.STORAGE)
+@at(Stage.STORAGE, "storage.shared")
 def shared(context: Context) -> Iterator[Check]:
     """Write a token from each node, read all of them on each node."""
     root = context.plan.spec.storage.shared.path

@@ -51,7 +51,7 @@ class _Waited(BaseModel):
     )
 
 
-@at(Stage.STORAGE)
+@at(Stage.STORAGE, "storage.throughput", "storage.write", "storage.read", "storage.latency")
 def throughput(context: Context) -> Iterator[Check]:
     """Measure on each node in turn what the specification expects something of."""
     shared = context.plan.spec.storage.shared

@@ -14,42 +14,6 @@ from gpubed.nodes.allocation import Allocation
 
 Result = Literal["pass", "fail", "skip", "simulated"]
 
-# Checks that pretended GPUs do not touch. Any other is held to speak of GPUs: what nobody
-# thought of cannot pass on a node that pretends.
-NOT_ABOUT_GPUS = frozenset(
-    {
-        "clock.offset",
-        "cuda.compiler",
-        "docker.daemon",
-        "firewall.closed",
-        "jupyterlab.tls",
-        "jupyterlab.wrong_token",
-        "link.rate",
-        "monitoring.page",
-        "monitoring.rules",
-        "monitoring.target",
-        "nccl.interface",
-        "nccl.memlock",
-        "nccl.version",
-        "network.mtu",
-        "rdma.collective",
-        "rdma.counters",
-        "rdma.device",
-        "rdma.rping",
-        "rdma.write_bw",
-        "recipe.versions",
-        "slurm.munge",
-        "slurm.node",
-        "slurm.step",
-        "ssh.mesh",
-        "storage.latency",
-        "storage.read",
-        "storage.shared",
-        "storage.space",
-        "storage.throughput",
-        "storage.write",
-    }
-)
 # As in automake: nothing was proved, and nothing is wrong.
 _NOTHING_PROVED = 77
 
@@ -77,11 +41,6 @@ class Check(_Model):
     unit: str = ""
     limit: str = ""
     reason: str = ""
-
-    @property
-    def about_gpus(self) -> bool:
-        """Whether it speaks of GPUs, so that pretended ones cannot pass it."""
-        return self.id not in NOT_ABOUT_GPUS
 
     @property
     def on(self) -> frozenset[str]:
