@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import runpy
@@ -22,6 +23,7 @@ from gpubed.jobs import jobfile
 from gpubed.spec.schema import json_schema
 
 REFERENCE = Path(__file__).parent / "reference"
+KEYS: dict[str, Any] = runpy.run_path(str(REFERENCE.parent / "keys.py"))
 MARK = "<!-- Written by `make docs` from the code. -->\n\n"
 
 
@@ -29,7 +31,7 @@ def pages() -> dict[str, str]:
     """Return every generated page by file name."""
     return {
         "cluster.schema.json": json.dumps(json_schema(), indent=2) + "\n",
-        "cluster-yml.md": MARK + "\n".join(cluster_yml()) + "\n",
+        "cluster-yml.md": MARK + "\n".join(cluster_yml()),
         "cli.md": MARK + "\n".join(command_line()) + "\n",
         "roles.md": MARK + "\n".join(role_inputs()) + "\n",
         "jobs.md": MARK + "\n".join([*job_pages(), *job_yml()]) + "\n",
@@ -111,54 +113,12 @@ def horovod_settings() -> str:
 
 
 def cluster_yml() -> Iterator[str]:
-    """Describe the keys of the specification, from its JSON Schema."""
-    schema = json_schema()
+    """Describe the keys of the specification."""
     yield "# cluster.yml\n"
-    yield "Unknown keys are errors; `gpubed check` names the line and the nearest key.\n"
-    yield from _keys("The file", schema)
-    for name, definition in sorted(schema.get("$defs", {}).items()):
-        yield from _keys(_title(name), definition)
-
-
-def _title(name: str) -> str:
-    """Return what readers call a part; models of one name have their module's path before it."""
-    *modules, name = name.split("__")
-    if "backends" not in modules:
-        return name
-    backend = modules[modules.index("backends") + 1]
-    return f"backend {backend}" + ("" if name == "Config" else f": {name}")
-
-
-def _keys(title: str, definition: dict[str, Any]) -> Iterator[str]:
-    yield f"## {title}\n\n{definition.get('description', '').strip()}\n"
-    yield "| key | type | default | |\n| --- | --- | --- | --- |"
-    required = definition.get("required", ())
-    for key, field in definition.get("properties", {}).items():
-        default = "required" if key in required else f"`{json.dumps(field.get('default'))}`"
-        if "default" not in field and key not in required:
-            default = ""
-        yield f"| `{key}` | {_type(field)} | {default} | {field.get('description', '')} |"
-    yield ""
-
-
-def _type(field: dict[str, Any]) -> str:
-    if "$ref" in field:
-        return _title(field["$ref"].rsplit("/", 1)[-1])
-    if "then" in field:
-        return f"{_type(field['then'])} or none"
-    if "anyOf" in field:
-        return " or ".join(_type(option) for option in field["anyOf"])
-    if "const" in field:
-        return f"`{field['const']}`"
-    if "enum" in field:
-        return " or ".join(f"`{value}`" for value in field["enum"])
-    named = [*field.get("patternProperties", {}).values(), field.get("additionalProperties")]
-    if isinstance(named[0], dict):
-        return f"mapping of names to {_type(named[0])}"
-    if field.get("type") == "array":
-        return f"list of {_type(field.get('items', {}))}"
-    kinds = field.get("type", "any")
-    return " or ".join([kinds] if isinstance(kinds, str) else kinds).replace("null", "none")
+    yield "Unknown keys are errors; `gpubed check` names the line and the nearest key."
+    yield "Only `version`, `backend` and `nodes` have to be there.\n"
+    yield from KEYS["sections"](json_schema())
+    yield KEYS["UNITS"]
 
 
 def command_line() -> Iterator[str]:
@@ -194,6 +154,7 @@ def _verbs(group: Any) -> Iterator[list[str]]:
 def role_inputs() -> Iterator[str]:
     """Describe every role's inputs, from its argument specification."""
     yield "# Roles\n"
+    yield "What each role takes. A role's own `meta/gpubed.yml` is at the end.\n"
     for name in roles.names():
         folder = paths.assets() / "roles" / name
         main = yaml.safe_load((folder / "meta" / "argument_specs.yml").read_text())[
@@ -207,6 +168,18 @@ def role_inputs() -> Iterator[str]:
             default = f"`{json.dumps(option['default'])}`" if "default" in option else ""
             yield f"| `{key}` | {option['type']} | {default} | {' '.join(text.split())} |"
         yield ""
+    yield from _role_keys()
+
+
+def _role_keys() -> Iterator[str]:
+    """Describe `meta/gpubed.yml`: its keys are the attributes that the model's docstring names."""
+    text = inspect.cleandoc(roles.RoleMeta.__doc__ or "").partition("Attributes:\n")[2]
+    yield "## meta/gpubed.yml\n"
+    yield "How to write a role: [a role](../contributing/role.md).\n"
+    yield "| key | |\n| --- | --- |"
+    for key, what in re.findall(r"(?ms)^    (\w+): (.*?)(?=^    \w+: |\Z)", text):
+        yield f"| `{key}` | {' '.join(what.split())} |"
+    yield ""
 
 
 def job_pages() -> Iterator[str]:
@@ -231,9 +204,7 @@ def job_yml() -> Iterator[str]:
     schema = jobfile.Job.model_json_schema()
     yield "# job.yml\n"
     yield "Unknown keys are errors; `gpubed run` names the line.\n"
-    yield from _keys("The file", schema)
-    for name, definition in schema["$defs"].items():
-        yield from _keys(name, definition)
+    yield from KEYS["sections"](schema)
 
 
 def campaign_yml() -> Iterator[str]:
@@ -241,9 +212,7 @@ def campaign_yml() -> Iterator[str]:
     schema = file.Campaign.model_json_schema()
     yield "# Campaign files\n"
     yield "Unknown keys are errors; `gpubed bench` names the line.\n"
-    yield from _keys("The file", schema)
-    for name, definition in schema["$defs"].items():
-        yield from _keys(name, definition)
+    yield from KEYS["sections"](schema)
 
 
 def _allowed(argument: jobfile.Argument) -> str:

@@ -13,7 +13,10 @@ import yaml
 from support.cluster import BIN, ROOT, Cluster
 
 PAGES = ROOT / "docs" / "contributing"
-BROUGHT = ("src", "roles", "playbooks", "jobs", "templates", "stacks", "campaigns", "inventories")
+BROUGHT = (
+    *("src", "roles", "playbooks", "jobs", "templates", "stacks", "campaigns", "inventories"),
+    *("tests", "docs", ".config"),
+)
 _FILE = re.compile(r"^`([\w/.]+)`\n\n```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -21,7 +24,7 @@ class Copy:
     """A copy of gpubed with what the pages add; every call is a process of its own."""
 
     def __init__(self, root):
-        self.root, self.project = root, root / "project"
+        self.root, self.project, self.added = root, root / "project", list[str]()
         self.project.mkdir()
         self.environment = {
             **os.environ,
@@ -39,8 +42,27 @@ class Copy:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def runs(self, *words):
+        """Run Python in the copy, with its tests."""
+        paths = f"{self.root / 'src'}{os.pathsep}{self.root / 'tests'}"
+        environment = {**os.environ, "PYTHONPATH": paths}
+        command = [sys.executable, *words]
+        return subprocess.run(
+            command, cwd=self.root, env=environment, capture_output=True, text=True, check=False
+        )
+
     def gpubed(self, *words):
         return self.python("import sys; from gpubed.cli import main; sys.exit(main())", *words)
+
+
+# What holds for all code, and how a test of it names what the pages add.
+RULES = {
+    "test_layers.py": "paper or quiet or uptime or count.py or wordcount or imports_go or backend",
+    "test_roles_layout.py": "greeting or handler",
+    "test_role_reads.py": "greeting",
+    "test_init.py": "paper",
+    "test_simulated.py": "plain or nothing_to_do",
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +71,16 @@ def copy(tmp_path_factory):
     for name in BROUGHT:
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(ROOT / name, root / name, ignore=ignored)
-    for name in ("Pulumi.yaml", "ansible.cfg"):
+    for name in ("Pulumi.yaml", "ansible.cfg", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, root / name)
+    made = Copy(root)
     for page in PAGES.glob("*.md"):
         for name, content in _FILE.findall(page.read_text()):
             path = root / name
             assert not path.exists(), f"{page.name} overwrites {name}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
-    made = Copy(root)
+            made.added.append(name)
     Cluster(made.project, "lab")
     return made
 
@@ -89,21 +112,29 @@ from gpubed.testbeds.specification import load_plan
 print(roles.variables(load_plan(Project.find().cluster("lab").spec))["greeting_text"])
 """
     assert copy.python(code) == "lab has 3 nodes\n"
-    play = [
-        {
-            "hosts": "localhost",
-            "connection": "local",
-            "gather_facts": False,
-            "roles": ["greeting"],
-            "vars": {
-                "greeting_text": "hello",
-                "greeting_file": str(copy.project / "motd"),
-                "ansible_python_interpreter": sys.executable,
-            },
-        }
-    ]
-    (copy.root / "play.yml").write_text(yaml.safe_dump(play))
-    command = [str(BIN / "ansible-playbook"), "-i", "localhost,", "play.yml"]
+    said = copy.project / "motd.d/gpubed"
+    given = {
+        "greeting_text": "hello",
+        "__greeting_file": str(said),
+        "gpubed_uuid": "0f0e",
+        "gpubed_node_id": "node",
+        "gpubed_state_dir": str(copy.project / "state"),
+        "gpubed_fingerprints": {"greeting": "of this version"},
+        "ansible_python_interpreter": sys.executable,
+    }
+    _play(copy, greeting_enabled=True, **given)
+    assert said.read_text() == "hello\n"
+    record = json.loads((copy.project / "state/applied/node.json").read_text())
+    assert record == {"greeting": "of this version"}
+    _play(copy, greeting_enabled=False, **given)
+    assert not said.parent.exists()
+
+
+def _play(copy, **variables):
+    play = {"hosts": "localhost", "connection": "local", "gather_facts": False}
+    (copy.root / "play.yml").write_text(yaml.safe_dump([{**play, "roles": ["greeting"]}]))
+    given = ["-e", json.dumps(variables)]  # these win over the role's own: nothing here is changed
+    command = [str(BIN / "ansible-playbook"), "-i", "localhost,", "play.yml", *given]
     done = subprocess.run(
         command,
         cwd=copy.root,
@@ -113,7 +144,6 @@ print(roles.variables(load_plan(Project.find().cluster("lab").spec))["greeting_t
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (copy.project / "motd").read_text() == "hello\n"
 
 
 def test_a_job(copy):
@@ -129,7 +159,9 @@ def test_a_launcher(copy):
 from gpubed.jobs import launchers
 print(*launchers.names(), type(launchers.named("quiet")).__name__)
 """
-    assert copy.python(code).split() == ["gpulab", "quiet", "slurm", "ssh", "QuietLauncher"]
+    *names, made = copy.python(code).split()
+    assert "quiet" in names
+    assert made == "QuietLauncher"
 
 
 def test_a_verb(copy):
@@ -161,3 +193,19 @@ def test_a_recipe(copy):
             assert "mine" in said
         else:
             subprocess.run(words, shell=True, cwd=copy.root, check=True)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_the_pages_add_is_as_all_else_has_to_be(copy, rule):
+    done = copy.runs(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", RULES[rule], f"tests/unit/{rule}"
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+
+
+@pytest.mark.parametrize("words", ["ruff check", "ruff format --check", "mypy"])
+def test_linters_have_nothing_against_it(copy, words):
+    added = [path for path in copy.added if path.endswith(".py")]
+    typed = [path for path in added if path.startswith("src/")]
+    done = copy.runs("-m", *words.split(), *(typed if words == "mypy" else added))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr

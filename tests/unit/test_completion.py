@@ -39,14 +39,14 @@ def offered(tmp_path, monkeypatch, capsys):
         ("gpubed stat", ["status"]),
         ("gpubed status ", ["lab"]),
         ("gpubed doctor ", ["lab"]),
-        ("gpubed run lab d", ["digits"]),
+        ("gpubed run lab d", {"digits"}),
         ("gpubed run lab mi", ["mine"]),
         ("gpubed run lab digits --set ", ["epochs=", "batch=", "learning_rate=", "seed="]),
         ("gpubed run lab digits --set ep", ["epochs="]),
         ("gpubed run lab allreduce --set sizes=", ["sizes=all", "sizes=largest"]),
         ("gpubed run lab nothing --set ", []),
         ("gpubed run lab mine --set ", []),
-        ("gpubed run lab digits --launcher ", ["gpulab", "slurm", "ssh"]),
+        ("gpubed run lab digits --launcher ", {"gpulab", "slurm", "ssh"}),
         ("gpubed bench lab sm", ["smoke"]),
         ("gpubed bench lab im", ["imagenet-scaling"]),
         ("gpubed ssh lab n", ["node-0", "node-1", "node-2"]),
@@ -56,11 +56,15 @@ def offered(tmp_path, monkeypatch, capsys):
         ("gpubed health lab --requalify node-2", ["node-2"]),
         ("gpubed init new --backend ", list(backend_config.names())),
         ("gpubed export lab r", ["rspec"]),
-        ("gpubed recipe show cp", ["cpu"]),
+        ("gpubed recipe show cp", {"cpu"}),
     ],
 )
 def test_the_tab_key_offers(offered, line, words):
-    assert offered(line) == words
+    """Of what anybody may add to, a set is what there is at least."""
+    if isinstance(words, set):
+        assert words <= set(offered(line))
+    else:
+        assert offered(line) == words
 
 
 def test_a_report_is_of_what_was_measured_on_the_cluster(offered, tmp_path):

@@ -145,7 +145,7 @@ def test_a_role_can_go_or_says_why_not(role: Path) -> None:
     steps = [Path(step.split()[1]).name for step in sequence if step.startswith("side_effect ")]
     compares = off and role.name not in NOT_YET
     assert ([name for name in steps if name in GOES] == GOES) is compares, (
-        f"a role that is switched off has these side effects in its sequence, any other none: {GOES}"
+        f"a role that is switched off has these side effects, any other none: {GOES}"
     )
 
 

@@ -72,8 +72,27 @@ def format_rate(bps: float) -> str:
     """Write a rate the way it is read: ``200 Mbit/s``."""
     for prefix, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if bps >= factor:
-            return f"{bps / factor:g} {prefix}bit/s"
-    return f"{bps:g} bit/s"
+            return f"{bps / factor:.12g} {prefix}bit/s"
+    return f"{bps:.12g} bit/s"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration the way it is read, in the largest unit of which it is a multiple."""
+    return _multiple(seconds, {unit: _SECONDS[unit] for unit in ("d", "h", "min", "s", "ms")})
+
+
+def format_bytes(size: float) -> str:
+    """Write a size the way it is read, in the largest unit of which it is a multiple."""
+    units = ("TiB", "GiB", "MiB", "KiB", "B")
+    return _multiple(size, {unit: float(_BYTES[unit]) for unit in units})
+
+
+def _multiple(value: float, units: Mapping[str, float]) -> str:
+    *others, (last, smallest) = units.items()
+    for unit, factor in others:
+        if value >= factor and value % factor == 0:
+            return f"{value / factor:.12g} {unit}"
+    return f"{value / smallest:.12g} {last}"
 
 
 def _text(units: Mapping[str, float]) -> Any:
