@@ -95,6 +95,7 @@ def test_a_truncated_state_is_recovered_by_what_the_message_says(theatre, share)
     ("change", "says"),
     [
         ({"version": 5}, "state version 5, which is too new"),
+        ({"version": 2}, "state version 2, of a Pulumi that is older"),
         ({"version": 4, "features": ["views"]}, "does not support the state feature views"),
         ({"version": 4, "features": ["tomorrow"]}, "does not support the state feature tomorrow"),
     ],

@@ -101,7 +101,9 @@ def kept_files(folder):
 def test_a_driver_of_gpubeds_own_is_held(chosen):
     done = chosen(VERSION, ours=True)
     assert done.tasks["Hold the packages"] == "changed", done.said
-    assert done.tasks["Let the owner have the driver then"] == "changed", done.said
+    assert done.tasks["Write the hook that leaves the driver to the host's owner"] == "changed", (
+        done.said
+    )
 
 
 def test_a_change_that_never_came_to_apt_does_not_make_an_owners_driver_gpubeds(chosen, tmp_path):

@@ -13,6 +13,7 @@ from gpubed.checks import stages, verify
 from gpubed.checks.context import Context
 from gpubed.cli import outline
 from gpubed.cluster import handover
+from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.nodes.verification import Check
 from support.samples import granted_cluster, sample_allocation, sample_plan
@@ -150,3 +151,21 @@ def test_a_verification_that_failed_leads_on(tmp_path, monkeypatch):
     done = CliRunner().invoke(cli.build(), ["verify", "lab"], standalone_mode=False)
     assert done.return_value == 1
     assert way_on in done.stderr
+
+
+def test_what_has_the_name_of_a_file_of_gpubeds_is_named(tmp_path, monkeypatch, capsys):
+    """It was a traceback."""
+    taken = tmp_path / "taken"
+    taken.mkdir()
+
+    def write(**_):
+        taken.write_bytes(b"")
+
+    monkeypatch.setattr(cli, "build", lambda _: write)
+    monkeypatch.setattr("sys.argv", ["gpubed", "status"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == PrerequisiteMissing.exit_code
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{taken} is not what gpubed keeps there: Is a directory" in said
+    assert "move it away" in said

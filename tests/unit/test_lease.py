@@ -101,6 +101,26 @@ def test_the_end_is_prepared_once(cluster: ClusterPaths) -> None:
     assert not lease.is_ending(lease.ended(cluster, near), Wanted())
 
 
+@pytest.mark.parametrize("text", ['{"granted_until": "2020', "[]", '{"own": "perhaps"}'])
+def test_what_cannot_be_read_is_no_lease_without_end(cluster: ClusterPaths, text: str) -> None:
+    cluster.lease.write_text(text)
+    with pytest.raises(GpubedError, match=r"lease\.json") as caught:
+        lease.check_not_expired(cluster)
+    assert "gpubed renew lab" in str(caught.value.hint)
+    plan = sample_plan(lease={"on_nodes": {}})
+    with pytest.raises(GpubedError, match=r"lease\.json"):
+        lease.read(cluster, plan, sample_allocation(plan))
+    lease.renew(cluster, plan, sample_allocation(plan), NOW + HOUR)
+    assert lease.read(cluster, plan, sample_allocation(plan)).granted_until == NOW + HOUR
+
+
+def test_what_a_newer_version_keeps_of_a_lease_does_not_hide_its_end(cluster: ClusterPaths) -> None:
+    ended = (NOW - HOUR).isoformat()
+    cluster.lease.write_text(f'{{"granted_until": "{ended}", "own": true, "newer": 1}}')
+    with pytest.raises(GpubedError, match="the lease of lab ended"):
+        lease.check_not_expired(cluster)
+
+
 def test_a_lease_that_is_over_is_refused_with_what_to_do(cluster: ClusterPaths) -> None:
     lease.ended(cluster, record(HOUR))
     lease.check_not_expired(cluster)

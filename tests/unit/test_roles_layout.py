@@ -220,6 +220,17 @@ def test_a_scenario_shows_what_the_role_refuses(role: Path) -> None:
     )
 
 
+def test_roles_agree_on_what_a_container_is() -> None:
+    """Ansible has many names for it."""
+    asked = [
+        sorted(re.findall(r"'([\w-]+)'", names))
+        for path in (assets() / "roles").glob("*/vars/*.yml")
+        for names in re.findall(r"virtualization_type'\] (?:not )?in \[(.*?)\]", path.read_text())
+    ]
+    assert len(asked) > 1
+    assert all(names == asked[0] for names in asked)
+
+
 def _tasks(found: Any) -> Iterator[dict[str, Any]]:
     for task in found or []:
         yield task

@@ -34,3 +34,31 @@ def test_sizes_know_binary_and_decimal_prefixes():
 
 def test_a_rate_is_written_as_it_is_read():
     assert units.parse_rate(units.format_rate(200e6)) == 200e6
+
+
+@pytest.mark.parametrize("bps", [200e6, 1e9, 1_000_002_000, 1_234_567_890, 999])
+def test_no_digit_of_a_rate_is_lost(bps):
+    assert units.parse_rate(units.format_rate(bps)) == bps
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (86400, "1 d"),
+        (5400, "90 min"),
+        (1800.0, "30 min"),
+        (61, "61 s"),
+        (0.005, "5 ms"),
+        (0, "0 ms"),
+    ],
+)
+def test_a_duration_is_written_in_the_largest_unit_that_fits(seconds, text):
+    assert units.format_seconds(seconds) == text
+    assert units.parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(("size", "text"), [(2**31, "2 GiB"), (1536, "1536 B"), (2**20, "1 MiB")])
+def test_a_size_is_written_in_the_largest_unit_that_fits(size, text):
+    written = units.format_bytes(size)
+    assert units.parse_bytes(written) == size
+    assert written == text

@@ -322,7 +322,7 @@ def test_up_asks_whether_it_is_still_wanted_once_it_has_the_cluster(world):
         raise Locked("another run has changed lab meanwhile")
 
     with pytest.raises(Locked):
-        REAL_UP(world.cluster, "embedded", approve=pytest.fail, still=still)
+        REAL_UP(world.cluster, "embedded", approve=pytest.fail, still_wanted=still)
     assert held == ["up"]
 
 

@@ -1,4 +1,4 @@
-"""Says what of that which a role owns is there and is the role's, as JSON. Changes nothing.
+"""Lists which of the things that a role owns are there and are its own, as JSON. Changes nothing.
 
 Standard library only. One question for all roles:
 
@@ -61,7 +61,8 @@ def files(owned: list[Any]) -> tuple[list[str], set[str]]:
         if not is_there(Path(path)):
             continue
         is_folder = Path(path).is_dir() and not Path(path).is_symlink()
-        if is_folder == told.get("tree", False) and re.search(says, text_of(Path(path)), re.MULTILINE):
+        is_said = re.search(says, text_of(Path(path)), re.MULTILINE)
+        if is_said and is_folder == told.get("tree", False):
             ours.append(path)
         else:
             others.add(Path(path).name)

@@ -17,7 +17,13 @@ import typer
 import gpubed
 from gpubed.cli import outline
 from gpubed.core import progress
-from gpubed.core.errors import GpubedError, is_about_the_disk, unwritable
+from gpubed.core.errors import (
+    GpubedError,
+    in_the_way,
+    is_about_a_name,
+    is_about_the_disk,
+    unwritable,
+)
 from gpubed.engines import interruption
 
 if TYPE_CHECKING:
@@ -92,9 +98,9 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as error:
-        if not is_about_the_disk(error):
+        if not (is_about_the_disk(error) or is_about_a_name(error)):
             raise
-        said = unwritable(error)
+        said = unwritable(error) if is_about_the_disk(error) else in_the_way(error)
         code = _refuse(said.message, said.hint, said.exit_code)
     except Exception as error:
         # Click's usage errors know how to show themselves; the rest are bugs.

@@ -110,7 +110,7 @@ def look(
     cluster, states = testbed.cluster, testbed.describe(granted)
     there = [node for node in granted.nodes if states.get(node.name) == "ready"]
     units = roles.units(wanted) if wanted.spec.configure and there else []
-    # Nobody is cut off from a head that is not there.
+    # Without a head that answers, no worker is asked whether it reaches it.
     peer = granted.head.experiment_address if there and granted.head in there else ""
     see = partial(_node, cluster, wanted, peer, units, testbed.backend.shapes_on_nodes)
     looked = together.each(see, there)

@@ -41,7 +41,7 @@ class Record(BaseModel):
         told: What nodes that mind it know of it, by their ids.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)  # a newer version may keep more
 
     granted_until: Moment | None = None
     requested_until: Moment | None = None
@@ -88,9 +88,23 @@ def local(moment: datetime) -> str:
 
 
 def last(cluster: ClusterPaths) -> Record:
-    """Return what the testbed said last, as far as it can be read; it is not asked."""
+    """Return what the testbed said last; it is not asked.
+
+    Raises:
+        Unreadable: It was kept and cannot be read: nobody may take that for a lease without end.
+    """
+    name = cluster.name
+    hint = f"gpubed status {name} asks the testbed again; gpubed renew {name} begins a lease anew"
     try:
-        return reading.file(cluster.lease).json(Record)
+        return reading.file(cluster.lease, hint).json(Record)
+    except reading.Missing:
+        return Record()
+
+
+def known(cluster: ClusterPaths) -> Record:
+    """Return what the testbed said last, as far as it can be read."""
+    try:
+        return last(cluster)
     except Unreadable:
         return Record()
 
@@ -101,13 +115,14 @@ def read(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Re
     Raises:
         GpubedError: It does not answer.
     """
-    known, own = last(cluster), _is_own(plan)
-    granted = known.granted_until if known.own else None
+    own = _is_own(plan)
+    before = last(cluster) if own else known(cluster)
+    granted = before.granted_until if before.own else None
     if not own:
         granted = registry.bound(plan.backend, cluster).lease(allocation).granted_until
     elif granted is None:
         granted = now() + timedelta(seconds=plan.spec.lease.duration)
-    return _keep(cluster, known.model_copy(update={"granted_until": granted, "own": own}))
+    return _keep(cluster, before.model_copy(update={"granted_until": granted, "own": own}))
 
 
 def renew(
@@ -119,14 +134,14 @@ def renew(
         Refused: The testbed said no; the lease is as it was.
         UsageError: Nodes do not expire.
     """
-    known, own = last(cluster), _is_own(plan)
+    before, own = known(cluster), _is_own(plan)
     granted: datetime | None
     if own:  # as a testbed's, never shortened
-        granted = max(until, known.granted_until or until) if known.own else until
+        granted = max(until, before.granted_until or until) if before.own else until
     else:
         granted = registry.bound(plan.backend, cluster).renew(allocation, until).granted_until
     changed = {"granted_until": granted, "requested_until": until, "own": own}
-    return _keep(cluster, known.model_copy(update=changed))
+    return _keep(cluster, before.model_copy(update=changed))
 
 
 def tell_nodes(
@@ -140,13 +155,13 @@ def tell_nodes(
     Raises:
         GpubedError: Not all could be told; at the end that they know they end what runs.
     """
-    known = last(cluster)
-    if not (known.told or node_lease.are_to_mind(plan)):
+    record = last(cluster)
+    if not (record.told or node_lease.are_to_mind(plan)):
         return
-    left, had = known.remaining_s or 0.0, {} if anew else known.told
-    told = node_lease.tell(cluster, plan, allocation, known.granted_until, left, had)
-    if told.words != known.told:
-        _write(cluster, known.model_copy(update={"told": told.words}))
+    left, had = record.remaining_s or 0.0, {} if anew else record.told
+    told = node_lease.tell(cluster, plan, allocation, record.granted_until, left, had)
+    if told.words != record.told:
+        _write(cluster, record.model_copy(update={"told": told.words}))
     if told.failed:
         each = "; ".join(f"{name}: {why}" for name, why in told.failed.items())
         raise GpubedError(
@@ -215,8 +230,8 @@ def check_not_expired(cluster: ClusterPaths) -> None:
 def _keep(cluster: ClusterPaths, record: Record) -> Record:
     moment = now()
     kept = record.model_copy(update={"read_at": moment, "since": record.since or moment})
-    # Also the end of an end of its own, which nobody wants any more.
-    if (kept.granted_until or last(cluster).own) and cluster.state.is_dir():
+    # Also that there is no end any more, where the cluster had one of its own.
+    if (kept.granted_until or known(cluster).own) and cluster.state.is_dir():
         _write(cluster, kept)
     return kept
 

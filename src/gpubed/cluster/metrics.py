@@ -27,7 +27,7 @@ def publish(cluster: ClusterPaths, allocation: Allocation, verification: Verific
         if head.run("test -d %s", _FOLDER, check=False).exit_code:
             return
         # In one step: nobody reads half a file.
-        end = lease.last(cluster).granted_until
+        end = lease.known(cluster).granted_until
         head.write(f"{_FILE}.draft", text(allocation, verification, end))
         head.run("mv %s %s", f"{_FILE}.draft", _FILE)
 

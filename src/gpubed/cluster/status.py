@@ -206,6 +206,6 @@ def current_lease(
         known = leases.read(cluster, wanted, granted)
     except GpubedError as error:
         progress.emit("note", message=f"the lease is what was known before: {error.message}")
-        known = leases.last(cluster)
+        known = leases.known(cluster)
     gone = now is not None and set(now.nodes.values()) == {"missing"}
     return leases.Record() if gone and known.state(0) != "expired" else known

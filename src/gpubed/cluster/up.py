@@ -59,12 +59,12 @@ def up(
     approve: Approve,
     verify: bool = False,
     refresh: bool = False,
-    still: Callable[[], None] = lambda: None,
+    still_wanted: Callable[[], None] = lambda: None,
 ) -> Done:
     """Make the cluster what its specification says, ready and verified.
 
     Args:
-        still: Called once the cluster is held; raises where the run is not wanted any more.
+        still_wanted: Called once the cluster is held; raises to give the run up.
 
     Raises:
         UsageError: The specification has errors, or what it costs was not approved.
@@ -77,7 +77,7 @@ def up(
     testbed.backend.require_engine(engine)
     cluster.project.prepare()
     with runlock.hold(cluster.state, "up") as ended:
-        still()
+        still_wanted()
         cluster.removing.unlink(missing_ok=True)
         if ended:
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")

@@ -407,7 +407,7 @@ class Watch:
     def _up(self, wanted: ClusterPlan, granted: Allocation, approve: lost_state.Approve) -> None:
         cluster = self._cluster
 
-        def still() -> None:
+        def still_wanted() -> None:
             if not cluster.allocation.exists() or allocations.load(cluster.allocation) != granted:
                 raise Locked(f"another run has changed {cluster.name} meanwhile")
             self._require_ours(wanted, granted)
@@ -420,7 +420,7 @@ class Watch:
             event_file(cluster, "watch", None) as path,
             self._following(path),
         ):
-            up.up(cluster, self._engine, approve=approve, still=still)
+            up.up(cluster, self._engine, approve=approve, still_wanted=still_wanted)
 
     def _failed(self, error: GpubedError) -> str:
         """Remember that a repair failed; return what to tell."""

@@ -234,7 +234,7 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def _known_to_all(allocation: Allocation) -> list[Any]:
-    # Not what the controller fetches packages through: it may change, what is there stays.
+    # Without the controller's proxy: another one changes nothing that is installed.
     head = allocation.head
     return [allocation.cluster, head.name, head.user, bool(head.via)]
 
@@ -251,7 +251,7 @@ def _parts(plan: ClusterPlan, allocation: Allocation, users: _HostVariables) -> 
         "storage": _storage(plan, allocation, users),
         "firewall": plan.spec.firewall.enabled,
     }
-    # All that may have another environment published.
+    # All that may lead role python_env to publish another environment.
     return {**parts, "environment": _of_role(plan, ENVIRONMENT, parts)}
 
 
@@ -271,7 +271,7 @@ def server(plan: ClusterPlan) -> str:
 
 
 def _of_role(plan: ClusterPlan, role: str, parts: Mapping[Part, Any]) -> list[Any]:
-    """Return what counts of a role, whatever the node."""
+    """Return the part of a role's fingerprint that is the same on all nodes."""
     read = {part: parts[part] for part in reads(plan, role)}
     return [_role_digest(role), inputs(plan, role), read]
 

@@ -60,6 +60,24 @@ def unwritable(error: OSError, path: Path | None = None) -> PrerequisiteMissing:
     )
 
 
+# Something else has the name of a file or folder: not made by gpubed, and for a person to move.
+_ABOUT_A_NAME = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EFBIG}
+
+
+def in_the_way(error: OSError) -> PrerequisiteMissing:
+    """Return what to tell when something else has the name of a file of the project."""
+    what = error.filename2 or error.filename or "a file of the project"
+    return PrerequisiteMissing(
+        f"{what} is not what gpubed keeps there: {error.strerror}",
+        f"look what it is, and move it away: mv {what} {what}.aside",
+    )
+
+
+def is_about_a_name(error: OSError) -> bool:
+    """Say whether something else has the name of a file or folder."""
+    return error.errno in _ABOUT_A_NAME
+
+
 def is_about_the_disk(error: OSError) -> bool:
     """Say whether the disk is full or read-only, or its owner forbids it."""
     return error.errno in _ABOUT_THE_DISK

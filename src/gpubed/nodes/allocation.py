@@ -14,7 +14,8 @@ Port = Annotated[int, Field(gt=0, lt=65536)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Versions before and after this one may have kept more.
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Hop(_Model):
@@ -68,7 +69,7 @@ class Node(_Model):
 
 
 def door(host: Hop, name: str = "", via: tuple[Hop, ...] = ()) -> Node:
-    """Return a host that is no node of a cluster, or not yet, as one that SSH reaches."""
+    """Wrap a host that is no node of a cluster (yet), so that `SSH` can connect to it."""
     return Node(
         name=name or host.address,
         id="",

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed.core.units import Bytes, Rate, Seconds
+from gpubed.core.units import Bytes, Rate, Seconds, format_seconds
 from gpubed.spec.sharing import Slurm
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
@@ -416,7 +416,8 @@ class OnNodes(Section):
     def _are_in_order(self) -> Self:
         if self.stop > self.warning:
             raise ValueError(
-                f"stop ({self.stop:g} s) must not come before the warning ({self.warning:g} s)"
+                f"stop ({format_seconds(self.stop)}) must not come before the warning "
+                f"({format_seconds(self.warning)})"
             )
         return self
 

@@ -96,7 +96,7 @@ class NodeDriver(Driver):
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Take back the cluster's key and mark, and stop its services; the host stays as it is.
 
-        What keeps anybody from logging in does not stop a `down` that was told to go without.
+        `gpubed down --without` goes on where it cannot be logged in to, whatever the reason.
 
         One that is another node of the cluster by now is left alone. One that is silent may
         have died, and nobody logs in where another key answers or none is known: where the

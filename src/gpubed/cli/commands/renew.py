@@ -104,7 +104,7 @@ def _keep(ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation,
             is_first = False
         except GpubedError as error:
             ui.error(error.message, error.hint)
-            record = lease.last(paths)
+            record = lease.known(paths)
         state = record.state(wanted.spec.lease.renewal.margin)
         if state == "unlimited":
             ui.note("the nodes do not expire")

@@ -105,6 +105,10 @@ def check_version(version: int, features: Sequence[str], where: str) -> None:
         GpubedError: The version is unknown.
         Refusal: The state uses a feature the engine does not implement.
     """
+    if version < 3:  # noqa: PLR2004
+        raise GpubedError(
+            f"{where} has state version {version}, of a Pulumi that is older than gpubed", CLI_HINT
+        )
     if version not in (3, 4):
         raise GpubedError(f"{where} has state version {version}, which is too new", CLI_HINT)
     if unknown := sorted(set(features) - _FEATURES):
