@@ -62,9 +62,9 @@ class World:
         nodes = dict.fromkeys(NAMES, "ready") | self.states
         return Condition(nodes, **self.rest, unwell=tuple(self.unwell))
 
-    def up(self, cluster, _engine, *, approve, still):
+    def up(self, cluster, _engine, *, approve, still_wanted):
         with runlock.hold(cluster.state, "up"):
-            still()
+            still_wanted()
             if self.asks:
                 approve(self.asks)
             self.repairs.append(self.now)

@@ -297,7 +297,7 @@ def _simulated_elsewhere(
 
 
 def _minded_in_vain(file: str, document: located.Located, spec: ClusterSpec) -> list[SpecError]:
-    """Find a `lease.idle` or `lease.on_nodes` where nodes cannot act on it, or nobody gains by it."""
+    """Find a `lease.idle` or `lease.on_nodes` that no node acts on, or by which nobody gains."""
     return [
         SpecError(file, document.line(where), _dotted(where), message, allowed)
         for key, says in (

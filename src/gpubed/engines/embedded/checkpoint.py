@@ -105,7 +105,7 @@ def check_version(version: int, features: Sequence[str], where: str) -> None:
         GpubedError: The version is unknown.
         Refusal: The state uses a feature the engine does not implement.
     """
-    if version < 3:  # noqa: PLR2004
+    if version < 3:
         raise GpubedError(
             f"{where} has state version {version}, of a Pulumi that is older than gpubed", CLI_HINT
         )
