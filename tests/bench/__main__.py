@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.support import growth, sizes, time_of_up
 from tests.support.cluster import Cluster, unique
-from tests.support.theatre import Theatre, by_cli
+from tests.support.scenes import Scenes, by_cli
 
 from gpubed.configuration.configure import environment
 from gpubed.core.paths import Project
@@ -169,12 +169,12 @@ def coming_up() -> Iterator[Row]:
 def engine() -> Iterator[Row]:
     """Let both engines look at 200 unchanged resources, and ours at four times 250."""
     with tempfile.TemporaryDirectory() as folder:
-        yield from _against_the_cli(Theatre(Path(folder)))
+        yield from _against_the_cli(Scenes(Path(folder)))
     cost = {}
     for count in (250, 1000):
         with tempfile.TemporaryDirectory() as folder:
-            theatre = _filled(Theatre(Path(folder)), count)
-            cost[count] = statistics.median(_by_engine(theatre) for _ in range(ROUNDS))
+            scenes = _filled(Scenes(Path(folder)), count)
+            cost[count] = statistics.median(_by_engine(scenes) for _ in range(ROUNDS))
     yield Row(
         "unchanged up, embedded engine, 1,000 / 250 resources",
         f"{cost[1000]:.1f} s / {cost[250]:.1f} s",
@@ -183,31 +183,31 @@ def engine() -> Iterator[Row]:
     )
 
 
-def _against_the_cli(theatre: Theatre) -> Iterator[Row]:
+def _against_the_cli(scenes: Scenes) -> Iterator[Row]:
     what = "unchanged up of 200 resources, embedded engine / Pulumi CLI"
     if choose(None) == "embedded":
         yield Row(what, "skipped: no Pulumi CLI on PATH", None, "≤ 0.6")
         return
-    _filled(theatre, 200)
-    ours, cli = alternate(lambda: _by_engine(theatre), lambda: _by_cli(theatre))
+    _filled(scenes, 200)
+    ours, cli = alternate(lambda: _by_engine(scenes), lambda: _by_cli(scenes))
     yield Row(what, f"{ours:.1f} s / {cli:.1f} s", ours / cli, "≤ 0.6")
 
 
-def _filled(theatre: Theatre, count: int) -> Theatre:
-    theatre.set(*({"name": f"r{i}", "props": {"number": i}} for i in range(count)))
-    theatre.engine().up()
-    return theatre
+def _filled(scenes: Scenes, count: int) -> Scenes:
+    scenes.set(*({"name": f"r{i}", "props": {"number": i}} for i in range(count)))
+    scenes.engine().up()
+    return scenes
 
 
-def _by_engine(theatre: Theatre) -> float:
-    return seconds(theatre.command(), theatre.environment)
+def _by_engine(scenes: Scenes) -> float:
+    return seconds(scenes.command(), scenes.environment)
 
 
-def _by_cli(theatre: Theatre) -> float:
+def _by_cli(scenes: Scenes) -> float:
     started = time.monotonic()
-    ok, changes = by_cli(theatre, "up")
+    ok, changes = by_cli(scenes, "up")
     if not ok or set(changes) != {"same"}:
-        raise SystemExit(f"the CLI did not find everything unchanged: {changes} {theatre.output}")
+        raise SystemExit(f"the CLI did not find everything unchanged: {changes} {scenes.output}")
     return time.monotonic() - started
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.theatre import Theatre, by_cli, by_engine
+from support.scenes import Scenes, by_cli, by_engine
 
 SCENES = yaml.safe_load((Path(__file__).parent / "scenes.yaml").read_text())
 
 
 @pytest.fixture
-def theatre(tmp_path):
-    return Theatre(tmp_path)
+def scenes(tmp_path):
+    return Scenes(tmp_path)
 
 
 def pytest_generate_tests(metafunc):

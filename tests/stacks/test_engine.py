@@ -30,99 +30,99 @@ def wait_for(condition, seconds=20):
         time.sleep(0.05)
 
 
-def test_a_preview_of_a_new_stack_plans_everything_and_writes_nothing(theatre):
-    theatre.set(A, B, exports={"ip": "@a.ip"})
-    result = theatre.engine().preview(theatre.events.append)
+def test_a_preview_of_a_new_stack_plans_everything_and_writes_nothing(scenes):
+    scenes.set(A, B, exports={"ip": "@a.ip"})
+    result = scenes.engine().preview(scenes.events.append)
     assert result.changes == {"create": 3}
     assert {step.status for step in result.steps} == {"planned"}
     assert result.outputs == {"ip": "[unknown]"}
-    assert theatre.calls("create") == []
-    assert not theatre.state_file.exists()
-    assert not theatre.config_file.exists()
+    assert scenes.calls("create") == []
+    assert not scenes.state_file.exists()
+    assert not scenes.config_file.exists()
 
 
-def test_a_stack_lives_from_up_to_remove(theatre):
-    result = theatre.up(A, B, exports={"ip": "@a.ip", "pw": "!hush"})
-    engine = theatre.engine()
+def test_a_stack_lives_from_up_to_remove(scenes):
+    result = scenes.up(A, B, exports={"ip": "@a.ip", "pw": "!hush"})
+    engine = scenes.engine()
     assert result.changes == {"create": 3}
     assert result.outputs == {"ip": "10.0.0.1", "pw": "[secret]"}
     assert engine.outputs(show_secrets=True) == {"ip": "10.0.0.1", "pw": "hush"}
-    assert "hush" not in theatre.state_file.read_text()
-    assert theatre.state_file.stat().st_mode & 0o077 == 0
+    assert "hush" not in scenes.state_file.read_text()
+    assert scenes.state_file.stat().st_mode & 0o077 == 0
     exported = engine.export()
     assert exported["version"] == 3
     assert len(exported["deployment"]["resources"]) == 4
     with pytest.raises(Refused, match="still has resources"):
         engine.remove()
     assert engine.destroy().changes == {"delete": 3}
-    assert theatre.calls("delete") == ["delete b", "delete a"]
+    assert scenes.calls("delete") == ["delete b", "delete a"]
     assert engine.outputs() == {}
     engine.remove()
-    assert not theatre.state_file.exists()
-    assert not theatre.config_file.exists()
+    assert not scenes.state_file.exists()
+    assert not scenes.config_file.exists()
     engine.remove()
 
 
-def test_an_unchanged_up_leaves_the_state_file_alone(theatre):
-    theatre.up(A, B, exports={"pw": "!hush"})
-    before = theatre.state_file.read_bytes()
-    assert theatre.up(A, B, exports={"pw": "!hush"}).changes == {"same": 3}
-    assert theatre.state_file.read_bytes() == before
+def test_an_unchanged_up_leaves_the_state_file_alone(scenes):
+    scenes.up(A, B, exports={"pw": "!hush"})
+    before = scenes.state_file.read_bytes()
+    assert scenes.up(A, B, exports={"pw": "!hush"}).changes == {"same": 3}
+    assert scenes.state_file.read_bytes() == before
 
 
-def test_an_update_keeps_the_ciphertext_of_what_did_not_change(theatre):
-    theatre.up(A, B)
-    sealed = _sealed(theatre, "b")
-    theatre.up({"name": "a", "props": {"size": 5}}, B)
-    assert _sealed(theatre, "b") == sealed
+def test_an_update_keeps_the_ciphertext_of_what_did_not_change(scenes):
+    scenes.up(A, B)
+    sealed = _sealed(scenes, "b")
+    scenes.up({"name": "a", "props": {"size": 5}}, B)
+    assert _sealed(scenes, "b") == sealed
 
 
-def _sealed(theatre, name):
-    raw = next(r for r in theatre.latest()["resources"] if r["urn"].endswith(f"::{name}"))
+def _sealed(scenes, name):
+    raw = next(r for r in scenes.latest()["resources"] if r["urn"].endswith(f"::{name}"))
     return raw["inputs"]["pw"]["ciphertext"]
 
 
-def test_events_tell_what_changed_and_what_was_said(theatre):
-    theatre.up(A)
-    theatre.up({"name": "a", "props": {"size": 9}})
-    started, done = (e for e in theatre.events if getattr(e, "op", "") == "update")
+def test_events_tell_what_changed_and_what_was_said(scenes):
+    scenes.up(A)
+    scenes.up({"name": "a", "props": {"size": 9}})
+    started, done = (e for e in scenes.events if getattr(e, "op", "") == "update")
     assert (started.status, done.status) == ("started", "done")
     assert done.why == ("size",)
     assert done.seconds >= 0
 
 
-def test_a_failed_step_names_resource_and_reason_and_saves_the_rest(theatre):
+def test_a_failed_step_names_resource_and_reason_and_saves_the_rest(scenes):
     with pytest.raises(StepFailed, match=r"create of b .*RuntimeError: cannot create b") as caught:
-        theatre.up(A, B, orders=["create:b"])
+        scenes.up(A, B, orders=["create:b"])
     assert [event.name for event in caught.value.events] == ["b"]
-    errors = [e.message for e in theatre.events if isinstance(e, LogEvent)]
+    errors = [e.message for e in scenes.events if isinstance(e, LogEvent)]
     assert any("Traceback" in text for text in errors)
     assert not any("monitor has terminated" in text for text in errors)
-    assert {s["urn"].rpartition("::")[2] for s in theatre.state()} == {"a", "default", "scenes-dev"}
-    assert "pending_operations" not in theatre.latest()
+    assert {s["urn"].rpartition("::")[2] for s in scenes.state()} == {"a", "default", "scenes-dev"}
+    assert "pending_operations" not in scenes.latest()
 
 
-def test_a_program_that_raises_is_reported_with_its_last_line(theatre):
+def test_a_program_that_raises_is_reported_with_its_last_line(scenes):
     with pytest.raises(ProgramFailed, match="ValueError: nothing works"):
-        theatre.up(A, **{"raise": "nothing works"})
-    [traceback] = [e for e in theatre.events if getattr(e, "severity", "") == "error"]
+        scenes.up(A, **{"raise": "nothing works"})
+    [traceback] = [e for e in scenes.events if getattr(e, "severity", "") == "error"]
     assert "__main__.py" in traceback.message
     assert "runpy" not in traceback.message
 
 
-def test_a_program_that_leaves_early_has_not_asked_for_deletions(theatre):
-    theatre.up(A)
+def test_a_program_that_leaves_early_has_not_asked_for_deletions(scenes):
+    scenes.up(A)
     with pytest.raises(ProgramFailed, match="ended early with exit code 0"):
-        theatre.up(exit=0)
-    assert theatre.calls("delete") == []
+        scenes.up(exit=0)
+    assert scenes.calls("delete") == []
 
 
-def test_a_stack_that_is_not_there_has_nothing_to_destroy(theatre):
-    theatre.set()
-    engine = theatre.engine()
+def test_a_stack_that_is_not_there_has_nothing_to_destroy(scenes):
+    scenes.set()
+    engine = scenes.engine()
     assert engine.destroy().changes == engine.refresh().changes == {}
     assert engine.outputs() == {}
-    assert list(theatre.backend.iterdir()) == []
+    assert list(scenes.backend.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -133,79 +133,79 @@ def test_a_stack_that_is_not_there_has_nothing_to_destroy(theatre):
         ({"import_": "id-7"}, "importing resources"),
     ],
 )
-def test_what_is_left_out_is_refused_by_name_and_points_to_the_cli(theatre, options, feature):
+def test_what_is_left_out_is_refused_by_name_and_points_to_the_cli(scenes, options, feature):
     with pytest.raises(Refusal, match=feature) as caught:
-        theatre.up({"name": "a", "opts": options})
+        scenes.up({"name": "a", "opts": options})
     assert "gpubed doctor --fix" in str(caught.value)
-    assert theatre.calls() == []
+    assert scenes.calls() == []
 
 
-def test_a_foreign_lock_is_refused_and_named(theatre):
-    lock = _lock(theatre, pid=77, hostname="elsewhere")
+def test_a_foreign_lock_is_refused_and_named(scenes):
+    lock = _lock(scenes, pid=77, hostname="elsewhere")
     with pytest.raises(Locked, match="process 77 of u on elsewhere since then") as caught:
-        theatre.up(A)
+        scenes.up(A)
     assert str(lock) in caught.value.hint
     assert caught.value.exit_code == 5
 
 
 @pytest.mark.parametrize("noticed", [True, False], ids=["gone", "nobody waited for it"])
-def test_a_lock_of_a_dead_process_of_this_host_is_taken_over(theatre, noticed):
+def test_a_lock_of_a_dead_process_of_this_host_is_taken_over(scenes, noticed):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
     if noticed:
         dead.wait()
-    lock = _lock(theatre, pid=dead.pid, hostname=socket.gethostname())
-    assert theatre.up().changes == {"create": 1}
+    lock = _lock(scenes, pid=dead.pid, hostname=socket.gethostname())
+    assert scenes.up().changes == {"create": 1}
     assert not lock.exists()
 
 
-def _lock(theatre, **holder):
-    folder = theatre.backend / ".pulumi/locks/organization/scenes/dev"
+def _lock(scenes, **holder):
+    folder = scenes.backend / ".pulumi/locks/organization/scenes/dev"
     folder.mkdir(parents=True)
     path = folder / "0.json"
     path.write_text(json.dumps({"username": "u", "timestamp": "then", **holder}))
     return path
 
 
-def test_two_runs_exclude_each_other(theatre):
-    theatre.set(A)
+def test_two_runs_exclude_each_other(scenes):
+    scenes.set(A)
     refused = threading.Event()
 
     def second(_event):
         if not refused.is_set():
             with pytest.raises(Locked):
-                theatre.engine().destroy()
+                scenes.engine().destroy()
             refused.set()
 
-    theatre.engine().up(second)
+    scenes.engine().up(second)
     assert refused.is_set()
 
 
-def test_damaged_state_names_the_backup(theatre):
-    theatre.up(A)
-    theatre.state_file.write_text(theatre.state_file.read_text()[:200])
+def test_damaged_state_names_the_backup(scenes):
+    scenes.up(A)
+    scenes.state_file.write_text(scenes.state_file.read_text()[:200])
     with pytest.raises(GpubedError, match="cannot be read") as caught:
-        theatre.engine().preview()
+        scenes.engine().preview()
     assert caught.value.hint.count("dev.json.bak") == 1
 
 
-def test_newer_state_and_wrong_passphrase_are_refused(theatre):
-    theatre.up(A)
-    theatre.passphrase_file.write_text("other")
+def test_newer_state_and_wrong_passphrase_are_refused(scenes):
+    scenes.up(A)
+    scenes.passphrase_file.write_text("other")
     with pytest.raises(GpubedError, match="passphrase"):
-        theatre.engine().preview()
-    theatre.passphrase_file.unlink()
+        scenes.engine().preview()
+    scenes.passphrase_file.unlink()
     with pytest.raises(PrerequisiteMissing, match="passphrase file"):
-        theatre.engine().preview()
-    theatre.state_file.write_text('{"version": 5, "checkpoint": {}}')
+        scenes.engine().preview()
+    scenes.state_file.write_text('{"version": 5, "checkpoint": {}}')
     with pytest.raises(GpubedError, match="version 5"):
-        theatre.engine().preview()
+        scenes.engine().preview()
 
 
-def test_steps_run_in_parallel_when_nothing_orders_them(theatre):
+def test_steps_run_in_parallel_when_nothing_orders_them(scenes):
     names = [f"n{i}" for i in range(8)]
     begun = time.monotonic()
-    result = theatre.up(*({"name": n, "props": {"sleep": 1}} for n in names))
+    result = scenes.up(*({"name": n, "props": {"sleep": 1}} for n in names))
     assert result.changes == {"create": 9}
     spent = [step.seconds for step in result.steps if step.name in names]
     # The SDK's server alone would take two rounds of four.
@@ -214,19 +214,19 @@ def test_steps_run_in_parallel_when_nothing_orders_them(theatre):
     assert time.monotonic() - begun < 8
 
 
-def _play_in_a_process(theatre):
+def _play_in_a_process(scenes):
     """Starts `up` in another process, so that it can be killed."""
     return subprocess.Popen(
-        theatre.command(),
-        env={**os.environ, **theatre.environment},
+        scenes.command(),
+        env={**os.environ, **scenes.environment},
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def _children_of_the_scene(theatre):
+def _children_of_the_scene(scenes):
     """Returns the processes, other than the engine's, that work on this scene."""
-    mark = f"CALLS={theatre.calls_file}".encode()
+    mark = f"CALLS={scenes.calls_file}".encode()
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -237,34 +237,34 @@ def _children_of_the_scene(theatre):
     return found
 
 
-def test_a_killed_engine_leaves_a_pending_operation_and_no_process(theatre):
-    theatre.set({"name": "a", "props": {"sleep": 60, "spawn": True}})
-    engine = _play_in_a_process(theatre)
-    wait_for(lambda: theatre.calls("create"))
-    [pending] = theatre.latest()["pending_operations"]
+def test_a_killed_engine_leaves_a_pending_operation_and_no_process(scenes):
+    scenes.set({"name": "a", "props": {"sleep": 60, "spawn": True}})
+    engine = _play_in_a_process(scenes)
+    wait_for(lambda: scenes.calls("create"))
+    [pending] = scenes.latest()["pending_operations"]
     assert pending["type"] == "creating"
     assert pending["resource"]["urn"].endswith("::a")
     # Engine, program, provider and what the provider started.
-    wait_for(lambda: len(_children_of_the_scene(theatre)) == 4)
+    wait_for(lambda: len(_children_of_the_scene(scenes)) == 4)
     engine.kill()
     engine.wait()
-    wait_for(lambda: not _children_of_the_scene(theatre))
+    wait_for(lambda: not _children_of_the_scene(scenes))
 
-    theatre.set({"name": "b", "props": {}})
-    theatre.engine().up(theatre.events.append)
-    warnings = [e.message for e in theatre.events if getattr(e, "severity", "") == "warning"]
+    scenes.set({"name": "b", "props": {}})
+    scenes.engine().up(scenes.events.append)
+    warnings = [e.message for e in scenes.events if getattr(e, "severity", "") == "warning"]
     assert any("interrupted while creating a" in text for text in warnings)
     # It stays until somebody has looked.
-    assert [p["type"] for p in theatre.latest()["pending_operations"]] == ["creating"]
-    theatre.engine().refresh(clear_pending_creates=True)
-    assert "pending_operations" not in theatre.latest()
+    assert [p["type"] for p in scenes.latest()["pending_operations"]] == ["creating"]
+    scenes.engine().refresh(clear_pending_creates=True)
+    assert "pending_operations" not in scenes.latest()
 
 
-def test_only_this_user_reaches_the_processes_that_run_what_they_are_sent(theatre):
-    theatre.set({"name": "a", "props": {"sleep": 4}})
-    engine = _play_in_a_process(theatre)
-    wait_for(lambda: theatre.calls("create"))
-    family = _children_of_the_scene(theatre)
+def test_only_this_user_reaches_the_processes_that_run_what_they_are_sent(scenes):
+    scenes.set({"name": "a", "props": {"sleep": 4}})
+    engine = _play_in_a_process(scenes)
+    wait_for(lambda: scenes.calls("create"))
+    family = _children_of_the_scene(scenes)
     assert listening.tcp(family) == set()
     sockets = {Path(path) for path in listening.unix(family)}
     assert {path.name for path in sockets} == {"engine", "provider"}
@@ -278,56 +278,56 @@ def test_only_this_user_reaches_the_processes_that_run_what_they_are_sent(theatr
     assert not folder.exists()
 
 
-def test_ctrl_c_lets_the_step_in_flight_finish_and_starts_no_other(theatre):
-    theatre.set({"name": "a", "props": {"sleep": 2}}, B)
-    engine = _play_in_a_process(theatre)
-    wait_for(lambda: theatre.calls("create"))
+def test_ctrl_c_lets_the_step_in_flight_finish_and_starts_no_other(scenes):
+    scenes.set({"name": "a", "props": {"sleep": 2}}, B)
+    engine = _play_in_a_process(scenes)
+    wait_for(lambda: scenes.calls("create"))
     engine.send_signal(signal.SIGINT)
     assert "KeyboardInterrupt" in engine.communicate(timeout=20)[1]
-    assert {s["urn"].rpartition("::")[2] for s in theatre.state()} == {"a", "default", "scenes-dev"}
-    assert "pending_operations" not in theatre.latest()
-    assert theatre.calls("create") == ["create a"]
-    assert not any((theatre.backend / ".pulumi/locks").rglob("*.json"))
-    assert not _children_of_the_scene(theatre)
+    assert {s["urn"].rpartition("::")[2] for s in scenes.state()} == {"a", "default", "scenes-dev"}
+    assert "pending_operations" not in scenes.latest()
+    assert scenes.calls("create") == ["create a"]
+    assert not any((scenes.backend / ".pulumi/locks").rglob("*.json"))
+    assert not _children_of_the_scene(scenes)
 
 
-def test_a_step_that_takes_long_is_ended_and_leaves_a_trace(theatre):
-    theatre.set({"name": "a", "props": {"sleep": 60, "spawn": True}})
-    engine = _play_in_a_process(theatre)
-    wait_for(lambda: theatre.calls("create"))
+def test_a_step_that_takes_long_is_ended_and_leaves_a_trace(scenes):
+    scenes.set({"name": "a", "props": {"sleep": 60, "spawn": True}})
+    engine = _play_in_a_process(scenes)
+    wait_for(lambda: scenes.calls("create"))
     engine.send_signal(signal.SIGINT)
     engine.communicate(timeout=10)
-    assert [p["type"] for p in theatre.latest()["pending_operations"]] == ["creating"]
-    assert not any((theatre.backend / ".pulumi/locks").rglob("*.json"))
-    assert not _children_of_the_scene(theatre)
+    assert [p["type"] for p in scenes.latest()["pending_operations"]] == ["creating"]
+    assert not any((scenes.backend / ".pulumi/locks").rglob("*.json"))
+    assert not _children_of_the_scene(scenes)
 
 
-def test_a_second_ctrl_c_ends_at_once_and_leaves_a_trace(theatre):
-    theatre.set({"name": "a", "props": {"sleep": 60, "spawn": True}})
-    engine = _play_in_a_process(theatre)
-    wait_for(lambda: theatre.calls("create"))
+def test_a_second_ctrl_c_ends_at_once_and_leaves_a_trace(scenes):
+    scenes.set({"name": "a", "props": {"sleep": 60, "spawn": True}})
+    engine = _play_in_a_process(scenes)
+    wait_for(lambda: scenes.calls("create"))
     engine.send_signal(signal.SIGINT)
     # The program goes first; what is left is the wait for the provider.
-    wait_for(lambda: len(_children_of_the_scene(theatre)) == 3)
+    wait_for(lambda: len(_children_of_the_scene(scenes)) == 3)
     engine.send_signal(signal.SIGINT)
     engine.communicate(timeout=20)
-    assert [p["type"] for p in theatre.latest()["pending_operations"]] == ["creating"]
-    assert not _children_of_the_scene(theatre)
+    assert [p["type"] for p in scenes.latest()["pending_operations"]] == ["creating"]
+    assert not _children_of_the_scene(scenes)
 
 
-def test_every_state_written_is_one_that_any_pulumi_engine_accepts(theatre):
+def test_every_state_written_is_one_that_any_pulumi_engine_accepts(scenes):
     """Reads each version of the file that a busy run leaves behind."""
     seen = []
 
     def look(_event):
-        if theatre.state_file.exists():
-            seen.append(theatre.state_file.read_text())
+        if scenes.state_file.exists():
+            seen.append(scenes.state_file.read_text())
 
-    theatre.set(A, B, {"name": "c", "props": {"zone": "@b.ip"}})
-    theatre.engine().up(look)
+    scenes.set(A, B, {"name": "c", "props": {"zone": "@b.ip"}})
+    scenes.engine().up(look)
     first = {"zone": "z", "first": True}
-    theatre.set({"name": "a", "props": first}, B, {"name": "c", "props": {"zone": "@b.ip"}})
-    theatre.engine().up(look)
+    scenes.set({"name": "a", "props": first}, B, {"name": "c", "props": {"zone": "@b.ip"}})
+    scenes.engine().up(look)
     assert len(set(seen)) > 5
     for text in set(seen):
         latest = json.loads(text)["checkpoint"].get("latest", {})
@@ -337,13 +337,13 @@ def test_every_state_written_is_one_that_any_pulumi_engine_accepts(theatre):
             verify(decode(raw, cipher) for raw in latest["resources"])
 
 
-def test_a_preview_that_looks_starts_from_what_there_is_and_writes_nothing(theatre):
-    theatre.up(A, B)
-    before = theatre.state_file.read_text()
-    theatre.set(A, B, orders=["gone:a"])
-    result = theatre.engine().preview(refresh=True)
+def test_a_preview_that_looks_starts_from_what_there_is_and_writes_nothing(scenes):
+    scenes.up(A, B)
+    before = scenes.state_file.read_text()
+    scenes.set(A, B, orders=["gone:a"])
+    result = scenes.engine().preview(refresh=True)
     assert result.changes["create"] == 1
     assert [step.name for step in result.steps if step.op == "create"] == ["a"]
-    assert theatre.calls("create", "update", "delete") == []
-    assert theatre.state_file.read_text() == before
-    assert theatre.engine().preview().changes == {"same": 3}, "nobody looked"
+    assert scenes.calls("create", "update", "delete") == []
+    assert scenes.state_file.read_text() == before
+    assert scenes.engine().preview().changes == {"same": 3}, "nobody looked"

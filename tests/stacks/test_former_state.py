@@ -9,13 +9,13 @@ from gpubed.engines import former_state
 VOLUME = {"name": "data", "props": {"size": 1}}
 
 
-def change(theatre, *changes):
+def change(scenes, *changes):
     """Writes what a former version would have written."""
-    document = json.loads(theatre.state_file.read_text())
+    document = json.loads(scenes.state_file.read_text())
     latest = document["checkpoint"]["latest"]
     for each in changes:
         each(latest["resources"])
-    theatre.state_file.write_text(json.dumps(document))
+    scenes.state_file.write_text(json.dumps(document))
 
 
 def of(resources, name):
@@ -34,47 +34,47 @@ def as_volume(resources):
             resource["type"] = "pulumi-python:dynamic/gpubed:Volume"
 
 
-def test_volumes_are_retained_whatever_the_state_says(theatre):
-    theatre.up(VOLUME)
-    engine = theatre.engine()
-    change(theatre, as_volume)
+def test_volumes_are_retained_whatever_the_state_says(scenes):
+    scenes.up(VOLUME)
+    engine = scenes.engine()
+    change(scenes, as_volume)
     engine.edit(former_state.mended)
-    (volume,) = [s for s in theatre.state() if s["urn"].endswith("::data")]
+    (volume,) = [s for s in scenes.state() if s["urn"].endswith("::data")]
     assert volume["retainOnDelete"]
-    theatre.set()
-    assert theatre.engine().destroy().changes["delete"] == 2
-    assert theatre.calls("delete") == []
+    scenes.set()
+    assert scenes.engine().destroy().changes["delete"] == 2
+    assert scenes.calls("delete") == []
 
 
-def test_what_was_adopted_is_not_deleted(theatre):
-    theatre.up(VOLUME)
-    change(theatre, adopted)
-    theatre.engine().edit(former_state.mended)
-    assert theatre.up(VOLUME).changes == {"same": 2}
-    assert theatre.calls("delete") == []
+def test_what_was_adopted_is_not_deleted(scenes):
+    scenes.up(VOLUME)
+    change(scenes, adopted)
+    scenes.engine().edit(former_state.mended)
+    assert scenes.up(VOLUME).changes == {"same": 2}
+    assert scenes.calls("delete") == []
 
 
-def test_what_was_replaced_is_still_deleted(theatre):
-    theatre.up(VOLUME)
-    change(theatre, adopted, lambda resources: resources[-1].update(id="another"))
-    theatre.engine().edit(former_state.mended)
-    theatre.up(VOLUME)
-    assert theatre.calls("delete") == ["delete data"]
+def test_what_was_replaced_is_still_deleted(scenes):
+    scenes.up(VOLUME)
+    change(scenes, adopted, lambda resources: resources[-1].update(id="another"))
+    scenes.engine().edit(former_state.mended)
+    scenes.up(VOLUME)
+    assert scenes.calls("delete") == ["delete data"]
 
 
-def test_a_state_of_this_version_is_not_written(theatre):
-    theatre.up({**VOLUME, "opts": {"retain_on_delete": True}})
-    before = theatre.state_file.stat().st_mtime_ns
-    theatre.engine().edit(former_state.mended)
-    assert theatre.state_file.stat().st_mtime_ns == before
+def test_a_state_of_this_version_is_not_written(scenes):
+    scenes.up({**VOLUME, "opts": {"retain_on_delete": True}})
+    before = scenes.state_file.stat().st_mtime_ns
+    scenes.engine().edit(former_state.mended)
+    assert scenes.state_file.stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize("head", [{"version": 3}, {"version": 4, "features": ["taint"]}])
-def test_the_rest_of_the_file_stays_as_it_was(theatre, head):
-    theatre.up(VOLUME)
-    change(theatre, adopted)
-    document = {**json.loads(theatre.state_file.read_text()), **head}
-    theatre.state_file.write_text(json.dumps(document))
-    theatre.engine().edit(former_state.mended)
+def test_the_rest_of_the_file_stays_as_it_was(scenes, head):
+    scenes.up(VOLUME)
+    change(scenes, adopted)
+    document = {**json.loads(scenes.state_file.read_text()), **head}
+    scenes.state_file.write_text(json.dumps(document))
+    scenes.engine().edit(former_state.mended)
     document["checkpoint"]["latest"]["resources"].pop()
-    assert json.loads(theatre.state_file.read_text()) == document
+    assert json.loads(scenes.state_file.read_text()) == document

@@ -16,18 +16,18 @@ RECORDED = Path(__file__).parent / "recorded.json"
 needs_cli = pytest.mark.skipif(not shutil.which("pulumi"), reason="the Pulumi CLI is not on PATH")
 
 
-def test_engine_agrees_with_the_recorded_cli(theatre, sequence, steps, players, differences):
+def test_engine_agrees_with_the_recorded_cli(scenes, sequence, steps, players, differences):
     recorded = json.loads(RECORDED.read_text())[sequence]
     assert len(recorded) == len(steps)
     for number, (step, expected) in enumerate(zip(steps, recorded, strict=True)):
-        played = theatre.play(step, players["engine"])
+        played = scenes.play(step, players["engine"])
         assert not differences(played, expected), f"{sequence} {number}"
 
 
 @pytest.mark.live
 @needs_cli
-def test_cli_still_answers_as_recorded(theatre, sequence, steps, players, differences):
-    played = [theatre.play(step, players["cli"]) for step in steps]
+def test_cli_still_answers_as_recorded(scenes, sequence, steps, players, differences):
+    played = [scenes.play(step, players["cli"]) for step in steps]
     if os.environ.get("GPUBED_RECORD"):
         recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
         text = json.dumps({**recorded, sequence: played}, indent=1, ensure_ascii=False)
@@ -38,8 +38,8 @@ def test_cli_still_answers_as_recorded(theatre, sequence, steps, players, differ
 
 @pytest.mark.live
 @needs_cli
-def test_engines_take_turns_on_one_stack(theatre, sequence, steps, players, differences):
+def test_engines_take_turns_on_one_stack(scenes, sequence, steps, players, differences):
     recorded = json.loads(RECORDED.read_text())[sequence]
     for number, (step, expected) in enumerate(zip(steps, recorded, strict=True)):
         player = players["cli" if number % 2 else "engine"]
-        assert not differences(theatre.play(step, player), expected), f"{sequence} {number}"
+        assert not differences(scenes.play(step, player), expected), f"{sequence} {number}"

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import lease, leaving
+from gpubed.cluster import before_end, lease
 from gpubed.core.errors import Refused, UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.testbeds import registry
@@ -122,7 +122,7 @@ def test_an_end_that_cannot_be_moved_is_prepared_once(
     cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, refuses: bool
 ) -> None:
     prepared: list[str] = []
-    monkeypatch.setattr(leaving, "prepare", lambda *_: prepared.append("once") or ["done"])
+    monkeypatch.setattr(before_end, "prepare", lambda *_: prepared.append("once") or ["done"])
     testbed = Testbed(HOUR / 4, HOUR / 4, refuses)
     for _ in range(2):
         run(monkeypatch, testbed, "--auto", "--once")

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import condition, down, lease, leaving, up, watch, watch_log, watch_unit
+from gpubed.cluster import before_end, condition, down, lease, up, watch, watch_log, watch_unit
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.down import Removal
 from gpubed.configuration import due
@@ -447,7 +447,7 @@ def test_a_lease_is_renewed_also_while_a_run_has_the_cluster(world, monkeypatch,
 
 def test_an_end_that_stays_is_prepared_once(world, monkeypatch):
     prepared = []
-    monkeypatch.setattr(leaving, "prepare", lambda *_: prepared.append(1) or ["collected"])
+    monkeypatch.setattr(before_end, "prepare", lambda *_: prepared.append(1) or ["collected"])
     lender = Lender(world.now + HOUR / 4, world.now + HOUR / 4)
     monkeypatch.setattr(registry, "backend", lambda _: lender)
     for _ in range(3):
@@ -480,7 +480,7 @@ def test_nodes_that_do_not_know_of_a_renewal_are_told_again_and_again(world, mon
 def test_nodes_of_a_lease_that_is_over_are_not_asked_for_again(world, monkeypatch):
     lender = Lender(world.now + HOUR, world.now)
     monkeypatch.setattr(registry, "backend", lambda _: lender)
-    monkeypatch.setattr(leaving, "prepare", lambda *_: [])
+    monkeypatch.setattr(before_end, "prepare", lambda *_: [])
     world.looks(1)
     world.now += 2 * HOUR
     world.states = dict.fromkeys(NAMES, "missing")
@@ -612,7 +612,7 @@ class Unused:
         monkeypatch.setattr(due, "now", lambda *_: {})
         monkeypatch.setattr(uses, "look", lambda *_: self.say())
         monkeypatch.setattr(uses, "warn", self.warn)
-        monkeypatch.setattr(leaving, "prepare", self.prepare)
+        monkeypatch.setattr(before_end, "prepare", self.prepare)
         monkeypatch.setattr(down, "data_of", lambda *_: self.kept)
         monkeypatch.setattr(down, "down", self.down)
         self.hook = world.cluster.project.root / "hook.log"

@@ -11,7 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubed.cluster import down, leaving
+from gpubed.cluster import before_end, down
 from gpubed.cluster.events import event_file
 from gpubed.configuration import node_lease
 from gpubed.configuration import use as uses
@@ -124,7 +124,7 @@ def release(
     policy = wanted.spec.lease.idle
     if not cluster.has_stack:
         raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
-    saved = leaving.prepare(cluster, wanted, granted)
+    saved = before_end.prepare(cluster, wanted, granted)
     last = look(cluster, wanted, granted, held)
     if policy is None or last is None or decide(last, warned, policy) != "release":
         return f"not released: {last.why if last else 'its nodes do not tell any more'}", False

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from gpubed.cluster import before_end
 from gpubed.cluster import lease as leases
-from gpubed.cluster import leaving
 from gpubed.cluster.lease import Record
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths
@@ -62,7 +62,7 @@ def _look(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> Lo
     if not leases.is_ending(record, policy):
         return Looked(record, asked, refused)
     try:
-        done = leaving.prepare(cluster, wanted, granted)
+        done = before_end.prepare(cluster, wanted, granted)
     except GpubedError as error:
         return Looked(record, asked, refused, unprepared=error)
     return Looked(leases.ended(cluster, record), asked, refused, tuple(done))

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from gpubed.core.units import Bytes, Rate, Seconds, format_seconds
-from gpubed.spec.sharing import Slurm
+from gpubed.spec.slurm import Slurm
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
 

@@ -20,7 +20,7 @@ STACK = "dev"
 PASSPHRASE = "scenes"
 
 
-class Theatre:
+class Scenes:
     """One stack of the scenes program, played by the embedded engine or by the CLI."""
 
     def __init__(self, folder):
@@ -127,26 +127,26 @@ class Theatre:
         return {"ok": ok, "changes": changes, "calls": calls, "state": self.state()}
 
 
-def by_engine(theatre, verb):
+def by_engine(scenes, verb):
     try:
-        result = getattr(theatre.engine(), verb)(theatre.events.append)
+        result = getattr(scenes.engine(), verb)(scenes.events.append)
     except GpubedError:
         return False, None
     return True, dict(result.changes)
 
 
-def by_cli(theatre, verb):
+def by_cli(scenes, verb):
     environment = {
         **os.environ,
-        **theatre.environment,
-        "PULUMI_BACKEND_URL": f"file://{theatre.backend}",
-        "PULUMI_CONFIG_PASSPHRASE_FILE": str(theatre.passphrase_file),
+        **scenes.environment,
+        "PULUMI_BACKEND_URL": f"file://{scenes.backend}",
+        "PULUMI_CONFIG_PASSPHRASE_FILE": str(scenes.passphrase_file),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         # Else it looks for plugins of packages that are installed, which no scene uses.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         # Only then is there an event log, which counts steps as the summary does.
         "PULUMI_DEBUG_COMMANDS": "true",
-        "PULUMI_HOME": str(theatre.backend / "home"),
+        "PULUMI_HOME": str(scenes.backend / "home"),
         "PULUMI_PYTHON_CMD": sys.executable,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
@@ -154,24 +154,24 @@ def by_cli(theatre, verb):
     def pulumi(*arguments):
         return subprocess.run(
             ["pulumi", *arguments, "--non-interactive", "-s", STACK, "--color", "never"],
-            cwd=theatre.project,
+            cwd=scenes.project,
             env=environment,
             capture_output=True,
             text=True,
             check=False,
         )
 
-    if not theatre.state_file.exists():
+    if not scenes.state_file.exists():
         init = pulumi("stack", "init")
         assert init.returncode == 0, init.stderr
-    theatre.events_file.unlink(missing_ok=True)
+    scenes.events_file.unlink(missing_ok=True)
     flags = [] if verb == "preview" else ["--yes", "--skip-preview"]
-    done = pulumi(verb, *flags, "--event-log", str(theatre.events_file))
-    theatre.output = done.stdout + done.stderr
-    assert theatre.events_file.exists(), theatre.output
+    done = pulumi(verb, *flags, "--event-log", str(scenes.events_file))
+    scenes.output = done.stdout + done.stderr
+    assert scenes.events_file.exists(), scenes.output
     if done.returncode:
         return False, None
-    events = [json.loads(line) for line in theatre.events_file.read_text().splitlines()]
+    events = [json.loads(line) for line in scenes.events_file.read_text().splitlines()]
     summary = next(event["summaryEvent"] for event in events if "summaryEvent" in event)
     return True, summary["resourceChanges"]
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.cluster import leaving
+from gpubed.cluster import before_end
 from gpubed.core.copying import NotAName
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
@@ -39,7 +39,7 @@ def cluster(tmp_path):
 def test_a_run_that_fails_keeps_no_other_from_coming(cluster):
     head = Head(digits_1=GpubedError("cannot copy files with node-0: may not be read"))
     with pytest.raises(GpubedError, match=r"1 of 3 run.*digits-1: cannot copy.*not be read"):
-        leaving.collect(head, cluster, sample_plan())
+        before_end.collect(head, cluster, sample_plan())
     assert head.copied == ["digits-2", "digits-3"]
 
 
@@ -47,11 +47,11 @@ def test_a_run_that_fails_keeps_no_other_from_coming(cluster):
 def test_where_nothing_more_can_be_had_that_is_told_at_once(cluster, error):
     head = Head(digits_2=error)
     with pytest.raises(type(error), match=error.message):
-        leaving.collect(head, cluster, sample_plan())
+        before_end.collect(head, cluster, sample_plan())
     assert head.copied == ["digits-1"]
 
 
 def test_runs_that_are_here_are_not_fetched_again(cluster):
     (cluster.runs / "digits-1").mkdir(parents=True)
     (cluster.runs / "digits-1" / "metrics.json").write_text("{}")
-    assert leaving.collect(Head(), cluster, sample_plan()) == ["digits-2", "digits-3"]
+    assert before_end.collect(Head(), cluster, sample_plan()) == ["digits-2", "digits-3"]

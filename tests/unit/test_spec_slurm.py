@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from gpubed.spec.sharing import Slurm, SlurmUser
+from gpubed.spec.slurm import Slurm, SlurmUser
 
 
 def test_a_number_comes_from_the_name_and_stays() -> None:
