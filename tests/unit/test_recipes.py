@@ -208,3 +208,15 @@ def test_names_and_numbers_of_a_gpu_that_does_not_compute_prove_nothing():
     found = gpu_checks("cuda13", "Tesla T4", "7.5", "580.95.05", error="CUDA error")
     assert {check.result for check in found.values()} == {"fail"}
     assert "see gpu.compute" in found["recipe.driver"].reason
+
+
+def test_what_was_asked_for_and_never_locked_is_named(tmp_path, monkeypatch):
+    loaded = recipes.load("cpu")
+    wanted = (loaded.folder / "requirements.in").read_text()
+    (tmp_path / "requirements.in").write_text(f"{wanted}\neinops\nNumPy<1  # too old\n")
+    lock = loaded.lock_path
+    monkeypatch.setattr(recipes.Recipe, "folder", tmp_path)
+    monkeypatch.setattr(recipes.Recipe, "lock_path", lock)
+    found = recipe_check._lock_has_what_is_wanted(loaded)
+    assert found.result == "fail"
+    assert found.reason.startswith("not in the lock: einops, NumPy<1; ")

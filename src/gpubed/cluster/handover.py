@@ -71,7 +71,10 @@ def _configure(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation)
         applied.outdate(cluster, allocation, due_roles)
         configure.configure(cluster, due=due_roles)
         if left := due.now(cluster, plan, allocation):
-            raise GpubedError(f"roles did not record that they were applied: {sorted(left)}")
+            raise GpubedError(
+                f"roles did not record that they were applied: {', '.join(sorted(left))}",
+                "gpubed_applied is the last task of each: docs/contributing/role.md",
+            )
 
 
 def render(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:

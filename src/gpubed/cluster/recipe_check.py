@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from packaging.markers import default_environment
+from packaging.utils import canonicalize_name
 
 from gpubed.checks import software
 from gpubed.checks.context import Context
@@ -43,6 +44,7 @@ _HERE = {key: str(value) for key, value in default_environment().items()}
 def check(of: Recipe) -> Iterator[Check]:
     """Check a recipe against its own files and the package index."""
     yield _lock_is_the_recipes(of)
+    yield _lock_has_what_is_wanted(of)
     yield _lock_resolves(of)
     yield _packages_serve_the_gpus(of)
 
@@ -113,6 +115,28 @@ def _lock_is_the_recipes(of: Recipe) -> Check:
         value=found,
         limit=of.lock.sha256,
         reason="" if right else f"write the lock's checksum into {of.folder / 'recipe.yml'}",
+    )
+
+
+def _lock_has_what_is_wanted(of: Recipe) -> Check:
+    """Whoever edits `requirements.in` and forgets the lock is told."""
+    wanted, locked = of.wanted(), {entry.name: entry.version for entry in of.locked()}
+    lacking = [
+        str(one)
+        for one in wanted
+        if locked.get(name := canonicalize_name(one.name)) is None
+        or not one.specifier.contains(locked[name], prereleases=True)
+    ]
+    return Check(
+        id="lock.wanted",
+        result="fail" if lacking else "pass",
+        value=len(wanted),
+        unit="packages",
+        limit="all of requirements.in",
+        reason=f"not in the lock: {', '.join(lacking)}; lock it again, as "
+        "src/gpubed/recipes/README.md says"
+        if lacking
+        else "",
     )
 
 

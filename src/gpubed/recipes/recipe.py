@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packaging.markers import Marker
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -122,6 +123,16 @@ class Recipe(_Model):
             return list(parse_lock(lock.text()))
         except ValueError as error:
             raise lock.refusal(str(error)) from None
+
+    def wanted(self) -> list[Requirement]:
+        """Return what `requirements.in` asks for."""
+        path = self.folder / "requirements.in"
+        asked = reading.file(path, f"gpubed recipe check {self.name}")
+        lines = (line.partition("#")[0].strip() for line in asked.text().splitlines())
+        try:
+            return [Requirement(line) for line in lines if line]
+        except InvalidRequirement as error:
+            raise asked.refusal(str(error)) from None
 
     def measured(self) -> dict[str, dict[str, Architectures]]:
         """Return what the packages carry, by `name==version` and library."""
