@@ -46,7 +46,7 @@ OTHERWISE = {
     },
     "slurm": {
         "{{ item.value }}": "of __slurm_hooks, which are in the role's folder",
-        "{{ item.name }}": "researchers' accounts, which away.yml ends and removes first",
+        "{{ item.name }}": "researchers' accounts, which user_absent.yml removes",
         "/usr/local/bin/{{ item }}": "of __slurm_commands",
         "{{ slurm_home_root }}": "researchers' work stays",
         "{{ slurm_home_root }}/{{ item.name }}": "researchers' work stays",
