@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
+from gpubed.configuration import use
 from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.nodes.ssh import SSH
 from gpubed.report import read
@@ -438,3 +439,23 @@ def test_open_without_a_browser_says_where_the_page_is(paths, monkeypatch):
     with pytest.raises(PrerequisiteMissing) as refused:
         call("--open")
     assert str(folder / "report.html") in refused.value.hint
+
+
+def test_it_says_who_used_the_nodes_and_who_held_gpus_for_nothing(paths, monkeypatch):
+    rows = [
+        {"user": EVIL, "job": "train", "cpu_s": 7200.0, "gpu_s": 0.0, "held_s": 3600.0},
+        {"user": "bob", "job": "", "cpu_s": 9.0, "gpu_s": 0.0, "held_s": 0.0},
+    ]
+    said = use.Use(0.0, "in use", "", tuple(use.Row.model_validate(row) for row in rows), 2)
+    monkeypatch.setattr(use, "look", lambda *_: said)
+    folder = measurements.write(paths) / "report"
+    assert json.loads(call("--json").stdout)["use"] == rows
+    text = (folder / "report.html").read_text()
+    page = require_safe(text)
+    assert "Who used the nodes" in page.text
+    assert "bob" not in text, "a login is no use"
+
+
+def test_nodes_that_do_not_answer_hold_no_report_up(paths):
+    measurements.write(paths)
+    assert json.loads(call("--json").stdout)["use"] == []

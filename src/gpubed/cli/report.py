@@ -10,11 +10,13 @@ from typing import Any
 from gpubed.cli.ui import UI
 from gpubed.cluster import condition, lease
 from gpubed.configuration import node_lease, unfinished
+from gpubed.configuration import use as uses
+from gpubed.core.units import duration
 from gpubed.testbeds.base import Existing
 
 _SHORT_S = 7200
 # Nodes look every minute, one after the other.
-_IN_USE_S, _WORTH_A_ROW_S = 300, 60
+_IN_USE_S = 300
 # The testbeds' words for what researchers call so, in the order in which they are counted.
 _COUNTED = {
     "node": {"node", "instance", "server", "container"},
@@ -162,12 +164,10 @@ def _use(ui: UI, use: dict[str, Any] | None) -> None:
     """Say since when nobody uses the cluster, and who used what of it."""
     if use is None:
         return
-    rows = [row for row in use["rows"] if row["held_s"] or row["cpu_s"] >= _WORTH_A_ROW_S]
-    if rows:
-        seconds = ("held_s", "gpu_s", "cpu_s")
+    if rows := uses.shown(uses.Row.model_validate(row) for row in use["rows"]):
         shown = [
-            (row["user"] or "unknown", row["job"], *(duration(row[key]) for key in seconds))
-            for row in sorted(rows, key=lambda row: (-row["held_s"], -row["cpu_s"]))
+            (row.user or "unknown", row.job, *map(duration, (row.held_s, row.gpu_s, row.cpu_s)))
+            for row in rows
         ]
         ui.table(("used in 24 h by", "job", "GPUs held", "GPUs computing", "CPUs"), shown)
     if use["idle_s"] < _IN_USE_S:
@@ -237,14 +237,6 @@ def hardware(found: dict[str, Any] | None) -> str:
 def ago(seconds: float) -> str:
     """Write an age as people say it."""
     return f"{duration(seconds)} ago"
-
-
-def duration(seconds: float) -> str:
-    """Write a duration as people say it."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _measured(check: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 
+_WORTH_A_ROW_S = 60.0  # of processors
 _PROGRAM = "sudo -n gpubed-use"
 
 
@@ -96,6 +97,12 @@ def look(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Us
         return None
     found = together.each(partial(_look, cluster), allocation.nodes)
     return put_together({node.name: one for node, one in zip(allocation.nodes, found, strict=True)})
+
+
+def shown(rows: Iterable[Row]) -> list[Row]:
+    """Return what is worth a row in a table: who held GPUs first, and no mere login."""
+    worth = [row for row in rows if row.held_s or row.cpu_s >= _WORTH_A_ROW_S]
+    return sorted(worth, key=lambda row: (-row.held_s, -row.cpu_s))
 
 
 def used(use: Use, why: str) -> Use:

@@ -81,6 +81,14 @@ def format_seconds(seconds: float) -> str:
     return _multiple(seconds, {unit: _SECONDS[unit] for unit in ("d", "h", "min", "s", "ms")})
 
 
+def duration(seconds: float) -> str:
+    """Write a duration as people say it, in whole units."""
+    for unit in ("d", "h", "min"):
+        if seconds >= _SECONDS[unit]:
+            return f"{seconds / _SECONDS[unit]:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def format_bytes(size: float) -> str:
     """Write a size the way it is read, in the largest unit of which it is a multiple."""
     units = ("TiB", "GiB", "MiB", "KiB", "B")

@@ -81,6 +81,7 @@ class Analysis:
             ],
             "missing": list(self.missing),
             "broken": [asdict(one) for one in self.measured.broken],
+            "use": [row.model_dump() for row in self.measured.use],
         }
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
+from gpubed.configuration.use import Row
 from gpubed.core import nearest, reading
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
@@ -119,6 +120,8 @@ class Measured:
     Attributes:
         document: `campaign.json` as it is, with what this version does not know.
         points: By id and repetition.
+        use: What each user's jobs had of the nodes in the 24 hours before the report; empty where
+            they were not asked.
     """
 
     folder: Path
@@ -126,6 +129,7 @@ class Measured:
     document: dict[str, Any]
     points: tuple[Point, ...]
     broken: tuple[Broken, ...]
+    use: tuple[Row, ...] = ()
 
     @property
     def simulated(self) -> bool:

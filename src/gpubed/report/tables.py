@@ -7,7 +7,9 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from gpubed.configuration import use
 from gpubed.core import families
+from gpubed.core.units import duration
 from gpubed.jobs import figures
 from gpubed.report import findings, wording
 from gpubed.report.analysis import Analysis
@@ -52,6 +54,7 @@ def made(analysis: Analysis) -> list[Table]:
         _broken(analysis.measured),
         _nodes(analysis.measured),
         _links(analysis.measured),
+        _use(analysis.measured),
     ]
     mark = " (simulated GPUs)" if analysis.measured.simulated else ""
     return [
@@ -241,6 +244,16 @@ def _links(measured: Measured) -> Table:
     return Table(
         "Links of the experiment network", ("from", "to", "declared", "measured"), rows, note
     )
+
+
+def _use(measured: Measured) -> Table:
+    rows = [
+        [row.user or "unknown", row.job, *map(duration, (row.held_s, row.gpu_s, row.cpu_s))]
+        for row in use.shown(measured.use)
+    ]
+    note = "In the 24 hours before this report; who holds GPUs that do not compute has a job there."
+    columns = ("user", "job", "GPUs held", "GPUs computing", "CPUs")
+    return Table("Who used the nodes", columns, rows, note)
 
 
 def _rate(bps: float | None) -> str:

@@ -1,5 +1,6 @@
 """gpubed report."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from gpubed.access import browser
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
+from gpubed.configuration import use
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import load as load_allocation
@@ -48,7 +50,7 @@ def command(
     measured = read.load(paths, read.chosen(paths, campaign))
     for file in measured.broken:
         ui.mark("fail", f"{file.file} is left out: {file.reason}")
-    found = analysis.analyse(measured)
+    found = analysis.analyse(replace(measured, use=_use(ui, paths)))
     folder = (out or measured.folder / "report").absolute()
     written = write.write(found, folder)
     url = None if here or out else _place(ui, paths, measured, written)
@@ -64,6 +66,18 @@ def command(
             "there is no browser on this machine", f"copy {written[0]} to one that has one"
         )
     return 0
+
+
+def _use(ui: UI, paths: ClusterPaths) -> tuple[use.Row, ...]:
+    """Ask the nodes what they were used for; empty where there are none, or one does not answer."""
+    if not paths.allocation.exists():
+        return ()
+    try:
+        said = use.look(paths, load_plan(paths.spec), load_allocation(paths.allocation))
+    except GpubedError as error:
+        ui.note(f"who used the nodes is not known: {error.message}")
+        return ()
+    return said.rows if said else ()
 
 
 def _place(ui: UI, paths: ClusterPaths, measured: Measured, written: list[Path]) -> str | None:
