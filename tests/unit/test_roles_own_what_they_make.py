@@ -116,7 +116,7 @@ class Owned:
         return any(self._is_owned(one) for one in inner if one != word)
 
 
-@pytest.mark.parametrize("role", switched_off(), ids=lambda role: role.name)
+@pytest.mark.parametrize("role", list(switched_off()), ids=lambda role: role.name)
 def test_what_tasks_make_is_owned(role):
     owned, known = Owned(role), OTHERWISE.get(role.name, {})
     left = [
