@@ -7,6 +7,8 @@ PYTEST  := $(BIN)/python -m pytest
 # What failed beside other tests is tried once more: it counts as failed where it fails alone too.
 AGAIN  := === what failed beside others, once more and alone
 FAILED := --last-failed --last-failed-no-failures none
+# Many tests wait for what they have started.
+SIDE   := --numprocesses $(shell echo $$(($$(nproc) * 3 / 2)))
 WHOLE  := --ignore tests/unit --ignore tests/stacks -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk and not long"
 
 .DEFAULT_GOAL := help
@@ -28,7 +30,7 @@ test: ## lint, unit, contract, stacks, one whole cluster: all that can run here;
 	@./setup.sh test
 	@$(MAKE) --no-print-directory lint
 	@code=0; \
-	  $(PYTEST) tests/unit tests/stacks -q --numprocesses auto --dist loadfile --durations=15 || \
+	  $(PYTEST) tests/unit tests/stacks -q $(SIDE) --dist loadfile --durations=15 || \
 	    { echo "$(AGAIN)"; $(PYTEST) tests/unit tests/stacks $(FAILED); } || code=1; \
 	  $(PYTEST) tests $(WHOLE) $(if $(LANES),--numprocesses $(LANES) --dist loadgroup) --durations=25 $(if $(LANES),|| \
 	    { echo "$(AGAIN)"; $(PYTEST) tests $(WHOLE) $(FAILED); }) || code=1; \
