@@ -5,6 +5,7 @@ Imports within functions and for type checkers count as any other.
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -69,8 +70,14 @@ def faults(source: Path) -> list[str]:
     ]
 
 
+@cache
+def _nodes(text: str) -> tuple[ast.AST, ...]:
+    """Return all that a module's text says; of trees that are alike, it is read once."""
+    return tuple(ast.walk(ast.parse(text)))
+
+
 def _is_relative(path: Path) -> bool:
-    nodes = ast.walk(ast.parse(path.read_text()))
+    nodes = _nodes(path.read_text())
     return any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
 
 
@@ -80,7 +87,7 @@ def _name(source: Path, path: Path) -> str:
 
 
 def _imports(path: Path, modules: dict[str, Path]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _nodes(path.read_text()):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -131,7 +138,7 @@ def _lookups(source: Path, paths: Iterable[Path]) -> Iterator[str]:
 
 def _by_name(path: Path) -> Iterator[str]:
     """Return what a module imports or runs by its name, each with its first argument."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _nodes(path.read_text()):
         if isinstance(node, ast.Call):
             function = ast.unparse(node.func).rpartition(".")[2]
             if function in _BY_NAME:

@@ -298,7 +298,7 @@ def test_the_mark_is_removed_after_all_else():
         __slurm_folder="/etc/gpubed/slurm",
     )
     assert owns["mark"] == "/etc/systemd/system/slurmd.service.d/gpubed.conf"
-    assert owns["files"][-1] == "/etc/gpubed/slurm"
+    assert owns["files"][-1] == {"path": "/etc/gpubed/slurm", "tree": True}
 
 
 @pytest.mark.parametrize(
@@ -380,6 +380,7 @@ def left(tmp_path):
         "__slurm_condition": "/etc/systemd/system/slurmd.service.d/gpubed.conf",
         "__slurm_leaving": "/etc/gpubed/leave.d/slurm",
         "__slurm_files": ["/etc/ssh/sshd_config.d/60-gpubed-slurm.conf"],
+        "__slurm_folder": "/etc/gpubed/slurm",
         "__slurm_daemons": ["slurmd.service"],
         "__slurm_servers": ["mysql.service"],
         "__slurm_on_head": True,
