@@ -62,7 +62,7 @@ def test_an_old_docker_that_would_give_a_job_no_gpu_is_noticed(tmp_path, runtime
         tmp_path,
         "nvidia_container_toolkit",
         "check_runtime",
-        programs={"docker": f"echo '{runtimes}'", "sed": f"echo '{mode}'"},
+        programs={"docker": f"echo '{runtimes}'", "grep": f"echo '{mode}'"},
         __nvidia_container_toolkit_docker={"stdout": "20.10.24"},
     )
     assert (done.code == 0) == (said == "")
