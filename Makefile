@@ -30,7 +30,7 @@ test: ## lint, unit, contract, stacks, one whole cluster: all that can run here;
 	@./setup.sh test
 	@$(MAKE) --no-print-directory lint
 	@code=0; \
-	  $(PYTEST) tests/unit tests/stacks -q $(SIDE) --dist loadfile --durations=15 || \
+	  $(PYTEST) tests/unit tests/stacks -q $(SIDE) --dist worksteal --durations=15 || \
 	    { echo "$(AGAIN)"; $(PYTEST) tests/unit tests/stacks $(FAILED); } || code=1; \
 	  $(PYTEST) tests $(WHOLE) $(if $(LANES),--numprocesses $(LANES) --dist loadgroup) --durations=25 $(if $(LANES),|| \
 	    { echo "$(AGAIN)"; $(PYTEST) tests $(WHOLE) $(FAILED); }) || code=1; \
