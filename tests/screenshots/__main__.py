@@ -62,9 +62,7 @@ def typed(cluster: Cluster, *words: str) -> str:
     """Return a picture of a command and of what is on the screen when it has ended."""
     verb, *rest = words
     command = [str(BIN / "gpubed"), verb, cluster.name, *rest]
-    # A picture has colours, also where who makes it wants none.
-    environment = {k: v for k, v in cluster.environment.items() if k != "NO_COLOR"}
-    said = terminal.run(command, columns=COLUMNS, cwd=cluster.root, env=environment)
+    said = terminal.run(command, columns=COLUMNS, cwd=cluster.root, env=cluster.environment)
     if said.code:
         raise SystemExit(f"{' '.join(command)} failed:\n{said.text}")
     shown = " ".join(["gpubed", *command[1:]])
