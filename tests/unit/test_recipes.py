@@ -73,9 +73,10 @@ def test_a_lock_names_no_place(lock):
     assert not re.search(r"://|--(extra-)?index|--find-links|(^|\s)/\w", lock)
 
 
-def test_a_lock_covers_what_was_wanted(folder, loaded):
-    wanted = re.findall(r"^([a-z0-9-]+)", (folder / "requirements.in").read_text(), re.MULTILINE)
-    assert set(wanted) <= {entry.name for entry in loaded.locked()}
+def test_a_lock_covers_what_was_wanted(loaded):
+    found = recipe_check._lock_has_what_is_wanted(loaded)
+    assert (found.result, found.value) == ("pass", len(loaded.wanted()))
+    assert found.value > 10
 
 
 def test_torch_has_the_version_of_the_recipe(loaded):

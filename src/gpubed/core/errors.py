@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shlex
 from pathlib import Path
 
 
@@ -69,7 +70,7 @@ def in_the_way(error: OSError) -> PrerequisiteMissing:
     what = error.filename2 or error.filename or "a file of the project"
     return PrerequisiteMissing(
         f"{what} is not what gpubed keeps there: {error.strerror}",
-        f"look what it is, and move it away: mv {what} {what}.aside",
+        f"look what it is, and move it away: {shlex.join(['mv', f'{what}', f'{what}.aside'])}",
     )
 
 
