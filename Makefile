@@ -9,10 +9,10 @@ AGAIN  := === what failed beside others, once more and alone
 FAILED := --last-failed --last-failed-no-failures none
 # Many tests wait for what they have started.
 SIDE   := --numprocesses $(shell echo $$(($$(nproc) * 3 / 2)))
-WHOLE  := --ignore tests/unit --ignore tests/stacks -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not walk and not long"
+WHOLE  := --ignore tests/unit --ignore tests/stacks -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not experiment and not endurance and not walk and not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test test-roles test-long test-services test-testbeds test-vms test-gpu test-faults test-docs test-exposure test-sizes test-live screenshots fuzz bench audit lint format docs lock clean
+.PHONY: help setup up down test test-roles test-long test-services test-testbeds test-vms test-gpu test-faults test-docs test-exposure test-sizes test-experiment test-endurance test-live screenshots fuzz bench audit lint format docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -76,6 +76,16 @@ test-docs: ## README, tutorial and how-to pages as written, in terminals and wit
 test-sizes: ## 1, 2, 3 and 10 nodes from up to down, with times; writes docs/reference/performance.md
 	@./setup.sh test
 	@$(PYTEST) tests/e2e -m sizes
+	@$(BIN)/python docs/generate.py
+
+test-experiment: ## a matrix of trainings on three nodes, killed twice, reported, repeated; writes docs/reference/experiment.md
+	@./setup.sh test
+	@$(PYTEST) tests/e2e -m experiment
+	@$(BIN)/python docs/generate.py
+
+test-endurance: ## trainings and a watch under faults, for hours; writes docs/reference/endurance.md
+	@./setup.sh test
+	@$(PYTEST) tests/e2e -m endurance
 	@$(BIN)/python docs/generate.py
 
 test-live: ## what needs a testbed or the real Pulumi CLI

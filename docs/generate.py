@@ -41,6 +41,8 @@ def pages() -> dict[str, str]:
         "../concepts/horovod-settings.md": MARK + horovod_settings(),
         "changes.md": MARK + "\n".join(changes()) + "\n",
         "performance.md": MARK + performance(),
+        "experiment.md": MARK + measured("experiment"),
+        "endurance.md": MARK + measured("endurance"),
         **{f"../images/{name}": picture for name, picture in pictures().items()},
     }
 
@@ -64,6 +66,13 @@ def performance() -> str:
     parts = ("sizes", "time_of_up", "growth")
     sections = [runpy.run_path(str(support / f"{it}.py"))["section"]() for it in parts]
     return "# How long it takes\n\n" + "\n".join(sections)
+
+
+def measured(name: str) -> str:
+    """Say what a long test found."""
+    support = REFERENCE.parents[1] / "tests" / "support"
+    found: str = runpy.run_path(str(support / f"{name}.py"))["page"]()
+    return found
 
 
 def changes() -> Iterator[str]:

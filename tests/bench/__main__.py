@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import growth, sizes, time_of_up
+from tests.support import growth, kept, time_of_up
 from tests.support.cluster import Cluster, unique
 from tests.support.scenes import Scenes, by_cli
 
@@ -137,7 +137,7 @@ def growing() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         found = growth.measure(Path(folder))
     date = time.strftime("%Y-%m-%d")
-    growth.keep(found, date=date, machine=sizes.machine(), load=load)
+    growth.keep(found, date=date, machine=kept.machine(), load=load)
     (_, before), (_, small), (_, large) = sorted(found.items())
     # What every start costs, whatever the cluster, is in none of the differences.
     added = growth.total(large) - growth.total(small)
@@ -161,7 +161,7 @@ def coming_up() -> Iterator[Row]:
             found = time_of_up.profile(map(json.loads, told.read_text().splitlines()))
         finally:
             cluster.call("down", "-y", rc=None)
-    time_of_up.keep(found, date=time.strftime("%Y-%m-%d"), machine=sizes.machine(), load=load)
+    time_of_up.keep(found, date=time.strftime("%Y-%m-%d"), machine=kept.machine(), load=load)
     slowest = ", ".join(f"{role} {took:.0f} s" for role, took in [*found["roles"].items()][:4])
     yield Row("new cluster of 3 nodes", f"{found['total']:.0f} s; {slowest}", None, "≤ 60 s")
 
@@ -260,9 +260,7 @@ def collective() -> Iterator[Row]:
 
 def main() -> None:
     """Print the machine and the rows."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    machine = f"{os.cpu_count()} CPUs, {memory:.0f} GiB, Python {platform.python_version()}"
-    print(f"{platform.platform()}, {machine}")
+    print(f"{platform.platform()}, {kept.machine()}, Python {platform.python_version()}")
     print(f"load {os.getloadavg()[0]:.1f} at the start; medians of {ROUNDS}; cluster {CLUSTER}\n")
     for part in (
         help_of_all,

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from support import sizes
+from support import kept, sizes
 from support.cluster import Cluster, labelled, unique
 
 pytestmark = [
@@ -39,10 +39,10 @@ def measured(caches, request):
     load, found = f"{os.getloadavg()[0]:.1f}", {}
     yield found
     reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    reporter.write_line(f"\n{sizes.machine()}, load {load} at the start\n{sizes.table(found)}")
+    reporter.write_line(f"\n{kept.machine()}, load {load} at the start\n{sizes.table(found)}")
     if all(set(found.get(size, ())) == set(sizes.STEPS) for size in sizes.SIZES):
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        sizes.keep(found, date=today, load=load, node=MEMORY)
+        sizes.keep(found, machine=kept.machine(), date=today, load=load, node=MEMORY)
 
 
 @pytest.mark.parametrize("size", sizes.SIZES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,10 @@ what {base} nodes took in the same run.
 Seconds = dict[int, dict[str, float]]
 
 
-def machine() -> str:
-    """Name what the figures depend on, not the machine itself."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} CPUs, {memory:.0f} GiB"
-
-
 def keep(measured: Seconds, **about: Any) -> None:
     """Write the figures of a whole run down, with what they were measured on."""
     seconds = {str(size): steps for size, steps in measured.items()}
-    KEPT.write_text(
-        json.dumps({"machine": machine(), **about, "seconds": seconds}, indent=1) + "\n"
-    )
+    KEPT.write_text(json.dumps({**about, "seconds": seconds}, indent=1) + "\n")
 
 
 def section() -> str:

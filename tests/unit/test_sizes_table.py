@@ -22,7 +22,7 @@ def test_what_was_not_reached_is_a_dash_and_has_no_sum():
 def test_a_page_says_on_what_it_was_measured_and_when(tmp_path, monkeypatch):
     monkeypatch.setattr(sizes, "KEPT", tmp_path / "sizes.json")
     assert "Not measured yet" in sizes.section()
-    sizes.keep({3: STEPS}, date="2026-01-02", load="0.1", node="2 GiB")
+    sizes.keep({3: STEPS}, machine="2 CPUs", date="2026-01-02", load="0.1", node="2 GiB")
     assert set(json.loads(sizes.KEPT.read_text())) == {
         "machine",
         "date",

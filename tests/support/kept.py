@@ -1,0 +1,23 @@
+"""What a long test measured: kept in a file that is committed, with the day and the machine."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def machine() -> str:
+    """Name what the figures depend on, not the machine itself."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} CPUs, {memory:.0f} GiB"
+
+
+def keep(path: Path, **parts: Any) -> None:
+    """Write down what parts of a long test found; what others found stays."""
+    known = json.loads(path.read_text()) if path.exists() else {"measured": {}}
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    known["measured"] |= dict.fromkeys(parts, f"{today}, {machine()}")
+    path.write_text(json.dumps({**known, **parts}, indent=1, sort_keys=True) + "\n")
