@@ -67,11 +67,11 @@ class Keeper:
         """Whether a checkpoint is to be written after so many steps."""
         return self._files is not None and (at_end or done % self._settings.checkpoint_steps == 0)
 
-    def write(self, images: int, classes: int, scaler: dict[str, Any]) -> None:
+    def write(self, place: dict[str, int], classes: int, scaler: dict[str, Any]) -> None:
         """Has rank 0 write a checkpoint; a disk that is full is told, and counted on all ranks.
 
         Args:
-            images: How many images the model has seen.
+            place: `images` that the model has seen, and `images_per_step` when it began.
             classes: Classes of the model.
             scaler: State of the scaler of losses.
         """
@@ -79,10 +79,10 @@ class Keeper:
         randoms = self._averaging.gather(get_random(self._device))
         said = ""
         if self._averaging.rank == 0 and self._files:
-            state |= {"model": self._settings.model, "classes": classes, "images": images}
+            state |= {"model": self._settings.model, "classes": classes, **place}
             state |= {"scaler": scaler, "random": randoms}
             try:
-                self._files.write(images, state)
+                self._files.write(place["images"], state)
             except checkpoint.NotWritten as error:
                 said = str(error)
                 print(said, flush=True)

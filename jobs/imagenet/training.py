@@ -53,8 +53,8 @@ class Training:
 
     Raises:
         data.Unusable: The dataset is not there, or broken.
-        Failed: A checkpoint has all steps already, or is of another model; or settings would be
-            tried out in steps that are timed.
+        Failed: A checkpoint is of another model; or settings would be tried out in steps that are
+            timed.
     """
 
     def __init__(self, settings: Namespace, averaging: Averaging, device: torch.device) -> None:
@@ -66,15 +66,32 @@ class Training:
         passes = settings.backward_passes_per_step
         self.images_per_step = settings.batch_size * passes * averaging.size
         self.steps_per_epoch = max(1, self.feed.images // self.images_per_step)
-        by_epochs = (settings.epochs or 0) * self.steps_per_epoch
-        self.total = by_epochs or settings.steps
         self._precision = model.PRECISIONS[settings.precision]
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
         self._first_losses: list[Tensor] = []
         self._last_losses: deque[Tensor] = deque(maxlen=LOSS_STEPS)
         self.accuracy: float | None = None
         self.alone_s: float | None = None
-        self._make(self.keeper.newest(self.feed.classes))
+        kept = self.keeper.newest(self.feed.classes)
+        self._plan(kept)
+        self._make(kept)
+
+    def _plan(self, kept: dict[str, Any] | None) -> None:
+        """Says from which step to which it goes, in steps of the ranks that are there now."""
+        mine, given = self.images_per_step, self.settings
+        # What a step was when the training began, perhaps on other ranks: as many images are due.
+        self._begun_with = kept.get("images_per_step", mine) if kept else mine
+        by_epochs = (given.epochs or 0) * self.steps_per_epoch
+        self.total = by_epochs or math.ceil(given.steps * self._begun_with / mine)
+        seen = kept["images"] // mine if kept else 0
+        # One that was killed after its last checkpoint has told nobody its figures yet.
+        self.start = min(seen, self.total - 1)
+        if seen >= self.total and self.averaging.rank == 0:
+            print(
+                f"the checkpoint has {seen} steps, and {self.total} are asked for: the last one is "
+                "made once more, for the figures; raise epochs or steps to go on",
+                flush=True,
+            )
 
     def _make(self, kept: dict[str, Any] | None) -> None:
         """Makes model and optimizer, alike on all ranks, or as a checkpoint has them."""
@@ -85,12 +102,6 @@ class Training:
         self._base_rate = given.learning_rate
         if self._base_rate is None:
             self._base_rate = model.usual_learning_rate(network)
-        self.start = kept["images"] // self.images_per_step if kept else 0
-        if self.start >= self.total:
-            raise Failed(
-                f"the checkpoint has {self.start} steps already and {self.total} are asked for: "
-                "raise epochs or steps, or name another checkpoint"
-            )
         self._untimed = self._untimed_steps()
         if kept:
             network.load_state_dict(kept["network"])
@@ -232,7 +243,8 @@ class Training:
             with self._paused():
                 self._check_loss()
                 seen = done * self.images_per_step
-                self.keeper.write(seen, feed.classes, self._scaler.state_dict())
+                place = {"images": seen, "images_per_step": self._begun_with}
+                self.keeper.write(place, feed.classes, self._scaler.state_dict())
         if asked:
             is_kept = self.keeper.failures == failures
             raise Failed(f"it was asked to end; step {done} is {'' if is_kept else 'not '}kept")

@@ -130,6 +130,11 @@ def test_a_point_without_the_number_that_it_is_repeated_for_has_failed(campaign)
     assert said.return_value == 1
     reasons = {point.reason for point in campaign.folder.ended().values()}
     assert reasons == {"it gave no gpu_percent, which stop asks for"}
+    before = len(campaign.launched)
+    assert campaign().return_value == 1
+    assert len(campaign.launched) == before, "what failed is repeated only when asked for"
+    assert campaign("--again-failed").return_value == 1
+    assert len(campaign.launched) == 2 * before
 
 
 def test_repetitions_of_run_are_numbered(campaign):

@@ -333,6 +333,7 @@ def test_validation_and_checkpoints_pause_clock_and_use(job):
         total=1,
         steps_per_epoch=1,
         images_per_step=1,
+        _begun_with=1,
         feed=MagicMock(),
         _scaler=MagicMock(),
         _validate=lambda _: 0.5,
@@ -757,6 +758,29 @@ def test_a_full_disk_leaves_the_checkpoints_before(files):
     )
     assert sorted(files.folder.iterdir()) == before
     assert files.kept.newest() == before[0]
+
+
+@pytest.mark.parametrize(
+    ("images_per_step", "kept", "start", "total"),
+    [
+        (256, None, 0, 1000),
+        (256, {"images": 204_800, "images_per_step": 256}, 800, 1000),
+        # A node of four is lost: as many images are left, in more steps.
+        (192, {"images": 204_800, "images_per_step": 256}, 1066, 1334),
+        (512, {"images": 204_800, "images_per_step": 256}, 400, 500),
+        (256, {"images": 204_800}, 800, 1000),  # as checkpoints were
+        # Killed after its last checkpoint: nobody was told its figures.
+        (256, {"images": 256_000, "images_per_step": 256}, 999, 1000),
+        (96, {"images": 256_128, "images_per_step": 256}, 2666, 2667),
+    ],
+)
+def test_a_training_is_as_long_on_other_ranks(job, images_per_step, kept, start, total):
+    training = object.__new__(job("training").Training)
+    training.settings = SimpleNamespace(steps=1000, epochs=None)
+    training.images_per_step, training.steps_per_epoch = images_per_step, 10
+    training.averaging = SimpleNamespace(rank=0)
+    training._plan(kept)
+    assert (training.start, training.total) == (start, total)
 
 
 @pytest.mark.parametrize(

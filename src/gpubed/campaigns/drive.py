@@ -147,7 +147,13 @@ class Bench:
             GpubedError: The head is not well, so that nothing can start.
         """
         links = rates.Links(self.cluster, self.allocation)
-        ended_well = adoption.ended_well(self.cluster, self.kin, self.made_with)
+        # A run that a point has named already, such as one that gave too little, is none of them.
+        told = {record.run_id for record in self.series.ended.values()}
+        ended_well = {
+            key: run
+            for key, run in adoption.ended_well(self.cluster, self.kin, self.made_with).items()
+            if run.run_id not in told
+        }
         try:
             for repetition, point in self.series.due():
                 run = ended_well.get((point.id, repetition))

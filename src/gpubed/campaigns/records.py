@@ -177,7 +177,8 @@ class Folder:
         return self._points / f"{key[0]}.{key[1]}.json"
 
     def _read(self, path: Path, points: Mapping[str, Mapping[str, Any]] | None) -> Record:
-        document = reading.file(path, f"move {path} away: that repetition is run again")
+        # What its run gave counts, if the run is whole.
+        document = reading.file(path, f"move {path} away: its run stands for it, or is made again")
         record = document.json(Record)
         if path != self._file(record.key):
             raise document.refusal(f"it is of {record.id}, repetition {record.repetition}")
