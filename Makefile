@@ -9,6 +9,8 @@ AGAIN  := === what failed beside others, once more and alone
 FAILED := --last-failed --last-failed-no-failures none
 # Many tests wait for what they have started.
 SIDE   := --numprocesses $(shell echo $$(($$(nproc) * 3 / 2)))
+# In the order of the tests, where what takes longest comes first: the whole cluster.
+BESIDE  = --numprocesses $(LANES) --dist loadgroup --no-loadscope-reorder
 WHOLE  := --ignore tests/unit --ignore tests/stacks -m "not services and not testbeds and not vms and not simulated and not faults and not sizes and not experiment and not endurance and not walk and not long"
 
 .DEFAULT_GOAL := help
@@ -32,7 +34,7 @@ test: ## lint, unit, contract, stacks, one whole cluster: all that can run here;
 	@code=0; \
 	  $(PYTEST) tests/unit tests/stacks -q $(SIDE) --dist worksteal --durations=15 || \
 	    { echo "$(AGAIN)"; $(PYTEST) tests/unit tests/stacks $(FAILED); } || code=1; \
-	  $(PYTEST) tests $(WHOLE) $(if $(LANES),--numprocesses $(LANES) --dist loadgroup) --durations=25 $(if $(LANES),|| \
+	  $(PYTEST) tests $(WHOLE) $(if $(LANES),$(BESIDE)) --durations=25 $(if $(LANES),|| \
 	    { echo "$(AGAIN)"; $(PYTEST) tests $(WHOLE) $(FAILED); }) || code=1; \
 	  exit $$code
 
@@ -44,7 +46,7 @@ test-services: ## Slurm, containers, monitoring and datasets on a whole cluster
 	@./setup.sh test
 	@$(PYTEST) tests/e2e -m services
 
-test-testbeds: ## servers and hosts that stand for each testbed, up to a finished job; TESTS=tests/contract for a part
+test-testbeds: ## nodes of servers and hosts that stand for each testbed, up to a finished job; TESTS=tests/contract for a part
 	@./setup.sh test
 	@$(PYTEST) $(or $(TESTS),tests) -m testbeds
 

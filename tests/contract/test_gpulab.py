@@ -17,8 +17,6 @@ from support.gpulab.server import Stumble
 from support.gpulab.service import Fault
 from support.gpulab.site import Site
 
-pytestmark = pytest.mark.testbeds
-
 QUICK = ("run", "gl", "quick")
 
 

@@ -19,12 +19,9 @@ from gpubed.spec.plan import plan
 from support.gpulab.site import IMAGE, Site
 
 CLI = os.environ.get("GPUBED_GPULAB_CLI") or shutil.which("gpulab-cli")
-pytestmark = [
-    pytest.mark.testbeds,
-    pytest.mark.skipif(
-        CLI is None, reason="gpulab-cli is not installed: GPUBED_GPULAB_CLI names it"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    CLI is None, reason="gpulab-cli is not installed: GPUBED_GPULAB_CLI names it"
+)
 
 
 class Public:

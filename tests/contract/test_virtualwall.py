@@ -45,8 +45,6 @@ from support.am import AmServer, Ghosts, Limits, Site, faults
 from support.am.witness import Witness, rspec
 from support.wall import NAME, Wall, document
 
-pytestmark = pytest.mark.testbeds
-
 NODES = ("node-0", "node-1", "node-2")
 # What is kept of a node that was reached once.
 KNOWN = {
