@@ -166,8 +166,14 @@ def test_a_run_that_goes_on_learns_what_an_unbroken_one_does(storage):
 def test_another_framework_on_another_number_of_ranks_goes_on(storage):
     options = ("--steps", 4, "--warmup-steps", 1, "--checkpoint", "moved")
     run(storage, "before", *options, "--framework", "fsdp")
-    moved, _ = run(storage, "after", *options[2:], "--steps", 10, ranks=1)
+    # Of two ranks, as it began: ten of one.
+    wanted = (*options[2:], "--steps", 5)
+    moved, _ = run(storage, "after", *wanted, ranks=1)
     assert (moved["resumed_at"], moved["steps"]) == (8, 2)
+    # As one that was killed before it told its figures.
+    again, said = run(storage, "told", *wanted, ranks=1)
+    assert (again["resumed_at"], again["steps"], again["timed_steps"]) == (9, 1, 1)
+    assert "the checkpoint has 10 steps, and 10 are asked for" in said
 
 
 def test_a_run_that_goes_on_does_so_by_its_own_settings(storage):
