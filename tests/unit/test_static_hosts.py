@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.backends.static import access, node
-from gpubed.core import progress
+from gpubed.backends.static import access, membership, node
+from gpubed.core import progress, runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
@@ -31,7 +31,8 @@ backend:
   user: me
   known_hosts: {known}
   hosts: {{node: [{hosts}]}}
-nodes: [{{count: 1}}]
+networks: {{control: {{subnet: 192.0.2.0/24}}}}
+nodes: [{{count: {count}}}]
 """
 LOOK = """
 system=Debian
@@ -59,9 +60,9 @@ def lab(tmp_path, monkeypatch):
     spec = paths.spec
     spec.parent.mkdir(parents=True)
 
-    def names(*places):
+    def names(*places, count=1):
         hosts = (f"{{address: {address}, port: {port}}}" for address, port in places)
-        spec.write_text(SPEC.format(known=known, hosts=", ".join(hosts)))
+        spec.write_text(SPEC.format(known=known, hosts=", ".join(hosts), count=count))
 
     names((ADDRESS, 22))
     config = {"type": "static", "user": "me", "key": "/me/key", "known_hosts": str(known)}
@@ -77,7 +78,12 @@ def lab(tmp_path, monkeypatch):
     }
     testbed = registry.bound("static", paths)
     return SimpleNamespace(
-        names=names, known=known, inputs=inputs, testbed=testbed, driver=testbed.driver("node")
+        names=names,
+        known=known,
+        inputs=inputs,
+        paths=paths,
+        testbed=testbed,
+        driver=testbed.driver("node"),
     )
 
 
@@ -263,3 +269,57 @@ def test_another_address_replaces_the_node(lab):
     assert list(lab.driver.diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved).replace) == [
         "host"
     ]
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The scripts that a host ran which is marked as node-0, besides what it was asked."""
+    mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "node-0-1"}
+    ran = []
+
+    def answers(script=""):
+        if script == node._LOOK:
+            return LOOK.format(owner=json.dumps(mark))
+        ran.append(script)
+        return ""
+
+    session(monkeypatch, answers)
+    return ran
+
+
+def test_a_host_that_becomes_another_node_is_let_go_by_that_one(lab, scripts):
+    """Engines remove what they replace first: roles keep there what goes on with the host."""
+    lab.names(ELSEWHERE, (ADDRESS, 22), count=2)
+    with runlock.hold(lab.paths.state, "up"):
+        lab.driver.delete("node-0-1", lab.inputs)
+        [taken] = scripts
+        assert membership.MARK not in taken, "it says whose it is, should that node never come"
+        assert "gpubed:u" in taken, "its former login may be another account"
+        lab.driver.create(lab.inputs | {"name": "node-1"})
+    assert membership._release("u", "stays") in scripts
+    assert membership._release("u") not in scripts
+
+
+@pytest.mark.parametrize(
+    ("verb", "places", "told"),
+    [
+        ("down", [ELSEWHERE, (ADDRESS, 22)], ""),
+        ("up", [ELSEWHERE, ("192.0.2.9", 22)], ""),
+        ("up", [ELSEWHERE, ("192.0.2.9", 22), (ADDRESS, 22)], ""),
+        ("up", [(ADDRESS, 22), ELSEWHERE], "stays"),
+    ],
+    ids=["down", "in hosts no more", "more hosts than nodes", "made anew"],
+)
+def test_a_host_goes_with_all_that_roles_made_unless_it_stays_a_node(
+    lab, scripts, verb, places, told
+):
+    lab.names(*places, count=2)
+    with runlock.hold(lab.paths.state, verb):
+        lab.driver.delete("node-0-1", lab.inputs)
+    assert scripts == [membership._release("u", told)]
+
+
+def test_no_run_of_ours_is_no_reason_to_keep_anything(lab, scripts):
+    """As plain `pulumi destroy` calls it."""
+    lab.driver.delete("node-0-1", lab.inputs)
+    assert scripts == [membership._release("u")]

@@ -13,7 +13,7 @@ from gpubed.backends.static import access, membership, named, turn
 from gpubed.backends.static.access import UnknownHost, door
 from gpubed.backends.static.config import Config, Host
 from gpubed.backends.static.membership import MARK
-from gpubed.core import progress, reading
+from gpubed.core import progress, reading, runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.table import chip_of
@@ -105,7 +105,7 @@ class NodeDriver(Driver):
         try:
             with turn.of(inputs), self._connected(inputs) as ssh:
                 if _is_node(look(ssh), inputs):
-                    membership.release(ssh, inputs["uuid"])
+                    self._let_go(ssh, inputs)
         except GpubedError as error:
             if self._is_left(inputs):
                 return  # `down` says what stays there
@@ -128,6 +128,24 @@ class NodeDriver(Driver):
             raise
         except GpubedError as error:
             raise NodeFailed(error.message, error.hint) from error
+
+    def _let_go(self, ssh: SSH, inputs: Properties) -> None:
+        """Let a host go; what roles keep for its next node stays, where it is to be one.
+
+        Engines remove a node before they make the one that replaces it. A host that becomes
+        another node keeps its mark, so that it is found should that one never come, which ends
+        what is this one's. Only the key goes: that one may log in to another account.
+        """
+        uuid, heir = inputs["uuid"], self._heir(inputs)
+        if heir in ("", inputs["name"]):
+            membership.release(ssh, uuid, stays=bool(heir))
+        else:
+            membership.expel(ssh, ssh.node.user, uuid)
+
+    def _heir(self, inputs: Properties) -> str:
+        """Return the node that an `up` is about to make of a node's host; empty for none."""
+        run = runlock.holder(self._cluster.state)
+        return named.heir(self._cluster, _place(inputs)) if run and run.verb == "up" else ""
 
     def _is_same_host(self, result: Properties, olds: Properties, news: Properties) -> bool:
         """Say whether a node stays on its host: several may share an address, each at its port.
