@@ -117,7 +117,7 @@ def session(monkeypatch, answers):
         def __exit__(self, *_):
             pass
 
-        def run(self, command, *args):
+        def run(self, command, *args, **_):
             return SimpleNamespace(stdout=answers(*args))
 
     monkeypatch.setattr(node, "SSH", Session)
