@@ -12,7 +12,8 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import Silent
+from gpubed.testbeds.base import NodeFailed, Silent
+from gpubed.testbeds.specification import load_plan
 from support.samples import sample_allocation, sample_plan
 
 # Numbers of hosts stand for their keys.
@@ -104,10 +105,15 @@ def mismatch():
     return HostKeyMismatch("node-0", [KEYS["own"]], KEYS["others"])
 
 
-def session(monkeypatch, answers):
-    """Let every session answer with a function's words, or fail with its error."""
+def session(monkeypatch, answers, elsewhere=None):
+    """Let every session answer with a function's words, or fail with its error.
+
+    One at the host's other addresses answers as `elsewhere` does.
+    """
 
     class Session:
+        says = staticmethod(answers)
+
         def __init__(self, target, *_):
             self.node = target
 
@@ -117,8 +123,13 @@ def session(monkeypatch, answers):
         def __exit__(self, *_):
             pass
 
+        def at(self, _):
+            there = Session(self.node)
+            there.says = elsewhere
+            return there
+
         def run(self, command, *args, **_):
-            return SimpleNamespace(stdout=answers(*args))
+            return SimpleNamespace(stdout=self.says(*args))
 
     monkeypatch.setattr(node, "SSH", Session)
     monkeypatch.setattr("gpubed.nodes.ssh.SSH", Session)
@@ -269,6 +280,55 @@ def test_another_address_replaces_the_node(lab):
     assert list(lab.driver.diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved).replace) == [
         "host"
     ]
+
+
+@pytest.fixture
+def inside(monkeypatch):
+    """A function that lets a host see itself at 10.0.0.5, where it answers as told."""
+    ran = []
+
+    def put(answers_there):
+        def answers(script=""):
+            if script == node._LOOK:
+                return LOOK.format(owner="").replace(
+                    f"own_address={ADDRESS}", "own_address=10.0.0.5"
+                )
+            ran.append(script)
+            return ""
+
+        session(monkeypatch, answers, answers_there)
+        return ran
+
+    return put
+
+
+def test_a_host_whose_own_address_leads_nowhere_from_here_is_not_marked(lab, inside):
+    """As behind a forwarded port: a cluster logs in where the host sees itself."""
+
+    def nobody():
+        raise Unreachable("node-0 does not answer SSH on 10.0.0.5:22")
+
+    ran = inside(nobody)
+    with pytest.raises(NodeFailed, match=r"sees itself at 10\.0\.0\.5.*does not answer") as caught:
+        lab.driver.create(lab.inputs)
+    assert "bastion" in caught.value.hint
+    assert ran == []
+    plan = load_plan(lab.paths.spec)
+    for said in (lab.testbed.doctor(plan.spec), lab.testbed.refusals(plan)):
+        [found] = said
+        assert not found.ok
+        assert "sees itself at 10.0.0.5" in found.message
+        assert "bastion" in found.fix
+
+
+def test_a_host_that_answers_at_its_own_address_too_is_taken(lab, inside):
+    ran = inside(lambda: "")
+    _, result = lab.driver.create(lab.inputs)
+    assert result["control_address"] == "10.0.0.5"
+    assert any(membership.MARK in script for script in ran)
+    plan = load_plan(lab.paths.spec)
+    assert [found.ok for found in lab.testbed.doctor(plan.spec)] == [True]
+    assert lab.testbed.refusals(plan) == []
 
 
 @pytest.fixture

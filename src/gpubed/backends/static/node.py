@@ -242,6 +242,29 @@ def look(ssh: SSH) -> Found:
     return _found(said, ssh.node.name)
 
 
+def candidate(ssh: SSH) -> Found:
+    """Look at a host that is to be a node: its cluster, too, must be able to log in there.
+
+    Raises:
+        PrerequisiteMissing: It cannot, since the way here is one that only looks like the host's
+            own address: a forwarded port, or another translation of addresses.
+        Unreadable: See `look`.
+    """
+    found, node = look(ssh), ssh.node
+    try:
+        if found.own_address != node.control_address:
+            with ssh.at(found.own_address) as there:
+                there.run("true")
+    except Unreachable as error:
+        raise PrerequisiteMissing(
+            f"{node.control_address}:{node.port} sees itself at {found.own_address}, where the "
+            f"cluster would log in at the same port, and cannot: {error.message}",
+            "name a bastion from which hosts are reached at their own addresses, and these in "
+            "hosts (docs/how-to/own-hosts.md)",
+        ) from None
+    return found
+
+
 def _found(said: reading.Document, name: str) -> Found:
     facts = dict(line.partition("=")[::2] for line in said.text().splitlines() if "=" in line)
     mark = reading.reply(
@@ -268,7 +291,7 @@ def _found(said: reading.Document, name: str) -> Found:
 
 
 def _admit(ssh: SSH, inputs: Properties, id_: str | None) -> tuple[str, dict[str, Any]]:
-    found, name = look(ssh), inputs["name"]
+    found, name = candidate(ssh), inputs["name"]
     if wrong := problems(found, inputs):
         raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}")
     if _is_node(found, inputs):

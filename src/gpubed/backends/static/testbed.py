@@ -40,14 +40,14 @@ class StaticTestbed(Testbed):
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Log in to every host and look whether it can be a node; nothing is changed."""
-        from gpubed.backends.static.node import look
+        from gpubed.backends.static.node import candidate
 
         config = named.options(spec)
 
         def finding(host: Host, name: str) -> Finding:
             id_ = f"static.{name}"
             try:
-                found = self._on(config, host, name, look)
+                found = self._on(config, host, name, candidate)
             except GpubedError as error:
                 return Finding(id_, False, error.message, error.hint)
             if not found.sudo:
@@ -189,7 +189,7 @@ class StaticTestbed(Testbed):
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Look at the hosts that cannot be done without: whether each can be the planned node."""
-        from gpubed.backends.static.node import look, problems
+        from gpubed.backends.static.node import candidate, problems
         from gpubed.testbeds import identities
 
         config, uuid = named.options(plan.spec), identities.kept(self.cluster)
@@ -199,7 +199,7 @@ class StaticTestbed(Testbed):
             node = nodes[name]
             inputs = {"host": host, "image": node.image, "gpus": node.gpus, "uuid": uuid}
             try:
-                wrong = problems(self._on(config, host, name, look), inputs)
+                wrong = problems(self._on(config, host, name, candidate), inputs)
             except GpubedError as error:
                 return Finding(f"static.{name}", False, f"{name}: {error.message}", error.hint)
             message = f"{name} ({host.address}) {'; '.join(wrong)}"
