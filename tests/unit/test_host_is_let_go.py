@@ -3,7 +3,10 @@
 The programs of the host are STAND-INS; the scripts are those that run there.
 """
 
+import fcntl
+import os
 import re
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -11,7 +14,8 @@ from jinja2 import Environment, StrictUndefined
 
 from gpubed.backends.static import membership
 from gpubed.core import progress
-from gpubed.nodes.ssh import CommandFailed
+from gpubed.core.errors import GpubedError
+from gpubed.nodes.ssh import CommandFailed, CommandResult, CommandTimedOut
 from support import machines
 from support.shell_host import ShellHost
 
@@ -159,6 +163,35 @@ def test_a_host_that_is_let_go_by_half_says_whose_it_was(host):
         membership.release(host, UUID)
     assert mark.exists()
     assert caught.value.result.stderr == f"{host.etc}/gpubed/leave.d/role failed\n"
+
+
+def test_a_host_has_the_time_that_its_services_need_to_end():
+    """A database's unit is given 15 minutes by its package, any other 90 s by systemd."""
+    given = []
+
+    def run(command, script, timeout):
+        given.append(timeout)
+        raise CommandTimedOut("node-0", script, CommandResult("", "", -1, timeout))
+
+    there = SimpleNamespace(name="node-0", control_address="192.0.2.7")
+    with pytest.raises(GpubedError) as caught:
+        membership.release(SimpleNamespace(node=there, run=run), UUID)
+    assert given[0] > 15 * 60 + 90
+    assert (
+        caught.value.message == "node-0 (192.0.2.7) is not let go after 20 min, and goes on at it"
+    )
+    assert "systemctl list-jobs" in caught.value.hint
+
+
+def test_who_comes_while_a_host_is_being_let_go_waits(host, monkeypatch):
+    monkeypatch.setattr(membership, "_PATIENCE", 0)
+    held = os.open(host.etc / "gpubed", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(GpubedError, match="is kept busy") as caught:
+        membership.release(host, UUID)
+    os.close(held)
+    assert caught.value.hint
+    assert host.called == []
 
 
 def test_what_a_hook_says_of_what_stays_is_told(host):

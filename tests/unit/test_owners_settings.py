@@ -165,6 +165,60 @@ def test_sshd_is_the_owners_again_in_any_case(host, there):
     assert not list(host.etc.glob("ssh/*/*gpubed*"))
 
 
+@pytest.fixture
+def routed(tmp_path):
+    """Files in which role rdma has told an owner's Open MPI to use the device, and its hooks."""
+    there = tmp_path / "there"
+    there.mkdir()
+    file = there / "openmpi-mca-params.conf"
+    file.write_text("btl_base_verbose = 1\n")
+    hooks = {f"__rdma_{name}": str(there / name) for name in ("leaving", "mpi_leaving")}
+    played = play(
+        tmp_path,
+        "rdma",
+        "mpi",
+        gpubed_networks={"experiment": {"subnet": "10.0.1.0/24"}},
+        __rdma_device={"stdout": "rxe0"},
+        __rdma_ucx=str(there / "ucx/ucx.conf"),
+        __rdma_openmpi=str(file),
+        **hooks,
+    )
+    assert played.code == 0, played.said
+    assert "pml = ucx" in file.read_text()
+    return file, list(hooks.values())
+
+
+def run(hooks):
+    for hook in hooks:
+        assert subprocess.run(["sh", hook], check=False).returncode == 0
+
+
+@needs_root
+def test_open_mpi_chooses_for_itself_again(routed):
+    file, hooks = routed
+    run(hooks)
+    assert [path for path in file.parent.rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "btl_base_verbose = 1\n"
+
+
+@needs_root
+def test_what_the_owner_wrote_after_a_torn_block_of_open_mpi_stays(routed):
+    file, hooks = routed
+    mine, block = "oob_base_verbose = 1\n", file.read_text().split("\n", 1)[1]
+    torn = "# BEGIN gpubed rdma\npml = ucx\n" + mine
+    file.write_text(torn + block + mine)
+    run(hooks)
+    assert file.read_text() == torn + mine
+
+
+@needs_root
+def test_an_open_mpi_that_is_gone_by_then_is_no_fault(routed):
+    file, hooks = routed
+    file.unlink()
+    run(hooks)
+    assert not file.exists()
+
+
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_jupyterlab_of_the_owners_stays_where_none_is_wanted(tmp_path, ours):
     unit, folder = tmp_path / "jupyterlab.service", tmp_path / "jupyterlab"

@@ -4,7 +4,9 @@ The role's own tasks and scripts run; programs of the host are STAND-INS.
 """
 
 import os
+import signal
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -372,8 +374,9 @@ def test_the_note_tells_whose_an_account_is_wherever_homes_are_now(noted, made):
 def left(tmp_path):
     """A function that runs the role's hook on a host whose mark names a cluster."""
     host = ShellHost(tmp_path / "host")
-    for name in ("systemctl", "gpasswd", "userdel", "pkill", "groupdel", "sshd"):
+    for name in ("systemctl", "gpasswd", "userdel", "pkill", "groupdel", "sshd", "scancel"):
         host.program(name)
+    host.program("scontrol", "exit 1", told=False)
     host.program("getent", getent("gpubed-ann,gpubed-bob"), told=False)
     ours = {
         "__slurm_note": "/etc/gpubed/slurm/accounts",
@@ -383,7 +386,7 @@ def left(tmp_path):
         "__slurm_folder": "/etc/gpubed/slurm",
         "__slurm_daemons": ["slurmd.service"],
         "__slurm_servers": ["mysql.service"],
-        "__slurm_on_head": True,
+        "inventory_hostname": "node-0",
         "__slurm_others_databases": role_variables.value(
             "slurm", "__slurm_others_databases", "debian-12"
         ).replace("/var/lib/", f"{tmp_path}/"),
@@ -391,9 +394,10 @@ def left(tmp_path):
     here = role_variables.value("slurm", "__slurm_is_ours", "debian-12", gpubed_uuid=UUID)
     text = (ROLE / "templates/leave.j2").read_text().replace("/var/lib/", f"{tmp_path}/")
     hook = Environment(undefined=StrictUndefined).from_string(text)
-    hook = hook.render(ansible_managed="m", __slurm_group=GROUP, __slurm_is_ours=here, **ours)
 
-    def leave(uuid, *databases):
+    def leave(uuid, *databases, head=True, **programs):
+        for name, does in programs.items():
+            host.program(name, does)
         put(tmp_path, *(f"mysql/{name}/db.opt" for name in databases))
         for path in (ours["__slurm_files"][0], ours["__slurm_leaving"]):
             put(host.etc, path.removeprefix("/etc/"))
@@ -401,7 +405,14 @@ def left(tmp_path):
             put(host.etc, ours[f"__slurm_{path}"].removeprefix("/etc/"))
             (host.etc / ours[f"__slurm_{path}"].removeprefix("/etc/")).write_text(said)
         put(tmp_path, "slurm/slurmctld/job_state")
-        assert host.sh(hook).returncode == 0
+        said = hook.render(
+            ansible_managed="m",
+            __slurm_group=GROUP,
+            __slurm_is_ours=here,
+            __slurm_on_head=head,
+            **ours,
+        )
+        assert host.sh(said).returncode == 0
         return host
 
     return leave
@@ -414,8 +425,13 @@ def files(folder):
 def test_a_host_that_is_let_go_lets_its_researchers_in_again(left, tmp_path):
     host = left(UUID)
     assert host.called == [
+        "scancel --state=PENDING",
+        "scancel --state=RUNNING",
+        "scancel --state=SUSPENDED",
         "systemctl disable --now slurmd.service",
         "systemctl disable --now mysql.service",
+        "systemctl kill --signal=KILL slurmstepd.scope",
+        "pkill --signal KILL --exact slurmstepd",
         "pkill --signal KILL --euid gpubed-ann",
         "userdel --force gpubed-ann",
         "gpasswd --delete gpubed-bob researchers",
@@ -425,6 +441,53 @@ def test_a_host_that_is_let_go_lets_its_researchers_in_again(left, tmp_path):
         "systemctl daemon-reload",
     ]
     assert files(host.etc) == files(tmp_path / "slurm") == set()
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A function that starts a process of a job, and a scontrol that knows it by number."""
+    started = []
+
+    def start(does="pass"):
+        # It says when it is there: a signal that comes sooner would end it in any case.
+        program = f"import signal; {does}; print(flush=True)\nwhile True: signal.pause()"
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+        started.append(process)
+        process.stdout.readline()
+        scontrol = f"""
+[ "$*" = "listpids * node-0" ] || exit 1
+echo "PID      JOBID    STEPID   LOCALID GLOBALID"
+case $(ps -o stat= -p {process.pid}) in ""|Z*) ;; *) echo "{process.pid} 7 batch 0 0" ;; esac
+"""
+        return process, scontrol
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_job_of_anybodys_ends_before_slurm_does(left, job):
+    """Of gpubed's own account and of the owner's, which no account that goes ends."""
+    process, scontrol = job()
+    host = left(UUID, scontrol=scontrol, scancel=f"kill {process.pid}", head=False)
+    assert process.wait(0) == -signal.SIGTERM
+    called = [call for call in host.called if not call.startswith("scontrol")]
+    assert called[:2] == ["scancel --nodelist=node-0", "systemctl disable --now slurmd.service"]
+
+
+def test_a_job_is_told_to_end_where_no_controller_answers_any_more(left, job):
+    process, scontrol = job()
+    host = left(UUID, scontrol=scontrol, scancel="exit 1")
+    assert process.wait(0) == -signal.SIGTERM
+    assert [call for call in host.called if "scancel" in call] == ["scancel --state=PENDING"]
+
+
+def test_a_job_that_does_not_end_is_killed(left, job):
+    process, scontrol = job("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+    left(UUID, scontrol=scontrol, scancel="exit 1", sleep="")
+    assert process.wait(0) == -signal.SIGKILL
 
 
 def test_a_server_that_has_other_databases_by_now_runs_on_without_the_roles_settings(left):

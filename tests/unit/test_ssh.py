@@ -269,6 +269,15 @@ def test_who_answers_and_lets_nobody_in_is_not_silent(
     assert not caught.value.is_silence
 
 
+def test_at_another_address_a_host_is_the_same_one(paths: ClusterPaths) -> None:
+    hop = Hop(address="gate", user="me", host_keys=("ssh-ed25519 AAAA",))
+    known = {"port": 2222, "host_keys": ("ssh-ed25519 BBBB",), "via": (hop,)}
+    made = SSH(NODE.model_copy(update=known), paths, "/me/key").at("10.0.0.5")
+    assert made.node == NODE.model_copy(update={**known, "control_address": "10.0.0.5"})
+    assert made._identity == "/me/key"
+    assert made._jump is not None
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.backends.static import access, node
-from gpubed.core import progress
+from gpubed.backends.static import access, membership, node
+from gpubed.core import progress, runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
 from gpubed.testbeds import registry
-from gpubed.testbeds.base import Silent
+from gpubed.testbeds.base import NodeFailed, Silent
+from gpubed.testbeds.specification import load_plan
 from support.samples import sample_allocation, sample_plan
 
 # Numbers of hosts stand for their keys.
@@ -31,7 +32,8 @@ backend:
   user: me
   known_hosts: {known}
   hosts: {{node: [{hosts}]}}
-nodes: [{{count: 1}}]
+networks: {{control: {{subnet: 192.0.2.0/24}}}}
+nodes: [{{count: {count}}}]
 """
 LOOK = """
 system=Debian
@@ -59,9 +61,9 @@ def lab(tmp_path, monkeypatch):
     spec = paths.spec
     spec.parent.mkdir(parents=True)
 
-    def names(*places):
+    def names(*places, count=1):
         hosts = (f"{{address: {address}, port: {port}}}" for address, port in places)
-        spec.write_text(SPEC.format(known=known, hosts=", ".join(hosts)))
+        spec.write_text(SPEC.format(known=known, hosts=", ".join(hosts), count=count))
 
     names((ADDRESS, 22))
     config = {"type": "static", "user": "me", "key": "/me/key", "known_hosts": str(known)}
@@ -77,7 +79,12 @@ def lab(tmp_path, monkeypatch):
     }
     testbed = registry.bound("static", paths)
     return SimpleNamespace(
-        names=names, known=known, inputs=inputs, testbed=testbed, driver=testbed.driver("node")
+        names=names,
+        known=known,
+        inputs=inputs,
+        paths=paths,
+        testbed=testbed,
+        driver=testbed.driver("node"),
     )
 
 
@@ -98,10 +105,15 @@ def mismatch():
     return HostKeyMismatch("node-0", [KEYS["own"]], KEYS["others"])
 
 
-def session(monkeypatch, answers):
-    """Let every session answer with a function's words, or fail with its error."""
+def session(monkeypatch, answers, elsewhere=None):
+    """Let every session answer with a function's words, or fail with its error.
+
+    One at the host's other addresses answers as `elsewhere` does.
+    """
 
     class Session:
+        says = staticmethod(answers)
+
         def __init__(self, target, *_):
             self.node = target
 
@@ -111,8 +123,13 @@ def session(monkeypatch, answers):
         def __exit__(self, *_):
             pass
 
-        def run(self, command, *args):
-            return SimpleNamespace(stdout=answers(*args))
+        def at(self, _):
+            there = Session(self.node)
+            there.says = elsewhere
+            return there
+
+        def run(self, command, *args, **_):
+            return SimpleNamespace(stdout=self.says(*args))
 
     monkeypatch.setattr(node, "SSH", Session)
     monkeypatch.setattr("gpubed.nodes.ssh.SSH", Session)
@@ -263,3 +280,106 @@ def test_another_address_replaces_the_node(lab):
     assert list(lab.driver.diff({"host_keys": [KEYS["own"]]}, lab.inputs, moved).replace) == [
         "host"
     ]
+
+
+@pytest.fixture
+def inside(monkeypatch):
+    """A function that lets a host see itself at 10.0.0.5, where it answers as told."""
+    ran = []
+
+    def put(answers_there):
+        def answers(script=""):
+            if script == node._LOOK:
+                return LOOK.format(owner="").replace(
+                    f"own_address={ADDRESS}", "own_address=10.0.0.5"
+                )
+            ran.append(script)
+            return ""
+
+        session(monkeypatch, answers, answers_there)
+        return ran
+
+    return put
+
+
+def test_a_host_whose_own_address_leads_nowhere_from_here_is_not_marked(lab, inside):
+    """As behind a forwarded port: a cluster logs in where the host sees itself."""
+
+    def nobody():
+        raise Unreachable("node-0 does not answer SSH on 10.0.0.5:22")
+
+    ran = inside(nobody)
+    with pytest.raises(NodeFailed, match=r"sees itself at 10\.0\.0\.5.*does not answer") as caught:
+        lab.driver.create(lab.inputs)
+    assert "bastion" in caught.value.hint
+    assert ran == []
+    plan = load_plan(lab.paths.spec)
+    for said in (lab.testbed.doctor(plan.spec), lab.testbed.refusals(plan)):
+        [found] = said
+        assert not found.ok
+        assert "sees itself at 10.0.0.5" in found.message
+        assert "bastion" in found.fix
+
+
+def test_a_host_that_answers_at_its_own_address_too_is_taken(lab, inside):
+    ran = inside(lambda: "")
+    _, result = lab.driver.create(lab.inputs)
+    assert result["control_address"] == "10.0.0.5"
+    assert any(membership.MARK in script for script in ran)
+    plan = load_plan(lab.paths.spec)
+    assert [found.ok for found in lab.testbed.doctor(plan.spec)] == [True]
+    assert lab.testbed.refusals(plan) == []
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The scripts that a host ran which is marked as node-0, besides what it was asked."""
+    mark = {"uuid": "u", "cluster": "lab", "node": "node-0", "id": "node-0-1"}
+    ran = []
+
+    def answers(script=""):
+        if script == node._LOOK:
+            return LOOK.format(owner=json.dumps(mark))
+        ran.append(script)
+        return ""
+
+    session(monkeypatch, answers)
+    return ran
+
+
+def test_a_host_that_becomes_another_node_is_let_go_by_that_one(lab, scripts):
+    """Engines remove what they replace first: roles keep there what goes on with the host."""
+    lab.names(ELSEWHERE, (ADDRESS, 22), count=2)
+    with runlock.hold(lab.paths.state, "up"):
+        lab.driver.delete("node-0-1", lab.inputs)
+        [taken] = scripts
+        assert membership.MARK not in taken, "it says whose it is, should that node never come"
+        assert "gpubed:u" in taken, "its former login may be another account"
+        lab.driver.create(lab.inputs | {"name": "node-1"})
+    assert membership._release("u", "stays") in scripts
+    assert membership._release("u") not in scripts
+
+
+@pytest.mark.parametrize(
+    ("verb", "places", "told"),
+    [
+        ("down", [ELSEWHERE, (ADDRESS, 22)], ""),
+        ("up", [ELSEWHERE, ("192.0.2.9", 22)], ""),
+        ("up", [ELSEWHERE, ("192.0.2.9", 22), (ADDRESS, 22)], ""),
+        ("up", [(ADDRESS, 22), ELSEWHERE], "stays"),
+    ],
+    ids=["down", "in hosts no more", "more hosts than nodes", "made anew"],
+)
+def test_a_host_goes_with_all_that_roles_made_unless_it_stays_a_node(
+    lab, scripts, verb, places, told
+):
+    lab.names(*places, count=2)
+    with runlock.hold(lab.paths.state, verb):
+        lab.driver.delete("node-0-1", lab.inputs)
+    assert scripts == [membership._release("u", told)]
+
+
+def test_no_run_of_ours_is_no_reason_to_keep_anything(lab, scripts):
+    """As plain `pulumi destroy` calls it."""
+    lab.driver.delete("node-0-1", lab.inputs)
+    assert scripts == [membership._release("u")]

@@ -168,6 +168,11 @@ class SSH:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def at(self, address: str) -> SSH:
+        """Return another session with the same host, the same way, at another of its addresses."""
+        node = self.node.model_copy(update={"control_address": address})
+        return SSH(node, self._paths, self._identity)
+
     def close(self) -> None:
         """Close the connection, and the one it goes through."""
         if self._client:

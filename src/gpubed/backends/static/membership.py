@@ -6,7 +6,8 @@ import json
 import shlex
 
 from gpubed.core import progress
-from gpubed.nodes.ssh import SSH, CommandFailed
+from gpubed.core.errors import GpubedError
+from gpubed.nodes.ssh import SSH, CommandFailed, CommandTimedOut
 from gpubed.testbeds.base import NodeFailed
 
 MARK = "/etc/gpubed/owner.json"
@@ -26,23 +27,36 @@ UNITS = (
 )
 # What a role's hook says to who lets the host go begins so.
 _NOTE = "note: "
-# Exit codes of the script that admits a cluster, besides those of what it runs.
+# Exit codes of the scripts, besides those of what they run.
 _TAKEN, _BUSY = 77, 78
 _PATIENCE = 30  # seconds
+# Services end one after another: MariaDB's unit may take 15 min for that, and any other 90 s, of
+# which hardly any needs a second. Slurm waits up to 40 s for its jobs.
+_LETTING_GO_S = 20 * 60.0
 # An owner may keep the file elsewhere: the link stays, and where only root may write, root does.
 _KEYS = r"""
 keys=~/.ssh/authorized_keys
 as=
 [ -w "$(dirname "$(readlink -f "$keys")")" ] || as="sudo -n"
 """
-# One cluster at a time, whoever logs in: the folder is the lock, which every account can open.
+# One at a time works on a host, whoever logs in: the folder is the lock, which every account can
+# open. Who stopped waiting for a host that is let go finds it locked until that is done.
+_LOCK = r"""
+exec 9< "$(dirname %(mark)s)"
+flock -w %(patience)s 9 || {
+  echo "somebody has held the lock on /etc/gpubed for %(patience)s s" >&2
+  exit %(busy)s
+}
+"""
 # The mark comes first, so that no key lets in a cluster that the host does not name; and how to
 # be rid of the cluster is there before its key.
-_ADMIT = r"""
+_ADMIT = (
+    r"""
 set -eu
 sudo -n install -d -m 755 "$(dirname %(mark)s)"
-exec 9< "$(dirname %(mark)s)"
-flock -w %(patience)s 9 || exit %(busy)s
+"""
+    + _LOCK
+    + r"""
 owner=$(sudo -n cat %(mark)s 2> /dev/null || true)
 case $owner in
   "" | *%(uuid)s*) ;;
@@ -55,8 +69,8 @@ echo %(owner)s | sudo -n tee %(mark)s > /dev/null
 sudo -n chmod 755 %(release)s
 [ -d ~/.ssh ] || install -d -m 700 ~/.ssh
 [ -e ~/.ssh/authorized_keys ] || (umask 077; touch ~/.ssh/authorized_keys)
-""" + (
-    _KEYS
+"""
+    + _KEYS
     + r"""
 # sshd believes no file that others may write.
 $as chmod go-w "$keys"
@@ -76,6 +90,9 @@ keys=$(getent passwd %(user)s | cut -d : -f 6)/.ssh/authorized_keys
 _RELEASE = (
     r"""
 set -eu
+"""
+    + _LOCK
+    + r"""
 cd /etc/systemd/system
 for unit in %(units)s; do
   [ -e "$unit" ] || continue
@@ -126,16 +143,15 @@ def admit(ssh: SSH, owner: dict[str, str], public_key: str) -> None:
             release=PROGRAM,
             program=_by_hand(owner["uuid"]),
         ),
-        "patience": _PATIENCE,
+        **_turn(),
         "taken": _TAKEN,
-        "busy": _BUSY,
     }
     try:
         ssh.run("sh -c %s", script)
     except CommandFailed as error:
         if why := _refusal(error.result.exit_code):
             raise NodeFailed(
-                f"{ssh.node.name} ({ssh.node.control_address}) {why}",
+                f"{_called(ssh)} {why}",
                 f"look there whose it is (sudo cat {MARK}), or name another host in cluster.yml",
             ) from None
         raise
@@ -160,8 +176,27 @@ def release(ssh: SSH, uuid: str, *, stays: bool = False) -> None:
         ssh: A session on it.
         uuid: The cluster's.
         stays: Whether it becomes another node of the cluster, which roles' hooks are told.
+
+    Raises:
+        GpubedError: Something there does not end, or somebody else works on the host.
     """
-    said = ssh.run("sh -c %s", _release(uuid, "stays" if stays else "")).stdout
+    script = _release(uuid, "stays" if stays else "")
+    try:
+        said = ssh.run("sh -c %s", script, timeout=_LETTING_GO_S).stdout
+    except CommandTimedOut:
+        raise GpubedError(
+            f"{_called(ssh)} is not let go after {_LETTING_GO_S / 60:.0f} min, and goes on at it",
+            "see there what does not stop (sudo systemctl list-jobs) and end it "
+            "(sudo systemctl kill --signal=KILL UNIT), then the same command again",
+        ) from None
+    except CommandFailed as error:
+        if error.result.exit_code != _BUSY:
+            raise
+        raise GpubedError(
+            f"{_called(ssh)} {_refusal(_BUSY)}",
+            "wait until it has been let go, or what else works on it there has ended, then the "
+            "same command again",
+        ) from None
     for line in said.splitlines():
         if line.startswith(_NOTE):
             progress.emit("note", message=f"{ssh.node.name}: {line.removeprefix(_NOTE)}")
@@ -182,12 +217,21 @@ def by_hand(uuid: str) -> str:
 
 def _release(uuid: str, how: str = "") -> str:
     words = _quoted(mark=MARK, release=PROGRAM, pattern=_line_of(uuid))
-    return _RELEASE % {**words, "units": " ".join(UNITS), "how": how}
+    return _RELEASE % {**words, **_turn(), "units": " ".join(UNITS), "how": how}
 
 
 def _by_hand(uuid: str) -> str:
     """Return the program that `by_hand` runs; the host puts its home before it."""
     return _BY_HAND % _quoted(uuid=uuid, mark=MARK) + _release(uuid)
+
+
+def _turn() -> dict[str, int]:
+    """Return what a script says of waiting for the host's lock."""
+    return {"patience": _PATIENCE, "busy": _BUSY}
+
+
+def _called(ssh: SSH) -> str:
+    return f"{ssh.node.name} ({ssh.node.control_address})"
 
 
 def _line_of(uuid: str) -> str:

@@ -6,13 +6,13 @@ has lost the only host of a group: only which hosts there are, and the way to th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from gpubed.backends.static.config import Config
+from gpubed.backends.static.config import Config, Host
 from gpubed.core import located
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
@@ -53,14 +53,39 @@ def may_have(cluster: ClusterPaths, place: object) -> bool:
         cluster: Whose specification it is.
         place: Address and port.
     """
-    wanted, _ = check(cluster.spec)
-    if wanted is not None and not isinstance(wanted.backend, Config):
+    spec, _ = check(cluster.spec)
+    if spec is not None and not isinstance(spec.backend, Config):
         return False
     known = config(cluster)
     if known is None:
         return True
-    hosts = [host for group in known.hosts.values() for host in group]
-    return place in {(host.address, host.port) for host in hosts}
+    return place in {(host.address, host.port) for host, _ in each(known)}
+
+
+def each(config: Config) -> Iterator[tuple[Host, str]]:
+    """Return every host with the name that its node has, or would have."""
+    for group, hosts in config.hosts.items():
+        yield from ((host, f"{group}-{index}") for index, host in enumerate(hosts))
+
+
+def wanted(spec: ClusterSpec, config: Config) -> list[tuple[Host, str]]:
+    """Return the hosts that a specification makes nodes, each with its node's name."""
+    names = {name for group in spec.nodes for name in group.node_names}
+    return [(host, name) for host, name in each(config) if name in names]
+
+
+def heir(cluster: ClusterPaths, place: object) -> str:
+    """Return the node that the specification makes of the host at a place; empty for none.
+
+    Args:
+        cluster: Whose specification it is.
+        place: Address and port.
+    """
+    spec, _ = check(cluster.spec)
+    if spec is None or not isinstance(spec.backend, Config):
+        return ""
+    nodes = wanted(spec, spec.backend)
+    return next((name for host, name in nodes if (host.address, host.port) == place), "")
 
 
 def applied(cluster: ClusterPaths) -> Config | None:
@@ -76,10 +101,10 @@ def attempted(cluster: ClusterPaths) -> list[Config]:
 
 def nodes(cluster: ClusterPaths) -> set[str] | None:
     """Return the names of the nodes that are wanted, or were last; None where nobody knows."""
-    wanted = check(cluster.spec)[0] or check(made_on.copy_of(cluster, "static"), cluster.name)[0]
-    if wanted is None:
+    spec = check(cluster.spec)[0] or check(made_on.copy_of(cluster, "static"), cluster.name)[0]
+    if spec is None:
         return None
-    return {name for group in wanted.nodes for name in group.node_names}
+    return {name for group in spec.nodes for name in group.node_names}
 
 
 def _read(path: Path) -> Config | None:

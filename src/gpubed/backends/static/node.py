@@ -13,7 +13,7 @@ from gpubed.backends.static import access, membership, named, turn
 from gpubed.backends.static.access import UnknownHost, door
 from gpubed.backends.static.config import Config, Host
 from gpubed.backends.static.membership import MARK
-from gpubed.core import progress, reading
+from gpubed.core import progress, reading, runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.table import chip_of
@@ -105,7 +105,7 @@ class NodeDriver(Driver):
         try:
             with turn.of(inputs), self._connected(inputs) as ssh:
                 if _is_node(look(ssh), inputs):
-                    membership.release(ssh, inputs["uuid"])
+                    self._let_go(ssh, inputs)
         except GpubedError as error:
             if self._is_left(inputs):
                 return  # `down` says what stays there
@@ -128,6 +128,24 @@ class NodeDriver(Driver):
             raise
         except GpubedError as error:
             raise NodeFailed(error.message, error.hint) from error
+
+    def _let_go(self, ssh: SSH, inputs: Properties) -> None:
+        """Let a host go; what roles keep for its next node stays, where it is to be one.
+
+        Engines remove a node before they make the one that replaces it. A host that becomes
+        another node keeps its mark, so that it is found should that one never come, which ends
+        what is this one's. Only the key goes: that one may log in to another account.
+        """
+        uuid, heir = inputs["uuid"], self._heir(inputs)
+        if heir in ("", inputs["name"]):
+            membership.release(ssh, uuid, stays=bool(heir))
+        else:
+            membership.expel(ssh, ssh.node.user, uuid)
+
+    def _heir(self, inputs: Properties) -> str:
+        """Return the node that an `up` is about to make of a node's host; empty for none."""
+        run = runlock.holder(self._cluster.state)
+        return named.heir(self._cluster, _place(inputs)) if run and run.verb == "up" else ""
 
     def _is_same_host(self, result: Properties, olds: Properties, news: Properties) -> bool:
         """Say whether a node stays on its host: several may share an address, each at its port.
@@ -224,6 +242,29 @@ def look(ssh: SSH) -> Found:
     return _found(said, ssh.node.name)
 
 
+def candidate(ssh: SSH) -> Found:
+    """Look at a host that is to be a node: its cluster, too, must be able to log in there.
+
+    Raises:
+        PrerequisiteMissing: It cannot, since the way here is one that only looks like the host's
+            own address: a forwarded port, or another translation of addresses.
+        Unreadable: See `look`.
+    """
+    found, node = look(ssh), ssh.node
+    try:
+        if found.own_address != node.control_address:
+            with ssh.at(found.own_address) as there:
+                there.run("true")
+    except Unreachable as error:
+        raise PrerequisiteMissing(
+            f"{node.control_address}:{node.port} sees itself at {found.own_address}, where the "
+            f"cluster would log in at the same port, and cannot: {error.message}",
+            "name a bastion from which hosts are reached at their own addresses, and these in "
+            "hosts (docs/how-to/own-hosts.md)",
+        ) from None
+    return found
+
+
 def _found(said: reading.Document, name: str) -> Found:
     facts = dict(line.partition("=")[::2] for line in said.text().splitlines() if "=" in line)
     mark = reading.reply(
@@ -250,7 +291,7 @@ def _found(said: reading.Document, name: str) -> Found:
 
 
 def _admit(ssh: SSH, inputs: Properties, id_: str | None) -> tuple[str, dict[str, Any]]:
-    found, name = look(ssh), inputs["name"]
+    found, name = candidate(ssh), inputs["name"]
     if wrong := problems(found, inputs):
         raise NodeFailed(f"{name} ({ssh.node.control_address}) {'; '.join(wrong)}")
     if _is_node(found, inputs):

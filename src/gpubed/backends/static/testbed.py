@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpubed.backends.static import named
 from gpubed.core import together
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.testbeds.base import Backend, Driver, Existing, Finding, Offer, Testbed
@@ -35,21 +36,18 @@ class StaticTestbed(Testbed):
     @cached_property
     def _known(self) -> Config | None:
         """The hosts that the cluster was made of, or is to be; None where none are known."""
-        from gpubed.backends.static import named
-
         return named.config(self.cluster)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Log in to every host and look whether it can be a node; nothing is changed."""
-        from gpubed.backends.static import named
-        from gpubed.backends.static.node import look
+        from gpubed.backends.static.node import candidate
 
         config = named.options(spec)
 
         def finding(host: Host, name: str) -> Finding:
             id_ = f"static.{name}"
             try:
-                found = self._on(config, host, name, look)
+                found = self._on(config, host, name, candidate)
             except GpubedError as error:
                 return Finding(id_, False, error.message, error.hint)
             if not found.sudo:
@@ -57,7 +55,7 @@ class StaticTestbed(Testbed):
                 return Finding(id_, False, f"{name}: sudo asks for a password", fix)
             return Finding(id_, True, f"{name} ({host.address}): {found.system}")
 
-        return _on_each(_wanted(spec, config), finding)
+        return _on_each(named.wanted(spec, config), finding)
 
     def driver(self, kind: str) -> Driver:
         """Return the driver of a node."""
@@ -79,7 +77,7 @@ class StaticTestbed(Testbed):
                 # key sees whether it is still marked.
                 if (known := self._known) is None:
                     raise
-                for host, name in _all(known):
+                for host, name in named.each(known):
                     if (host.address, host.port) == (node.control_address, node.port):
                         with suppress(GpubedError):
                             return self._on(known, host, name, look).owner
@@ -104,17 +102,16 @@ class StaticTestbed(Testbed):
         Those of the specification, and of the ones that were applied before: where no state knows
         them, nobody else would. One of these that is silent counts as taken out.
         """
-        from gpubed.backends.static import named
         from gpubed.backends.static.node import look
 
         known, former = self._known, named.attempted(self.cluster)
         missed = self._missed = list[_Missed]()
         if known is None:
             return []
-        hosts = list(_all(known))
+        hosts = list(named.each(known))
         places = {(host.address, host.port) for host, _ in hosts}
         gone = []
-        for host, name in (each for config in former for each in _all(config)):
+        for host, name in (found for config in former for found in named.each(config)):
             if (host.address, host.port) not in places:
                 places.add((host.address, host.port))
                 gone.append((host, name))
@@ -136,8 +133,6 @@ class StaticTestbed(Testbed):
 
     def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
         """Return the hosts that nobody could look at, and why, but for what a `down` leaves."""
-        from gpubed.backends.static import named
-
         missed = [one for one in self._missed if not one.is_left(self.cluster)]
         wanted = named.nodes(self.cluster)
         if wanted is None or not known:
@@ -150,7 +145,7 @@ class StaticTestbed(Testbed):
         """Return the hosts of the specification: by node, where SSH answers."""
         from gpubed.testbeds import left_hosts
 
-        hosts = _all(self._known) if self._known else ()
+        hosts = named.each(self._known) if self._known else ()
         return {name: left_hosts.place(host.address, host.port) for host, name in hosts}
 
     def left_as_is(self, uuid: str) -> list[str]:
@@ -169,7 +164,6 @@ class StaticTestbed(Testbed):
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
         """Return every host of the specification, and whether it is free."""
-        from gpubed.backends.static import named
         from gpubed.backends.static.node import look
 
         config = named.options(spec)
@@ -183,22 +177,19 @@ class StaticTestbed(Testbed):
             note = f"node {owner['node']} of {owner['cluster']}" if owner else found.system
             return Offer(host.address, 1, 0 if owner else 1, found.gpus, note=note)
 
-        return _on_each(_all(config), offer)
+        return _on_each(named.each(config), offer)
 
     def hosts(self, spec: ClusterSpec) -> list[SSH]:
         """Return sessions to the hosts whose keys are known; `doctor` names the others."""
-        from gpubed.backends.static import named
-
         config, found = named.options(spec), []
-        for host, name in _wanted(spec, config):
+        for host, name in named.wanted(spec, config):
             with suppress(PrerequisiteMissing):
                 found.append(self._session(config, host, name))
         return found
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Look at the hosts that cannot be done without: whether each can be the planned node."""
-        from gpubed.backends.static import named
-        from gpubed.backends.static.node import look, problems
+        from gpubed.backends.static.node import candidate, problems
         from gpubed.testbeds import identities
 
         config, uuid = named.options(plan.spec), identities.kept(self.cluster)
@@ -208,18 +199,17 @@ class StaticTestbed(Testbed):
             node = nodes[name]
             inputs = {"host": host, "image": node.image, "gpus": node.gpus, "uuid": uuid}
             try:
-                wrong = problems(self._on(config, host, name, look), inputs)
+                wrong = problems(self._on(config, host, name, candidate), inputs)
             except GpubedError as error:
                 return Finding(f"static.{name}", False, f"{name}: {error.message}", error.hint)
             message = f"{name} ({host.address}) {'; '.join(wrong)}"
             return Finding(f"static.{name}", False, message) if wrong else None
 
-        wanted = [(host, name) for host, name in _wanted(plan.spec, config) if name in nodes]
+        wanted = [(host, name) for host, name in named.wanted(plan.spec, config) if name in nodes]
         return [found for found in _on_each(wanted, finding) if found]
 
     def fits(self, plan: ClusterPlan) -> list[Finding]:
         """Look at the hosts that are to have GPUs: whether they have them, and the recipe code."""
-        from gpubed.backends.static import named
         from gpubed.backends.static.node import lacking, look
 
         config = named.options(plan.spec)
@@ -232,7 +222,7 @@ class StaticTestbed(Testbed):
                 return []  # `doctor` and `up` say that it is away
             return lacking(found, nodes[name].gpus, plan.spec.recipe)
 
-        wanted = [(host, name) for host, name in _wanted(plan.spec, config) if name in nodes]
+        wanted = [(host, name) for host, name in named.wanted(plan.spec, config) if name in nodes]
         fix = (
             f"gpubed resources {plan.cluster} lists what each host has: name others, or lower gpus"
         )
@@ -270,17 +260,6 @@ class _Missed:
         from gpubed.testbeds import left_hosts
 
         return left_hosts.is_named(cluster, self.host.address, self.host.port)
-
-
-def _all(config: Config) -> Iterator[tuple[Host, str]]:
-    """Return every host with the name that its node has, or would have."""
-    for group, hosts in config.hosts.items():
-        yield from ((host, f"{group}-{index}") for index, host in enumerate(hosts))
-
-
-def _wanted(spec: ClusterSpec, config: Config) -> list[tuple[Host, str]]:
-    names = {name for group in spec.nodes for name in group.node_names}
-    return [(host, name) for host, name in _all(config) if name in names]
 
 
 def _on_each(hosts: Iterable[tuple[Host, str]], do: Callable[[Host, str], T]) -> list[T]:
