@@ -36,6 +36,7 @@ APART = (("backends", "engines"),)
 LOOKS_UP = {
     "chaos/scenario.py": {"import_module(f'{chaos.__name__}.{name}')"},
     "checks/stages.py": {"import_module(f'{checks.__name__}.{name}')"},
+    "cluster/doctor.py": {"find_spec('ansible_mitogen')"},
     "cli/__init__.py": {"import_module(f'gpubed.cli.commands.{name}')"},
     "engines/embedded/__init__.py": {"import_module(f'{__name__}.{_HOMES[name]}')"},
     "engines/embedded/program.py": {"run_path(entry)"},  # a user's own
@@ -46,8 +47,11 @@ LOOKS_UP = {
     "spec/backend_config.py": {"import_module(f'gpubed.backends.{name}.config')"},
     "testbeds/registry.py": {"import_module(f'gpubed.backends.{name}.backend')"},
 }
-_BY_NAME = {"__import__", "import_module", "resolve_name", "run_module", "run_path"}
-_BY_NAME |= {"entry_points", "exec", "eval"}
+_BY_NAME = {"__import__", "import_module", "resolve_name", "run_module", "run_path", "find_spec"}
+_BY_NAME |= {"entry_points", "exec", "eval", "sys.modules"}
+# Where such functions are; who looks nothing up needs none of these.
+_LOOKERS = {"importlib", "pkgutil", "pydoc", "runpy", "zipimport"}
+_HARMLESS = {"importlib.metadata", "importlib.resources"}
 # Generated from Pulumi's own files, a module for each.
 _GENERATED = {"engines/embedded/protocol.py"}
 
@@ -64,9 +68,15 @@ def faults(source: Path) -> list[str]:
     return [
         *_strangers(source),
         *(f for name in graph for other in graph[name] if (f := _wrong(name, other, testbeds))),
+        *(
+            f"{name} imports {o}, which there is not"
+            for name in graph
+            for o in graph[name] - {*modules}
+        ),
         *_circle(graph),
         *_lookups(source, modules.values()),
         *(f"{name} imports relatively" for name, path in modules.items() if _is_relative(path)),
+        *(f"{name} calls gpubed otherwise" for name, path in modules.items() if _is_renamed(path)),
     ]
 
 
@@ -81,21 +91,30 @@ def _is_relative(path: Path) -> bool:
     return any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
 
 
+def _is_renamed(path: Path) -> bool:
+    """Return whether `gpubed` has another name there, by which its modules could be reached."""
+    aliases = (node for node in _nodes(path.read_text()) if isinstance(node, ast.alias))
+    return any(alias.name == "gpubed" and alias.asname for alias in aliases)
+
+
 def _name(source: Path, path: Path) -> str:
     parts = path.relative_to(source).with_suffix("").parts
     return ".".join(("gpubed", *(part for part in parts if part != "__init__")))
 
 
 def _imports(path: Path, modules: dict[str, Path]) -> Iterator[str]:
+    """Yield the modules of gpubed that one imports, also those that there are not."""
     for node in _nodes(path.read_text()):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
             names = [name if name in modules else node.module for name in inner]
+        elif isinstance(node, ast.Attribute):  # of `import gpubed`, which has all of them
+            names = [name for name in [_dotted(node)] if name in modules]
         else:
             continue
-        yield from (name for name in names if name in modules)
+        yield from (name for name in names if name.partition(".")[0] == "gpubed")
 
 
 def _strangers(source: Path) -> Iterator[str]:
@@ -121,6 +140,10 @@ def _wrong(name: str, other: str, testbeds: set[str]) -> str:
     return f"{name} imports {other}, which is above it" if is_up else ""
 
 
+def _nowhere(graph: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
+    yield from ((name, other) for name in graph for other in graph[name] - graph.keys())
+
+
 def _circle(graph: dict[str, set[str]]) -> Iterator[str]:
     try:
         TopologicalSorter(graph).prepare()
@@ -132,14 +155,53 @@ def _lookups(source: Path, paths: Iterable[Path]) -> Iterator[str]:
     for path in paths:
         name = str(path.relative_to(source))
         said = set(_by_name(path)) - LOOKS_UP.get(name, set())
+        if name not in LOOKS_UP:
+            said |= set(_lookers(path))
         if said and name not in _GENERATED:
             yield f"{name} imports by name: {', '.join(sorted(said))}"
 
 
 def _by_name(path: Path) -> Iterator[str]:
-    """Return what a module imports or runs by its name, each with its first argument."""
-    for node in _nodes(path.read_text()):
+    """Return what a module imports or runs by its name, each with its first argument.
+
+    Whoever mentions such a function without calling it is about to call it otherwise.
+    """
+    nodes = _nodes(path.read_text())
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
         if isinstance(node, ast.Call):
-            function = ast.unparse(node.func).rpartition(".")[2]
+            function = _last(node.func)
+            if function == "getattr" and isinstance(node.args[1], ast.Constant):
+                function = str(node.args[1].value)
             if function in _BY_NAME:
                 yield f"{function}({ast.unparse(node.args[0]) if node.args else ''})"
+        elif isinstance(node, (ast.Name, ast.Attribute)) and id(node) not in called:
+            yield from _BY_NAME & {_last(node), _dotted(node)}
+        elif isinstance(node, ast.ImportFrom):
+            renamed = {alias.name for alias in node.names if alias.asname}
+            yield from _BY_NAME & {*renamed, *(f"{node.module}.{a.name}" for a in node.names)}
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return names that are joined by dots; of anything else in front, nothing."""
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _last(node: ast.expr) -> str:
+    return _dotted(node).rpartition(".")[2]
+
+
+def _lookers(path: Path) -> Iterator[str]:
+    """Return the modules that a module imports to look others up."""
+    for node in _nodes(path.read_text()):
+        if isinstance(node, ast.Import):
+            names = {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            whole = f"{node.module}."
+            names = {whole + alias.name for alias in node.names}
+            names = {str(node.module)} if node.module in _HARMLESS else names
+        else:
+            continue
+        yield from (n for n in names - _HARMLESS if n.partition(".")[0] in _LOOKERS)

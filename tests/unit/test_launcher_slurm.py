@@ -1,5 +1,9 @@
-"""What `gpubed run --launcher slurm` asks Slurm for; the session to the head is a stand-in."""
+"""What `gpubed run --launcher slurm` asks Slurm for, and what it believes of its answers.
 
+The session to the head is a STAND-IN, and so are Slurm's programs.
+"""
+
+import os
 import shlex
 from types import SimpleNamespace
 
@@ -68,3 +72,125 @@ def test_a_cluster_without_slurm_is_refused_before_a_run_begins():
     with pytest.raises(UsageError, match="lab has no Slurm"):
         slurm.create().require(sample_plan())
     slurm.create().require(sample_plan(services={"slurm": {}}))
+
+
+AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
+FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+
+
+def told(state, code="0:0", reason="None"):
+    return (
+        f"echo 'JobId=7 JobName=r JobState={state} Reason={reason} Requeue=0 ExitCode={code} X=1'"
+    )
+
+
+@pytest.fixture
+def followed(monkeypatch, tmp_path):
+    """A function that follows a job to whose questions Slurm gives these answers, in order."""
+    monkeypatch.setattr(slurm, "_submit", lambda *_: "7")
+    monkeypatch.setattr(slurm, "on_head", lambda *words: ["sh", "-c", words[-1]])
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "bin").mkdir()
+
+    def program(name, *answers):
+        """The last answer is given for ever."""
+        (tmp_path / f"{name}.answers").write_text("".join(f"{answer}\n" for answer in answers))
+        path = tmp_path / "bin" / name
+        path.write_text(
+            f"#!/bin/sh\n# STAND-IN\ncd {tmp_path}; echo {name} >>asked\n"
+            f'sh -c "$(head -n 1 {name}.answers)"; code=$?\n'
+            f"[ $(wc -l <{name}.answers) = 1 ] || sed -i 1d {name}.answers\nexit $code\n"
+        )
+        path.chmod(0o755)
+
+    def follow(*answers, sacct=("true",)):
+        program("sleep", "exec /bin/sleep 0.05")
+        program("scontrol", *answers)
+        program("squeue", "true")
+        program("sacct", *sacct)
+        lines = []
+        launch = Launch(str(tmp_path), ["python"], {}, 1)
+        code = slurm.create().run(SimpleNamespace(name="lab"), None, launch, lines.append)
+        return code, lines
+
+    follow.folder, follow.program = tmp_path, program
+    return follow
+
+
+def test_a_controller_that_is_away_for_a_while_is_no_end_of_the_job(followed):
+    running = told("RUNNING")
+    code, lines = followed(running, AWAY, AWAY, running, told("COMPLETING"), told("COMPLETED"))
+    assert code == 0
+    assert lines == [
+        "slurm: submitted as job 7",
+        "slurm: no answer about job 7, asking on for up to 600 s: "
+        "slurm_load_jobs error: Unable to contact slurm controller",
+        "slurm: answers again, job 7 is RUNNING",
+    ]
+
+
+def test_why_a_job_waits_is_said_once(followed):
+    waits = [told("PENDING", reason="Resources")] * 2
+    assert followed(*waits, told("RUNNING"), told("COMPLETED")) == (
+        0,
+        ["slurm: submitted as job 7", "slurm: job 7 is PENDING (Resources)"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "code"),
+    [
+        ("FAILED", "3:0", 3),
+        ("NODE_FAIL", "0:0", 1),
+        ("CANCELLED", "0:15", 1),
+        ("TIMEOUT", "0:1", 1),
+    ],
+)
+def test_an_end_is_told_in_slurms_words(followed, state, said, code):
+    ended, lines = followed(told("RUNNING"), told(state, said))
+    assert (ended, lines[1:]) == (
+        code,
+        [f"slurm: job 7 ended: JobState={state} Reason=None ExitCode={said}"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("booked", "code", "said"),
+    [
+        ("COMPLETED|0:0", 0, []),
+        ("FAILED|3:0", 3, ["slurm: job 7 ended: JobState=FAILED ExitCode=3:0"]),
+        ("CANCELLED by 0|0:15", 1, ["slurm: job 7 ended: JobState=CANCELLED ExitCode=0:15"]),
+    ],
+)
+def test_of_a_job_that_the_controller_has_forgotten_the_accounting_knows_the_end(
+    followed, booked, code, said
+):
+    """It forgets an ended one after minutes, in which nobody may have been able to ask."""
+    booked = ["echo 'RUNNING|0:0'", f"echo '{booked}'"]
+    assert followed(told("RUNNING"), FORGOTTEN, sacct=booked) == (
+        code,
+        ["slurm: submitted as job 7", *said],
+    )
+
+
+def test_who_never_answers_is_not_asked_for_ever_and_the_job_may_go_on(followed, monkeypatch):
+    monkeypatch.setattr(slurm, "_PATIENCE_S", 1)
+    code, lines = followed(AWAY)
+    assert code == 1
+    assert lines[-1] == (
+        "slurm: no answer for 1 s: job 7 may go on and hold its nodes. "
+        "On the head, once Slurm answers: squeue --jobs=7; scancel 7"
+    )
+
+
+def test_a_job_is_cancelled_though_the_controller_is_away_just_then(followed, monkeypatch):
+    """Its silence is no word that the queue is empty."""
+    followed.program("scancel", AWAY, "true")
+    followed.program("squeue", AWAY, "echo 7", "true")
+    followed.program("sleep", "exec /bin/sleep 0.05")
+    monkeypatch.setattr(slurm, "follow", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    launch = Launch(str(followed.folder), ["python"], {}, 1)
+    with pytest.raises(KeyboardInterrupt):
+        slurm.create().run(SimpleNamespace(name="lab"), None, launch, lambda _: None)
+    asked = (followed.folder / "asked").read_text().split()
+    assert [name for name in asked if name != "sleep"] == ["scancel", "squeue"] * 3

@@ -90,6 +90,29 @@ def test_imports_go_strictly_down():
         ("core/files.py", "runpy.run_module('gpubed.cli')", "core/files.py imports by name"),
         ("core/files.py", "cli = __import__('gpubed.cli')", "core/files.py imports by name"),
         ("resources.py", "import_module('gpubed.cli')", "resources.py imports by name"),
+        ("resources.py", "find = import_module", "resources.py imports by name: import_module"),
+        ("resources.py", "all(map(import_module, names))", "resources.py imports by name"),
+        ("resources.py", "from importlib import import_module as find", "imports by name"),
+        ("resources.py", "getattr(importlib, 'import_module')('gpubed.cli')", "imports by name"),
+        ("core/files.py", "import importlib as i", "core/files.py imports by name: importlib"),
+        ("core/files.py", "from importlib.util import find_spec", "core/files.py imports by name"),
+        ("core/files.py", "from importlib.machinery import SourceFileLoader", "imports by name"),
+        ("core/files.py", "import pydoc", "core/files.py imports by name: pydoc"),
+        ("core/files.py", "cli = sys.modules['gpubed.cli']", "core/files.py imports by name"),
+        ("core/files.py", "from sys import modules", "core/files.py imports by name: sys.modules"),
+        ("core/files.py", "look = __import__", "core/files.py imports by name: __import__"),
+        (
+            "spec/plan.py",
+            "from gpubed.jobs.nosuch import x",
+            "gpubed.spec.plan imports gpubed.jobs.nosuch, which there is not",
+        ),
+        ("spec/plan.py", "import gpubed.jobs.nosuch", "gpubed.jobs.nosuch, which there is not"),
+        (
+            "spec/plan.py",
+            "import gpubed\ngpubed.jobs.jobfile.load('digits')",
+            "gpubed.spec.plan imports gpubed.jobs.jobfile, which is above it",
+        ),
+        ("spec/plan.py", "import gpubed as g", "gpubed.spec.plan calls gpubed otherwise"),
         ("spec/plan.py", "from ..jobs import jobfile", "gpubed.spec.plan imports relatively"),
         ("backends/local/daemon.py", "from gpubed.backends import static", "imports its sibling"),
         ("backends/granted.py", "import gpubed.backends.static.node", "imports its sibling"),
@@ -106,6 +129,22 @@ def test_what_breaks_the_rule_is_found(tmp_path, planted, text, found):
     with (tree / planted).open("a") as file:
         file.write(f"\n{text}\n")
     assert [fault for fault in house.faults(tree) if found in fault]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import gpubed\nprint(gpubed.__version__)",
+        "from importlib.metadata import version",
+        "from importlib import resources",
+        "run('exec', re.compile('eval'))",
+    ],
+)
+def test_what_looks_nothing_up_is_no_fault(tmp_path, text):
+    tree = shutil.copytree(SOURCE, tmp_path / "gpubed", ignore=shutil.ignore_patterns("*.pyc"))
+    with (tree / "core/files.py").open("a") as file:
+        file.write(f"\n{text}\n")
+    assert house.faults(tree) == []
 
 
 def parses_by_itself(tree):

@@ -158,10 +158,11 @@ def keeps(tmp_path):
     return keep
 
 
-def removed(tmp_path, file):
-    owns = {"files": [{"path": str(file), "says": SAYS}]}
-    done = role_tasks.play(tmp_path, "base", "remove", base_owned=owns, gpubed_uuid=CLUSTER)
-    assert done.code == 0, done.said
+def removed(tmp_path, file, *others, **programs):
+    owns = {"files": [{"path": str(file), "says": SAYS}, *map(str, others)]}
+    return role_tasks.play(
+        tmp_path, "base", "remove", programs=programs, base_owned=owns, gpubed_uuid=CLUSTER
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it writes a hook of root's")
@@ -170,7 +171,7 @@ def test_what_an_owner_had_under_the_name_of_a_file_comes_back(tmp_path, keeps, 
     assert keeps("A=owners\n").tasks["Keep what an owner has there"] == "changed"
     assert keeps().tasks["Keep what an owner has there"] == "ok", "once"
     if way == "the role goes":
-        removed(tmp_path, keeps.file)
+        assert removed(tmp_path, keeps.file).code == 0
     else:
         hook(keeps.told)
     assert keeps.file.read_text() == "A=owners\n"
@@ -178,8 +179,47 @@ def test_what_an_owner_had_under_the_name_of_a_file_comes_back(tmp_path, keeps, 
     if way == "the role goes":
         hook(keeps.told)
         assert keeps.file.read_text() == "A=owners\n"
-        removed(tmp_path, keeps.file)
+        assert removed(tmp_path, keeps.file).code == 0
         assert keeps.file.read_text() == "A=owners\n", "it is no work of the role's"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a hook of root's")
+@pytest.mark.parametrize("next_is", ["another run", "down"])
+def test_an_owner_gets_his_file_back_also_after_a_removal_that_was_killed(tmp_path, keeps, next_is):
+    """Between the role's file and the owner's there was none, and nothing told of the latter."""
+    keeps("A=owners\n")
+    leaving = keeps.told["base_keep_leaving"]
+    killed = removed(tmp_path, keeps.file, leaving, mv="exit 1")
+    assert killed.code != 0
+    (tmp_path / "bin/mv").unlink()
+    if next_is == "down":
+        hook(keeps.told)
+    else:
+        done = removed(tmp_path, keeps.file, leaving)
+        assert done.code == 0, done.said
+    assert keeps.file.read_text() == "A=owners\n"
+    assert [path.name for path in keeps.file.parent.iterdir()] == ["nccl.conf"]
+    assert not Path(leaving).exists()
+
+
+def test_what_is_kept_of_an_owner_tells_of_a_file_that_is_not_there(asked, tmp_path):
+    file = str(tmp_path / "nccl.conf")
+    written(tmp_path / "nccl.conf.before-gpubed", "A=owners\n")
+    entry = {"path": file, "says": SAYS}
+    assert asked(files=[entry]) == {"kept": [file]}
+    written(tmp_path / "nccl.conf", "# Written by the role.\n")
+    assert asked(files=[entry]) == {"kept": [file]}
+    written(tmp_path / "nccl.conf", "A=owners, again\n")
+    assert asked(files=[entry]) == {}, "he has written one since"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it writes a hook of root's")
+def test_a_folder_that_an_owner_had_comes_back(tmp_path, keeps):
+    keeps.file.mkdir(parents=True)
+    written(keeps.file / "thesis.tex")
+    keeps()
+    assert removed(tmp_path, keeps.file).code == 0
+    assert [path.name for path in keeps.file.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it writes a hook of root's")
@@ -188,7 +228,7 @@ def test_where_an_owner_had_nothing_nothing_is_left(tmp_path, keeps):
     hook(keeps.told)
     assert not any(keeps.file.parent.iterdir())
     keeps()
-    removed(tmp_path, keeps.file)
+    assert removed(tmp_path, keeps.file).code == 0
     assert not any(keeps.file.parent.iterdir())
 
 
@@ -249,12 +289,15 @@ def test_it_goes_and_what_is_the_owners_stays(tmp_path):
 
 
 def test_a_removal_that_is_killed_goes_on():
-    """What tells that there is something to remove goes last; units stop with their files there."""
+    """What tells that there is something to remove goes last; units stop with their files there.
+
+    An owner's files are given back before the hook goes that would do it otherwise.
+    """
     tasks = yaml.safe_load((BASE / "tasks/removal.yml").read_text())
     loops = [str(task.get("loop", task.get("when"))) for task in tasks]
     told = [re.findall(r"base_there\.(\w+)", loop)[0] for loop in loops]
     assert told[:-1] == [
-        *("units", "packages", "files", "files", "folders", "users", "groups", "mark")
+        *("units", "packages", "kept", "files", "folders", "users", "groups", "mark")
     ]
     assert tasks[-1]["ansible.builtin.systemd_service"] == {"daemon_reload": True}
 

@@ -6,6 +6,8 @@ Standard library only. One question for all roles:
   a time before: what that one set up is the owner's since. One of a former version names none.
 - Of a file that an owner may have under the same name, the text or the link tells (`says`). A
   unit whose file is not the role's is not the role's either.
+- What an owner had under the name of a file and a role kept (`tasks/keep.yml`) is to be given back,
+  also where a removal was killed after it had taken the role's file.
 - A folder goes with all that is in it only where the role says that it has nothing of an owner's
   (`tree`): what an owner made under the name of a file stays.
 - An account or a group that has another number than the role gave it is somebody else's by now.
@@ -52,21 +54,26 @@ def is_marked(mark: str, cluster: str) -> bool:
     return not named or cluster in named
 
 
-def files(owned: list[Any]) -> tuple[list[str], set[str]]:
-    """Return the files that are the role's, and the names of those that are somebody else's."""
-    ours, others = [], set()
+def files(owned: list[Any]) -> tuple[list[str], list[str], set[str]]:
+    """Return the files that are the role's, those in whose place an owner has his back, and others.
+
+    Of the others, who are somebody else's, the names.
+    """
+    ours, kept, others = [], [], set()
     for entry in owned:
         told = {"path": entry} if isinstance(entry, str) else entry
         path, says = told["path"], told.get("says", "")
+        is_kept = is_there(Path(f"{path}.before-gpubed"))
         if not is_there(Path(path)):
+            kept += [path] if is_kept else []
             continue
         is_folder = Path(path).is_dir() and not Path(path).is_symlink()
         is_said = re.search(says, text_of(Path(path)), re.MULTILINE)
         if is_said and is_folder == told.get("tree", False):
-            ours.append(path)
+            (kept if is_kept else ours).append(path)
         else:
             others.add(Path(path).name)
-    return ours, others
+    return ours, kept, others
 
 
 def folders(owned: list[str], going: list[str]) -> list[str]:
@@ -136,10 +143,11 @@ def owned(owns: dict[str, Any], cluster: str) -> dict[str, Any]:
     mark = owns.get("mark")
     if mark and not is_marked(mark, cluster):
         return {}
-    ours, others = files(owns.get("files", []))
+    ours, kept, others = files(owns.get("files", []))
     found = {
         "units": units(owns.get("units", []), others),
         "packages": packages(owns.get("packages", {})),
+        "kept": kept,
         "files": ours,
         "folders": folders(owns.get("folders", []), ours),
         "users": known(owns.get("users", []), "passwd"),

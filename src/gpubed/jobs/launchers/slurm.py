@@ -27,25 +27,57 @@ _SUBMIT = (
     f"--job-name=%s --nodes=%s --nodelist=%s --exclusive --mem=0 --no-requeue "
     f"--output={_OUTPUT} --wrap %s"
 )
+# A controller that restarts hears nothing and says nothing: only its word ends this, or the time.
 _CANCEL = (
-    "cd {folder} && flock .submit sh -c 'touch .cancelled; scancel --name={name}'; "
-    "while squeue --noheader --name={name} | grep -q .; do sleep 0.5; done"
+    "cd {folder} && flock .submit touch .cancelled; end=$(($(date +%s) + {patience})); "
+    "until scancel --name={name}; queue=$(squeue --noheader --name={name}) && "
+    '[ -z "$queue" ]; do [ $(date +%s) -lt $end ] || exit 1; sleep 0.5; done'
 )
-# A queued job says why it waits; the output's end may arrive after the job's.
-_FOLLOW = f"""
+# How long Slurm may give no answer about a job, and by which states it says that one has ended
+# (squeue(1), job state codes).
+_PATIENCE_S = 600
+_ENDS = (
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED LAUNCH_FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
+    "REVOKED TIMEOUT"
+)
+# What the controller has forgotten, minutes after its end, is in the accounting. A queued job says
+# why it waits; the output's end may arrive after the job's.
+_FOLLOW = rf"""
+ask() {{{{
+  told=$(scontrol --oneliner show job {{job}} 2>&1) && return
+  case $told in *"Invalid job id"*) ;; *) return 1 ;; esac
+  told=$(sacct --noheader --parsable2 --allocations --jobs={{job}} --format=State,ExitCode |
+    sed -E 's/^([A-Z_]+)[^|]*[|]/JobState=\1 ExitCode=/')
+  [ "$told" ]
+}}}}
 cd {{folder}} && touch {_OUTPUT} || exit 1
 tail --lines=+1 --follow {_OUTPUT} & tail=$!
-while state=$(squeue --noheader --jobs={{job}} --format='%T (%r)' 2>/dev/null) && [ "$state" ]; do
-  [ "$state" = "$last" ] || case $state in PENDING*) echo "slurm: job {{job}} is $state" ;; esac
-  last=$state
+heard=$(date +%s)
+while :; do
+  if ask; then
+    state=$(echo "$told" | grep -Eo 'JobState=[A-Z_]+' | cut -d = -f 2)
+    [ ! "$silent" ] || echo "slurm: answers again, job {{job}} is $state"
+    heard=$(date +%s) silent=
+    case " {_ENDS} " in *" $state "*) break ;; esac
+    why="$state ($(echo "$told" | grep -Eo 'Reason=[^ ]+' | cut -d = -f 2))"
+    [ "$why" = "$last" ] || case $state in PENDING) echo "slurm: job {{job}} is $why" ;; esac
+    last=$why
+  elif [ $(($(date +%s) - heard)) -ge {{patience}} ]; then
+    kill $tail
+    echo "slurm: no answer for {{patience}} s: job {{job}} may go on and hold its nodes." \
+      "On the head, once Slurm answers: squeue --jobs={{job}}; scancel {{job}}"
+    exit 1
+  elif [ ! "$silent" ]; then
+    echo "slurm: no answer about job {{job}}, asking on for up to {{patience}} s: $told"
+    silent=yes
+  fi
   sleep 1
 done
 sleep 1
 kill $tail
-ended=$(scontrol --oneliner show job {{job}})
-case $ended in *JobState=COMPLETED*) exit 0 ;; esac
-echo "slurm: job {{job}} ended:" $(echo "$ended" | grep -Eo '(JobState|Reason|ExitCode)=[^ ]+')
-code=$(echo "$ended" | sed -E 's/.*ExitCode=([0-9]+):.*/\\1/')
+[ $state != COMPLETED ] || exit 0
+echo "slurm: job {{job}} ended:" $(echo "$told" | grep -Eo '(JobState|Reason|ExitCode)=[^ ]+')
+code=$(echo "$told" | sed -E 's/.*ExitCode=([0-9]+):.*/\1/')
 exit $((code ? code : 1))
 """
 
@@ -73,11 +105,14 @@ class SlurmLauncher(Launcher):
         try:
             job = _submit(cluster, allocation, launch, name)
             on_output(f"slurm: submitted as job {job}")
-            script = _FOLLOW.format(folder=shlex.quote(launch.folder), job=job)
+            folder = shlex.quote(launch.folder)
+            script = _FOLLOW.format(folder=folder, job=job, patience=_PATIENCE_S)
             return follow(on_head(cluster, allocation, script), on_output)
         except BaseException:
             with suppress(subprocess.SubprocessError):
-                cancel = _CANCEL.format(folder=shlex.quote(launch.folder), name=name)
+                cancel = _CANCEL.format(
+                    folder=shlex.quote(launch.folder), name=name, patience=_CANCEL_TIMEOUT_S
+                )
                 subprocess.run(
                     on_head(cluster, allocation, cancel),
                     stdin=subprocess.DEVNULL,
