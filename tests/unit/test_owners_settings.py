@@ -219,6 +219,26 @@ def test_an_open_mpi_that_is_gone_by_then_is_no_fault(routed):
     assert not file.exists()
 
 
+@needs_root
+def test_a_range_of_ports_is_not_there_any_more(tmp_path):
+    there = tmp_path / "etc"
+    there.mkdir()
+    hook = there / "nccl-ports"
+    played = play(
+        tmp_path,
+        "nccl",
+        "ports",
+        programs={"sysctl": "echo 32768 60999"},
+        nccl_port_range="50000-51000",
+        __nccl_sysctl=str(there / "90-gpubed-nccl.conf"),
+        __nccl_ports_leaving=str(hook),
+    )
+    assert played.code == 0, played.said
+    assert "50000 51000" in (there / "90-gpubed-nccl.conf").read_text()
+    subprocess.run([hook], check=True)
+    assert list(there.iterdir()) == []
+
+
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_jupyterlab_of_the_owners_stays_where_none_is_wanted(tmp_path, ours):
     unit, folder = tmp_path / "jupyterlab.service", tmp_path / "jupyterlab"
