@@ -69,6 +69,16 @@ def calls(role):
     return called | {f"roles/{found}" for text in texts for found in BESIDE.findall(text)}
 
 
+def task_files(role):
+    """Return the texts of a role's task files, and of those that it borrows of other roles."""
+    folder = assets() / "roles"
+    return [
+        text
+        for (where, name), text in _reached(role).items()
+        if (folder / where / "tasks" / name).is_file()
+    ]
+
+
 def told(texts):
     """Return what texts refer to; who reads all nodes has read the head."""
     found = set()

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -60,6 +61,8 @@ RULES = {
     "test_layers.py": "paper or quiet or uptime or count.py or wordcount or imports_go or backend",
     "test_roles_layout.py": "greeting or handler",
     "test_role_reads.py": "greeting",
+    "test_roles_own_what_they_make.py": "greeting",
+    "test_host_is_let_go.py": "units",
     "test_init.py": "paper",
     "test_simulated.py": "plain or nothing_to_do",
 }
@@ -116,6 +119,7 @@ print(roles.variables(load_plan(Project.find().cluster("lab").spec))["greeting_t
     given = {
         "greeting_text": "hello",
         "__greeting_file": str(said),
+        "__greeting_leaving": str(copy.project / "leave.d/greeting"),
         "gpubed_uuid": "0f0e",
         "gpubed_node_id": "node",
         "gpubed_state_dir": str(copy.project / "state"),
@@ -128,6 +132,22 @@ print(roles.variables(load_plan(Project.find().cluster("lab").spec))["greeting_t
     assert record == {"greeting": "of this version"}
     _play(copy, greeting_enabled=False, **given)
     assert not said.parent.exists()
+    assert not Path(given["__greeting_leaving"]).exists()
+    _play(copy, greeting_enabled=True, **given)
+    subprocess.run(["sh", given["__greeting_leaving"]], check=True)
+    assert not said.parent.exists()
+    assert not Path(given["__greeting_leaving"]).exists()
+
+
+def test_a_unit_of_a_role_ends_with_its_host(copy):
+    """Nothing but the role's own folder says so."""
+    unit = copy.root / "roles/greeting/templates/gpubed-greeting.timer.j2"
+    unit.parent.mkdir(exist_ok=True)
+    unit.write_text("[Timer]\n")
+    code = "from gpubed.backends.static import membership; print(membership.by_hand('0f0e'), "
+    said = copy.python(code + "membership._by_hand('0f0e'))")
+    unit.unlink()
+    assert "gpubed-greeting.timer" in said
 
 
 def _play(copy, **variables):

@@ -14,6 +14,7 @@ MAGIC = {
     "ansible_facts",
     "ansible_failed_result",
     "ansible_managed",
+    "ansible_parent_role_names",
     "ansible_play_hosts",
     "ansible_play_hosts_all",
     "ansible_playbook_python",
@@ -28,6 +29,7 @@ MAGIC = {
     "omit",
     "query",
     "range",
+    "role_name",
     "role_path",
 }
 ENTRIES = [(role, entry) for role in roles.names() for entry in role_names.entries(role)]

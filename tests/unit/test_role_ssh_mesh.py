@@ -3,13 +3,18 @@
 The role's own scripts run, in a folder as the host's root; programs around them are STAND-INS.
 """
 
+import json
+import os
 import shlex
+import subprocess
 
 import pytest
+import yaml
 from jinja2 import Environment, StrictUndefined
 
 from gpubed.configuration import roles
 from support import machines, role_variables
+from support.role_tasks import ANSIBLE
 from support.shell_host import ShellHost
 from support.specs import BACKENDS, sample
 
@@ -132,6 +137,45 @@ def test_former_keys_go_when_sshd_has_read_where_the_new_ones_are():
     steps = ("account.yml", "server.yml", "check.yml", "former.yml")
     assert sorted(steps, key=text.index) == list(steps)
     assert "flush_handlers" in (ROLE / "tasks/check.yml").read_text()
+
+
+@pytest.mark.parametrize("due", ["jupyterlab", "ssh_mesh"])
+def test_a_run_that_ends_in_what_a_role_borrows_has_that_role_begun(tmp_path, due):
+    """Else its next run finds the files as they should be, and sshd is not told of them."""
+    tasks = yaml.safe_load((ROLE / "tasks/account.yml").read_text())
+    begins = [task for task in tasks if "gpubed_applied" in task]
+    borrows = {"include_role": {"name": "ssh_mesh", "tasks_from": "account"}}
+    for path, text in {
+        "ssh_mesh/tasks/account.yml": begins,
+        "ssh_mesh/tasks/main.yml": [{"import_tasks": "account.yml"}],
+        "ssh_mesh/handlers/main.yml": [{"name": "Reload sshd", "debug": {"msg": "sshd is told"}}],
+        "jupyterlab/tasks/main.yml": [borrows],
+    }.items():
+        put(tmp_path / "roles" / path, json.dumps(text))
+    told = {
+        "gpubed_fingerprints": {"jupyterlab": "1", "ssh_mesh": "1"},
+        "gpubed_node_id": "node-0-1",
+        "gpubed_state_dir": str(tmp_path),
+    }
+    play = {"hosts": "localhost", "gather_facts": False, "vars": told}
+    play |= {"tasks": [{"include_role": {"name": due}}]}
+    put(tmp_path / "play.yml", json.dumps([play]))
+
+    def said():
+        done = subprocess.run(
+            [ANSIBLE, "-i", "localhost,", "-c", "local", tmp_path / "play.yml"],
+            env={**os.environ, "ANSIBLE_CONFIG": str(machines.ROOT / "ansible.cfg")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "sshd is told" not in said()
+    record = json.loads((tmp_path / "applied/node-0-1.json").read_text())
+    assert {role: how.split()[0] for role, how in record.items()} == {due: "begun"}
+    assert "sshd is told" in said()
 
 
 def sshd_config(**given):

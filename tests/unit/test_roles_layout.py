@@ -12,6 +12,7 @@ import yaml
 from gpubed.configuration import roles
 from gpubed.configuration.roles import PHASES, RoleMeta
 from gpubed.core.paths import assets
+from support import role_reads
 from support.samples import sample_plan
 from support.specs import ALL_SERVICES
 
@@ -20,6 +21,8 @@ INCLUDES = [f"ansible.builtin.include_{what}" for what in ("tasks", "role")]
 GOES = ["before.yml", "removed.yml"]
 # Whose scenarios do not compare their nodes yet.
 NOT_YET = {"nvidia_driver", "rdma"}
+# How a task file that other roles borrow names the one that it runs for.
+BORROWS = "{{ (ansible_parent_role_names | default([]) + [role_name]) | first }}"
 REQUIRED = [
     "README.md",
     "defaults/main.yml",
@@ -188,14 +191,31 @@ def test_site_runs_all_phases_in_order() -> None:
 
 
 def test_handlers_survive_an_interruption(role: Path) -> None:
-    """What a run notifies and does not come to, the next one notifies again."""
-    tasks = [task for path in role.glob("tasks/*.yml") for task in _tasks(_yaml(path))]
+    """What a run notifies and does not come to, the next one notifies again.
+
+    Of what the role borrows, too: a run that ends there has the borrower begun and not done.
+    """
+    tasks = _with_borrowed(role)
     begins = [t for t in tasks if t.get("gpubed_applied", {}).get("state") == "begun"]
     once, again = (
         {str(name) for task in some for name in _listed(task.get("notify"))}
-        for some in (tasks, begins)
+        for some in (
+            tasks,
+            [t for t in begins if t["gpubed_applied"]["role"] in (role.name, BORROWS)],
+        )
     )
-    assert {name for name in once if "{{" not in name} == again
+    assert once == again
+
+
+def test_a_role_is_done_when_its_handlers_have_run(role: Path) -> None:
+    """They would run at the end of the phase, and a run may end before: the role is recorded then,
+    and nobody notifies them again."""
+    *_, before, _ = _top_block(role)["block"]
+    flushes = before.get("ansible.builtin.meta") == "flush_handlers"
+    notifies = any("notify" in task for task in _with_borrowed(role))
+    assert flushes is notifies, (
+        "the last task but one is `ansible.builtin.meta: flush_handlers`, where tasks notify any"
+    )
 
 
 def test_a_handler_is_called_by_its_own_role_only() -> None:
@@ -235,6 +255,11 @@ def _tasks(found: Any) -> Iterator[dict[str, Any]]:
     for task in found or []:
         yield task
         yield from _tasks(task.get("block"))
+
+
+def _with_borrowed(role: Path) -> list[dict[str, Any]]:
+    texts = role_reads.task_files(role.name)
+    return [task for text in texts for task in _tasks(yaml.safe_load(text))]
 
 
 def _listed(value: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
-from gpubed.core import progress
+from gpubed.core import paths, progress
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.ssh import SSH, CommandFailed, CommandTimedOut
 from gpubed.testbeds.base import NodeFailed
@@ -13,18 +13,7 @@ from gpubed.testbeds.base import NodeFailed
 MARK = "/etc/gpubed/owner.json"
 # Lets a host go without the controller, which may be unable to log in: what `down` runs.
 PROGRAM = "/etc/gpubed/release"
-# What roles install under /etc/systemd/system; what else is there is the owner's.
-UNITS = (
-    "gpubed-firewall.service",
-    "gpubed-health.service",
-    "gpubed-health.timer",
-    "gpubed-metrics.service",
-    "gpubed-metrics.timer",
-    "gpubed-rdma.service",
-    "gpubed-use.service",
-    "gpubed-use.timer",
-    "jupyterlab.service",
-)
+_UNIT_FILES = (".service", ".timer", ".socket", ".path", ".mount", ".target")
 # What a role's hook says to who lets the host go begins so.
 _NOTE = "note: "
 # Exit codes of the scripts, besides those of what they run.
@@ -217,7 +206,15 @@ def by_hand(uuid: str) -> str:
 
 def _release(uuid: str, how: str = "") -> str:
     words = _quoted(mark=MARK, release=PROGRAM, pattern=_line_of(uuid))
-    return _RELEASE % {**words, **_turn(), "units": " ".join(UNITS), "how": how}
+    return _RELEASE % {**words, **_turn(), "units": " ".join(units()), "how": how}
+
+
+def units() -> list[str]:
+    """Return what roles install under /etc/systemd/system; what else is there is the owner's."""
+    roles = paths.assets() / "roles"
+    files = (path for kind in ("files", "templates") for path in roles.glob(f"*/{kind}/*"))
+    names = {path.name.removesuffix(".j2") for path in files}
+    return sorted(name for name in names if name.endswith(_UNIT_FILES))
 
 
 def _by_hand(uuid: str) -> str:
