@@ -7,9 +7,13 @@ import os
 import subprocess
 
 import pytest
+import yaml
+from jinja2 import Environment, StrictUndefined
 
-from support import role_variables
+from support import machines, role_variables
 from support.role_tasks import play
+
+ROLE = machines.ROOT / "roles/monitoring"
 
 
 class Host:
@@ -25,8 +29,10 @@ class Host:
             f'case "$1 {" ".join(running)} " in\n'
             'is-active*" $2 "*) echo active ;; is-enabled*" $2 "*) echo enabled ;;\n'
             "show*) for one; do case $one in *.*)"
-            " echo LoadState=loaded; echo ActiveState=inactive; echo ;; esac; done ;;\n"
-            "daemon-reload*) ;; *) exit 3 ;;\n"
+            f' echo LoadState=loaded; case " {" ".join(running)} " in'
+            ' *" $one "*) echo ActiveState=active ;; *) echo ActiveState=inactive ;; esac; echo ;;'
+            " esac; done ;;\n"
+            "daemon-reload* | stop* | disable*) ;; *) exit 3 ;;\n"
             "esac"
         )
         return play(
@@ -105,6 +111,56 @@ def test_without_a_page_settings_of_the_owners_stay(host):
     assert "handler Restart JupyterLab if it runs" in host.play("page_absent").calls
     assert not host.jupyter.exists()
     assert host.play("page_absent").calls == []
+
+
+def test_who_is_the_head_no_more_only_has_exporters(host):
+    """Two would ask all nodes and tell of alerts; figures stay, where no Prometheus reads them."""
+    host.ours("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
+    (host.data / "metrics2/01ABC").mkdir(parents=True)
+    host.folder.mkdir()
+    (host.root / "metrics").mkdir()
+    for name in ("prometheus.yml", "alertmanager.yml", "nodes.crt", "rules.yml", "web.yml"):
+        (host.folder / name).touch()
+    for name in ("gpubed.prom", "declared.prom"):
+        (host.root / "metrics" / name).touch()
+    (host.root / "status").mkdir()
+    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
+    done = host.play("former_head", *(f"{unit}.service" for unit in UNITS))
+    assert done.code == 0, done.said
+    stopped = {call.split()[-1] for call in done.calls if " stop " in call or "disable" in call}
+    assert stopped == {"prometheus.service", "prometheus-alertmanager.service"}
+    assert [path.name for path in host.folder.iterdir()] == ["web.yml"]
+    assert [path.name for path in (host.root / "metrics").iterdir()] == ["declared.prom"]
+    assert [path.name for path in host.units.iterdir()] == ["prometheus-node-exporter.service.d"]
+    assert (host.data / "metrics2.gpubed/01ABC").is_dir()
+    assert not (host.data / "metrics2").exists()
+    assert not host.page.exists()
+    assert f"{host.data}/metrics2.gpubed" in done.said
+    # It can be the head again, and nothing of the role's is taken for the owner's.
+    assert host.play("owners").code == 0
+    again = host.play("former_head")
+    assert "changed" not in again.tasks.values()
+
+
+def test_a_prometheus_of_the_owners_on_another_node_than_the_head_stays(host):
+    (host.data / "metrics2/01ABC").mkdir(parents=True)
+    done = host.play("former_head", "prometheus.service")
+    assert done.code == 0, done.said
+    assert (host.data / "metrics2/01ABC").is_dir()
+    assert "changed" not in done.tasks.values()
+
+
+@pytest.mark.parametrize(("head", "runs"), [("node-0", "head.yml"), ("node-1", "former_head.yml")])
+def test_the_heads_part_is_set_up_or_goes(head, runs):
+    tasks = yaml.safe_load((ROLE / "tasks/main.yml").read_text())[0]["block"]
+    known = {"monitoring_enabled": True, "__monitoring_on_head": head == "node-0"}
+    judge = Environment(undefined=StrictUndefined).compile_expression
+    due = {
+        task["ansible.builtin.include_tasks"]
+        for task in tasks
+        if "when" in task and judge(task["when"])(**known)
+    }
+    assert due == {"node.yml", runs}
 
 
 UNITS = ["prometheus-node-exporter", "prometheus", "prometheus-alertmanager"]
