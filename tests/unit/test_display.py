@@ -54,6 +54,17 @@ def test_a_terminal_full_of_lines_comes_to_its_end():
     assert "came to its end" in said.text
 
 
+@pytest.mark.parametrize(
+    ("role", "shown"), [("base", "phase base: base · Set it up"), (None, "phase base: Set it up")]
+)
+def test_a_task_of_no_role_names_none(role, shown):
+    """Before a role comes what the playbook itself asks, of which Ansible names no role."""
+    display = Display(UI())
+    display._live = object()
+    display.handle({"what": "task", "phase": "base", "role": role, "task": "Set it up"})
+    assert [text for text, _ in display._running.values()] == [shown]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_is_stuck_below_the_terminal_is_ended_all_the_same(number):
     """The words go past what draws: a thread that is stuck may hold its lock for ever."""

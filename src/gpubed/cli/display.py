@@ -168,7 +168,9 @@ class Display:
 
     def _on_task(self, event: Event) -> None:
         if self._live and event["phase"]:
-            self._start("phase", f"phase {event['phase']}: {event['role']} · {event['task']}")
+            # A task of the playbook itself is of no role.
+            told = " · ".join(filter(None, (event["role"], event["task"])))
+            self._start("phase", f"phase {event['phase']}: {told}")
 
     def _on_host(self, event: Event) -> None:
         if event["status"] in ("failed", "unreachable"):
