@@ -18,10 +18,12 @@ from support.samples import granted_cluster
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     """What ansible-runner was asked for; a STAND-IN that says all was well."""
-    asked = {}
+    asked = {"take_part": ["node-2", "node-1", "node-0"]}
 
     def run(**words):
         asked.update(words)
+        stats = {"processed": dict.fromkeys(asked["take_part"], 1), "changed": {"node-1": 2}}
+        words["event_handler"]({"event": "playbook_on_stats", "event_data": stats})
         folder = Path(words["private_data_dir"]) / "artifacts"
         folder.mkdir(exist_ok=True)
         return SimpleNamespace(rc=0, config=SimpleNamespace(artifact_dir=str(folder)))
@@ -75,7 +77,12 @@ def test_it_runs_as_by_hand(asked, monkeypatch):
 
 def test_what_it_did_can_be_read(asked):
     done = json.loads(call("--json").stdout)
-    assert done["changed"] == {"node-0": 0, "node-1": 0, "node-2": 0}
+    assert done["changed"] == {"node-0": 0, "node-1": 2, "node-2": 0}
+
+
+def test_nodes_that_were_left_out_are_not_told_of(asked):
+    asked["take_part"] = ["node-1"]
+    assert call("--limit", "node-1", "--check").stdout == "node-1: 2 task(s) changed\n"
 
 
 @pytest.mark.parametrize("words", [[], ["--tags", "base"], ["--limit", "node-1"]])

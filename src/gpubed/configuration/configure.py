@@ -44,7 +44,7 @@ class Outcome:
     """What a run of the playbooks did.
 
     Attributes:
-        changed: Number of changed tasks by node.
+        changed: Number of changed tasks by node, of those that took part.
         phases: Seconds by phase.
         log: Ansible's complete output.
     """
@@ -187,7 +187,8 @@ class _Watcher:
         elif kind.startswith("runner_on_") and kind != "runner_on_start":
             self._host(kind.removeprefix("runner_on_"), data)
         elif kind == "playbook_on_stats":
-            self.outcome.changed = dict(data.get("changed", {}))
+            changed = data.get("changed", {})
+            self.outcome.changed = {node: changed.get(node, 0) for node in data["processed"]}
         return False  # nothing else reads the event files
 
     def finish(self) -> None:

@@ -57,7 +57,8 @@ def command(
             if not check and served_folder.ROLE in (chosen or roles.active(wanted)):
                 served_folder.remember(paths, wanted, granted)
     phases = [{"name": name, "seconds": took} for name, took in outcome.phases.items()]
-    changed = {node.name: outcome.changed.get(node.name, 0) for node in granted.nodes}
+    names = [node.name for node in granted.nodes if node.name in outcome.changed]
+    changed = {name: outcome.changed[name] for name in names}
     ui.document("configure", {"changed": changed, "phases": phases, "log": str(outcome.log)})
     for name, count in changed.items():
         ui.say(f"{name}: {count} task(s) changed")
