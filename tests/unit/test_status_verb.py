@@ -125,6 +125,33 @@ def test_a_unit_that_stopped_is_named(read):
     assert lines[:2] == ["✗ not whole: gpubed up lab puts it right", STOPPED]
 
 
+MUTE = "it cannot tell; repair: gpubed configure lab --tags health"
+
+
+def test_after_an_interruption_one_remedy_is_named(read):
+    """What lacks for want of roles is no fault of its own: `up` goes on with them."""
+    wrong = {"state": "failing", "reason": MUTE}
+    service = {**JUPYTERLAB, "reason": "JupyterLab is not set up yet"}
+    use = {"rows": [], "idle_s": 0, "why": f"not all could be asked: {MUTE}"}
+    state = {"state": "interrupted", "services": [service], "use": use}
+    lines = read({**document("interrupted", wrong), **state})
+    assert [line for line in lines if "gpubed" in line] == [
+        "✗ the last configuration did not come to its end: gpubed up lab goes on with it"
+    ]
+    assert not [line for line in lines if "jupyterlab" in line.lower()]
+
+
+def test_a_node_that_is_gone_is_named_after_an_interruption(read):
+    assert "✗ node-1 is missing" in read(document("interrupted", {"state": "missing"}))
+
+
+def test_there_is_no_address_of_a_service_that_does_not_answer(read):
+    service = {**JUPYTERLAB, "reason": "JupyterLab does not answer: timed out"}
+    lines = read(ui_document(services=[service]))
+    assert "✗ JupyterLab does not answer: timed out" in lines
+    assert not [line for line in lines if "https://" in line]
+
+
 STOPPED = "✗ munge.service on node-1 is failed"
 
 

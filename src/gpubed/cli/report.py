@@ -90,8 +90,9 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
     if "jobs" in document:
         _jobs_only(ui, name, document)
         return
+    begun = document["state"] in (unfinished.CONFIGURING, unfinished.INTERRUPTED)
     if document["state"] != unfinished.CONFIGURING:  # what is not there yet is on its way
-        _wrong(ui, name, document)
+        _wrong(ui, name, document, begun=begun)
     columns = ("name", "state", "role", "control_address", "experiment_address")
     rows = [[*(row[c] for c in columns), hardware(row["hardware"])] for row in document["nodes"]]
     ui.table(("node", *(c.replace("_", " ") for c in columns[1:]), "hardware"), rows)
@@ -99,10 +100,10 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
         verification(ui, document["verification"], whole=whole)
         if not document["verification"]["current"]:
             ui.say(f"  nodes or roles have changed since: gpubed verify {name}")
-    if document["state"] != unfinished.CONFIGURING:
+    if not begun:  # nodes without their roles cannot tell
         _use(ui, document.get("use"))
     _lease(ui, name, document["lease"])
-    for service in document["services"]:
+    for service in (each for each in document["services"] if not each["reason"]):
         ui.say(f"{service['name']}: {service['url']}")
     if document["state"] != "ready":
         return
@@ -125,13 +126,21 @@ def _unfinished(ui: UI, name: str, document: dict[str, Any]) -> None:
         )
 
 
-def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
+def _wrong(ui: UI, name: str, document: dict[str, Any], *, begun: bool) -> None:
+    """Say what is wrong and what ends it.
+
+    Args:
+        begun: Whether roles are applied in part: `up` goes on with them, as was said before, so
+            what lacks for want of them is no fault with a remedy of its own.
+    """
     if document["state"] == "ready":
         ui.mark("pass", f"{name} is ready")
     for file in document["unreadable"]:
         ui.mark("fail", file["message"])
         ui.say(file["hint"], whole=True)
     for row in (row for row in document["nodes"] if row["reason"]):
+        if begun and row["state"] == "failing":
+            continue
         if row["state"] == condition.FULL:
             ui.mark("fail", f"{row['name']}: {row['reason']}")
             ui.say(condition.free(name, row["name"]), whole=True)
@@ -143,7 +152,8 @@ def _wrong(ui: UI, name: str, document: dict[str, Any]) -> None:
             )
     for failure in document["failed"]:
         ui.mark("fail", f"{failure['node']} is left out: {failure['reason']}")
-    if lacking := lacks(document):
+    lacking = lacks({**document, "services": []} if begun else document)
+    if lacking and not begun:
         ui.mark("fail", f"not whole: gpubed up {name} puts it right")
     for reason in lacking:
         ui.mark("fail", reason)
