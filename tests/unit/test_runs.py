@@ -342,7 +342,9 @@ def test_single_runs_say_that_nothing_can_be_said(call):
     names = [document(call("run", "lab", "digits", "--json"))["run_id"] for _ in range(2)]
     [pair] = document(call("runs", "lab", "compare", *names, "--json"))["comparisons"]
     assert pair["differences"] == []
-    assert {row["verdict"] for row in pair["metrics"]} == {"unknown: no repetition"}
+    verdicts = {row["metric"]: row["verdict"] for row in pair["metrics"]}
+    assert verdicts.pop("world_size") == "the same", "a setting is no measurement"
+    assert set(verdicts.values()) == {"unknown: no repetition"}
 
 
 def test_old_ones_go_only_when_told_to(call, cluster):
@@ -541,6 +543,40 @@ def test_the_same_each_time_is_no_sample(call, cluster):
         "images_per_s": "differs",
     }
     assert [one.low for one in seen[:3]] == [None] * 3
+
+
+def test_settings_are_the_same_or_different():
+    """What says how a run was made is known, and needs no repetitions to be judged."""
+    figures = {
+        "world_size": ([2, 2], [3, 3]),
+        "threads_per_rank": ([1, 1], [1, 1]),
+        "tuned_cycle_ms": ([1, 2], [3, 3]),
+    }
+    [seen] = compare.ratios([sets(**figures)], figures)
+    verdicts = ["different", "the same", "unknown: repetitions with one seed are no samples"]
+    assert [one.verdict for one in seen] == verdicts
+
+
+def test_a_comparison_says_that_settings_differ_and_shows_p_in_a_narrow_terminal(call):
+    one, two = (
+        document(call("run", "lab", "digits", "--nodes", n, "--repeat", "3", "--json"))
+        for n in "12"
+    )
+    names = [told["trials"][0]["run_id"] for told in (one, two)]
+    said = call("runs", "lab", "compare", *names).stdout
+    assert (
+        next(line for line in said.splitlines() if "world_size" in line).split()[-1] == "different"
+    )
+    heading = next(line for line in said.splitlines() if "verdict" in line)
+    assert heading.split()[-2:] == ["p", "verdict"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [(0.9, 1.2, "0.900 … 1.200"), (0.0001, 60967.2, "too few runs"), (None, None, "")],
+)
+def test_an_interval_that_tells_nothing_is_not_written(low, high, told):
+    assert compare.bounds(low, high) == told
 
 
 def test_it_is_said_for_how_many_comparisons_verdicts_are_corrected(call):

@@ -124,6 +124,9 @@ class Metric(_Model):
     columns: dict[str, str] = Field(
         default={}, description="of a list of rows: which keys to show, and the unit of each"
     )
+    setting: bool = Field(
+        default=False, description="whether it says how a run was made, and measures nothing"
+    )
     help: str = Field(default="", description="what it is")
 
 

@@ -29,7 +29,7 @@ from gpubed.core.reading import Unreadable
 from gpubed.jobs import figures, jobfile, main_metric
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.jobfile import Job
-from gpubed.jobs.runs.compare import Difference
+from gpubed.jobs.runs.compare import Difference, bounds
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.spec.plan import ClusterPlan
@@ -366,8 +366,8 @@ def _row(series: Series, point: Point, metric: str, unit: str) -> list[object]:
 def _compared(one: Comparison, unit: str) -> list[object]:
     means = ["" if mean is None else figures.written(mean, unit) for mean in (one.before, one.now)]
     ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
-    bounds = "" if one.low is None else f"{one.low:.3f} … {one.high:.3f}"
-    return [one.id, *means, ratio, bounds, families.written(one.chance), one.verdict]
+    interval = bounds(one.low, one.high)
+    return [one.id, *means, ratio, interval, families.written(one.chance), one.verdict]
 
 
 def _mean(values: list[float], unit: str) -> str:

@@ -1,7 +1,7 @@
 """gpubed runs."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -168,9 +168,13 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
 def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     known = _every(ui, paths).values()
     first, *others = records
+    described = _described(first.request.job)
     ratios_of = compare.ratios(
-        (compare.repetitions(first, other, known), compare.repetitions(other, first, known))
-        for other in others
+        (
+            (compare.repetitions(first, other, known), compare.repetitions(other, first, known))
+            for other in others
+        ),
+        [name for name, metric in described.items() if metric.setting],
     )
     pairs = []
     for other, ratios in zip(others, ratios_of, strict=True):
@@ -187,7 +191,7 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
             ui.say(f"  {difference}")
         if not differences:
             ui.say("  made alike")
-        _tell_ratios(ui, first, ratios)
+        _tell_ratios(ui, described, ratios)
     count = max((one.chance.count for each in ratios_of for one in each if one.chance), default=0)
     if count > 1:
         ui.say(families.told(count))
@@ -195,20 +199,19 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     return 0
 
 
-def _tell_ratios(ui: UI, first: Record, ratios: Sequence[compare.Ratio]) -> None:
-    units = _described(first.request.job)
+def _tell_ratios(ui: UI, units: Mapping[str, Metric], ratios: Sequence[compare.Ratio]) -> None:
     columns: dict[str, Callable[[compare.Ratio], str]] = {
         "metric": lambda one: one.metric,
         "before": lambda one: _with_unit(one.before, units.get(one.metric)),
         "now": lambda one: _with_unit(one.now, units.get(one.metric)),
         "ratio": lambda one: "" if one.ratio is None else f"{one.ratio:.3f}",
-        "95 % interval": lambda one: "" if one.low is None else f"{one.low:.3f} … {one.high:.3f}",
+        "95 % interval": lambda one: compare.bounds(one.low, one.high),
         "p": lambda one: families.written(one.chance),
         "runs": lambda one: f"{one.runs[0]}, {one.runs[1]}",
         "verdict": lambda one: one.verdict,
     }
     if ui.out.width < _WIDE:
-        del columns["p"], columns["runs"]  # what the verdict says, and the first lines
+        del columns["runs"]  # the first lines say them
     ui.table(list(columns), [[told(one) for told in columns.values()] for one in ratios])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,6 +12,8 @@ from gpubed.core.families import Chance
 from gpubed.core.intervals import P
 from gpubed.jobs.runs.record import Origin, Record
 from gpubed.jobs.trials import is_number, summarize
+
+_WIDE = 10
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Ratio:
         spread: Whether the runs of each set differ among themselves.
         p: What chance makes of it by itself; None where there is no interval.
         chance: The same, among all that was compared at once.
+        setting: Whether the metric says how runs were made, and measures nothing.
     """
 
     metric: str
@@ -54,17 +57,27 @@ class Ratio:
     spread: tuple[bool, bool]
     p: P | None = None
     chance: Chance | None = None
+    setting: bool = False
 
     @property
     def verdict(self) -> str:
         """What can be said of it."""
+        if self.setting and not any(self.spread):
+            return "the same" if self.before == self.now else "different"
         return judged(self.chance, self.runs, self.spread, same=self.before == self.now)
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
         own = asdict(self)
-        del own["spread"], own["p"]  # the latter is in `chance`
+        del own["spread"], own["setting"], own["p"]  # the last is in `chance`
         return {**own, "verdict": self.verdict}
+
+
+def bounds(low: float | None, high: float | None) -> str:
+    """Write a ratio's interval; one of a factor of ten and more tells nothing but that."""
+    if low is None or high is None:
+        return ""
+    return f"{low:.3f} … {high:.3f}" if high < _WIDE * low else "too few runs"
 
 
 def judged(
@@ -150,12 +163,20 @@ def repetitions(of: Record, other: Record, records: Iterable[Record]) -> list[Re
     return [one for one in records if one.set == of.set and one.state == "ok"] or [of]
 
 
-def ratios(pairs: Iterable[tuple[Sequence[Record], Sequence[Record]]]) -> list[list[Ratio]]:
+def ratios(
+    pairs: Iterable[tuple[Sequence[Record], Sequence[Record]]], settings: Container[str] = ()
+) -> list[list[Ratio]]:
     """Compare every metric that is a number in both sets of a pair, in the order of the first.
 
     All of them are one family: what chance does is corrected for their number.
+
+    Args:
+        settings: The metrics that say how runs were made, and measure nothing.
     """
-    found = [list(_by_metric(before, now)) for before, now in pairs]
+    found = [
+        [replace(one, setting=one.metric in settings) for one in _by_metric(before, now)]
+        for before, now in pairs
+    ]
     chances = iter(families.corrected([one.p for each in found for one in each]))
     return [[replace(one, chance=next(chances)) for one in each] for each in found]
 
