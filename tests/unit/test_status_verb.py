@@ -100,6 +100,20 @@ def test_with_v_they_are_listed_with_their_reasons(read):
     assert [line for line in lines if "ssh.mesh" in line]
 
 
+def test_what_was_not_measured_beside_a_run_is_said(read):
+    """Only the numbers told: some fewer passed, and some more were skipped."""
+    why = "run (pid 7) uses the links: `gpubed verify CLUSTER` measures them once it has ended"
+    last = document()["verification"]
+    last["checks"] = [
+        *CHECKS,
+        check("link.rate", "skip", why),
+        check("allreduce.busbw", "skip", why),
+    ]
+    lines = read({**document(), "verification": last})
+    told = why.replace("CLUSTER", UI.cluster)
+    assert f"not measured: link.rate, allreduce.busbw: {told}" in lines
+
+
 def test_what_is_wrong_comes_first_and_says_what_ends_it(read):
     lines = read(document("degraded", UNWELL))
     assert lines[0].strip() == "✗ node-1 is quarantined, so jobs leave it out: fan is loud"

@@ -16,7 +16,7 @@ from gpubed.jobs import execution
 from gpubed.jobs.runs.record import Request
 from gpubed.nodes.allocation import Network, Node
 from gpubed.nodes.ssh import SSH
-from gpubed.nodes.verification import Check
+from gpubed.nodes.verification import POSTPONED, Check
 from gpubed.spec.plan import NetworkPlan
 from gpubed.testbeds import registry
 
@@ -148,7 +148,7 @@ def _taken(context: Context) -> str:
     who = runlock.measurer(context.cluster.state)
     if who is None or who.pid == os.getpid():
         return ""
-    return f"{who} uses the links: `gpubed verify CLUSTER` measures them once it has ended"
+    return f"{who} {POSTPONED}: `gpubed verify CLUSTER` measures them once it has ended"
 
 
 def _links(context: Context, found: Sequence[dict[str, Any]]) -> Iterator[Check]:

@@ -12,6 +12,7 @@ from gpubed.cluster import condition, lease
 from gpubed.configuration import node_lease, unfinished
 from gpubed.configuration import use as uses
 from gpubed.core.units import duration
+from gpubed.nodes.verification import POSTPONED
 from gpubed.testbeds.base import Existing
 
 _SHORT_S = 7200
@@ -219,16 +220,23 @@ def verification(ui: UI, summary: dict[str, Any], *, whole: bool = False) -> Non
     for check in (c for c in shown if c["reason"]):
         where = f" {check['node']}" if check["node"] else ""
         ui.say(f"{check['result']} {check['id']}{where}: {check['reason']}")
-    if whole:
-        skipped: dict[str, list[str]] = {}
-        for check in (c for c in checks if c["result"] == "skip"):
-            skipped.setdefault(check["reason"], []).append(check["id"])
-        for reason, ids in skipped.items():
-            ui.say(f"- {', '.join(dict.fromkeys(ids))}: {reason}")
+    for reason, ids in _skipped(checks).items():
+        if whole:
+            ui.say(f"- {ids}: {reason}")
+        elif POSTPONED in reason:
+            ui.say(f"not measured: {ids}: {ui.filled(reason)}")
     counts = "{passed} passed, {failed} failed, {skipped} skipped".format(**summary)
     if summary["simulated"]:
         counts += f", {summary['simulated']} simulated: no GPU computed"
     ui.say(f"verified {ago(summary['age_s'])}: {counts}")
+
+
+def _skipped(checks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return which checks were skipped, in words, by why."""
+    found: dict[str, list[str]] = {}
+    for check in (c for c in checks if c["result"] == "skip"):
+        found.setdefault(check["reason"], []).append(check["id"])
+    return {reason: ", ".join(dict.fromkeys(ids)) for reason, ids in found.items()}
 
 
 def hardware(found: dict[str, Any] | None) -> str:

@@ -14,6 +14,9 @@ from gpubed.nodes.allocation import Allocation
 
 Result = Literal["pass", "fail", "skip", "simulated"]
 
+POSTPONED = "uses the links"
+"""In the reason of what was skipped beside other work, and can be measured after it."""
+
 # As in automake: nothing was proved, and nothing is wrong.
 _NOTHING_PROVED = 77
 
