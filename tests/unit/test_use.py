@@ -81,6 +81,7 @@ def test_status_says_since_when_and_who_holds_what_for_nothing(ask, capsys):
     assert [line.split() for line in text.splitlines() if "run-1" in line] == [
         ["alice", "run-1", "2", "h", "0", "s", "1", "min"]
     ]
+    assert "nodes look each minute: shorter runs, and the last minute of others" in text
     assert "jupyter" not in text, "what an idle service takes is not worth a row"
     assert read(capsys, ask(said(30)).document()) == "in use: alice: a terminal on node-0\n"
     assert read(capsys, None) == ""

@@ -181,6 +181,7 @@ def _use(ui: UI, use: dict[str, Any] | None) -> None:
             for row in rows
         ]
         ui.table(("used in 24 h by", "job", "GPUs held", "GPUs computing", "CPUs"), shown)
+        ui.say("nodes look each minute: shorter runs, and the last minute of others, may be missing")
     if use["idle_s"] < _IN_USE_S:
         ui.say(f"in use: {use['why']}")
     else:
