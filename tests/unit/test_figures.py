@@ -102,6 +102,21 @@ def test_several_come_as_a_table(said):
     assert "200 Mbit/s" in row
 
 
+def test_below_a_table_stands_what_is_to_be_known_of_it(said):
+    """64 KiB at almost twice a link's rate is no fault of the shaper: they fit its burst."""
+    row = {"bytes": 65536, "seconds": 0.004, "busbw_bps": 177e6, "ratio": 1.887}
+    lines = said("allreduce", {"allreduce": [row]}).stdout.splitlines()
+    place = next(n for n, line in enumerate(lines) if "1.887" in line)
+    assert any("The largest size alone is judged" in line for line in lines[place:])
+    assert "judged" not in said("allreduce", {"links": [LINK]}).stdout
+
+
+def test_where_nothing_replaces_itself_a_run_says_that_it_starts(said):
+    """Else there is no word before the first step, which may take minutes."""
+    told = said("digits", {}).stderr
+    assert "digits starts: 3 rank(s) on node-0, node-1, node-2" in told
+
+
 def test_progress_is_told_while_the_job_runs(said):
     lines = ["[0]<stdout>:progress: 3/20 epochs, 3552 images/s", "[1]<stdout>:hello"]
     told = said("digits", {}, lines).stderr

@@ -18,6 +18,7 @@ from gpubed.testbeds.base import Existing
 _SHORT_S = 7200
 # Nodes look every minute, one after the other.
 _IN_USE_S = 300
+_SEEN = "nodes look each minute: shorter runs, and the last minute of others, may be missing"
 # The testbeds' words for what researchers call so, in the order in which they are counted.
 _COUNTED = {
     "node": {"node", "instance", "server", "container"},
@@ -181,7 +182,9 @@ def _use(ui: UI, use: dict[str, Any] | None) -> None:
             for row in rows
         ]
         ui.table(("used in 24 h by", "job", "GPUs held", "GPUs computing", "CPUs"), shown)
-        ui.say("nodes look each minute: shorter runs, and the last minute of others, may be missing")
+        ui.say(
+            "nodes look each minute: shorter runs, and the last minute of others, may be missing"
+        )
     if use["idle_s"] < _IN_USE_S:
         ui.say(f"in use: {use['why']}")
     else:

@@ -124,6 +124,7 @@ class Metric(_Model):
     columns: dict[str, str] = Field(
         default={}, description="of a list of rows: which keys to show, and the unit of each"
     )
+    note: str = Field(default="", description="what to know of a list of rows, said below it")
     setting: bool = Field(
         default=False, description="whether it says how a run was made, and measures nothing"
     )

@@ -3,7 +3,8 @@
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ from gpubed.jobs.jobfile import Metric
 from gpubed.jobs.runs import at_work, checkpoints, compare, record
 from gpubed.jobs.runs.record import Choice, Record, Request
 from gpubed.jobs.trials import Summary
-from gpubed.nodes import rates
+from gpubed.nodes import rates, selection
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.spec.plan import ClusterPlan
@@ -163,7 +164,7 @@ def command(
     ran = former.run_id if former else ""
     results = list[execution.JobResult]()
     sharing = runlock.measuring(paths.state, "run", shared=True)
-    with sharing, ui.working(f"{request.job} starts") as show:
+    with sharing, _starting(ui, request, usable) as show:
         for number in range(repeat):
             if repeat > 1:
                 ui.note(f"run {number + 1} of {repeat}")
@@ -183,6 +184,18 @@ def command(
             )
     result = execution.repeated(results) if repeat > 1 else results[0]
     return _conclude(ui, request.job, result, reasons)
+
+
+@contextmanager
+def _starting(ui: UI, request: Request, usable: Allocation) -> Iterator[Callable[[str], None]]:
+    """Say that a job starts, and where; a testbed that lends no nodes chooses itself."""
+    chosen = selection.choose(usable, **request.choice.model_dump()).with_ranks
+    ranks, names = sum(node.slots for node in chosen), ", ".join(node.name for node in chosen)
+    text = f"{request.job} starts" + (f": {ranks} rank(s) on {names}" if names else "")
+    if not ui.err.is_terminal:  # there, it stands until the first step is done
+        ui.note(text)
+    with ui.working(text) as show:
+        yield show
 
 
 def _named(on: str | None) -> tuple[str, ...]:
@@ -482,13 +495,16 @@ def _tell_figures(ui: UI, result: execution.JobResult) -> None:
         elif isinstance(value, int | float | str):
             ui.say(f"  {name} = {figures.written(value, metric.unit)}")
     for name, rows in result.metrics.items():
-        columns = result.described.get(name, unknown).columns
+        described = result.described.get(name, unknown)
+        columns = described.columns
         if columns and isinstance(rows, list) and rows:
             ui.say(f"{name}:")
             ui.table(
                 [_heading(column) for column in columns],
                 [[_cell(row, *column) for column in columns.items()] for row in rows],
             )
+            if described.note:
+                ui.say(described.note)
 
 
 def _heading(column: str) -> str:
