@@ -25,6 +25,7 @@ from gpubed.jobs import images, jobfile, launchers
 from gpubed.jobs.jobfile import Job, Metric
 from gpubed.jobs.launchers import leftovers
 from gpubed.jobs.launchers.base import JobService, Launch, Launcher, Task, World
+from gpubed.jobs.rank_output import RankOutput
 from gpubed.jobs.runs import at_work, checkpoints, origin, record
 from gpubed.jobs.runs.record import Record, Request
 from gpubed.jobs.trials import Summary, summarize
@@ -56,6 +57,7 @@ class JobResult:
         image: Id of the image that ranks ran in; empty without one.
         described: What the job says of its metrics.
         not_judged: Metrics of which nothing was asked, since the run was too small for that.
+        last_words: What the rank that failed first said last on stderr, where one is known.
     """
 
     job: str
@@ -70,6 +72,7 @@ class JobResult:
     described: dict[str, Metric] = field(default_factory=dict)
     not_judged: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    last_words: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -323,14 +326,26 @@ class _Run:
             if rate := self._other_rate():
                 launch.environment["GPUBED_HELD_BPS"] = str(rate)
             _describe(head, launch.folder, self.allocation)
-            code = launcher.run(self.cluster, self.allocation, launch, keep)
+            said = RankOutput()
+
+            def hear(line: str) -> None:
+                said.read(line)
+                keep(line)
+
+            code = launcher.run(self.cluster, self.allocation, launch, hear)
             head.get(launch.folder, self.here)
         result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
         if code:
-            ended = f"the job ended with exit code {code}; see {self._log}"
-            result.failures.append(unwanted() or ended)
+            who = said.failure(self._places) or f"the job ended with exit code {code}"
+            result.failures.append(unwanted() or f"{who}; see {self._log}")
+            result.last_words = said.last_words
         _judge(result, self.job, self.record.values)
         return result
+
+    @property
+    def _places(self) -> list[str]:
+        """The node of each rank: a launcher fills the nodes of the hostfile in their order."""
+        return [node.name for node in self.allocation.with_ranks for _ in range(node.slots)]
 
     def _other_rate(self) -> int | None:
         """Return what links are held to for this run, in bit/s, where that is not as declared."""

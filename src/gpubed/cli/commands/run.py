@@ -24,6 +24,7 @@ from gpubed.jobs import execution, figures, jobfile
 from gpubed.jobs.elastic import Bounds
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.jobfile import Metric
+from gpubed.jobs.rank_output import RankOutput
 from gpubed.jobs.runs import at_work, checkpoints, compare, record
 from gpubed.jobs.runs.record import Choice, Record, Request
 from gpubed.jobs.trials import Summary
@@ -470,18 +471,26 @@ def _conclude(
     if result.not_judged:
         ui.say(f"not judged in so small a run: {', '.join(result.not_judged)}")
     ui.say(f"results: {result.run_dir}")
+    for one in result.trials or [result]:
+        for line in one.last_words:
+            ui.note(f"  {line}", whole=True)
     for reason in result.failures:
         ui.error(reason)
     return 0 if result.status == "ok" else 1
 
 
 def _telling(ui: UI, show: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what takes the lines of a job: progress replaces itself, the rest scrolls by."""
-    estimate = Estimate()
+    """Return what takes the lines of a job: progress replaces itself, the rest scrolls by.
+
+    The launcher's traceback is in the run's output alone: it would bury what a rank said.
+    """
+    estimate, output = Estimate(), RankOutput()
 
     def tell(line: str) -> None:
-        progress = estimate.read(line)
-        ui.note(line, whole=True) if progress is None else show(progress)
+        if (progress := estimate.read(line)) is not None:
+            show(progress)
+        elif (shown := output.read(line)) is not None:
+            ui.note(shown, whole=True)
 
     return tell
 

@@ -1,0 +1,77 @@
+"""What ranks print and what their launcher does, told apart by the line.
+
+Horovod's launcher puts rank and stream before each line of a rank, and nothing before its own.
+Where one fails, the launcher ends with a traceback of its own code, which says no more than which
+rank it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+# Horovod puts the rank before each line, MPI also the number of the job.
+_OF_RANK = re.compile(r"\[(?:\d+,)?(\d+)\]<(stdout|stderr)>:(.*)", re.DOTALL)
+_TRACEBACK = "Traceback (most recent call last):"
+_FAILED = "Horovod detected that one or more processes exited with non-zero status"
+_NAMED = re.compile(r"(Process name|Exit code): (-?\d+)")
+# A traceback of Python's has its reason at the end, below where it came from.
+_LAST = 10
+
+
+class RankOutput:
+    """Reads the lines of a run; what is shown of them to a person, and a failed rank's last words.
+
+    Attributes:
+        code: The exit code of the first rank that failed; None where the launcher names none.
+        rank: Which one that is.
+    """
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.rank: int | None = None
+        self._tagged = self._in_traceback = False
+        self._errors: dict[int, deque[str]] = defaultdict(lambda: deque(maxlen=_LAST))
+
+    def read(self, line: str) -> str | None:
+        """Return a line as it is shown; None for a part of the launcher's traceback."""
+        said = _OF_RANK.fullmatch(line)
+        if said is None:
+            return None if self._is_launchers(line) else line
+        self._tagged, rank = True, int(said[1])
+        if said[2] == "stderr":
+            self._errors[rank].append(said[3])
+        return f"rank {rank}: {said[3]}"
+
+    @property
+    def last_words(self) -> list[str]:
+        """What the rank that failed first said last on stderr."""
+        return [] if self.rank is None else list(self._errors.get(self.rank, ()))
+
+    def failure(self, nodes: Sequence[str]) -> str:
+        """Say which rank failed first, and where; empty where the launcher names none.
+
+        Args:
+            nodes: The node of each rank.
+        """
+        if self.rank is None or self.code is None:
+            return ""
+        where = f" on {nodes[self.rank]}" if self.rank < len(nodes) else ""
+        return f"rank {self.rank}{where} ended with exit code {self.code}"
+
+    def _is_launchers(self, line: str) -> bool:
+        # Other launchers put nothing before any line: a traceback may be a rank's.
+        if self._tagged and line == _TRACEBACK:
+            self._in_traceback = True
+        elif self._in_traceback and (named := _NAMED.fullmatch(line)):
+            self._name(named[1], int(named[2]))
+        elif line and not line.startswith(" ") and _FAILED not in line:
+            self._in_traceback = False  # another reason, which nobody else says
+        return self._in_traceback
+
+    def _name(self, what: str, number: int) -> None:
+        if what == "Exit code":
+            self.code = number
+        else:
+            self.rank = number

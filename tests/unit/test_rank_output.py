@@ -1,0 +1,100 @@
+"""A run that fails: its own words stand at the end, not those of the program that started it."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.configuration import health
+from gpubed.jobs import execution, launchers
+from gpubed.jobs.launchers import leftovers
+from gpubed.jobs.rank_output import RankOutput
+from support.samples import granted_cluster
+from support.stand_in_head import Head
+
+RANKS = [
+    "[0]<stdout>:3 ranks: 20 epochs",
+    "[2]<stderr>:Traceback (most recent call last):",
+    '[2]<stderr>:  File "main.py", line 7, in <module>',
+    "[2]<stderr>:ValueError: no such optimizer",
+    "[0]<stderr>:another rank is gone",
+]
+# As `horovodrun` of Horovod 0.28 ends.
+LAUNCHER = [
+    "Traceback (most recent call last):",
+    '  File "/opt/gpubed/bin/horovodrun", line 8, in <module>',
+    "    sys.exit(run_commandline())",
+    "RuntimeError: Horovod detected that one or more processes exited with non-zero status, thus "
+    "causing the job to be terminated. The first process to do so was:",
+    "Process name: 2",
+    "Exit code: 2",
+    "",
+]
+
+
+def read(lines):
+    output = RankOutput()
+    return output, [shown for line in lines if (shown := output.read(line)) is not None]
+
+
+def test_the_rank_that_failed_first_has_the_last_word():
+    output, shown = read([*RANKS, *LAUNCHER])
+    assert shown[0] == "rank 0: 3 ranks: 20 epochs"
+    assert shown[-1] == "rank 0: another rank is gone"
+    assert output.failure(["node-0", "node-0", "node-1"]) == (
+        "rank 2 on node-1 ended with exit code 2"
+    )
+    assert output.last_words[-1] == "ValueError: no such optimizer"
+    assert "another rank is gone" not in output.last_words
+
+
+def test_another_reason_of_the_launcher_is_shown():
+    why = "TimeoutError: no answer of node-2"
+    output, shown = read([*RANKS, *LAUNCHER[:3], why])
+    assert shown[-1] == why
+    assert output.failure(["node-0"]) == ""
+    assert output.last_words == []
+
+
+def test_a_traceback_without_a_rank_may_be_the_jobs():
+    """Slurm puts nothing before a line."""
+    lines = LAUNCHER[:3]
+    assert read(lines)[1] == lines
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    def start(_cluster, _allocation, _launch, say):
+        for line in [*RANKS, *LAUNCHER]:
+            say(line)
+        return 1
+
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    cluster = granted_cluster(tmp_path)
+    monkeypatch.setattr(Head, "metrics", {})
+    monkeypatch.setattr(execution, "SSH", Head)
+    monkeypatch.setattr(leftovers, "end", lambda *_: [])
+    monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
+    monkeypatch.setattr(health, "usable", lambda _c, _p, allocation: (allocation, []))
+    words = ["run", "lab", "digits"]
+    return lambda *more: (
+        CliRunner().invoke(cli.build(), [*words, *more], standalone_mode=False),
+        next(cluster.runs.iterdir()) / "output.log",
+    )
+
+
+def test_a_terminal_ends_with_the_ranks_own_words(run):
+    done, log = run()
+    assert done.return_value == 1
+    *_, last, error = done.stderr.splitlines()
+    assert last == "  ValueError: no such optimizer"
+    assert error.startswith("error: rank 2 on node-2 ended with exit code 2; see ")
+    assert "horovodrun" not in done.stderr
+    assert log.read_text().splitlines() == [*RANKS, *LAUNCHER], "there, all stays as it was said"
+
+
+def test_programs_read_which_rank_it_was(run):
+    [failure] = json.loads(run("--json")[0].stdout)["failures"]
+    assert failure.startswith("rank 2 on node-2 ended with exit code 2; see ")
