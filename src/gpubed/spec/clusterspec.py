@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     Field,
     TypeAdapter,
     ValidationError,
@@ -24,7 +23,7 @@ from pydantic import (
     field_validator,
 )
 
-from gpubed.core import located, nearest, wording
+from gpubed.core import located, nearest, shapes, wording
 from gpubed.core.errors import UsageError
 from gpubed.recipes import recipe
 from gpubed.spec import backend_config, placeholders
@@ -335,7 +334,7 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
     message, allowed = wording.of(details), ""
     kind, context = details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        allowed = _known_keys(path)
+        allowed = shapes.suggestion(model(), path)
     elif kind == "literal_error":
         message, allowed = f"is {details['input']!r}", f"allowed: {context['expected']}"
     elif kind.startswith("union_tag"):
@@ -361,21 +360,3 @@ def _is_tag(loc: tuple[str | int, ...], part: str | int) -> bool:
     return (
         loc[0] == "backend" and len(loc) > 1 and part is loc[1] and part in backend_config.names()
     )
-
-
-def _known_keys(path: tuple[str | int, ...]) -> str:
-    owner: Any = model()
-    for part in path[:-1]:
-        owner = _field_type(owner, part)
-    fields = getattr(owner, "model_fields", {})
-    return nearest.suggestion(str(path[-1]), fields) if fields else ""
-
-
-def _field_type(owner: Any, part: str | int) -> Any:
-    """Return the model class of a field; the element's for lists; None if it is none."""
-    if isinstance(part, int):
-        return owner
-    field = getattr(owner, "model_fields", {}).get(part)
-    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
-    models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
-    return models[0] if len(models) == 1 else None
