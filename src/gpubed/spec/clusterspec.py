@@ -40,9 +40,11 @@ from gpubed.spec.sections import (
     Services,
     Storage,
 )
+from gpubed.spec.slurm import PUBLIC_KEY
 
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
 _FOLDERS = "a folder's whole path, of letters, digits, '.', '_', '-' and '/', such as /shared"
+_KEYS = "a line of a .pub file, such as 'ssh-ed25519 AAAAC3NzaC1lZDI1… alice@laptop'"
 _NAMES = "lower-case letters, digits and '-', 30 at most, a letter first"
 
 
@@ -351,9 +353,20 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
         message, allowed = f"is {details['input']!r}", _NAMES
     elif kind == "string_pattern_mismatch" and context["pattern"] == FOLDER:
         message, allowed = f"is {details['input']!r}", _FOLDERS
+    elif kind == "string_pattern_mismatch" and context["pattern"] == PUBLIC_KEY:
+        message, allowed = f"is no public key{_of_user(document, path)}", _KEYS
     elif kind == "string_pattern_mismatch" and context["pattern"] == FILE:
         message = "must be a path that begins with / or ~/"  # a passphrase may stand there
     return SpecError(file, document.line(path), _dotted(path), message, allowed)
+
+
+def _of_user(document: located.Located, path: located.Location) -> str:
+    """Say whose a value below `services.slurm.users` is, where the name is there."""
+    user = document.data
+    for part in path[: path.index("ssh_keys")]:
+        user = user[part]
+    name = user.get("name")
+    return f" of user {name!r}" if isinstance(name, str) else ""
 
 
 def _is_tag(loc: tuple[str | int, ...], part: str | int) -> bool:
