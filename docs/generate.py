@@ -212,7 +212,7 @@ def job_yml() -> Iterator[str]:
     """Describe the keys of a job's description, from its JSON Schema."""
     schema = jobfile.Job.model_json_schema()
     yield "# job.yml\n"
-    yield "Unknown keys are errors; `gpubed run` names the line.\n"
+    yield "Unknown keys are errors; `gpubed run` names the line of each and the nearest key.\n"
     yield from KEYS["sections"](schema)
 
 
@@ -220,7 +220,7 @@ def campaign_yml() -> Iterator[str]:
     """Describe the keys of a campaign file, from its JSON Schema."""
     schema = file.Campaign.model_json_schema()
     yield "# Campaign files\n"
-    yield "Unknown keys are errors; `gpubed bench` names the line.\n"
+    yield "Unknown keys are errors; `gpubed bench` names the line of each and the nearest key.\n"
     yield from KEYS["sections"](schema)
 
 

@@ -76,6 +76,35 @@ def test_a_faulty_description_is_named_with_its_line(described, changes, says):
     assert refused.value.hint.startswith("correct ")
 
 
+def test_all_that_is_wrong_is_named_at_once_each_with_its_line(described):
+    with pytest.raises(GpubedError) as refused:
+        described(
+            text="""schema: gpubed/job/1
+description: for tests
+launchr: ssh
+command: [python, main.py]
+arguments:
+  epochs: {defautl: 300, help: passes}
+  batch: {default: [1], help: images}
+metrics:
+  accuracy: {unit: "1"}
+sanity:
+  - {metric: accuracy, at_least: 0.9}
+  - metric: acuracy
+    at_least: 0.9
+"""
+        )
+    assert refused.value.message.partition(" has ")[2].splitlines() == [
+        "5 errors:",
+        "  line 1: launcher: is missing",
+        "  line 3: launchr: unknown key (did you mean 'launcher'?)",
+        "  line 6: arguments.epochs.defautl: unknown key (did you mean 'default'?)",
+        "  line 7: arguments.batch.default: must be true or false, or must be a whole number, or "
+        "must be a number, or must be a text",
+        "  line 12: sanity.1: there is no metric 'acuracy'; did you mean 'accuracy'?",
+    ]
+
+
 @pytest.mark.parametrize(
     ("job", "given", "says"),
     [

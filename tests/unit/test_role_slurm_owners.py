@@ -177,7 +177,8 @@ def test_slurm_of_the_role_is_not_refused(tmp_path):
 @pytest.mark.parametrize(
     ("people", "groups", "reason"),
     [
-        ({}, [("gpubed-bob", 3000)], "gpubed-bob has 3000 instead of 20002"),
+        ({}, [("gpubed-bob", 3000)], "gpubed-bob has 3000 instead of 20002: choose another name."),
+        ({}, [("gpubed-bob", 30000)], "name or, if it is the same person, that number"),
         (PEOPLE, [], "gpubed-bob has 1005 instead of 20002"),
         ({}, [("gpubed-bob", 20002)], None),
         ({"gpubed-bob": "gpubed-bob:x:20002:100::/home/bob:"}, [("gpubed-bob", 3000)], None),

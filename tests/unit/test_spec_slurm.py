@@ -4,6 +4,13 @@ import pytest
 from pydantic import ValidationError
 
 from gpubed.spec.slurm import Slurm, SlurmUser
+from gpubed.testbeds import specification
+
+HEAD = """version: 1
+backend: {type: local}
+nodes: [{count: 1, machine: {cpus: 1, memory: 1 GiB}}]
+services:
+"""
 
 
 def test_a_number_comes_from_the_name_and_stays() -> None:
@@ -30,3 +37,43 @@ def test_what_cannot_work_is_refused(document: dict[str, object], says: str) -> 
     """The message says what is wrong."""
     with pytest.raises(ValidationError, match=says):
         Slurm.model_validate(document)
+
+
+NAMES = (
+    "root",
+    "jupyter",
+    "slurm",
+    "gpubed",
+    "munge",
+    "mysql",
+    "docker",
+    "researchers",
+    "www-data",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_nodes_have_themselves_is_refused_with_line_and_remedy(tmp_path, name):
+    """Else `up` would find it taken, or worse, give a researcher the account of a service."""
+    path = tmp_path / "lab" / "cluster.yml"
+    path.parent.mkdir()
+    path.write_text(HEAD + f"  slurm:\n    users:\n      - name: alice\n      - name: {name}\n")
+    _, errors = specification.check(path)
+    assert [(error.line, error.path) for error in errors] == [(8, "services.slurm.users.1.name")]
+    assert f"a user or group {name!r} of their own: choose another name" in errors[0].message
+
+
+def test_a_wrong_key_is_told_with_its_user_and_an_example(tmp_path):
+    """The pattern that it does not match tells nobody anything."""
+    path = tmp_path / "lab" / "cluster.yml"
+    path.parent.mkdir()
+    path.write_text(HEAD + "  slurm:\n    users:\n      - {name: alice, ssh_keys: [id_ed25519]}\n")
+    _, (error,) = specification.check(path)
+    assert (
+        str(error)
+        .partition("cluster.yml:")[2]
+        .startswith(
+            "7: services.slurm.users.0.ssh_keys.0: is no public key of user 'alice' (a line of a .pub"
+        )
+    )
+    assert "ssh-ed25519 AAAA" in error.allowed

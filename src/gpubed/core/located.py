@@ -70,9 +70,20 @@ class Located:
 
     def line(self, location: Location) -> int:
         """Return the line of a value, or of the nearest value that contains it."""
+        return self.lines.get(self.place(location), 1)
+
+    def place(self, location: Location, *, missing: bool = False) -> Location:
+        """Return a location, or that of the nearest value that contains it.
+
+        Args:
+            location: Of a value.
+            missing: Whether its last key is one that is missing: it is kept then.
+        """
+        if missing:
+            return (*self.place(location[:-1]), location[-1])
         while location and location not in self.lines:
             location = location[:-1]
-        return self.lines.get(location, 1)
+        return location
 
 
 def read(path: Path) -> Located:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpubed.core import files, located, wording
+from gpubed.core import files, located, shapes, wording
 from gpubed.core.errors import GpubedError
 
 _REPLY, _FILE = 16 * 2**20, 64 * 2**20  # a verification of a thousand nodes has 8 million bytes
@@ -99,8 +99,7 @@ class Document:
         try:
             return _adapter(shape).validate_python(parsed.data)
         except ValidationError as error:
-            line = parsed.line(error.errors()[0]["loc"])
-            raise self.refusal(f"line {line}: {words(error)}") from None
+            raise self._faulty(_faults(error, parsed, shape)) from None
 
     def base64(self) -> Document:
         """Return what it encodes."""
@@ -120,11 +119,16 @@ class Document:
             raise self.refusal("it cannot be decompressed: it is cut off")
         return replace(self, data=data)
 
+    def _faulty(self, faults: list[str]) -> Unreadable:
+        """Return what to raise for all that is wrong at once: it is corrected in one go."""
+        if len(faults) == 1:
+            return self.refusal(faults[0])
+        lines = "".join(f"\n  {_short(fault)}" for fault in faults)
+        return self.error(f"{self.what} has {len(faults)} errors:{lines}", self.fix)
+
     def refusal(self, why: str) -> Unreadable:
         """Return what to raise when it is not as it should be."""
-        printable = "".join(c for c in why if c.isprintable())
-        short = printable if len(printable) <= _LONGEST else f"{printable[:_LONGEST]}…"
-        return self.error(f"{self.what} cannot be read: {short}", self.fix)
+        return self.error(f"{self.what} cannot be read: {_short(why)}", self.fix)
 
 
 def file(
@@ -195,7 +199,40 @@ def words(error: ValidationError) -> str:
     if error.error_count() > _FAULTS:  # to list them all takes longer than to find them
         return f"{error.error_count()} of its values are wrong"
     first = error.errors(include_url=False, include_input=False)[0]
-    where, how = ".".join(map(str, first["loc"])), wording.of(first)
-    if first["type"] == "literal_error" and where in ("version", "schema"):
-        how = f"another version of gpubed wrote it ({how})"
-    return f"{where}: {how}" if where else how
+    return _placed(first["loc"], _how(first))
+
+
+def _how(details: Mapping[str, Any]) -> str:
+    how, where = wording.of(details), details["loc"]
+    if details["type"] == "literal_error" and where in (("version",), ("schema",)):
+        return f"another version of gpubed wrote it ({how})"
+    return how
+
+
+def _placed(where: Sequence[str | int], how: str) -> str:
+    path = ".".join(map(str, where))
+    return f"{path}: {how}" if path else how
+
+
+def _faults(error: ValidationError, document: located.Located, shape: Any) -> list[str]:
+    """Say all that is wrong, by line; of an unknown key, the nearest that there is."""
+    if error.error_count() > _FAULTS:
+        return [f"line 1: {words(error)}"]
+    found: dict[located.Location, list[str]] = {}
+    for details in error.errors(include_url=False, include_input=False):
+        # What may be of several kinds is wrong in as many ways: pydantic's place names the kind.
+        where = document.place(details["loc"], missing=details["type"] == "missing")
+        how = _how(details)
+        if details["type"] == "extra_forbidden" and (known := shapes.suggestion(shape, where)):
+            how += f" ({known})"
+        found.setdefault(where, []).append(how)
+    by_line = sorted(found.items(), key=lambda one: document.line(one[0]))
+    return [
+        f"line {document.line(where)}: {_placed(where, ', or '.join(dict.fromkeys(hows)))}"
+        for where, hows in by_line
+    ]
+
+
+def _short(words: str) -> str:
+    printable = "".join(c for c in words if c.isprintable())
+    return printable if len(printable) <= _LONGEST else f"{printable[:_LONGEST]}…"

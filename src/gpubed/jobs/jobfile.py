@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     FiniteFloat,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
@@ -181,6 +183,21 @@ class Condition(_Model):
         return ""
 
 
+def _speaks_of_what_there_is(condition: Condition, info: ValidationInfo) -> Condition:
+    """Refuse one by itself, so that its own line is named; no part is there that is wrong."""
+    metrics, arguments = info.data.get("metrics"), info.data.get("arguments")
+    if metrics is not None and condition.metric not in metrics:
+        close = nearest.suggestion(condition.metric, metrics)
+        raise ValueError(f"there is no metric {condition.metric!r}; {close}")
+    if arguments is None:
+        return condition
+    for name in condition.from_arguments:
+        argument = arguments.get(name)
+        if argument is None or argument.default is None or not argument.is_number:
+            raise ValueError(f"there is no argument {name!r} with a number as its default")
+    return condition
+
+
 class Job(_Model):
     """`job.yml`, the description of a job in its folder."""
 
@@ -198,25 +215,9 @@ class Job(_Model):
     metrics: dict[str, Metric] = Field(
         default={}, description="what the job writes to `metrics.json`, by name"
     )
-    sanity: tuple[Condition, ...] = Field(
+    sanity: tuple[Annotated[Condition, AfterValidator(_speaks_of_what_there_is)], ...] = Field(
         default=(), description="what must hold for the run to count, however fast it was"
     )
-
-    @model_validator(mode="after")
-    def _sanity_speaks_of_what_there_is(self) -> Self:
-        for condition in self.sanity:
-            if condition.metric not in self.metrics:
-                raise ValueError(
-                    f"sanity: there is no metric {condition.metric!r}; "
-                    + nearest.suggestion(condition.metric, self.metrics)
-                )
-            for name in condition.from_arguments:
-                argument = self.arguments.get(name)
-                if argument is None or argument.default is None or not argument.is_number:
-                    raise ValueError(
-                        f"sanity: there is no argument {name!r} with a number as its default"
-                    )
-        return self
 
     @property
     def numbers(self) -> list[str]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     Field,
     TypeAdapter,
     ValidationError,
@@ -24,7 +23,7 @@ from pydantic import (
     field_validator,
 )
 
-from gpubed.core import located, nearest, wording
+from gpubed.core import located, nearest, shapes, wording
 from gpubed.core.errors import UsageError
 from gpubed.recipes import recipe
 from gpubed.spec import backend_config, placeholders
@@ -41,9 +40,11 @@ from gpubed.spec.sections import (
     Services,
     Storage,
 )
+from gpubed.spec.slurm import PUBLIC_KEY
 
 _RESERVED = {"pulumi"}  # folders of .gpubed that are not clusters
 _FOLDERS = "a folder's whole path, of letters, digits, '.', '_', '-' and '/', such as /shared"
+_KEYS = "a line of a .pub file, such as 'ssh-ed25519 AAAAC3NzaC1lZDI1… alice@laptop'"
 _NAMES = "lower-case letters, digits and '-', 30 at most, a letter first"
 
 
@@ -335,7 +336,7 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
     message, allowed = wording.of(details), ""
     kind, context = details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        allowed = _known_keys(path)
+        allowed = shapes.suggestion(model(), path)
     elif kind == "literal_error":
         message, allowed = f"is {details['input']!r}", f"allowed: {context['expected']}"
     elif kind.startswith("union_tag"):
@@ -352,30 +353,23 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
         message, allowed = f"is {details['input']!r}", _NAMES
     elif kind == "string_pattern_mismatch" and context["pattern"] == FOLDER:
         message, allowed = f"is {details['input']!r}", _FOLDERS
+    elif kind == "string_pattern_mismatch" and context["pattern"] == PUBLIC_KEY:
+        message, allowed = f"is no public key{_of_user(document, path)}", _KEYS
     elif kind == "string_pattern_mismatch" and context["pattern"] == FILE:
         message = "must be a path that begins with / or ~/"  # a passphrase may stand there
     return SpecError(file, document.line(path), _dotted(path), message, allowed)
+
+
+def _of_user(document: located.Located, path: located.Location) -> str:
+    """Say whose a value below `services.slurm.users` is, where the name is there."""
+    user = document.data
+    for part in path[: path.index("ssh_keys")]:
+        user = user[part]
+    name = user.get("name")
+    return f" of user {name!r}" if isinstance(name, str) else ""
 
 
 def _is_tag(loc: tuple[str | int, ...], part: str | int) -> bool:
     return (
         loc[0] == "backend" and len(loc) > 1 and part is loc[1] and part in backend_config.names()
     )
-
-
-def _known_keys(path: tuple[str | int, ...]) -> str:
-    owner: Any = model()
-    for part in path[:-1]:
-        owner = _field_type(owner, part)
-    fields = getattr(owner, "model_fields", {})
-    return nearest.suggestion(str(path[-1]), fields) if fields else ""
-
-
-def _field_type(owner: Any, part: str | int) -> Any:
-    """Return the model class of a field; the element's for lists; None if it is none."""
-    if isinstance(part, int):
-        return owner
-    field = getattr(owner, "model_fields", {}).get(part)
-    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
-    models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
-    return models[0] if len(models) == 1 else None

@@ -5,15 +5,43 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from gpubed.core.units import Seconds
 
 # Of the ordinary users' numbers, those that hosts rarely give out by themselves.
 _UIDS = range(10000, 60000)
-_PublicKey = Annotated[
-    str, Field(pattern=r"^(ssh-(ed25519|rsa)|ecdsa-sha2-\S+|sk-\S+) [A-Za-z0-9+/=]+( [^\n\"]*)?$")
-]
+PUBLIC_KEY = r"^(ssh-(ed25519|rsa)|ecdsa-sha2-\S+|sk-\S+) [A-Za-z0-9+/=]+( [^\n\"]*)?$"
+_PublicKey = Annotated[str, Field(pattern=PUBLIC_KEY)]
+# Users and groups of Debian and Ubuntu, of what gpubed installs there, and gpubed's own: a
+# researcher gets both by that name, with a number that these have not.
+_SYSTEM = frozenset(
+    (
+        *("root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp"),
+        *("proxy", "www-data", "backup", "list", "irc", "gnats", "nobody", "nogroup", "adm"),
+        *("tty", "disk", "kmem", "dialout", "fax", "voice", "cdrom", "floppy", "tape", "sudo"),
+        *("audio", "dip", "operator", "src", "shadow", "utmp", "video", "sasl", "plugdev"),
+        *("staff", "users", "input", "sgx", "kvm", "render", "crontab", "netdev", "lxd"),
+        *("systemd-journal", "systemd-network", "systemd-resolve", "systemd-timesync"),
+        *("systemd-coredump", "messagebus", "polkitd", "sshd", "ssl-cert", "syslog", "tss"),
+        *("uuidd", "tcpdump", "landscape", "pollinate", "dnsmasq", "debian", "ubuntu"),
+        *("statd", "rdma", "munge", "slurm", "slurmdbd"),
+        *("mysql", "prometheus", "docker", "nvpd", "nvidia-persistenced"),
+        *("gpubed", "jupyter", "researchers"),
+    )
+)
+
+
+def _free(name: str) -> str:
+    if name in _SYSTEM:
+        raise ValueError(
+            f"nodes have a user or group {name!r} of their own: choose another name for the "
+            "researcher"
+        )
+    return name
+
+
+_UserName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$"), AfterValidator(_free)]
 
 
 class _Model(BaseModel):
@@ -34,7 +62,7 @@ class SlurmUser(_Model):
 
     model_config = ConfigDict(json_schema_extra=_without_uid)
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$")
+    name: _UserName
     uid: int = Field(
         ge=_UIDS.start, lt=_UIDS.stop, description="Unix number; from the name when absent"
     )

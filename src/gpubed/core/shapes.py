@@ -1,0 +1,52 @@
+"""What a model knows at a place of a document: the keys there, for whoever misspelt one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from gpubed.core import nearest
+
+
+def suggestion(shape: Any, path: Sequence[str | int]) -> str:
+    """Say which key may be meant by the last of a path; empty where any would do."""
+    for part in path[:-1]:
+        shape = _within(_model(shape), part)
+    known = _fields(_model(shape))
+    return nearest.suggestion(str(path[-1]), known) if known else ""
+
+
+def _within(shape: Any, part: str | int) -> Any:
+    """Return what is at a key or an index of a shape; None where nothing is known of it."""
+    origin, arguments = get_origin(shape), get_args(shape)
+    if isinstance(part, str):
+        is_mapping = isinstance(origin, type) and issubclass(origin, Mapping)
+        return arguments[1] if is_mapping else _fields(shape).get(part)
+    return arguments[0] if origin in (tuple, list) else None
+
+
+def _model(shape: Any) -> Any:
+    """Return the only model or container among what a shape may be; None if there are several."""
+    found = list(_parts(shape))
+    return found[0] if len(found) == 1 else None
+
+
+def _parts(shape: Any) -> Iterator[Any]:
+    origin = get_origin(shape)
+    if origin is Annotated:
+        yield from _parts(get_args(shape)[0])
+    elif origin in (Union, UnionType):
+        for one in get_args(shape):
+            yield from _parts(one)
+    elif origin or _fields(shape):
+        yield shape
+
+
+def _fields(shape: Any) -> dict[str, Any]:
+    """Return the fields of a model by the names that a document has for them."""
+    if not (isinstance(shape, type) and issubclass(shape, BaseModel)):
+        return {}
+    return {field.alias or name: field.annotation for name, field in shape.model_fields.items()}
