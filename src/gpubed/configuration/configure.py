@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -22,7 +23,7 @@ from typing import Any
 import ansible_runner
 
 from gpubed.configuration.roles import PHASES
-from gpubed.core import files, paths, reading, runlock
+from gpubed.core import files, paths, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.progress import emit
@@ -31,7 +32,6 @@ from gpubed.nodes.ssh import greet
 
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
 _KEEP = 5
-_NOBODY = "--limit leaves us with no hosts"  # Ansible's words
 _WAIT_FOR_OTHER_RUN = 600.0
 
 
@@ -74,7 +74,6 @@ def configure(
         playbook: File in `playbooks/`.
 
     Raises:
-        UsageError: `limit` names nobody.
         ConfigurationFailed: A task failed or a node was not reached.
         HostKeyMismatch: Somebody else answers in a node's place.
         Locked: Another configuration of the cluster does not end.
@@ -99,14 +98,31 @@ def configure(
     watcher.finish()
     if runner.rc != 0:
         _say_whose_key(cluster, watcher.distrusted)
-        if limit and _NOBODY in reading.file(watcher.outcome.log).text():
-            nodes = ", ".join(node.name for node in load_allocation(cluster.allocation).nodes)
-            raise UsageError(f"--limit {limit} names no node", f"nodes: {nodes}")
         raise ConfigurationFailed(
             watcher.failure or f"Ansible ended with exit code {runner.rc}",
             f"whole output: {watcher.outcome.log}",
         )
     return watcher.outcome
+
+
+def limited(cluster: ClusterPaths, limit: str) -> list[str]:
+    """Return the nodes that an Ansible pattern means in the rendered inventory.
+
+    Raises:
+        UsageError: It means none.
+    """
+    words = ["ansible", "all", f"--inventory={cluster.inventory}", f"--limit={limit}"]
+    done = subprocess.run(
+        [*words, "--list-hosts"],
+        env={**os.environ, **environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        nodes = ", ".join(node.name for node in load_allocation(cluster.allocation).nodes)
+        raise UsageError(f"--limit {limit} names no node", f"nodes: {nodes}")
+    return [line.strip() for line in done.stdout.splitlines()[1:]]
 
 
 def environment() -> dict[str, str]:
