@@ -161,3 +161,33 @@ def test_a_failure_outside_of_roles_and_phases_names_the_task(asked, monkeypatch
     with pytest.raises(configure.ConfigurationFailed) as failed:
         call()
     assert failed.value.message == "Gathering Facts failed on node-1: no route"
+
+
+FAILED, DONE = ("failed", "node-1"), ("ok", "node-1")
+
+
+@pytest.mark.parametrize(
+    ("results", "sign"),
+    [
+        ([DONE, FAILED], "✗ phase services"),
+        ([FAILED, ("ok", "node-0")], "✗ phase services"),
+        ([("unreachable", "node-1")], "✗ phase services"),
+        ([FAILED, DONE], "✓ phase services"),  # a block rescued it
+        ([FAILED, DONE, FAILED], "✗ phase services"),
+    ],
+)
+def test_a_phase_is_marked_as_what_it_came_to(asked, monkeypatch, results, sign):
+    def run(**words):
+        hear = words["event_handler"]
+        for phase, told in {"base": [DONE], "services": results}.items():
+            hear({"event": "playbook_on_play_start", "event_data": {"play": phase}})
+            for result, host in told:
+                data = {"host": host, "task": "Check", "res": {"msg": "no"}}
+                hear({"event": f"runner_on_{result}", "event_data": data})
+        artifacts = SimpleNamespace(artifact_dir=words["private_data_dir"])
+        return SimpleNamespace(rc=0, config=artifacts)
+
+    monkeypatch.setattr(configure.ansible_runner, "run", run)
+    said = call().stderr
+    assert "✓ phase base" in said
+    assert sign in said

@@ -193,6 +193,7 @@ class _Watcher:
         self._phase: str | None = None
         self._since = 0.0
         self._worked: dict[str, float] = defaultdict(float)
+        self._lost: set[str] = set()
 
     def handle(self, event: dict[str, Any]) -> bool:
         kind, data = event.get("event", ""), event.get("event_data", {})
@@ -215,8 +216,10 @@ class _Watcher:
             seconds = round(now - self._since, 2)
             self.outcome.phases[self._phase] = seconds
             worked = {node: round(took, 2) for node, took in self._worked.items()}
-            emit("phase", phase=self._phase, status="done", seconds=seconds, nodes=worked)
+            status = "failed" if self._lost else "done"
+            emit("phase", phase=self._phase, status=status, seconds=seconds, nodes=worked)
         self._worked.clear()
+        self._lost.clear()
         self._phase, self._since = phase if phase in PHASES else None, now
         if self._phase:
             emit("phase", phase=self._phase, status="started")
@@ -224,8 +227,10 @@ class _Watcher:
     def _host(self, result: str, data: dict[str, Any]) -> None:
         answer = data.get("res") or {}
         self._worked[str(data.get("host"))] += data.get("duration") or 0.0
+        self._lost.discard(str(data.get("host")))  # it goes on: a block rescued it
         if result in ("failed", "unreachable") and not data.get("ignore_errors"):
             reason = _reason(answer)
+            self._lost.add(str(data.get("host")))
             if result == "unreachable" and "host key" in reason.lower():
                 self.distrusted.append(str(data.get("host")))
             part, task = data.get("role") or self._phase, data.get("task")
