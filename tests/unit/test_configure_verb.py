@@ -95,6 +95,37 @@ def test_one_that_is_cut_off_leaves_the_cluster_unfinished(asked, monkeypatch, w
     assert asked["cluster"].unfinished.exists()
 
 
+@pytest.mark.parametrize("words", [["node-9"], ["~("], ["node-9", "--check"]])
+def test_a_limit_that_names_no_node_is_refused_before_anything_is_marked(asked, words):
+    """What is marked cannot be used until the next `up`, and nothing would have been done."""
+    with pytest.raises(UsageError, match=r"--limit .* names no node") as refused:
+        call("--limit", *words)
+    assert refused.value.hint == "nodes: node-0, node-1, node-2"
+    assert not asked["cluster"].unfinished.exists()
+    assert "cmdline" not in asked
+
+
+def with_slurm(cluster):
+    cluster.spec.write_text(cluster.spec.read_text() + "services: {slurm: {}}\n")
+
+
+@pytest.mark.parametrize("words", [[], ["--tags", "base,slurm"]])
+def test_slurm_on_a_part_of_the_nodes_is_refused_before_anything_is_marked(asked, words):
+    """The role would refuse it in the end, after all roles before it."""
+    with_slurm(asked["cluster"])
+    with pytest.raises(UsageError, match="--limit node-1 leaves out node-0, node-2"):
+        call("--limit", "node-1", *words)
+    assert not asked["cluster"].unfinished.exists()
+    assert "cmdline" not in asked
+
+
+@pytest.mark.parametrize("words", [["node-1", "--check"], ["node-1", "--tags", "base"], ["node-*"]])
+def test_what_leaves_slurm_whole_is_done(asked, words):
+    with_slurm(asked["cluster"])
+    assert call("--limit", *words).exit_code == 0
+    assert "cmdline" in asked
+
+
 def test_a_look_leaves_no_trace(asked):
     assert call("--check").exit_code == 0
     assert not asked["cluster"].unfinished.exists()
@@ -137,3 +168,33 @@ def test_a_failure_outside_of_roles_and_phases_names_the_task(asked, monkeypatch
     with pytest.raises(configure.ConfigurationFailed) as failed:
         call()
     assert failed.value.message == "Gathering Facts failed on node-1: no route"
+
+
+FAILED, DONE = ("failed", "node-1"), ("ok", "node-1")
+
+
+@pytest.mark.parametrize(
+    ("results", "sign"),
+    [
+        ([DONE, FAILED], "✗ phase services"),
+        ([FAILED, ("ok", "node-0")], "✗ phase services"),
+        ([("unreachable", "node-1")], "✗ phase services"),
+        ([FAILED, DONE], "✓ phase services"),  # a block rescued it
+        ([FAILED, DONE, FAILED], "✗ phase services"),
+    ],
+)
+def test_a_phase_is_marked_as_what_it_came_to(asked, monkeypatch, results, sign):
+    def run(**words):
+        hear = words["event_handler"]
+        for phase, told in {"base": [DONE], "services": results}.items():
+            hear({"event": "playbook_on_play_start", "event_data": {"play": phase}})
+            for result, host in told:
+                data = {"host": host, "task": "Check", "res": {"msg": "no"}}
+                hear({"event": f"runner_on_{result}", "event_data": data})
+        artifacts = SimpleNamespace(artifact_dir=words["private_data_dir"])
+        return SimpleNamespace(rc=0, config=artifacts)
+
+    monkeypatch.setattr(configure.ansible_runner, "run", run)
+    said = call().stderr
+    assert "✓ phase base" in said
+    assert sign in said

@@ -169,6 +169,27 @@ def test_a_slurm_of_the_owners_is_refused_in_words(tmp_path):
     assert "changed" not in done.tasks.values()
 
 
+@pytest.mark.parametrize(("check", "rc"), [(True, 0), (False, 2)])
+def test_a_look_at_a_part_of_the_nodes_says_that_it_leaves_slurm_out(tmp_path, check, rc):
+    """Its configuration describes all nodes; a real run of a part stops."""
+    (tmp_path / "key").write_text("k" * 64)
+    done = play(
+        tmp_path,
+        "slurm",
+        "main",
+        check=check,
+        gpubed_fingerprints={},
+        gpubed_head="node-0",
+        gpubed_nodes=[{"name": "node-0"}, {"name": "node-1"}],
+        slurm_enabled=True,
+        __slurm_munge_key_file=str(tmp_path / "key"),
+    )
+    assert done.code == rc, done.said
+    said = " ".join(done.said.split())
+    assert ("Slurm is not looked at" in said) == check
+    assert "describes all nodes, but node-1 are left out. Run it without --limit." in said
+
+
 def test_slurm_of_the_role_is_not_refused(tmp_path):
     (tmp_path / "mark").touch()
     assert preflight(tmp_path, systemctl="echo active").code == 0

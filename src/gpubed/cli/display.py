@@ -164,7 +164,8 @@ class Display:
             if seconds is None:
                 seconds = time.monotonic() - self._running.get("phase", ("", time.monotonic()))[1]
             self.phases.append({"name": name, "seconds": round(seconds, 2)})
-            self._end("phase", "pass", f"phase {name}", seconds)
+            sign = "fail" if event["status"] == "failed" else "pass"
+            self._end("phase", sign, f"phase {name}", seconds)
 
     def _on_task(self, event: Event) -> None:
         if self._live and event["phase"]:

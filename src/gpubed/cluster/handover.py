@@ -106,7 +106,7 @@ def verify_cluster(
     result.save(cluster.verification)
     if plan.spec.services.monitoring:
         metrics.publish(cluster, allocation, result)
-    emit("phase", phase="checks", status="done")
+    emit("phase", phase="checks", status="failed" if result.count("fail") else "done")
     if result.count("fail"):
         raise verify.VerificationFailed(result)
     return result

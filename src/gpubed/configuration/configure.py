@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -22,7 +23,7 @@ from typing import Any
 import ansible_runner
 
 from gpubed.configuration.roles import PHASES
-from gpubed.core import files, paths, reading, runlock
+from gpubed.core import files, paths, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.progress import emit
@@ -31,7 +32,6 @@ from gpubed.nodes.ssh import greet
 
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
 _KEEP = 5
-_NOBODY = "--limit leaves us with no hosts"  # Ansible's words
 _WAIT_FOR_OTHER_RUN = 600.0
 
 
@@ -74,7 +74,6 @@ def configure(
         playbook: File in `playbooks/`.
 
     Raises:
-        UsageError: `limit` names nobody.
         ConfigurationFailed: A task failed or a node was not reached.
         HostKeyMismatch: Somebody else answers in a node's place.
         Locked: Another configuration of the cluster does not end.
@@ -99,14 +98,31 @@ def configure(
     watcher.finish()
     if runner.rc != 0:
         _say_whose_key(cluster, watcher.distrusted)
-        if limit and _NOBODY in reading.file(watcher.outcome.log).text():
-            nodes = ", ".join(node.name for node in load_allocation(cluster.allocation).nodes)
-            raise UsageError(f"--limit {limit} names no node", f"nodes: {nodes}")
         raise ConfigurationFailed(
             watcher.failure or f"Ansible ended with exit code {runner.rc}",
             f"whole output: {watcher.outcome.log}",
         )
     return watcher.outcome
+
+
+def limited(cluster: ClusterPaths, limit: str) -> list[str]:
+    """Return the nodes that an Ansible pattern means in the rendered inventory.
+
+    Raises:
+        UsageError: It means none.
+    """
+    words = ["ansible", "all", f"--inventory={cluster.inventory}", f"--limit={limit}"]
+    done = subprocess.run(
+        [*words, "--list-hosts"],
+        env={**os.environ, **environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        nodes = ", ".join(node.name for node in load_allocation(cluster.allocation).nodes)
+        raise UsageError(f"--limit {limit} names no node", f"nodes: {nodes}")
+    return [line.strip() for line in done.stdout.splitlines()[1:]]
 
 
 def environment() -> dict[str, str]:
@@ -177,6 +193,7 @@ class _Watcher:
         self._phase: str | None = None
         self._since = 0.0
         self._worked: dict[str, float] = defaultdict(float)
+        self._lost: set[str] = set()
 
     def handle(self, event: dict[str, Any]) -> bool:
         kind, data = event.get("event", ""), event.get("event_data", {})
@@ -200,8 +217,10 @@ class _Watcher:
             seconds = round(now - self._since, 2)
             self.outcome.phases[self._phase] = seconds
             worked = {node: round(took, 2) for node, took in self._worked.items()}
-            emit("phase", phase=self._phase, status="done", seconds=seconds, nodes=worked)
+            status = "failed" if self._lost else "done"
+            emit("phase", phase=self._phase, status=status, seconds=seconds, nodes=worked)
         self._worked.clear()
+        self._lost.clear()
         self._phase, self._since = phase if phase in PHASES else None, now
         if self._phase:
             emit("phase", phase=self._phase, status="started")
@@ -209,8 +228,10 @@ class _Watcher:
     def _host(self, result: str, data: dict[str, Any]) -> None:
         answer = data.get("res") or {}
         self._worked[str(data.get("host"))] += data.get("duration") or 0.0
+        self._lost.discard(str(data.get("host")))  # it goes on: a block rescued it
         if result in ("failed", "unreachable") and not data.get("ignore_errors"):
             reason = _reason(answer)
+            self._lost.add(str(data.get("host")))
             if result == "unreachable" and "host key" in reason.lower():
                 self.distrusted.append(str(data.get("host")))
             part, task = data.get("role") or self._phase, data.get("task")

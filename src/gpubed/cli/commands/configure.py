@@ -1,5 +1,6 @@
 """gpubed configure."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Annotated
 
@@ -14,11 +15,13 @@ from gpubed.cluster.events import event_file
 from gpubed.configuration import configure, roles, served_folder, unfinished
 from gpubed.core import nearest, runlock
 from gpubed.core.errors import UsageError
+from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed configure lab --tags jupyterlab"
+_SLURM = "slurm"
 
 
 def command(
@@ -50,9 +53,13 @@ def command(
         runlock.hold(paths.state, "configure --check" if check else "configure"),
     ):
         served_folder.require_same(paths, wanted)
+        handover.render(paths, wanted, granted)
+        if limit:
+            named = configure.limited(paths, limit)
+            if not check and wanted.spec.services.slurm and _SLURM in (chosen or [_SLURM]):
+                _require_all(granted, named, limit)
         whole = not (chosen or limit)
         with nullcontext() if check else unfinished.noted(paths, whole=whole):
-            handover.render(paths, wanted, granted)
             outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)
             if not check and served_folder.ROLE in (chosen or roles.active(wanted)):
                 served_folder.remember(paths, wanted, granted)
@@ -63,6 +70,16 @@ def command(
     for name, count in changed.items():
         ui.say(f"{name}: {count} task(s) changed")
     return 0
+
+
+def _require_all(granted: Allocation, named: Sequence[str], limit: str) -> None:
+    """Refuse to apply role slurm to a part of the nodes: it would itself, after other roles."""
+    left_out = ", ".join(node.name for node in granted.nodes if node.name not in named)
+    if left_out:
+        raise UsageError(
+            f"--limit {limit} leaves out {left_out}, and Slurm's configuration describes all nodes",
+            "leave --limit out, name other roles by --tags, or only look: --check",
+        )
 
 
 def _roles(tags: str, plan: ClusterPlan) -> list[str]:
