@@ -324,7 +324,8 @@ class _Run:
                 launch.environment["GPUBED_HELD_BPS"] = str(rate)
             _describe(head, launch.folder, self.allocation)
             code = launcher.run(self.cluster, self.allocation, launch, keep)
-            head.get(launch.folder, self.here)
+            for line in head.get(launch.folder, self.here):
+                keep(line)
         result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
         if code:
             ended = f"the job ended with exit code {code}; see {self._log}"
