@@ -1,16 +1,18 @@
 """What comes from a node stays below the folder that it was asked for."""
 
 import os
+import shutil
 import socket
 import stat
 import threading
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 
 import paramiko
 import pytest
 
+from gpubed.core import copying
 from gpubed.core.copying import NotAName, as_name, get, put
-from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import SSH
 from support.samples import sample_allocation, sample_plan
@@ -34,6 +36,9 @@ class Disk(paramiko.SFTPServerInterface):
 
     def stat(self, path):
         return self._attributes(os.stat, path)
+
+    def canonicalize(self, path):
+        return os.path.realpath(path)
 
     def lstat(self, path):
         return self._attributes(os.lstat, path)
@@ -123,12 +128,71 @@ def test_links_to_folders_and_pipes_are_left_out(sftp, run, tmp_path):
     (run / "last.svg").symlink_to("plots/loss.svg")
     (run / "nowhere").symlink_to("gone")
     os.mkfifo(run / "pipe")
-    get(sftp, PurePosixPath(run), tmp_path / "here")
+    left_out = get(sftp, PurePosixPath(run), tmp_path / "here")
     assert {path.name for path in (tmp_path / "here").iterdir()} == {
         "last.svg",
         "plots",
         "start.sh",
     }
+    assert sorted(left_out) == [
+        "'again' is left out: it is a link to a folder",
+        "'nowhere' is left out: it is a link that leads nowhere",
+        "'pipe' is left out: it is neither file nor folder",
+    ]
+
+
+def test_links_that_lead_out_of_the_folder_are_left_out(sftp, run, tmp_path):
+    (run.parent / "secret").write_text("of the node")
+    (run.parent / "run-2").mkdir()
+    (run.parent / "run-2" / "metrics.json").write_text("{}")
+    (run / "metrics.json").symlink_to("../secret")
+    (run / "plots" / "next").symlink_to("../../run-2/metrics.json")
+    left_out = get(sftp, PurePosixPath(run), tmp_path / "here")
+    assert sorted(left_out) == [
+        "'metrics.json' is left out: it is a link that leads out of the folder",
+        "'plots/next' is left out: it is a link that leads out of the folder",
+    ]
+    came = {path.name for path in (tmp_path / "here").rglob("*") if path.is_file()}
+    assert came == {"loss.svg", "start.sh"}
+
+
+@pytest.mark.timeout(30)
+def test_a_file_that_is_too_large_is_left_out(sftp, run, tmp_path):
+    with (run / "sparse").open("wb") as sparse:
+        sparse.truncate(2**40)
+    left_out = get(sftp, PurePosixPath(run), tmp_path / "here")
+    assert left_out == ["'sparse' is left out: it has 1 TiB, more than 64 GiB"]
+    assert (tmp_path / "here/plots/loss.svg").exists()
+
+
+def test_so_is_one_that_the_disk_has_no_room_for(sftp, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    (run / "checkpoint").write_bytes(bytes(10))
+    (left_out,) = get(sftp, PurePosixPath(run), tmp_path / "here")
+    assert left_out.endswith("it has 10 bytes, and the disk here has room for 9 bytes")
+    assert (tmp_path / "here/plots/loss.svg").exists()
+
+
+def test_a_large_file_comes_whole_and_a_part_at_a_time(sftp, run, tmp_path, monkeypatch):
+    content = os.urandom(5 * 2**20 + 7)
+    (run / "checkpoint").write_bytes(content)
+    monkeypatch.setattr(copying, "_AHEAD", 2**20)
+    asked = []
+    real = paramiko.SFTPFile.prefetch
+    monkeypatch.setattr(
+        paramiko.SFTPFile, "prefetch", lambda file, end: asked.append(end) or real(file, end)
+    )
+    get(sftp, PurePosixPath(run / "checkpoint"), tmp_path / "checkpoint")
+    assert (tmp_path / "checkpoint").read_bytes() == content
+    assert asked == [*(n * 2**20 for n in range(1, 6)), len(content)]
+
+
+def test_not_all_that_is_left_out_is_named(sftp, run, tmp_path):
+    for number in range(22):
+        os.mkfifo(run / f"pipe-{number}")
+    left_out = get(sftp, PurePosixPath(run), tmp_path / "here")
+    assert len(left_out) == 21
+    assert left_out[-1] == "2 more are left out"
 
 
 @pytest.mark.parametrize("at", ["lstat", "stat", "open"])
@@ -167,14 +231,13 @@ def test_what_may_not_be_read_is_named_once_the_rest_is_here(sftp, run, tmp_path
     assert came == {"loss.svg", "start.sh"}
 
 
-def test_a_name_that_is_not_utf_8_is_told(connection, run, tmp_path, monkeypatch):
+def test_a_name_that_is_not_utf_8_is_left_out(connection, run, tmp_path, monkeypatch):
     (run / os.fsdecode(b"caf\xe9")).write_text("latin-1")
     monkeypatch.setattr(SSH, "_open", lambda _: connection.open_session())
-    with (
-        SSH(sample_allocation(sample_plan()), Project(tmp_path).cluster("lab")) as head,
-        pytest.raises(GpubedError, match=r"not UTF-8: b'caf\\xe9'"),
-    ):
-        head.get(str(run), tmp_path / "here")
+    with SSH(sample_allocation(sample_plan()), Project(tmp_path).cluster("lab")) as head:
+        left_out = head.get(str(run), tmp_path / "here")
+    assert left_out == [r"'caf\\xe9' is left out: its name is not UTF-8"]
+    assert (tmp_path / "here/plots/loss.svg").exists()
 
 
 @pytest.mark.parametrize("listed", ["", ".", "..", "a/b", "a\0b"])

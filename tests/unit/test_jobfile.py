@@ -1,10 +1,13 @@
 """A job's description and its arguments: what is wrong is said in words, before anything starts."""
 
+import json
+
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from gpubed import cli
+from gpubed.cli.ui import UI
 from gpubed.configuration import health
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.jobs import execution, jobfile
@@ -159,6 +162,46 @@ def test_a_run_says_what_was_not_judged(tmp_path, epochs, status, not_judged):
     execution._judge(result, digits, digits.values("digits", {"epochs": epochs}))
     assert (result.status, result.not_judged) == (status, not_judged)
     assert result.document()["not_judged"] == not_judged
+
+
+@pytest.mark.parametrize(
+    ("written", "says", "kept"),
+    [
+        ('"loss": NaN', "loss is nan: no number", {"loss": None}),
+        ('"loss": -Infinity', "loss is -inf: no number", {"loss": None}),
+        ('"own": Infinity', "own is inf: no number", {"own": None}),
+        ('"test_accuracy": true', "test_accuracy is True instead of a number", None),
+        ('"loss": "0.1"', "loss is '0.1' instead of a number", None),
+        (r'"a\n  world_size = 9": 1', r"'a\n  world_size = 9' is no name of a metric", {}),
+        ('"loss": null, "device": "cpu"', "", {"loss": None, "device": "cpu"}),
+        ('"rows": [{"s": NaN}]', "", {"rows": [{"s": None}]}),
+    ],
+)
+def test_figures_are_numbers_and_names_are_one_line(tmp_path, written, says, kept):
+    (tmp_path / "metrics.json").write_text(f'{{"world_size": 2, "test_accuracy": 1, {written}}}')
+    result, digits = execution.JobResult("digits", str(tmp_path), 2), jobfile.load("digits")
+    execution._judge(result, digits, digits.values("digits", {"epochs": "20"}))
+    assert result.failures == [says] * bool(says)
+    if kept is not None:
+        assert result.metrics == {"world_size": 2, "test_accuracy": 1, **kept}
+
+
+def test_gpubed_s_own_keys_are_its_own(tmp_path, capsys):
+    names = ("schema", "exit_code", "status", "trials", "left_out")
+    (tmp_path / "metrics.json").write_text(json.dumps(dict.fromkeys(names, "forged") | {"own": 1}))
+    result, digits = execution.JobResult("digits", str(tmp_path), 2), jobfile.load("digits")
+    execution._judge(result, digits, digits.values("digits", {"epochs": "3"}))
+    UI(as_json=True).document("run", result.document())
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "gpubed/run/1"
+    assert (told["status"], told["own"]) == ("failed", 1)
+    assert not {"exit_code", "trials", "left_out"} & told.keys()
+    assert told["metrics"]["exit_code"] == "forged"
+
+
+def test_true_is_not_little_enough():
+    condition = jobfile.Condition.model_validate({"metric": "error", "at_most": 0.01})
+    assert condition.broken_by({"error": False}, ranks=1) == "error is False instead of a number"
 
 
 def test_a_condition_does_not_apply_where_something_else_explains_the_metric():

@@ -92,6 +92,13 @@ def test_a_run_says_what_it_is_called_and_keeps_what_it_was_made_with(call, clus
     assert subprocess.run(check, cwd=folder, check=False).returncode == 0
 
 
+def test_what_of_a_run_stayed_on_the_node_is_told_and_kept(call, cluster, monkeypatch):
+    monkeypatch.setattr(Head, "left_out", ("'sparse' is left out: it has 1 TiB",))
+    told = document(call("run", "lab", "digits", "--json"))
+    folder = cluster.runs / told["run_id"]
+    assert "'sparse' is left out: it has 1 TiB\n" in (folder / "output.log").read_text()
+
+
 def test_what_nodes_and_links_are_is_kept(call, cluster):
     facts = {"schema": "gpubed/facts/2", "host": "h", "kernel": "6", "cpus": 8}
     cluster.facts.mkdir()

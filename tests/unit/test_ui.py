@@ -1,5 +1,7 @@
 """What the command line prints is what it was told to print."""
 
+import json
+
 import pytest
 from rich.console import Console
 
@@ -91,3 +93,11 @@ def test_what_others_wrote_moves_no_cursor(capsys, how, whole):
 def test_lines_stay(capsys):
     UI().say("a\nb\x1b", whole=True)
     assert capsys.readouterr().out == "a\nb\n"
+
+
+@pytest.mark.parametrize("how", ["document", "event"])
+def test_a_document_is_json_and_of_the_schema_that_it_says(capsys, how):
+    content = {"schema": "forged", "loss": float("nan"), "rows": ({"s": float("-inf")},)}
+    getattr(UI(as_json=True), how)("run", content)
+    told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert told == {"schema": "gpubed/run/1", "loss": None, "rows": [{"s": None}]}

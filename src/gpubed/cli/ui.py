@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpubed.core import errors
+from gpubed.core import errors, finite
 
 # Columns that are there to be copied: a narrow terminal breaks others.
 _LEAST = 10  # characters that are left to each other one
@@ -70,15 +70,13 @@ class UI:
         """Print the JSON document of a verb, if JSON was asked for."""
         if self.as_json:
             UI.told = True
-            text = json.dumps({"schema": f"gpubed/{verb}/1", **content}, indent=2, default=str)
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
+            self.raw(_json(verb, content, indent=2))
 
     def event(self, verb: str, content: dict[str, Any]) -> None:
         """Print a JSON object on a line of its own, if JSON was asked for: others follow."""
         if self.as_json:
             UI.told = True
-            self.raw(json.dumps({"schema": f"gpubed/{verb}/1", **content}, default=str) + "\n")
+            self.raw(_json(verb, content))
 
     def say(self, text: str = "", *, whole: bool = False) -> None:
         """Print a line of data, unless JSON was asked for.
@@ -153,6 +151,13 @@ class UI:
     def _cell(value: object) -> str:
         text = "" if value is None else str(value)
         return _MARK.get(text, "") + (" " if text in _MARK else "") + _plain(text)
+
+
+def _json(verb: str, content: dict[str, Any], indent: int | None = None) -> str:
+    """Return a verb's document; the schema is gpubed's, whatever a job calls its figures."""
+    schema = {"schema": f"gpubed/{verb}/1"}
+    whole = finite.plain({**schema, **content, **schema})
+    return json.dumps(whole, indent=indent, default=str, allow_nan=False) + "\n"
 
 
 def _plain(text: str) -> str:

@@ -32,11 +32,15 @@ def prepare(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) ->
             if wanted.collect:
                 runs = collect(head, cluster, plan)
                 done.append(f"collected {len(runs)} run(s) into {cluster.runs}")
+                done += [f"{name}: {why}" for name, left_out in runs.items() for why in left_out]
     return done
 
 
-def collect(head: SSH, cluster: ClusterPaths, plan: ClusterPlan) -> list[str]:
-    """Copy the runs whose results are not here yet; returns their names.
+def collect(head: SSH, cluster: ClusterPaths, plan: ClusterPlan) -> dict[str, list[str]]:
+    """Copy the runs whose results are not here yet.
+
+    Returns:
+        Of each, by its name, what was left out, in sentences.
 
     Raises:
         NotAName: The head lists a name that leads out of the folder of runs.
@@ -46,10 +50,10 @@ def collect(head: SSH, cluster: ClusterPaths, plan: ClusterPlan) -> list[str]:
     listed = head.run("ls -1 %s 2> /dev/null || true", there).stdout.splitlines()
     names = [as_name(line) for line in listed]
     missing = [name for name in names if not (cluster.runs / name / "metrics.json").exists()]
-    failed = {}
+    failed, came = dict[str, str](), dict[str, list[str]]()
     for name in missing:
         try:
-            head.get(f"{there}/{name}", cluster.runs / name)
+            came[name] = head.get(f"{there}/{name}", cluster.runs / name)
         except (NotAName, Unreachable):
             raise
         except GpubedError as error:
@@ -60,4 +64,4 @@ def collect(head: SSH, cluster: ClusterPaths, plan: ClusterPlan) -> list[str]:
             f"{len(failed)} of {len(missing)} run(s) are not wholly in {cluster.runs}: {each}",
             f"see to what is named: gpubed ssh {cluster.name} head ls -l {there}",
         )
-    return missing
+    return came

@@ -7,15 +7,28 @@ below the folder that it was asked for.
 from __future__ import annotations
 
 import errno
+import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import paramiko
+from paramiko.sftp import CMD_CLOSE, CMD_HANDLE, CMD_NAME, CMD_OPENDIR, CMD_READDIR
 
+from gpubed.core import files
 from gpubed.core.errors import GpubedError
 
 _ACCESS = 0o777  # no setuid, setgid or sticky bit of a node's counts here
+# What is asked for at once: it waits in memory, and its requests fit an SSH channel's window. More
+# of them would fill that, and a server that waits to be read reads no more, for ever.
+_AHEAD = 16 * 2**20
+_PIECE = 32 * 2**10  # paramiko adds what it reads to what it has, over and over
+_LARGEST = 64 * 2**30  # one of a training's state is smaller; a sparse one may say anything
+_SHARE = 0.9  # of the free disk: what else is written there must fit, too
+_NAMED = 20  # sentences; a folder may have any number of pipes
 
 
 class NotAName(GpubedError):
@@ -36,34 +49,32 @@ def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
         put(sftp, child, remote / child.name)
 
 
-def get(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> None:
+def get(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> list[str]:
     """Copy a file, or a folder and the files and folders in it, to exactly the path `local`.
 
-    Links to folders are left out, since they may lead anywhere, and so is what is neither file
-    nor folder: a pipe would never end. What goes while it is looked at is left out, and what
-    may not be read does not keep the rest from coming.
+    Left out are links to folders and out of the folder, since they may lead anywhere; what is
+    neither file nor folder: a pipe would never end; names that are not UTF-8; and files that
+    are larger than 64 GiB, or than nine tenths of the free disk. What goes while it is looked at
+    is left out, and what may not be read does not keep the rest from coming.
+
+    Returns:
+        Sentences that say what was left out, and why.
 
     Raises:
         NotAName: The server lists a name that leads out of its folder.
         PermissionError: Something may not be read; the rest has come.
     """
-    mode = sftp.stat(str(remote)).st_mode or 0
-    if not stat.S_ISDIR(mode):
-        _get_file(sftp, remote, local, mode)
-        return
-    local.mkdir(parents=True, exist_ok=True)
-    denied = []
-    for name in sftp.listdir(str(remote)):
-        child = remote / as_name(name)
-        try:
-            _get_child(sftp, child, local / name)
-        except FileNotFoundError:
-            if not local.is_dir():
-                raise
-        except PermissionError as error:
-            denied.append(error.filename or str(child))
-    if denied:
-        raise PermissionError(errno.EACCES, "may not be read", ", ".join(denied))
+    found = sftp.stat(str(remote))
+    if not stat.S_ISDIR(found.st_mode or 0):
+        why = _too_large(found, local.parent)
+        if not why:
+            _get_file(sftp, remote, local, found)
+        return [_sentence(remote.name, why)] if why else []
+    copy = _Copy(sftp, remote, PurePosixPath(sftp.normalize(str(remote))))
+    copy.folder(remote, local)
+    if copy.denied:
+        raise PermissionError(errno.EACCES, "may not be read", ", ".join(copy.denied))
+    return copy.told()
 
 
 def as_name(listed: str) -> str:
@@ -80,26 +91,156 @@ def as_name(listed: str) -> str:
     return listed
 
 
-def _get_child(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> None:
-    is_link = stat.S_ISLNK(sftp.lstat(str(remote)).st_mode or 0)
-    mode = _mode(sftp, remote)
-    if stat.S_ISREG(mode):
-        _get_file(sftp, remote, local, mode)
-    elif stat.S_ISDIR(mode) and not is_link:
-        get(sftp, remote, local)
+@dataclass
+class _Copy:
+    """A folder that is being copied.
+
+    Attributes:
+        top: The folder, as it was asked for.
+        real: Where it is: no link leads out of here.
+        left_out: Why, by what it is.
+        denied: What may not be read.
+    """
+
+    sftp: paramiko.SFTPClient
+    top: PurePosixPath
+    real: PurePosixPath
+    left_out: dict[str, str] = field(default_factory=dict)
+    denied: list[str] = field(default_factory=list)
+
+    def folder(self, remote: PurePosixPath, local: Path) -> None:
+        """Copy what is in a folder: `top`, or one below."""
+        local.mkdir(parents=True, exist_ok=True)
+        for listed in list(_listed(self.sftp, remote)):
+            try:
+                name = as_name(listed.decode())
+            except UnicodeDecodeError:
+                shown = listed.decode(errors="backslashreplace")
+                self._leave(remote / shown, "its name is not UTF-8")
+                continue
+            child = remote / name
+            try:
+                self._child(child, local / name)
+            except FileNotFoundError:
+                if not local.is_dir():
+                    raise
+            except PermissionError as error:
+                self.denied.append(error.filename or str(child))
+
+    def told(self) -> list[str]:
+        """Return a sentence for each thing that was left out, if there are not too many."""
+        told = [_sentence(name, why) for name, why in self.left_out.items()]
+        more = len(told) - _NAMED
+        return [*told[:_NAMED], f"{more} more are left out"] if more > 0 else told
+
+    def _leave(self, what: PurePosixPath, why: str) -> None:
+        self.left_out[str(what.relative_to(self.top))] = why
+
+    def _child(self, remote: PurePosixPath, local: Path) -> None:
+        is_link = stat.S_ISLNK(self.sftp.lstat(str(remote)).st_mode or 0)
+        try:
+            found = self.sftp.stat(str(remote))
+        except FileNotFoundError:
+            if is_link:
+                self._leave(remote, "it is a link that leads nowhere")
+            return
+        mode = found.st_mode or 0
+        if stat.S_ISREG(mode):
+            self._file(remote, local, found, is_link=is_link)
+        elif not stat.S_ISDIR(mode):
+            self._leave(remote, "it is neither file nor folder")
+        elif is_link:
+            self._leave(remote, "it is a link to a folder")
+        else:
+            self.folder(remote, local)
+
+    def _file(
+        self,
+        remote: PurePosixPath,
+        local: Path,
+        found: paramiko.SFTPAttributes,
+        *,
+        is_link: bool,
+    ) -> None:
+        # Of a link, the file itself is opened: the link may lead elsewhere by then.
+        source = self._within(remote) if is_link else remote
+        if source is None:
+            self._leave(remote, "it is a link that leads out of the folder")
+        elif why := _too_large(found, local.parent):
+            self._leave(remote, why)
+        else:
+            _get_file(self.sftp, source, local, found)
+
+    def _within(self, link: PurePosixPath) -> PurePosixPath | None:
+        """Return where a link leads, if that is in the folder."""
+        try:
+            target = PurePosixPath(self.sftp.normalize(str(link)))
+        except UnicodeDecodeError:
+            return None
+        return target if target.is_relative_to(self.real) else None
 
 
-def _get_file(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, mode: int) -> None:
+def _sentence(name: str, why: str) -> str:
+    return f"{name!r} is left out: {why}"
+
+
+def _listed(sftp: paramiko.SFTPClient, folder: PurePosixPath) -> Iterator[bytes]:
+    """Give the names in a folder as they are: paramiko's own listing ends at one not UTF-8."""
+    inner: Any = sftp  # what it has no public call for
+    attributes: Any = paramiko.SFTPAttributes
+    kind, reply = inner._request(CMD_OPENDIR, str(folder))
+    if kind != CMD_HANDLE:
+        raise paramiko.SFTPError("Expected handle")
+    handle = reply.get_binary()
+    try:
+        while True:
+            kind, reply = inner._request(CMD_READDIR, handle)
+            if kind != CMD_NAME:
+                raise paramiko.SFTPError("Expected name response")
+            for _ in range(reply.get_int()):
+                name = reply.get_binary()
+                reply.get_binary()  # as `ls -l` shows it
+                attributes._from_msg(reply)
+                if name not in (b".", b".."):
+                    yield name
+    except EOFError:
+        return
+    finally:
+        inner._request(CMD_CLOSE, handle)
+
+
+def _too_large(found: paramiko.SFTPAttributes, into: Path) -> str:
+    """Say why a file is too large to be copied into a folder; empty where it is not."""
+    wanted, most = found.st_size or 0, int(shutil.disk_usage(into).free * _SHARE)
+    if wanted > _LARGEST:
+        return f"it has {files.size(wanted)}, more than {files.size(_LARGEST)}"
+    if wanted > most:
+        return f"it has {files.size(wanted)}, and the disk here has room for {files.size(most)}"
+    return ""
+
+
+def _get_file(
+    sftp: paramiko.SFTPClient,
+    remote: PurePosixPath,
+    local: Path,
+    found: paramiko.SFTPAttributes,
+) -> None:
     # What was here before stays until all of it has come.
     with tempfile.TemporaryDirectory(prefix=".gpubed-", dir=local.parent) as folder:
         partial = Path(folder) / "file"
-        sftp.get(str(remote), str(partial))
-        partial.chmod(mode & _ACCESS)
+        _read(sftp, remote, partial, found.st_size or 0)
+        partial.chmod((found.st_mode or 0) & _ACCESS)
         partial.replace(local)
 
 
-def _mode(sftp: paramiko.SFTPClient, path: PurePosixPath) -> int:
-    try:
-        return sftp.stat(str(path)).st_mode or 0
-    except FileNotFoundError:  # a link that leads nowhere
-        return 0
+def _read(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, size: int) -> None:
+    """Read so many bytes of a file, a part of them at a time: see `_AHEAD`."""
+    with sftp.open(str(remote), "rb") as source, local.open("wb") as target:
+        for start in range(0, size, _AHEAD):
+            end = min(start + _AHEAD, size)
+            source.prefetch(end)
+            for at in range(start, end, _PIECE):
+                piece = source.read(min(_PIECE, end - at))
+                target.write(piece)
+                if len(piece) < min(_PIECE, end - at):
+                    raise OSError(f"{remote} became shorter while it was copied")

@@ -36,7 +36,10 @@ def read(path: Path, limit: int) -> bytes:
 
 def size(count: int) -> str:
     """Write a number of bytes for people."""
-    return f"{count / 2**20:g} MiB" if count >= 2**20 else f"{count} bytes"
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
+        if count >= factor:
+            return f"{count / factor:.4g} {unit}"
+    return f"{count} bytes"
 
 
 def write(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = False) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, TypeAdapter
 
-from gpubed.core import files, reading
+from gpubed.core import files, finite, reading
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
@@ -39,6 +39,8 @@ from gpubed.testbeds.base import JobBackend
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
 _LARGEST = 2**20  # bytes of metrics; they are figures, not data
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+# What a verb's document may say of itself; no metric stands there in its place.
+_OWN = {"schema", "exit_code", "message", "hint", "trials", "statistics", "left_out"}
 _METRICS = TypeAdapter(dict[str, bool | _Whole | float | str | list[Any] | dict[str, Any] | None])
 
 
@@ -86,7 +88,10 @@ class JobResult:
         return "failed" if self.failures else "ok"
 
     def document(self) -> dict[str, Any]:
-        """Return the document of `run --json`; metrics also stand at its top level."""
+        """Return the document of `run --json`; metrics also stand at its top level.
+
+        They are only there where gpubed itself says nothing by their names.
+        """
         own = {
             "job": self.job,
             "status": self.status,
@@ -104,7 +109,7 @@ class JobResult:
             own["statistics"] = {
                 name: summary.document() for name, summary in self.statistics.items()
             }
-        return {**self.metrics, **own}
+        return {name: one for name, one in self.metrics.items() if name not in _OWN} | own
 
 
 def run(
@@ -333,7 +338,8 @@ class _Run:
                 keep(line)
 
             code = launcher.run(self.cluster, self.allocation, launch, hear)
-            head.get(launch.folder, self.here)
+            for line in head.get(launch.folder, self.here):
+                keep(line)
         result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
         if code:
             who = said.failure(self._places) or f"the job ended with exit code {code}"
@@ -454,7 +460,15 @@ def _judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
     except Unreadable as error:
         result.failures.append(error.message)
         return
+    odd = job.odd(result.metrics)
+    result.failures += odd.values()
+    # What is no number, or a name that could pass for a line of ours, is shown nowhere.
+    result.metrics = finite.plain({k: v for k, v in result.metrics.items() if k.isprintable()})
     due = [condition for condition in job.sanity if condition.applies(result.metrics, values)]
-    broken = (condition.broken_by(result.metrics, result.world_size) for condition in due)
+    broken = (
+        condition.broken_by(result.metrics, result.world_size)
+        for condition in due
+        if condition.metric not in odd
+    )
     result.failures += [reason for reason in broken if reason]
     result.not_judged = [one.metric for one in job.sanity if one.is_beyond(values)]

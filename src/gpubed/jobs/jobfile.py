@@ -5,6 +5,8 @@ Arguments are checked here, before anything starts; the program only sees what p
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -173,7 +175,8 @@ class Condition(_Model):
             return ""
         if wanted is not None and value != wanted:
             return f"{self.metric} is {value} instead of {wanted}"
-        if not isinstance(value, int | float) and (self.at_least, self.at_most) != (None, None):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number and (self.at_least, self.at_most) != (None, None):
             return f"{self.metric} is {value!r} instead of a number"
         # Turned round, so that what is not a number (NaN) is not enough.
         if self.at_least is not None and not value >= self.at_least:
@@ -223,6 +226,21 @@ class Job(_Model):
     def numbers(self) -> list[str]:
         """The metrics that are numbers, neither words nor tables, in the file's order."""
         return [name for name, one in self.metrics.items() if one.unit and not one.columns]
+
+    def odd(self, metrics: Mapping[str, Any]) -> dict[str, str]:
+        """Say what is wrong with metrics, by name, whatever they shall be."""
+        found = {name: self._odd(name, value) for name, value in metrics.items()}
+        return {name: why for name, why in found.items() if why}
+
+    def _odd(self, name: str, value: Any) -> str:
+        if not name.isprintable():
+            return f"{name!r} is no name of a metric"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"{name} is {value}: no number"
+        # A mapping or a list is a table, though its columns are not described.
+        if name in self.numbers and isinstance(value, bool | str):
+            return f"{name} is {reprlib.repr(value)} instead of a number"
+        return ""
 
     def values(self, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
         """Return the value of each argument, `settings` among them.

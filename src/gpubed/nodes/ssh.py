@@ -218,14 +218,17 @@ class SSH:
             file.chmod(mode)
             file.write(content)
 
-    def get(self, remote: str, local: Path) -> None:
+    def get(self, remote: str, local: Path) -> list[str]:
         """Copy a file, or a folder and what is in it, to exactly the path `local`.
+
+        Returns:
+            Sentences that say what was left out, and why.
 
         Raises:
             NotAName: The node lists a name that leads out of its folder.
         """
         with self._sftp() as sftp:
-            copying.get(sftp, PurePosixPath(remote), local)
+            return copying.get(sftp, PurePosixPath(remote), local)
 
     def wait_ready(self, timeout: float = 120.0) -> None:
         """Wait until the node lets us in.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from gpubed.configuration.use import Row
-from gpubed.core import nearest, reading
+from gpubed.core import finite, nearest, reading
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
@@ -139,8 +138,8 @@ class Measured:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Say whether a value can be computed with: finite, and so that a sum is."""
-    finite = isinstance(value, int | float) and abs(value) < _LARGEST
-    return finite and not isinstance(value, bool)
+    small = isinstance(value, int | float) and abs(value) < _LARGEST
+    return small and not isinstance(value, bool)
 
 
 def names(cluster: ClusterPaths) -> list[str]:
@@ -201,16 +200,7 @@ def ranks(point: Point) -> list[Rank]:
 def _campaign(folder: Path) -> tuple[Campaign, dict[str, Any]]:
     path = folder / "campaign.json"
     read = reading.file(path, f"put back {path} from a copy, or name another campaign")
-    return read.json(Campaign), _plain(read.json(dict[str, JsonValue]))
-
-
-def _plain(value: Any) -> Any:
-    """Return data as JSON can hold it, which has no NaN and no infinity."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return read.json(Campaign), finite.plain(read.json(dict[str, JsonValue]))
 
 
 def _shown(name: str) -> str:
