@@ -349,15 +349,24 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
         message, allowed = "must be the name of a GPU model", "for example A100-SXM4-80GB"
     elif kind == "string_type" and path == ("recipe",):
         allowed = f"there are: {', '.join(recipe.names())}"
-    elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
-        message, allowed = f"is {details['input']!r}", _NAMES
-    elif kind == "string_pattern_mismatch" and context["pattern"] == FOLDER:
-        message, allowed = f"is {details['input']!r}", _FOLDERS
-    elif kind == "string_pattern_mismatch" and context["pattern"] == PUBLIC_KEY:
-        message, allowed = f"is no public key{_of_user(document, path)}", _KEYS
-    elif kind == "string_pattern_mismatch" and context["pattern"] == FILE:
-        message = "must be a path that begins with / or ~/"  # a passphrase may stand there
+    elif kind == "string_pattern_mismatch":
+        message, allowed = _mismatch(document, path, details) or (message, allowed)
     return SpecError(file, document.line(path), _dotted(path), message, allowed)
+
+
+def _mismatch(
+    document: located.Located, path: located.Location, details: Any
+) -> tuple[str, str] | None:
+    """Say in words what a text must be; None where only its pattern tells."""
+    pattern, given = details["ctx"]["pattern"], f"is {details['input']!r}"
+    if path and path[-1] == "name":
+        return given, _NAMES
+    if pattern == FOLDER:
+        return given, _FOLDERS
+    if pattern == PUBLIC_KEY:
+        return f"is no public key{_of_user(document, path)}", _KEYS
+    # A passphrase may stand there.
+    return ("must be a path that begins with / or ~/", "") if pattern == FILE else None
 
 
 def _of_user(document: located.Located, path: located.Location) -> str:
