@@ -126,6 +126,10 @@ def test_what_is_wrong_is_said_with_its_line(points, text, said):
         (PLAIN + f"  epochs: [0x{'f' * 5000}]\n", r"factors.epochs.0: must be a number"),
         (PLAIN + "repeat: 0\n", "at least 1"),
         (PLAIN + "again: 3\n", "unknown key"),
+        (
+            PLAIN + "repaet: 3\nsede: 1\n",
+            r"2 errors:\n  line 6: repaet.*'repeat'.+\n  line 7: sede",
+        ),
         ("schema: gpubed/campaign-file/2\n", "another version"),
         ("schema: [\n", "line"),
     ],

@@ -48,7 +48,7 @@ def test_a_figure_has_few_digits_and_its_unit(value, unit, written):
 def test_a_summary_has_the_unit_in_each_of_its_figures():
     summary = summarize([{"rate": 180e6}, {"rate": 200e6}])["rate"]
     assert figures.summarized(summary, "bit/s") == (
-        "190 Mbit/s ± 14 Mbit/s (180 Mbit/s … 200 Mbit/s, n = 2)"
+        "190 Mbit/s ± 130 Mbit/s (95 %; 180 Mbit/s … 200 Mbit/s, n = 2)"
     )
     assert figures.summarized(summarize([{"v": 10}])["v"], "1") == "10 (10 … 10, n = 1)"
 

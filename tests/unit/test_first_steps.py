@@ -31,11 +31,22 @@ def call(*words):
     return CliRunner().invoke(cli.build(), [*words], standalone_mode=False, catch_exceptions=False)
 
 
-@pytest.mark.parametrize("verb", ["status", "check", "up", "down"])
-def test_an_unknown_cluster_has_a_nearest_name(project, verb):
+MAKES_ONE = "gpubed init mien makes one; "
+
+
+@pytest.mark.parametrize(
+    ("verb", "hint"), [("status", ""), ("check", MAKES_ONE), ("up", MAKES_ONE), ("down", "")]
+)
+def test_an_unknown_cluster_has_a_nearest_name(project, verb, hint):
     with pytest.raises(UsageError, match="there is no cluster 'mien'") as refused:
         call(verb, "mien")
-    assert refused.value.hint == "gpubed init mien makes one; did you mean 'mine'?"
+    assert refused.value.hint == f"{hint}did you mean 'mine'?"
+
+
+def test_a_bench_without_a_campaign_is_told_one_of_its_own_cluster(project):
+    with pytest.raises(UsageError, match="bench needs a campaign") as refused:
+        call("bench", "mine")
+    assert refused.value.hint == "gpubed bench mine smoke"
 
 
 def test_a_folder_without_clusters_is_the_wrong_one(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ def test_without_docker_for_the_user_it_says_what_to_set(cluster, docker, hint):
     plan = sample_plan(services={"docker": docker})
     with pytest.raises(UsageError) as error:
         images.require(cluster, plan, sample_allocation(plan), "box:1")
-    assert f"set {hint} in" in error.value.hint
+    assert error.value.hint == f"set {hint} in cluster.yml, then: gpubed up lab"
 
 
 def test_an_archive_that_does_not_exist_is_named(cluster, tmp_path):

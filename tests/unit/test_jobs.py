@@ -56,6 +56,14 @@ def test_every_argument_is_an_option_of_the_program(folder, job):
     assert wanted <= options(folder)
 
 
+def test_digits_declares_what_it_reports():
+    source = ast.parse((JOBS / "digits" / "training.py").read_text())
+    (train,) = (one for one in source.body if getattr(one, "name", "") == "train")
+    (told,) = (node for node in train.body if isinstance(node, ast.Return))
+    described = yaml.safe_load((JOBS / "digits" / "job.yml").read_text())
+    assert {key.value for key in told.value.keys} == set(described["metrics"])
+
+
 def test_sanity_speaks_of_metrics(job):
     for condition in job["sanity"]:
         assert condition["metric"] in job["metrics"]

@@ -102,6 +102,16 @@ def test_first_cluster_needs_more_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not find("local.disk").ok
 
 
+def test_without_a_cluster_it_looks_at_what_a_first_one_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An image that nobody asked for, and a number of nodes, would be of no cluster at all."""
+    monkeypatch.setattr(image, "exists", lambda tag: "debian-12" in tag)
+    told = {finding.id: finding.message for finding in doctor.findings()}
+    assert told["local.image"] == "the node image is there"
+    assert "available for nodes, 1 GiB each" in told["local.memory"]
+
+
 def test_no_registry_and_no_mmdebstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "exists", lambda _: False)
     monkeypatch.setattr(build, "without_registry", lambda _: "mmdebstrap is not installed")

@@ -18,7 +18,7 @@ from gpubed import cli
 from gpubed.configuration import health
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
-from gpubed.jobs import execution, launchers
+from gpubed.jobs import execution, jobfile, launchers
 from gpubed.jobs.launchers import leftovers
 from gpubed.jobs.runs import compare, record
 from gpubed.jobs.runs import origin as origins
@@ -195,6 +195,23 @@ def test_repetitions_are_put_together(call):
     assert told["images_per_s"] == pytest.approx(3001)
     listed = document(call("runs", "lab", "--json"))["runs"]
     assert len({run["set"] for run in listed}) == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--repeat", "2")])
+def test_metrics_that_the_description_has_not_or_has_alone_are_a_note(call, monkeypatch, words):
+    monkeypatch.setitem(GOOD, "lost", 3)
+    done = call("run", "lab", "digits", *words)
+    assert done.return_value == 0
+    (line,) = (line for line in done.stdout.splitlines() if "job.yml" in line)
+    assert line.startswith("metrics.json is not as job.yml says: not declared: lost; not reported:")
+    assert "test_loss" in line
+    assert "test_accuracy" not in line
+
+
+def test_metrics_that_are_as_declared_need_no_note(call, monkeypatch):
+    for name in jobfile.load("digits").metrics:
+        monkeypatch.setitem(GOOD, name, GOOD.get(name))
+    assert "job.yml" not in call("run", "lab", "digits").stdout
 
 
 def test_a_repetition_that_fails_fails_the_whole(call, monkeypatch):

@@ -62,6 +62,70 @@ recipe: cqu
     ]
 
 
+def told(errors):
+    return [(error.line, error.path) for error in errors]
+
+
+def test_what_a_testbed_lacks_is_found_beside_errors_of_form(write):
+    text = """\
+version: 2
+backend: {type: local}
+nodes:
+  - {name: a, cuont: 2, machine: {cpus: 1000, memory: 99999 GiB}}
+  - {name: b, count: 1, gpus: 1, simulate: A100-XYZ}
+  - {name: c, count: 1, image: ubuntu-22.04, colour: red}
+firewall: {open: {}}
+netwroks: {}
+"""
+    _, errors = specification.check(write(text))
+    assert told(errors) == [
+        (1, "version"),
+        (4, "nodes.0.count"),
+        (4, "nodes.0.cuont"),
+        (4, "nodes.0.machine.cpus"),
+        (4, "nodes.0.machine.memory"),
+        (5, "nodes.1.simulate"),
+        (6, "nodes.2.colour"),
+        (6, "nodes.2.image"),
+        (7, "firewall.open"),
+        (8, "netwroks"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        # Virtual machines can serve NFS: what is misspelt may say that they are some.
+        (
+            "backend: {type: local, runtmie: vm}\nstorage: {shared: {provider: nfs}}",
+            (2, "backend.runtmie"),
+        ),
+        # The recipe that is meant may use GPUs, and serve that model.
+        ("backend: {type: local}\nrecipe: cuda99", (3, "recipe")),
+        # Groups by other names have no hosts.
+        (
+            "backend: {type: static, user: me, hosts: {gpu: [{address: 10.0.0.1}]}}\n"
+            "networks: {experiment: {rate: 1 Gbit/s, subnet: 10.0.0.1/8}}",
+            (3, "networks.experiment.subnet"),
+        ),
+    ],
+)
+def test_what_may_only_follow_from_an_error_is_no_other_one(write, text, found):
+    nodes = "nodes: [{name: gpu, count: 1, gpus: 1}]"
+    if "static" not in text:
+        nodes = nodes.replace("gpus: 1", "gpus: 1, simulate: A100-SXM4-80GB")
+    assert told(specification.check(write(f"version: 1\n{text}\n{nodes}\n"))[1]) == [found]
+
+
+def test_a_group_whose_name_is_wrong_is_not_also_one_without_hosts(write):
+    text = """\
+version: 1
+backend: {type: static, user: me, hosts: {gpu: [{address: 10.0.0.1}]}}
+nodes: [{name: Gpu_, count: 1}]
+"""
+    assert told(specification.check(write(text))[1]) == [(3, "nodes.0.name")]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [

@@ -28,7 +28,6 @@ NODES, RANKS, RATE, ENVIRONMENT = "nodes", "ranks", "rate", "environment"
 OWN = (NODES, RANKS, RATE, ENVIRONMENT)
 """Factors that are no arguments of the job."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_LONGEST = 300  # characters of what is said of a value
 _Factor = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 _Text = Annotated[str, Field(max_length=256)]
 # As everybody's JSON can hold it.
@@ -159,14 +158,9 @@ class Source:
         """Return the error that says what is wrong with a value, and in which line it is."""
         dotted = ".".join(map(str, where))
         return UsageError(
-            f"{self.path}:{self.lines.line(where)}: {dotted}: {short(message)}", hint or None
+            f"{self.path}:{self.lines.line(where)}: {dotted}: {reading.short(message)}",
+            hint or None,
         )
-
-
-def short(words: str, longest: int = _LONGEST) -> str:
-    """Return words of any length and content as far as a person reads them on a terminal."""
-    printable = "".join(c for c in words if c.isprintable())
-    return printable if len(printable) <= longest else f"{printable[:longest]}…"
 
 
 def text(value: Value) -> str:

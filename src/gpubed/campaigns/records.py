@@ -19,11 +19,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed.campaigns.file import Source, short
+from gpubed.campaigns.file import Source
 from gpubed.campaigns.matrix import Point
 from gpubed.core import files, reading
 from gpubed.core.errors import UsageError
-from gpubed.core.reading import Missing, Unreadable
+from gpubed.core.reading import Missing, Unreadable, short
 
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 Key = tuple[str, int]

@@ -60,7 +60,8 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
     hint = nearest.suggestion(name, known) if known else elsewhere
     from gpubed.spec import clusterspec  # slow to import, and needed here alone
 
-    if not clusterspec.name_fault(cluster.name):
+    # Whoever removes a cluster, or looks at what is left of one, wants no new one.
+    if not from_state and not clusterspec.name_fault(cluster.name):
         hint = f"gpubed init {cluster.name} makes one; {hint}"
     raise UsageError(
         f"there is no cluster {name!r} in {cluster.project.inventories}",

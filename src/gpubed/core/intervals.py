@@ -62,7 +62,12 @@ def half_width(values: Sequence[float]) -> float | None:
     """
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
-    return _quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return half_width_of(statistics.stdev(values), len(values))
+
+
+def half_width_of(sd: float, n: int) -> float:
+    """Return the same of a sample standard deviation and how many values it is of, two at least."""
+    return _quantile(n - 1) * sd / math.sqrt(n)
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Estimate | None:

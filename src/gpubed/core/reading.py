@@ -123,12 +123,12 @@ class Document:
         """Return what to raise for all that is wrong at once: it is corrected in one go."""
         if len(faults) == 1:
             return self.refusal(faults[0])
-        lines = "".join(f"\n  {_short(fault)}" for fault in faults)
+        lines = "".join(f"\n  {short(fault)}" for fault in faults)
         return self.error(f"{self.what} has {len(faults)} errors:{lines}", self.fix)
 
     def refusal(self, why: str) -> Unreadable:
         """Return what to raise when it is not as it should be."""
-        return self.error(f"{self.what} cannot be read: {_short(why)}", self.fix)
+        return self.error(f"{self.what} cannot be read: {short(why)}", self.fix)
 
 
 def file(
@@ -233,6 +233,7 @@ def _faults(error: ValidationError, document: located.Located, shape: Any) -> li
     ]
 
 
-def _short(words: str) -> str:
+def short(words: str, longest: int = _LONGEST) -> str:
+    """Return words of any length and content as far as a person reads them on a terminal."""
     printable = "".join(c for c in words if c.isprintable())
-    return printable if len(printable) <= _LONGEST else f"{printable[:_LONGEST]}…"
+    return printable if len(printable) <= longest else f"{printable[:longest]}…"

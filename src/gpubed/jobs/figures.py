@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpubed.core import intervals
 from gpubed.jobs.trials import Summary
 
 _DIGITS = 4
@@ -39,7 +40,10 @@ def _three(value: float) -> str:
 
 
 def summarized(summary: Summary, unit: str) -> str:
-    """Write what several runs gave: mean, deviation, bounds."""
+    """Write what several runs gave: mean, half of its 95 % interval as `bench` has it, bounds."""
     mean, least, most = (written(v, unit) for v in (summary.mean, summary.min, summary.max))
-    spread = "" if summary.sd is None else f" ± {written(float(f'{summary.sd:.2g}'), unit)}"
-    return f"{mean}{spread} ({least} … {most}, n = {summary.n})"
+    bounds = f"{least} … {most}, n = {summary.n}"
+    if summary.sd is None:
+        return f"{mean} ({bounds})"
+    half = intervals.half_width_of(summary.sd, summary.n)
+    return f"{mean} ± {written(float(f'{half:.2g}'), unit)} (95 %; {bounds})"

@@ -102,7 +102,8 @@ def require_docker(plan: ClusterPlan) -> None:
     if docker is None or not docker.user_access:
         what = "no Docker" if docker is None else "Docker, but not for its user"
         key = "services.docker" if docker is None else "services.docker.user_access"
-        raise UsageError(f"cluster {plan.spec.name} has {what}", f"set {key} in cluster.yml")
+        fix = f"set {key} in cluster.yml, then: gpubed up {plan.spec.name}"
+        raise UsageError(f"cluster {plan.spec.name} has {what}", fix)
 
 
 def _on_each(

@@ -49,7 +49,7 @@ class _Model(BaseModel):
 
 
 class Argument(_Model):
-    """An argument of a job; reaches the program as `--name value` unless it is null."""
+    """An argument of a job; `keep_every` comes to the program as `--keep-every value`, null not."""
 
     type: Literal["int", "float", "bool", "str"] | None = Field(
         default=None, description="by default that of `default`, or `str`"

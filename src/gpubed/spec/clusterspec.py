@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, reduce
 from operator import or_
@@ -24,9 +25,9 @@ from pydantic import (
 )
 
 from gpubed.core import located, nearest, shapes, wording
-from gpubed.core.errors import UsageError
+from gpubed.core.errors import GpubedError, UsageError
 from gpubed.recipes import recipe
-from gpubed.spec import backend_config, placeholders
+from gpubed.spec import backend_config, placeholders, second_look
 from gpubed.spec.backend_config import BackendConfig
 from gpubed.spec.sections import (
     FILE,
@@ -154,6 +155,9 @@ class Problem:
     allowed: str = ""
 
 
+Judge = Callable[[ClusterSpec], Iterable[Problem]]
+
+
 @dataclass(frozen=True)
 class SpecError:
     """One thing that is wrong in a specification.
@@ -191,9 +195,7 @@ def model() -> type[ClusterSpec]:
     return made
 
 
-def read(
-    path: Path, name: str, judge: Callable[[ClusterSpec], Iterable[Problem]]
-) -> tuple[ClusterSpec | None, list[SpecError]]:
+def read(path: Path, name: str, judge: Judge) -> tuple[ClusterSpec | None, list[SpecError]]:
     """Read a specification and find everything that is wrong with it.
 
     Args:
@@ -221,28 +223,41 @@ def read(
         spec = model().model_validate(data)
     except ValidationError as error:
         found = [_explain(file, document, details) for details in error.errors()]
-        return None, _in_order(found)
-    problems = [
-        SpecError(file, document.line(p.path), _dotted(p.path), p.message, p.allowed)
-        for p in judge(spec)
-    ]
-    problems += _gpus_without_recipe(file, document, spec)
-    problems += _simulated_elsewhere(file, document, spec)
-    problems += _minded_in_vain(file, document, spec)
-    problems += [
-        SpecError(
-            file,
-            document.line(where),
-            _dotted(where),
-            f"is still {text!r}, as `gpubed init` wrote it",
-            f"put {wanted} there",
-        )
-        for where, text, wanted in placeholders.left(spec_backend(spec), document)
-    ]
+        besides = _besides(error, document, data, judge)
+        return None, _in_order([*found, *(_placed(file, document, one) for one in besides)])
+    problems = [_placed(file, document, one) for one in _problems(spec, document, judge)]
     if spec.name != name:
         message = f"is {spec.name!r}, but the folder is named {name!r}"
         problems.append(SpecError(file, document.line(("name",)), "name", message))
     return (None if problems else spec), _in_order(problems)
+
+
+def _problems(spec: ClusterSpec, document: located.Located, judge: Judge) -> list[Problem]:
+    """Find what is wrong with a specification whose values are all of the right form."""
+    left = [
+        Problem(where, f"is still {text!r}, as `gpubed init` wrote it", f"put {wanted} there")
+        for where, text, wanted in placeholders.left(spec_backend(spec), document)
+    ]
+    own = [*_gpus_without_recipe(spec), *_simulated_elsewhere(spec), *_minded_in_vain(spec)]
+    return [*judge(spec), *own, *left]
+
+
+def _besides(
+    error: ValidationError, document: located.Located, data: dict[str, Any], judge: Judge
+) -> list[Problem]:
+    """Find what else is wrong where some values are: it is all told at once."""
+    look = second_look.without(data, ((one["type"], _path(one)) for one in error.errors()))
+    if look is None:
+        return []
+    # The rest may have no form without what was left out, and a testbed no answer.
+    with suppress(ValidationError, GpubedError):
+        found = _problems(model().model_validate(look.data), document, judge)
+        return [one for one in found if look.believes(one.path)]
+    return []
+
+
+def _placed(file: str, document: located.Located, one: Problem) -> SpecError:
+    return SpecError(file, document.line(one.path), _dotted(one.path), one.message, one.allowed)
 
 
 def name_fault(name: str) -> str:
@@ -266,60 +281,41 @@ def spec_backend(spec: ClusterSpec) -> str:
     return kind
 
 
-def _gpus_without_recipe(
-    file: str, document: located.Located, spec: ClusterSpec
-) -> list[SpecError]:
+def _gpus_without_recipe(spec: ClusterSpec) -> Iterator[Problem]:
     asking = [group.name for group in spec.nodes if group.gpus]
-    if not asking or recipe.load(spec.recipe).gpus.architectures:
-        return []
-    message = f"{spec.recipe!r} uses no GPU, but {asking[0]!r} asks for some"
-    allowed = f"allowed: {', '.join(recipe.with_gpus())}"
-    return [SpecError(file, document.line(("recipe",)), "recipe", message, allowed)]
+    if asking and not recipe.load(spec.recipe).gpus.architectures:
+        message = f"{spec.recipe!r} uses no GPU, but {asking[0]!r} asks for some"
+        yield Problem(("recipe",), message, f"allowed: {', '.join(recipe.with_gpus())}")
 
 
-def _simulated_elsewhere(
-    file: str, document: located.Located, spec: ClusterSpec
-) -> list[SpecError]:
-    kind = spec_backend(spec)
+def _simulated_elsewhere(spec: ClusterSpec) -> Iterator[Problem]:
     if spec.backend.simulates:
-        return []
+        return
     able = [name for name in backend_config.names() if backend_config.named(name).simulates]
-    return [
-        SpecError(
-            file,
-            document.line(("nodes", index, "simulate")),
-            f"nodes.{index}.simulate",
-            f"nodes of backend {kind} have the GPUs that they have",
-            f"leave it out, or rehearse with backend {' or '.join(able)}",
-        )
-        for index, group in enumerate(spec.nodes)
-        if group.simulate
-    ]
+    message = f"nodes of backend {spec_backend(spec)} have the GPUs that they have"
+    allowed = f"leave it out, or rehearse with backend {' or '.join(able)}"
+    for index, group in enumerate(spec.nodes):
+        if group.simulate:
+            yield Problem(("nodes", index, "simulate"), message, allowed)
 
 
-def _minded_in_vain(file: str, document: located.Located, spec: ClusterSpec) -> list[SpecError]:
+def _minded_in_vain(spec: ClusterSpec) -> Iterator[Problem]:
     """Find a `lease.idle` or `lease.on_nodes` that no node acts on, or by which nobody gains."""
-    return [
-        SpecError(file, document.line(where), _dotted(where), message, allowed)
-        for key, says in (
-            ("idle", "tell what they are used for"),
-            ("on_nodes", "mind their lease"),
-        )
-        if getattr(spec.lease, key) is not None
-        for where, message, allowed in _vain(spec, key, says)
-    ]
+    for key, says in (("idle", "tell what they are used for"), ("on_nodes", "mind their lease")):
+        if getattr(spec.lease, key) is not None:
+            yield from _vain(spec, key, says)
 
 
-def _vain(spec: ClusterSpec, key: str, says: str) -> Iterator[tuple[tuple[str, ...], str, str]]:
+def _vain(spec: ClusterSpec, key: str, says: str) -> Iterator[Problem]:
     kind, idle, where = spec_backend(spec), spec.lease.idle, ("lease", key)
     if not spec.backend.lends_nodes:
         message = f"backend {kind} lends no nodes: its jobs end by themselves"
-        yield where, message, "leave it out"
+        yield Problem(where, message, "leave it out")
     elif not spec.configure:
-        yield where, f"bare nodes do not {says}", "leave it out, or configure: true"
+        yield Problem(where, f"bare nodes do not {says}", "leave it out, or configure: true")
     elif key == "idle" and idle and idle.then == "release" and not spec.backend.releases:
         message = f"nodes of backend {kind} are your own: nobody else gets what is released"
-        yield (*where, "then"), message, "allowed: warn"
+        yield Problem((*where, "then"), message, "allowed: warn")
 
 
 def _in_order(errors: Iterable[SpecError]) -> list[SpecError]:
@@ -331,8 +327,7 @@ def _dotted(path: Iterable[str | int]) -> str:
 
 
 def _explain(file: str, document: located.Located, details: Any) -> SpecError:
-    # The tag of a discriminated union is part of pydantic's path, not of the file's.
-    path = tuple(part for part in details["loc"] if not _is_tag(details["loc"], part))
+    path = _path(details)
     message, allowed = wording.of(details), ""
     kind, context = details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
@@ -349,15 +344,24 @@ def _explain(file: str, document: located.Located, details: Any) -> SpecError:
         message, allowed = "must be the name of a GPU model", "for example A100-SXM4-80GB"
     elif kind == "string_type" and path == ("recipe",):
         allowed = f"there are: {', '.join(recipe.names())}"
-    elif kind == "string_pattern_mismatch" and path and path[-1] == "name":
-        message, allowed = f"is {details['input']!r}", _NAMES
-    elif kind == "string_pattern_mismatch" and context["pattern"] == FOLDER:
-        message, allowed = f"is {details['input']!r}", _FOLDERS
-    elif kind == "string_pattern_mismatch" and context["pattern"] == PUBLIC_KEY:
-        message, allowed = f"is no public key{_of_user(document, path)}", _KEYS
-    elif kind == "string_pattern_mismatch" and context["pattern"] == FILE:
-        message = "must be a path that begins with / or ~/"  # a passphrase may stand there
+    elif kind == "string_pattern_mismatch":
+        message, allowed = _mismatch(document, path, details) or (message, allowed)
     return SpecError(file, document.line(path), _dotted(path), message, allowed)
+
+
+def _mismatch(
+    document: located.Located, path: located.Location, details: Any
+) -> tuple[str, str] | None:
+    """Say in words what a text must be; None where only its pattern tells."""
+    pattern, given = details["ctx"]["pattern"], f"is {details['input']!r}"
+    if path and path[-1] == "name":
+        return given, _NAMES
+    if pattern == FOLDER:
+        return given, _FOLDERS
+    if pattern == PUBLIC_KEY:
+        return f"is no public key{_of_user(document, path)}", _KEYS
+    # A passphrase may stand there.
+    return ("must be a path that begins with / or ~/", "") if pattern == FILE else None
 
 
 def _of_user(document: located.Located, path: located.Location) -> str:
@@ -367,6 +371,11 @@ def _of_user(document: located.Located, path: located.Location) -> str:
         user = user[part]
     name = user.get("name")
     return f" of user {name!r}" if isinstance(name, str) else ""
+
+
+def _path(details: Any) -> located.Location:
+    """Return an error's place: the tag of a union is part of pydantic's, not of the file's."""
+    return tuple(part for part in details["loc"] if not _is_tag(details["loc"], part))
 
 
 def _is_tag(loc: tuple[str | int, ...], part: str | int) -> bool:

@@ -62,7 +62,7 @@ class SlurmUser(_Model):
 
     model_config = ConfigDict(json_schema_extra=_without_uid)
 
-    name: _UserName
+    name: _UserName = Field(description="none of an account that nodes have themselves")
     uid: int = Field(
         ge=_UIDS.start, lt=_UIDS.stop, description="Unix number; from the name when absent"
     )

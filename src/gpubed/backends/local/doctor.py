@@ -20,6 +20,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan, plan, slices
+from gpubed.spec.sections import NodeGroup
 from gpubed.testbeds import identities
 from gpubed.testbeds.base import Finding
 
@@ -114,7 +115,7 @@ def _docker(info: dict[str, Any]) -> Finding:
 def _images(spec: ClusterSpec | None) -> list[image.Recipe | PythonImage]:
     runtime: Runtime = "vm" if _is_virtual(spec) else "container"
     if spec is None:
-        return [image.Recipe(name, runtime) for name in image.RELEASES]
+        return [image.Recipe(NodeGroup.model_fields["image"].default, runtime)]
     asked = {(group.image, group.simulate is not None) for group in spec.nodes}
     systems = [image.Recipe(n, runtime, sim) for n, sim in sorted(asked) if n in image.RELEASES]
     software = spec.recipe if spec.configure else None
@@ -159,13 +160,13 @@ def _disk(info: dict[str, Any], spec: ClusterSpec | None) -> Finding:
 
 
 def _memory(spec: ClusterSpec | None) -> Finding:
-    nodes = spec.count if spec else 1
+    nodes, whose = (spec.count, f"{spec.count} node(s)") if spec else (1, "nodes")
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     available = next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:"))
     return _judged(
         "local.memory",
         available >= nodes * _NODE_MEMORY,
-        f"{available / _GIB:.1f} GiB are available for {nodes} node(s), 1 GiB each at least",
+        f"{available / _GIB:.1f} GiB are available for {whose}, 1 GiB each at least",
         "ask for fewer nodes (nodes[].count), or stop other programs",
     )
 

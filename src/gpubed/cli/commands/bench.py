@@ -71,7 +71,9 @@ def command(
     """Run a matrix of experiments; repeat it to go on after an interruption."""
     ui, paths = UI(as_json), find(cluster)
     if (campaign is None) == (repeats is None):
-        raise UsageError("bench needs a campaign, or a report to repeat", EXAMPLE)
+        raise UsageError(
+            "bench needs a campaign, or a report to repeat", f"gpubed bench {paths.name} smoke"
+        )
     before = repeat.load(repeats) if repeats else None
     source = before.source if before else file.load(str(campaign), paths.project)
     job = jobfile.load(source.campaign.job)

@@ -470,6 +470,8 @@ def _conclude(
         ui.say(f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU")
     if result.not_judged:
         ui.say(f"not judged in so small a run: {', '.join(result.not_judged)}")
+    if differ := _undeclared(result):
+        ui.say(f"metrics.json is not as job.yml says: {differ}")
     ui.say(f"results: {result.run_dir}")
     for one in result.trials or [result]:
         for line in one.last_words:
@@ -514,6 +516,17 @@ def _tell_figures(ui: UI, result: execution.JobResult) -> None:
             )
             if described.note:
                 ui.say(described.note)
+
+
+def _undeclared(result: execution.JobResult) -> str:
+    """Say which metrics only the job reported, and which only its description has."""
+    told = [one.metrics for one in result.trials or [result] if one.metrics]
+    if not told or not result.described:
+        return ""
+    extra = dict.fromkeys(name for one in told for name in one if name not in result.described)
+    lacking = [name for name in result.described if any(name not in one for one in told)]
+    parts = {"not declared": list(extra), "not reported": lacking}
+    return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts.items() if names)
 
 
 def _heading(column: str) -> str:
