@@ -72,11 +72,15 @@ def asked(tmp_path, monkeypatch):
             questions.append(question)
             return yes or next(said, default)
 
+        def note(_, text, **__):
+            questions.append(text)
+
         def take_down(*_, keep_data, without):
             removed.append("all but data" if keep_data else "all")
             return down.Removal(gone, kept, [], [])
 
         monkeypatch.setattr(UI, "confirm", confirm)
+        monkeypatch.setattr(UI, "note", note)
         monkeypatch.setattr(down, "down", take_down)
         done = CliRunner().invoke(cli.build(), ["down", "lab", *words], standalone_mode=False)
         return questions, removed, done.stdout if gone else done.exception
@@ -87,6 +91,7 @@ def asked(tmp_path, monkeypatch):
 def test_a_volume_has_a_question_of_its_own_with_its_size_and_age(asked):
     questions, removed, _ = asked(answers=[True, True])
     assert questions == [
+        "its data is on volume lab-shared, 5.0 GiB, made 3 d ago",
         "Remove cluster lab and all its nodes?",
         "Remove its data, too: volume lab-shared, 5.0 GiB, made 3 d ago?",
     ]

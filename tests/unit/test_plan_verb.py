@@ -25,7 +25,15 @@ def log(cluster):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def test_a_plan_alone_leaves_no_folder_of_the_cluster(cluster):
+    """Else `gpubed status` knew of a cluster that never was, once its specification is gone."""
+    cluster.call("check")
+    cluster.call("plan", "--engine", "embedded")
+    assert not cluster.state.exists()
+
+
 def test_every_step_is_in_the_log(cluster):
+    cluster.state.mkdir(parents=True)
     document = cluster.json("plan", "--engine", "embedded")
     assert document["changes"]
     steps = [event for event in log(cluster) if event["what"] == "resource"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from gpubed.core import progress
@@ -47,3 +47,20 @@ def event_file(cluster: ClusterPaths, verb: str, wanted: Path | None) -> Iterato
         yield path
     finally:
         os.environ.pop(progress.VARIABLE, None)
+
+
+@contextmanager
+def look_file(cluster: ClusterPaths, verb: str) -> Iterator[Path]:
+    """Offer such a file to a look; of a cluster that nothing is kept of, nothing stays."""
+    is_new = not cluster.state.exists()
+    with ExitStack() as after, event_file(cluster, verb, None) as path:
+        if is_new:
+            after.callback(_forget, path, cluster.state)
+        yield path
+
+
+def _forget(path: Path, state: Path) -> None:
+    path.unlink(missing_ok=True)
+    with suppress(OSError):  # another run has begun to keep something there
+        path.parent.rmdir()
+        state.rmdir()

@@ -59,8 +59,10 @@ def command(
         ui.note(f"ends what is at work: {', '.join(ended)}")
     questions = [f"Remove cluster {cluster} and all its nodes{lost}?{ends}"]
     if not (keep_data or yes):
-        found = down.data_of(paths, chosen)
-        questions += [f"Remove its data, too: {report.described(volume)}?" for volume in found]
+        found = [report.described(volume) for volume in down.data_of(paths, chosen)]
+        questions += [f"Remove its data, too: {volume}?" for volume in found]
+        for volume in found:  # before the first answer, which is of the nodes alone
+            ui.note(f"its data is on {volume}")
     for question in questions:
         if not ui.confirm(question, yes=yes, default=False):
             keeping = f"gpubed down {cluster} --keep-data -y"

@@ -8,7 +8,7 @@ from gpubed.cli.display import Display
 from gpubed.cli.options import Cluster, EngineOption, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import costs, exposure, preview
-from gpubed.cluster.events import event_file
+from gpubed.cluster.events import look_file
 from gpubed.configuration import due
 from gpubed.core.errors import Refused, of_cluster
 from gpubed.engines import stack
@@ -26,7 +26,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     """
     ui, paths = UI(as_json), find(cluster)
     chosen = stack.choose(engine)
-    with event_file(paths, "plan", None) as path, Display(ui).following(path):
+    with look_file(paths, "plan") as path, Display(ui).following(path):
         seen = preview.preview(paths, chosen)
     wanted, damage, steps = seen.plan, seen.damage, seen.steps
     going = costs.doomed(steps)
