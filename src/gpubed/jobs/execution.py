@@ -117,6 +117,7 @@ def run(
     resumes: str = "",
     run_id: str = "",
     elastic: bool = False,
+    by: str = "",
     alone: bool = False,
     unwanted: Callable[[], str] = lambda: "",
     links: Mapping[str, float] | None = None,
@@ -132,6 +133,7 @@ def run(
         resumes: The run from whose checkpoint it goes on.
         run_id: What to call it; by default `name_run` names it.
         elastic: Whether it is one of those that a training is made of which outlives its nodes.
+        by: The verb that measures with it on its own account.
         unwanted: Asked every few seconds: why the run shall end now; empty while it shall go on.
         alone: Whether it shall not start beside another run, which would be measured, too.
         links: What links were just measured to carry, in bit/s by `a>b`; by default what the last
@@ -145,7 +147,7 @@ def run(
     """
     run = _foresee(cluster, plan, allocation, request, run_id)
     kin = {"set": set_, "repetition": repetition, "again": again, "resumes": resumes}
-    kin["elastic"] = elastic
+    kin |= {"elastic": elastic, "by": by}
     begun = run.record.model_copy(update=kin)
     if links:
         measured = begun.origin.model_copy(update={"rates_bps": dict(links)})
