@@ -162,7 +162,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         if isinstance(value, int | float | str):
             ui.say(f"  {name} = {figures.written(value, units.get(name, Metric(unit='')).unit)}")
     for reason in one.failures:
-        ui.say(f"  failed: {reason}")
+        ui.say(f"  {'ended' if one.state == 'interrupted' else 'failed'}: {reason}")
     if changed:
         ui.note(f"not as at its end: {', '.join(changed)}")
     ui.say(f"folder: {folder}", whole=True)
