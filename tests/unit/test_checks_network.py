@@ -76,7 +76,7 @@ def checks(tmp_path, monkeypatch):
         result = execution.JobResult(
             "allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures)
         )
-        monkeypatch.setattr(execution, "run", job or (lambda *_: result))
+        monkeypatch.setattr(execution, "run", job or (lambda *_, **__: result))
         context = Context(SimpleNamespace(state=tmp_path), plan, allocation, {})
         on_bus = [
             GPU(pci="0", device_id="0", index=index, links=links)
@@ -139,7 +139,7 @@ def test_a_rate_that_the_job_does_not_know_is_a_failure(verify):
 
 
 def test_what_is_declared_fails_with_the_job_that_looks_for_it(verify):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise GpubedError("no")
 
     given = {"gpus": 2, "experiment": {"rdma": {}}, "hcas": (ADAPTER,), "job": refuse}
@@ -237,7 +237,7 @@ def test_what_is_too_slow_is_so_twice(verify, second, result):
     slow = {**GOOD, "busbw_bps": 160e6}
     answers = iter([(slow, ["of_floor is 0.97"]), (slow if second else GOOD, second), None])
 
-    def job(*_):
+    def job(*_, **__):
         metrics, failures = next(answers)
         return execution.JobResult("allreduce", "", 3, metrics, failures=failures)
 

@@ -1,10 +1,16 @@
 """The tab key: what the shell is offered, in a project of its own."""
 
+import os
+import shlex
+import subprocess
+import sys
+
 import pytest
 import typer.main
 
 from gpubed import cli
 from gpubed.core.paths import Project
+from gpubed.jobs.runs import record
 from gpubed.spec import backend_config
 from support.samples import sample_allocation, sample_plan
 
@@ -75,3 +81,82 @@ def test_a_report_is_of_what_was_measured_on_the_cluster(offered, tmp_path):
     assert offered("gpubed report lab ") == ["scaling", "smoke"]
     assert offered("gpubed report lab sm") == ["smoke"]
     assert offered("gpubed report other ") == []
+
+
+def ended(name, job, values, state):
+    told = dict.fromkeys(
+        ("cluster", "uuid", "gpubed", "recipe", "recipe_sha256", "spec_sha256", "job_sha256"), "x"
+    )
+    return record.Record(
+        run_id=name,
+        request=record.Request(job=job),
+        origin=record.Origin(**told),
+        command=(),
+        values=values,
+        world_size=3,
+        started=record.now(),
+        state=state,
+    )
+
+
+def test_what_cannot_go_on_is_not_offered_to(offered, tmp_path):
+    """One that came to its end, one at work, and one of a job that keeps no checkpoints."""
+    runs = Project(tmp_path).cluster("lab").runs
+    kept = {"checkpoint": "mine"}
+    for number, (job, values, state) in enumerate(
+        [
+            ("imagenet", kept, "ok"),
+            ("imagenet", kept, "interrupted"),
+            ("imagenet", {"checkpoint": ""}, "failed"),
+            ("digits", {}, "failed"),
+            ("imagenet", kept, "failed"),
+        ]
+    ):
+        name = f"20260101-00000{number}-{job}"
+        (runs / name).mkdir(parents=True)
+        record.write(runs / name, ended(name, job, values, state))
+    names = ["20260101-000004-imagenet", "20260101-000001-imagenet"]
+    assert offered("gpubed run lab --resume ") == ["last", *names]
+    assert len(offered("gpubed run lab --again ")) == 6
+
+
+@pytest.fixture
+def in_bash(offered, tmp_path):
+    """A function that returns what bash is told behind some words, by the script itself."""
+    program = tmp_path / "bin" / "gpubed"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nfrom gpubed import cli\ncli.main()\n")
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    known = {name: value for name, value in os.environ.items() if name != cli.COMPLETE}
+    known |= {"PATH": path, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+
+    def run(*words):
+        return subprocess.run(words, env=known, capture_output=True, text=True, check=True).stdout
+
+    script = run("gpubed", "--show-completion", "bash")
+    # bash has `compopt` only while somebody presses the key: a STAND-IN says what it was asked.
+    asks = 'compopt() { echo compopt "$@"; }'
+
+    def complete(*words):
+        given = f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}"
+        told = f"{asks}; _gpubed_completion gpubed; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        return run("bash", "-c", f"{script}\n{given}\n{told}").splitlines()
+
+    return complete
+
+
+@pytest.mark.parametrize("verb", ["status", "up", "plan", "run", "ssh"])
+def test_bash_offers_clusters_where_nothing_is_typed_yet(in_bash, verb):
+    assert in_bash("gpubed", verb, "") == ["lab"]
+
+
+def test_bash_offers_verbs_of_verbs(in_bash):
+    assert {"check", "list", "show"} <= set(in_bash("gpubed", "recipe", ""))
+    assert in_bash("gpubed", "recipe", "check", "cuda13", "") == ["lab"]
+
+
+def test_bash_leaves_no_room_between_a_setting_and_its_value(in_bash):
+    words = ("gpubed", "run", "lab", "digits", "--set")
+    assert in_bash(*words, "ep") == ["compopt -o nospace", "epochs="]
+    assert in_bash("gpubed", "run", "lab", "digi") == ["digits"]

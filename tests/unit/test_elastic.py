@@ -18,6 +18,7 @@ from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.jobs import elastic, execution, launchers
 from gpubed.jobs.launchers import leftovers
+from gpubed.jobs.lookout import Lookout
 from gpubed.jobs.runs import at_work, checkpoints, record
 from gpubed.nodes.allocation import NotUp
 from gpubed.nodes.ssh import Unreachable
@@ -95,6 +96,31 @@ def test_a_run_that_loses_a_node_goes_on_without_it(scene, call):
     kept = record.find(scene.cluster, second["run_id"])
     assert (kept.resumes, kept.elastic) == (first["run_id"], True)
     assert kept.values["checkpoint"]
+
+
+def test_a_part_that_was_ended_to_take_a_node_in_did_not_fail(scene, call, monkeypatch):
+    seen = []
+    monkeypatch.setattr(elastic, "Lookout", lambda *given: seen.append(Lookout(*given)) or seen[-1])
+    scene.loses("node-2")
+
+    def come_back():
+        scene.unwell.clear()
+        seen[-1]._looked = float("-inf")
+        seen[-1].tick()
+        scene.checkpoints = "b"
+        for _ in range(2):
+            seen[-1].tick()
+        return 1
+
+    scene.script = [come_back]
+    first, second = json.loads(call("--json", "--min", "2").stdout)["legs"]
+    assert (first["status"], first["why"]) == ("interrupted", "node-2 is taken in")
+    assert (second["status"], len(second["nodes"])) == ("ok", 3)
+    assert record.find(scene.cluster, first["run_id"]).state == "interrupted"
+    words = ["runs", "lab", "show", first["run_id"]]
+    shown = CliRunner().invoke(cli.build(), words, standalone_mode=False).stdout
+    assert "ended: node-2 is taken in" in shown
+    assert "failed" not in shown
 
 
 def test_it_waits_for_as_many_as_it_needs(scene, call):

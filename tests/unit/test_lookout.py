@@ -47,6 +47,7 @@ def test_a_silent_training_with_a_silent_node_is_ended_soon(scene):
     assert scene.pass_(600) == "node-2 does not answer"
     assert scene.now - began <= lookout._SUSPICIOUS_S + 2 * lookout._TICK_S
     assert scene.it.blames_nodes
+    assert not scene.it.makes_room
 
 
 def test_a_node_that_only_we_cannot_reach_ends_nothing(scene):
@@ -85,6 +86,7 @@ def test_where_others_would_do_better_it_ends_with_the_next_checkpoint(scene):
     assert scene.pass_(2, step_s=2) == ""
     assert scene.pass_(4, step_s=2) == "node-3 is taken in"
     assert scene.it.blames_nodes
+    assert scene.it.makes_room
 
 
 def test_a_wish_that_is_none_any_more_is_forgotten(scene):

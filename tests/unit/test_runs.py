@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
+from gpubed.checks import network
 from gpubed.configuration import health
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
@@ -23,7 +24,9 @@ from gpubed.jobs.launchers import leftovers
 from gpubed.jobs.runs import compare, record
 from gpubed.jobs.runs import origin as origins
 from gpubed.jobs.runs.record import Choice, Record, Request
+from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.verification import Check, Verification
+from gpubed.testbeds.specification import load_plan
 from support.samples import granted_cluster
 from support.stand_in_head import Head
 
@@ -112,6 +115,28 @@ def test_what_nodes_and_links_are_is_kept(call, cluster):
     assert [host.hardware for host in origin.hosts] == ["8 CPUs, 16 GiB", None, None]
     assert origin.rates_bps == {"node-0>node-1": 191.5e6}
     assert "node-0: 1 rank(s), 8 CPUs, 16 GiB" in call("runs", "lab", "show", "last").stdout
+
+
+def test_what_verify_measured_is_marked_and_is_never_the_last(call, cluster):
+    allocation, plan = load_allocation(cluster.allocation), load_plan(cluster.spec)
+    call("run", "lab", "digits")
+    network._allreduce(SimpleNamespace(cluster=cluster, plan=plan, allocation=allocation), 0.5, 0.5)
+    own, theirs = document(call("runs", "lab", "--json"))["runs"]
+    assert (own["job"], own["by"]) == ("digits", "")
+    assert (theirs["job"], theirs["by"]) == ("allreduce", "verify")
+    assert document(call("runs", "lab", "show", "last", "--json"))["run_id"] == own["run_id"]
+    rows = [line.split() for line in call("runs", "lab").stdout.splitlines()]
+    assert any("by" in row for row in rows)
+    told = {row[0]: "verify" in row for row in rows if row}
+    assert (told[own["run_id"]], told[theirs["run_id"]]) == (False, True)
+    assert "  by verify\n" in call("runs", "lab", "show", theirs["run_id"]).stdout
+
+
+def test_there_is_no_last_run_where_only_verify_measured(call, cluster):
+    allocation, plan = load_allocation(cluster.allocation), load_plan(cluster.spec)
+    network._allreduce(SimpleNamespace(cluster=cluster, plan=plan, allocation=allocation), 0.5, 0.5)
+    with pytest.raises(UsageError, match="has no run yet"):
+        call("runs", "lab", "show", "last")
 
 
 def test_what_was_changed_since_is_named(call, cluster):

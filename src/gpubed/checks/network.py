@@ -132,7 +132,7 @@ def _allreduce(context: Context, seconds: float, largest_s: float) -> execution.
     settings = {"seconds": f"{seconds:g}", "largest_s": f"{largest_s:g}"}
     settings |= {"sizes": "largest", "host_limit": "when-slow"}
     request = Request(job="allreduce", settings=settings)
-    return execution.run(context.cluster, context.plan, context.allocation, request)
+    return execution.run(context.cluster, context.plan, context.allocation, request, by="verify")
 
 
 def _why_not(context: Context) -> str:

@@ -13,6 +13,7 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer._completion_shared import _completion_scripts
 
 import gpubed
 from gpubed.cli import outline
@@ -61,12 +62,22 @@ def asked(words: list[str]) -> str | None:
     if COMPLETE in os.environ:
         line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
         # The last word is being written: it may become another one.
-        words = line.split()[1:] if line.endswith(" ") else line.split()[1:-1]
+        # bash hands words on as lines.
+        words = line.split()[1:] if line[-1:].isspace() else line.split()[1:-1]
     first = next((word for word in words if not word.startswith("-")), "")
     return first if first in outline.verbs() else None
 
 
+def _leave_room_for_values() -> None:
+    """Have bash put no space behind `NAME=`, so that the value is typed right there."""
+    script = _completion_scripts["bash"]
+    nospace = '    [[ "${COMPREPLY[*]}" != *= ]] || compopt -o nospace\n'
+    if nospace not in script:
+        _completion_scripts["bash"] = script.replace("    return 0\n", f"{nospace}    return 0\n")
+
+
 def _bare() -> typer.Typer:
+    _leave_room_for_values()
     app = typer.Typer(
         name="gpubed",
         help="Turn a testbed into a ready, verified Horovod GPU cluster.",

@@ -71,6 +71,19 @@ def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     return _beginning(["last", *names], incomplete)
 
 
+def resumable(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offer the runs that have something to go on with, and from."""
+    from gpubed.jobs.runs import checkpoints, record
+
+    cluster = Project.find().cluster(_word(ctx, "cluster", 0))
+    cut_off = [
+        one.run_id
+        for one in record.every(cluster)[0].values()
+        if one.state in ("failed", "interrupted") and checkpoints.of(one)
+    ]
+    return _beginning(["last", *reversed(cut_off)] if cut_off else [], incomplete)
+
+
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the nodes of the cluster that was named before."""
     from gpubed.nodes import allocation

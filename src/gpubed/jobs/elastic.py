@@ -217,6 +217,7 @@ class Training:
                     resumes=former,
                     elastic=True,
                     unwanted=lambda: lookout.verdict,
+                    was_well=lambda: lookout.makes_room,
                 )
         except UsageError:
             raise

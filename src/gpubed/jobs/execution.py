@@ -60,6 +60,7 @@ class JobResult:
         described: What the job says of its metrics.
         not_judged: Metrics of which nothing was asked, since the run was too small for that.
         last_words: What the rank that failed first said last on stderr, where one is known.
+        interrupted: Whether gpubed ended it although it was well, for what `failures` says.
     """
 
     job: str
@@ -75,6 +76,7 @@ class JobResult:
     not_judged: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     last_words: list[str] = field(default_factory=list)
+    interrupted: bool = False
     seconds: float = 0.0
 
     @property
@@ -83,8 +85,10 @@ class JobResult:
         return Path(self.run_dir).name
 
     @property
-    def status(self) -> Literal["ok", "failed"]:
-        """`ok`, or `failed`."""
+    def status(self) -> Literal["ok", "failed", "interrupted"]:
+        """`ok`, `failed`, or `interrupted` where gpubed itself ended it."""
+        if self.interrupted:
+            return "interrupted"
         return "failed" if self.failures else "ok"
 
     def document(self) -> dict[str, Any]:
@@ -125,8 +129,10 @@ def run(
     resumes: str = "",
     run_id: str = "",
     elastic: bool = False,
+    by: str = "",
     alone: bool = False,
     unwanted: Callable[[], str] = lambda: "",
+    was_well: Callable[[], bool] = lambda: False,
     links: Mapping[str, float] | None = None,
 ) -> JobResult:
     """Run a job over the nodes that were asked for, bring its folder back, and keep a record.
@@ -140,7 +146,9 @@ def run(
         resumes: The run from whose checkpoint it goes on.
         run_id: What to call it; by default `name_run` names it.
         elastic: Whether it is one of those that a training is made of which outlives its nodes.
+        by: The verb that measures with it on its own account.
         unwanted: Asked every few seconds: why the run shall end now; empty while it shall go on.
+        was_well: Asked where it was unwanted: whether it was interrupted only, and did not fail.
         alone: Whether it shall not start beside another run, which would be measured, too.
         links: What links were just measured to carry, in bit/s by `a>b`; by default what the last
             verification measured is kept.
@@ -153,7 +161,7 @@ def run(
     """
     run = _foresee(cluster, plan, allocation, request, run_id)
     kin = {"set": set_, "repetition": repetition, "again": again, "resumes": resumes}
-    kin["elastic"] = elastic
+    kin |= {"elastic": elastic, "by": by}
     begun = run.record.model_copy(update=kin)
     if links:
         measured = begun.origin.model_copy(update={"rates_bps": dict(links)})
@@ -163,6 +171,7 @@ def run(
     mine = () if elastic else checkpoints.folders(run.job, begun.values)
     with checkpoints.kept(cluster, mine, "run"), run.kept(begun, on_output) as keep:
         result = run.by_service(keep) if run.service else run.over_ssh(keep, unwanted, alone=alone)
+        result.interrupted = bool(result.failures and unwanted() and was_well())
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics
         record.write(run.here, _ended(begun, result))

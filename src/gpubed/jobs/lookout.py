@@ -45,6 +45,7 @@ class Lookout:
 
     Attributes:
         blames_nodes: Whether the verdict is about nodes, and not about the training itself.
+        makes_room: Whether the training was well, and only goes on elsewhere.
 
     Args:
         look: Looks at the nodes.
@@ -65,7 +66,7 @@ class Lookout:
         self._heard = self._looked = clock()
         self._step_s: float | None = None  # the longest that it took from one to the next so far
         self._better, self._at_wish, self._just_now = "", "", ""
-        self.verdict, self.blames_nodes = "", False
+        self.verdict, self.blames_nodes, self.makes_room = "", False, False
 
     def hear(self, line: str) -> None:
         """Take a line of the training's output."""
@@ -108,7 +109,9 @@ class Lookout:
         if silence > (_FIRST_S if self._step_s is None else self._patience(_STUCK_S, _STUCK_STEPS)):
             self.verdict = f"nothing was heard of its progress for {silence:.0f} s"
         elif self._better and self._has_kept_more():
-            self.verdict, self.blames_nodes = self._better, True
+            # The verdict last: whoever sees it may ask for the rest.
+            self.blames_nodes = self.makes_room = True
+            self.verdict = self._better
 
     def _patience(self, seconds: float, steps: int) -> float:
         return max(seconds, steps * (self._step_s or 0.0))

@@ -20,7 +20,12 @@ Name = Annotated[
     typer.Argument(metavar="RECIPE", help="See `recipe list`.", autocompletion=completion.recipes),
 ]
 OfCluster = Annotated[
-    str | None, typer.Argument(metavar="CLUSTER", help="Compare this cluster's nodes, too.")
+    str | None,
+    typer.Argument(
+        metavar="CLUSTER",
+        help="Compare this cluster's nodes, too.",
+        autocompletion=completion.clusters,
+    ),
 ]
 
 

@@ -93,7 +93,7 @@ def command(
         typer.Option(
             metavar="RUN",
             help="Go on from the checkpoint of a run; on other nodes, too.",
-            autocompletion=completion.runs,
+            autocompletion=completion.resumable,
         ),
     ] = None,
     elastic: Annotated[

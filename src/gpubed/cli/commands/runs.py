@@ -105,11 +105,14 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
     columns: dict[str, Callable[[Record], object]] = {
         "run": lambda one: one.run_id,
         "status": lambda one: one.state,
+        "by": lambda one: one.by,
         "ranks": lambda one: one.world_size,
         "took": lambda one: "" if one.seconds is None else timedelta(seconds=round(one.seconds)),
         "arguments": lambda one: " ".join(f"{k}={v}" for k, v in one.request.settings.items()),
         "figures": _first_figure,
     }
+    if not any(one.by for one in shown):
+        del columns["by"]
     if ui.out.width < _WIDE:
         del columns["arguments"]  # `show` has them
     ui.table(list(columns), [[told(one) for told in columns.values()] for one in shown])
@@ -144,6 +147,8 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     ui.document("runs", {**one.document(), "run_dir": str(folder), "changed_files": changed})
     ui.say(f"{one.run_id}: {one.state}, world size {one.world_size}")
     ui.say(f"  started {one.started.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
+    if one.by:
+        ui.say(f"  by {one.by}")
     for host in one.origin.hosts:
         ui.say(f"  {host.name}: {host.slots} rank(s), {host.hardware or host.id}")
     ui.say(f"  recipe {one.origin.recipe} ({one.origin.recipe_sha256[:8]})")
@@ -157,7 +162,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         if isinstance(value, int | float | str):
             ui.say(f"  {name} = {figures.written(value, units.get(name, Metric(unit='')).unit)}")
     for reason in one.failures:
-        ui.say(f"  failed: {reason}")
+        ui.say(f"  {'ended' if one.state == 'interrupted' else 'failed'}: {reason}")
     if changed:
         ui.note(f"not as at its end: {', '.join(changed)}")
     ui.say(f"folder: {folder}", whole=True)

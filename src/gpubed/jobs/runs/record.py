@@ -126,6 +126,7 @@ class Record(_Model):
         again: The run that it repeated.
         resumes: The run from whose checkpoint it was to go on.
         elastic: Whether another goes on where it loses a node.
+        by: The verb that measured with it on its own account; empty where somebody asked for it.
         seconds: How long it took; None while it runs, and where it was killed.
     """
 
@@ -143,6 +144,7 @@ class Record(_Model):
     again: str = ""
     resumes: str = ""
     elastic: bool = False
+    by: str = ""
     seconds: _Seconds | None = None
     failures: tuple[str, ...] = ()
     simulated: tuple[str, ...] = ()
@@ -210,7 +212,7 @@ def every(cluster: ClusterPaths) -> tuple[dict[Path, Record], list[Unreadable]]:
 
 
 def find(cluster: ClusterPaths, name: str) -> Record:
-    """Return a run by its name, the beginning of one, or `last`: what was started last.
+    """Return a run by its name, the beginning of one, or `last`: what somebody started last.
 
     Raises:
         UsageError: No run is meant by it, or several are.
@@ -232,7 +234,7 @@ def _last(cluster: ClusterPaths) -> list[str]:
     records, faults = every(cluster)
     if faults and not records:
         raise faults[-1]
-    return [folder.name for folder in records][-1:]
+    return [folder.name for folder, one in records.items() if not one.by][-1:]
 
 
 def _beginning(cluster: ClusterPaths, name: str) -> list[str]:
