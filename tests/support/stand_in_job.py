@@ -39,6 +39,8 @@ def run(cluster, plan, allocation, request, on_output=print, set_="", **_):
     speed = nodes * int(batch) * (1 + behaviour.get("spread", 0) * time.time_ns() % 97 / 1000)
     metrics = {"images_per_s": speed, "loss": 0.5, "ranks": [{"rank": 0}]}
     metrics = behaviour.get("metrics", metrics)
+    if behaviour.get("lacks") == batch:
+        metrics["images_per_s"] = None
     (here / "metrics.json").write_text(json.dumps(metrics))
     result = execution.JobResult(
         name, str(here), nodes, metrics, described=jobfile.load(name).metrics

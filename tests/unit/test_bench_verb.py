@@ -20,6 +20,8 @@ from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.jobs import jobfile
 from gpubed.nodes import rates
+from gpubed.report import read
+from gpubed.report.analysis import analyse
 from gpubed.spec import backend_config
 from support import stand_in_job
 from support.samples import granted_cluster
@@ -139,6 +141,29 @@ def test_a_job_whose_first_metric_is_a_table_is_shown_by_its_bandwidth(bench):
     assert "busbw_bps (± 95 %)" in done.stdout
     assert done.stdout.count("92 Mbit/s") == 2
     assert "repetition 0: busbw_bps 92 Mbit/s" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "lacks"), [("fast", True), (True, True), (1e31, True), (None, False), (5, False)]
+)
+def test_bench_and_report_agree_on_what_a_point_lacks(bench, value, lacks):
+    bench.behave(metrics={"images_per_s": value, "loss": 0.5})
+    done = bench("--json")
+    assert done.return_value == int(lacks)
+    for point in json.loads(done.stdout)["points"]:
+        assert point["status"] == ("failed" if lacks else "ok")
+        assert point.get("reason", "") == ("it gave no images_per_s" if lacks else "")
+    found = analyse(read.load(bench.paths, "mine"))
+    assert len(found.failed) == (8 if lacks else 0)
+
+
+@pytest.mark.parametrize("batch", ["16", "32"])
+def test_so_they_do_whichever_of_the_points_comes_first(bench, batch):
+    bench.behave(lacks=batch)
+    assert bench().return_value == 1
+    failed = {(one["settings"]["batch"], one["reason"]) for one in bench.points() if one["reason"]}
+    assert failed == {(int(batch), "it gave no images_per_s")}
+    assert len(analyse(read.load(bench.paths, "mine")).failed) == 4
 
 
 def test_a_job_without_figures_has_no_column_for_them(bench, monkeypatch):

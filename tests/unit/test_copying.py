@@ -187,6 +187,24 @@ def test_a_large_file_comes_whole_and_a_part_at_a_time(sftp, run, tmp_path, monk
     assert asked == [*(n * 2**20 for n in range(1, 6)), len(content)]
 
 
+def test_a_signal_within_a_packet_ends_the_copying(sftp, run, tmp_path, monkeypatch):
+    """What was read of the packet is lost: the answer to the file's end would never be found."""
+    (run / "checkpoint").write_bytes(bytes(2**20))
+    real = paramiko.SFTPClient._read_all
+
+    def interrupted(client, size):
+        read = real(client, size)
+        if size > 2**14:
+            raise KeyboardInterrupt
+        return read
+
+    monkeypatch.setattr(paramiko.SFTPClient, "_read_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        get(sftp, PurePosixPath(run), tmp_path / "here")
+    assert sftp.get_channel().closed
+    assert not (tmp_path / "here" / "checkpoint").exists()
+
+
 def test_not_all_that_is_left_out_is_named(sftp, run, tmp_path):
     for number in range(22):
         os.mkfifo(run / f"pipe-{number}")

@@ -77,6 +77,11 @@ def test_env_gives_the_variables(document, monkeypatch):
     ("words", "code", "message"),
     [
         (["verify", "lbb", "--json"], 2, "there is no cluster 'lbb'"),
+        (["check", "x" * 300, "--json"], 2, "there is no cluster"),
+        (["check", "é" * 200, "--json"], 2, "there is no cluster"),
+        (["check", "lab/../lab", "--json"], 2, "there is no cluster 'lab/../lab'"),
+        (["check", "", "--json"], 2, "there is no cluster ''"),
+        (["status", "..", "--json"], 2, "there is no cluster '..'"),
         (["run", "lab", "digits", "--epochs", "5", "--json"], 2, "No such option: --epochs"),
         (["status", "x" * 5000, "--json"], 2, "there is no cluster"),
         (["run", "lab", "digits", "--on", "", "--json"], 2, "--on names no node"),
@@ -116,3 +121,21 @@ def test_a_closed_stdout_is_no_fault(tmp_path):
         check=False,
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["check lab", "check lab --json", "export lab ssh-config"])
+def test_a_full_stdout_is_named(tmp_path, words):
+    granted_cluster(tmp_path)
+    program = Path(sys.executable).with_name("gpubed")
+    done = subprocess.run(
+        f"{program} {words} >/dev/full",
+        shell=True,
+        env={**os.environ, "GPUBED_ROOT": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "error: stdout cannot be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr

@@ -291,6 +291,16 @@ def test_a_spreadsheet_computes_nothing_of_what_is_in_the_csv(paths):
     assert "'=cmd|' /C calc'!A0" in rows[0]
 
 
+def test_a_terminal_obeys_nothing_of_what_is_in_the_csv(paths):
+    campaign = measurements.document(factors={"nodes": [1]}, repeat=1)
+    said = {"images_per_s": 1.0, "a\x1b[2Jb": 2.0, "device": "\x1b]0;owned\x07cpu\x9b2J\x7f"}
+    point = measurements.point({"nodes": 1}, 0, said)
+    folder = measurements.write(paths, campaign, [point]) / "report"
+    call()
+    text = (folder / "points.csv").read_text()
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+
+
 def test_the_csv_has_each_repetition_with_its_figures(paths):
     folder = measurements.write(paths) / "report"
     call()

@@ -102,6 +102,18 @@ def test_what_of_a_run_stayed_on_the_node_is_told_and_kept(call, cluster, monkey
     assert "'sparse' is left out: it has 1 TiB\n" in (folder / "output.log").read_text()
 
 
+def test_what_a_job_says_passes_for_no_line_of_ours(call, cluster):
+    folder = cluster.runs / document(call("run", "lab", "digits", "--json"))["run_id"]
+    kept = record.read(folder)
+    forged = {"a\n  world_size = 9": 1, "device": "cpu\n  failed: no"}
+    older = {"metrics": {**kept.metrics, **forged}, "failures": ("x is y\nfolder: /tmp",)}
+    record.write(folder, kept.model_copy(update=older))
+    shown = call("runs", "lab", "show", "last").stdout
+    assert "  a   world_size = 9 = 1\n" in shown
+    assert "  device = cpu   failed: no\n" in shown
+    assert "  failed: x is y folder: /tmp\n" in shown
+
+
 def test_what_nodes_and_links_are_is_kept(call, cluster):
     facts = {"schema": "gpubed/facts/2", "host": "h", "kernel": "6", "cpus": 8}
     cluster.facts.mkdir()

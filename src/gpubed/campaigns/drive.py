@@ -17,7 +17,7 @@ from gpubed.configuration import health
 from gpubed.core import intervals
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs import execution
+from gpubed.jobs import execution, main_metric
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.jobs.trials import summarize
 from gpubed.nodes import rates, selection
@@ -83,6 +83,11 @@ class Series:
             if metric in summarize([record.metrics])
         ]
 
+    def gives(self, metric: str) -> bool:
+        """Say whether any repetition that did not fail gave a metric."""
+        good = (record for record in self.ended.values() if record.status == "ok")
+        return any(main_metric.is_number(record.metrics.get(metric)) for record in good)
+
     def failed(self) -> list[Record]:
         """Return the repetitions that failed."""
         return [record for record in self.ended.values() if record.status == "failed"]
@@ -119,6 +124,7 @@ class Bench:
         nodes: The nodes that it was begun with, by name; none where the testbed has none.
         kin: What the names of its sets of repetitions begin with.
         made_with: What it was begun with.
+        metric: What stands for a point; empty where the job has no numbers.
         requires: Refuses a point, in whose container ranks run, if any, on nodes that are well, if
             it would be made with something else than the campaign was begun with.
         begins: Told which repetition of which point begins; returns what takes the job's lines.
@@ -134,6 +140,7 @@ class Bench:
     nodes: list[str]
     kin: str
     made_with: Mapping[str, str]
+    metric: str
     requires: Callable[[str | None, Allocation], None]
     begins: Callable[[Point, int], Callable[[str], None]]
     ends: Callable[[Record], None]
@@ -162,19 +169,33 @@ class Bench:
                     if run
                     else self._record(links, point, repetition)
                 )
+            # What others gave since was due of those before them, too.
+            for record in [*self.series.ended.values()]:
+                if record.status == "ok" and self._lack(record):
+                    self._keep(record)
         finally:
             for fault in links.restore():
                 self.warns(fault)
 
     def _keep(self, record: Record) -> None:
-        stop = self.series.campaign.stop
-        if record.status == "ok" and stop and stop.metric not in summarize([record.metrics]):
-            why = {"status": "failed", "reason": f"it gave no {stop.metric}, which stop asks for"}
-            record = record.model_copy(update=why)
+        if record.status == "ok" and (why := self._lack(record)):
+            record = record.model_copy(update={"status": "failed", "reason": why})
         self.folder.keep(record)
         self.series.ended[record.key] = record
         self.series.again.discard(record.key)
         self.ends(record)
+
+    def _lack(self, record: Record) -> str:
+        """Say that a repetition gave no number where one was due; empty where it did."""
+        stop = self.series.campaign.stop
+        if stop and stop.metric not in summarize([record.metrics]):
+            return f"it gave no {stop.metric}, which stop asks for"
+        value = record.metrics.get(self.metric)
+        if not self.metric or main_metric.is_number(value):
+            return ""
+        # Where no point has it, it does not apply; a report looks at it the same way.
+        due = value is not None or self.series.gives(self.metric)
+        return f"it gave no {self.metric}" if due else ""
 
     def _record(self, links: rates.Links, point: Point, repetition: int) -> Record:
         usable, left_out = health.usable(self.cluster, self.plan, self.allocation)

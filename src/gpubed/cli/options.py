@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.testbeds import made_on
 
-_LONGEST = 255  # of a folder's name
+_LONGEST = 255  # bytes of a folder's name
 Cluster = Annotated[
     str,
     typer.Argument(
@@ -45,13 +46,12 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
     cluster = named(name)
     UI.cluster = cluster.name
     cluster.project.require_states()
-    # A path that leads to a file all the same would have a state and labels of its own.
-    is_name = "/" not in cluster.name and len(cluster.name) <= _LONGEST
-    if is_name:
+    known_as = is_name(cluster)
+    if known_as:
         _settle(cluster)
-    if is_name and cluster.spec.is_file():
+    if known_as and cluster.spec.is_file():
         return cluster
-    if is_name and (cluster.was_made or (from_state and cluster.name in cluster.project.known())):
+    if known_as and (cluster.was_made or (from_state and cluster.name in cluster.project.known())):
         if from_state:
             return cluster
         raise lost_specification(cluster)
@@ -67,6 +67,15 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
         f"there is no cluster {name!r} in {cluster.project.inventories}",
         hint,
     )
+
+
+def is_name(cluster: ClusterPaths) -> bool:
+    """Say whether a cluster's name is one: that of a folder, and of a single one.
+
+    A path that leads to a file all the same would have a state and labels of its own.
+    """
+    name = cluster.name
+    return "/" not in name and name not in ("", ".", "..") and len(os.fsencode(name)) <= _LONGEST
 
 
 def _settle(cluster: ClusterPaths) -> None:

@@ -87,12 +87,14 @@ class UI:
                 only the terminal breaks it.
         """
         if not self.as_json:
-            self.out.print(_plain(text if whole else _folded(self.out, text)))
+            with _on_stdout():
+                self.out.print(_plain(text if whole else _folded(self.out, text)))
 
     def raw(self, text: str) -> None:
         """Print text on stdout as it is, for other programs to read."""
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        with _on_stdout():
+            sys.stdout.write(text)
+            sys.stdout.flush()
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Print a table, unless JSON was asked for."""
@@ -107,7 +109,8 @@ class UI:
             table.add_column(_plain(column), overflow="fold", no_wrap=whole and index in names)
         for row in cells:
             table.add_row(*row)
-        self.out.print(table)
+        with _on_stdout():
+            self.out.print(table)
 
     def note(self, text: str, *, whole: bool = False) -> None:
         """Tell what is going on, on stderr; `whole` is as it is for data."""
@@ -151,6 +154,24 @@ class UI:
     def _cell(value: object) -> str:
         text = "" if value is None else str(value)
         return _MARK.get(text, "") + (" " if text in _MARK else "") + _plain(text)
+
+
+@contextmanager
+def _on_stdout() -> Iterator[None]:
+    """Say what cannot be written: the system's error names no file.
+
+    Raises:
+        PrerequisiteMissing: Stdout leads to a full disk, or the like.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # nobody wants more
+        raise
+    except OSError as error:
+        raise errors.PrerequisiteMissing(
+            f"stdout cannot be written: {error.strerror}",
+            "send it elsewhere, or free some space there",
+        ) from None
 
 
 def _json(verb: str, content: dict[str, Any], indent: int | None = None) -> str:

@@ -11,6 +11,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -111,7 +112,7 @@ class _Copy:
     def folder(self, remote: PurePosixPath, local: Path) -> None:
         """Copy what is in a folder: `top`, or one below."""
         local.mkdir(parents=True, exist_ok=True)
-        for listed in list(_listed(self.sftp, remote)):
+        for listed in _listed(self.sftp, remote):
             try:
                 name = as_name(listed.decode())
             except UnicodeDecodeError:
@@ -184,29 +185,43 @@ def _sentence(name: str, why: str) -> str:
     return f"{name!r} is left out: {why}"
 
 
-def _listed(sftp: paramiko.SFTPClient, folder: PurePosixPath) -> Iterator[bytes]:
-    """Give the names in a folder as they are: paramiko's own listing ends at one not UTF-8."""
+def _listed(sftp: paramiko.SFTPClient, folder: PurePosixPath) -> list[bytes]:
+    """Return the names in a folder as they are: paramiko's own listing ends at one not UTF-8."""
     inner: Any = sftp  # what it has no public call for
     attributes: Any = paramiko.SFTPAttributes
-    kind, reply = inner._request(CMD_OPENDIR, str(folder))
-    if kind != CMD_HANDLE:
-        raise paramiko.SFTPError("Expected handle")
-    handle = reply.get_binary()
-    try:
-        while True:
-            kind, reply = inner._request(CMD_READDIR, handle)
-            if kind != CMD_NAME:
-                raise paramiko.SFTPError("Expected name response")
-            for _ in range(reply.get_int()):
-                name = reply.get_binary()
-                reply.get_binary()  # as `ls -l` shows it
-                attributes._from_msg(reply)
-                if name not in (b".", b".."):
-                    yield name
-    except EOFError:
-        return
-    finally:
+    names = []
+    with _given_up_at_once(sftp):
+        kind, reply = inner._request(CMD_OPENDIR, str(folder))
+        if kind != CMD_HANDLE:
+            raise paramiko.SFTPError("Expected handle")
+        handle = reply.get_binary()
+        with suppress(EOFError):  # there are no more
+            while True:
+                kind, reply = inner._request(CMD_READDIR, handle)
+                if kind != CMD_NAME:
+                    raise paramiko.SFTPError("Expected name response")
+                for _ in range(reply.get_int()):
+                    names.append(reply.get_binary())
+                    reply.get_binary()  # as `ls -l` shows it
+                    attributes._from_msg(reply)
         inner._request(CMD_CLOSE, handle)
+    return [name for name in names if name not in (b".", b"..")]
+
+
+@contextmanager
+def _given_up_at_once(sftp: paramiko.SFTPClient) -> Iterator[None]:
+    """Close the connection where a signal ends the work.
+
+    It may come within a packet: nothing that is read from there on can be made out, and to wait
+    for an answer, as the end of an open file does, may be for ever.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        sftp.close()
+        raise
 
 
 def _too_large(found: paramiko.SFTPAttributes, into: Path) -> str:
@@ -235,7 +250,11 @@ def _get_file(
 
 def _read(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, size: int) -> None:
     """Read so many bytes of a file, a part of them at a time: see `_AHEAD`."""
-    with sftp.open(str(remote), "rb") as source, local.open("wb") as target:
+    with (
+        sftp.open(str(remote), "rb") as source,
+        local.open("wb") as target,
+        _given_up_at_once(sftp),
+    ):
         for start in range(0, size, _AHEAD):
             end = min(start + _AHEAD, size)
             source.prefetch(end)

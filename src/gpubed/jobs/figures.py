@@ -20,7 +20,7 @@ def written(value: float | str, unit: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return value
+        return one_line(value)
     if isinstance(value, int) and abs(value) > _LARGEST:  # a whole number has no bound of its own
         return "beyond 1e308" if value > 0 else "beyond -1e308"
     if unit in _OF_ONE:
@@ -32,6 +32,11 @@ def written(value: float | str, unit: str) -> str:
     if abs(value) >= 1000:  # where the digits need to be grouped
         return f"{value:,.0f} {unit}"
     return f"{value:.{3 if unit == '%' else _DIGITS}g} {unit}"
+
+
+def one_line(text: str) -> str:
+    """Return text on one line: what a job says must not pass for a line of ours."""
+    return " ".join(text.splitlines())
 
 
 def _three(value: float) -> str:

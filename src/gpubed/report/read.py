@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
@@ -15,6 +15,7 @@ from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.units import Moment
+from gpubed.jobs.main_metric import is_number
 
 Value = bool | int | float | str | None
 _LARGEST = 1e30  # beyond, or below 1 / it, sums and ratios are no numbers any more
@@ -134,12 +135,6 @@ class Measured:
     def simulated(self) -> bool:
         """Whether GPUs were simulated in any of it."""
         return self.campaign.simulated or any(p.metrics.get("simulated") for p in self.points)
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Say whether a value can be computed with: finite, and so that a sum is."""
-    small = isinstance(value, int | float) and abs(value) < _LARGEST
-    return small and not isinstance(value, bool)
 
 
 def names(cluster: ClusterPaths) -> list[str]:

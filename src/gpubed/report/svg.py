@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 WIDTH = 760
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_XML = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INK = "ink"  # black or white: whatever text has
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#808080", _INK)
 KINDS = len(_COLOURS)
@@ -39,7 +39,7 @@ _DASHES = ("", "8 4", "16 3", "8 3 2 3", "16 3 3 3", "5 3", "10 3 2 3 2 3", "20 
 
 
 def clean(text: str) -> str:
-    """Return text without what XML and HTML cannot hold."""
+    """Return text without what XML and HTML cannot hold, and other controls."""
     return _NOT_XML.sub("", text)
 
 

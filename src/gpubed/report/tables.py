@@ -11,7 +11,7 @@ from gpubed.configuration import use
 from gpubed.core import families
 from gpubed.core.units import duration
 from gpubed.jobs import figures
-from gpubed.report import findings, wording
+from gpubed.report import findings, svg, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group
 from gpubed.report.read import Measured, Value
@@ -92,8 +92,9 @@ def _cell(value: object) -> object:
     """Return what a spreadsheet shows as it is: text that it would compute gets a quote."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
+    if isinstance(value, str):
+        text = svg.clean(value)  # what the page leaves out, a terminal would obey
+        return f"'{text}" if text.startswith(_FORMULA) else text
     return value if not isinstance(value, list | dict) else ""
 
 

@@ -191,6 +191,7 @@ class _Campaign:
             nodes=begun.with_ranks,
             kin=f"{self.source.name}.{begun.started}",
             made_with=begun.made_with,
+            metric=self.metric,
             requires=functools.partial(self._require_alike, begun),
             begins=telling.begins,
             ends=telling.ends,

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from gpubed.cli.options import Cluster, Json, find, named
+from gpubed.cli.options import Cluster, Json, find, is_name, named
 from gpubed.cli.ui import UI
 from gpubed.engines import stack
 from gpubed.testbeds import registry, specification
@@ -16,7 +16,7 @@ def command(cluster: Cluster, as_json: Json = False) -> int:
     ui = UI(as_json)
     paths = named(cluster)
     UI.cluster = paths.name
-    if not paths.inventory.is_dir():
+    if not (is_name(paths) and paths.inventory.is_dir()):
         find(cluster)  # says which clusters there are
     found, errors = specification.planned(paths.spec)
     ui.document("check", {"errors": [asdict(error) for error in errors]})

@@ -160,9 +160,11 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     units = _described(one.request.job)
     for name, value in one.metrics.items():
         if isinstance(value, int | float | str):
-            ui.say(f"  {name} = {figures.written(value, units.get(name, Metric(unit='')).unit)}")
+            told = figures.written(value, units.get(name, Metric(unit="")).unit)
+            ui.say(f"  {figures.one_line(name)} = {told}")
     for reason in one.failures:
-        ui.say(f"  {'ended' if one.state == 'interrupted' else 'failed'}: {reason}")
+        how = "ended" if one.state == "interrupted" else "failed"
+        ui.say(f"  {how}: {figures.one_line(reason)}")
     if changed:
         ui.note(f"not as at its end: {', '.join(changed)}")
     ui.say(f"folder: {folder}", whole=True)
