@@ -253,7 +253,9 @@ def test_switched_off_nothing_is_left(shared):
     shared.call("up")
     for node in ("head", "node-1"):
         tools = "/usr/local/bin/gpubed-srun /usr/local/bin/gpubed-jupyter"
-        left = f"ls -d /etc/slurm /etc/gpubed/slurm /usr/sbin/slurmd {tools}"
+        # No package is purged, so its own settings stay.
+        ours = f"$(find /etc/slurm -type f ! -name plugstack.conf) /etc/gpubed/slurm {tools}"
+        left = f"ls -d {ours} /usr/sbin/slurmd"
         assert shared.node(node, f"{left} 2>/dev/null || true") == ""
         assert "absent" in shared.node(node, "getent passwd alice || echo absent")
         daemons = "ps -e -o comm | grep -E 'slurm|munge|mariadb' || true"
