@@ -70,8 +70,9 @@ def performance() -> str:
 
 def measured(name: str) -> str:
     """Say what a long test found."""
-    support = REFERENCE.parents[1] / "tests" / "support"
-    found: str = runpy.run_path(str(support / f"{name}.py"))["page"]()
+    tests = REFERENCE.parents[1] / "tests"
+    sys.path.insert(0, str(tests))  # as pytest does
+    found: str = runpy.run_path(str(tests / "support" / f"{name}.py"))["page"]()
     return found
 
 

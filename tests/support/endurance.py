@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from support import kept
 
 KEPT = Path(__file__).parents[1] / "e2e" / "endurance.json"
 HEAD = """# What trainings and clusters outlive
@@ -21,19 +22,12 @@ fails where it does not hold what is said here.
 
 def page() -> str:
     """Return what is kept, as a page."""
-    if not KEPT.exists():
-        return HEAD + "Not measured yet.\n"
-    kept = json.loads(KEPT.read_text())
-    parts = {"faults": _faults, "accuracy": _accuracy, "overhead": _overhead, "watch": _watch}
-    return HEAD + "\n".join(
-        line
-        for name, lines in parts.items()
-        if name in kept
-        for line in (*lines(kept[name]), f"Measured {kept['measured'][name]}.", "")
-    )
+    sections = {"faults": _faults, "accuracy": _accuracy, "overhead": _overhead, "watch": _watch}
+    return kept.page(KEPT, HEAD, sections)
 
 
-def _faults(found: dict[str, Any]) -> Iterator[str]:
+def _faults(known: dict[str, Any]) -> Iterator[str]:
+    found = known["faults"]
     played = found["played"]
     plain = statistics.median(found["undisturbed_s"])
     yield f"## {len(played)} faults\n"
@@ -55,7 +49,8 @@ def _faults(found: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _accuracy(found: dict[str, Any]) -> Iterator[str]:
+def _accuracy(known: dict[str, Any]) -> Iterator[str]:
+    found = known["accuracy"]
     yield "## The same accuracy\n"
     rows = {name: found[name] for name in ("undisturbed", "disturbed")}
     yield (
@@ -71,7 +66,8 @@ def _accuracy(found: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _overhead(found: dict[str, Any]) -> Iterator[str]:
+def _overhead(known: dict[str, Any]) -> Iterator[str]:
+    found = known["overhead"]
     yield "## What it costs when nothing happens\n"
     yield (
         f"The same training of {found['steps']} steps, {found['runs']} times each way, in turns; "
@@ -85,7 +81,8 @@ def _overhead(found: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _watch(found: dict[str, Any]) -> Iterator[str]:
+def _watch(known: dict[str, Any]) -> Iterator[str]:
+    found = known["watch"]
     yield "## A watch under faults\n"
     minutes = found["seconds"] / 60
     counts = ", ".join(f"{n} x {what}" for what, n in sorted(Counter(found["faults"]).items()))

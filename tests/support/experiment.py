@@ -6,10 +6,11 @@ The file is a report of `gpubed report` with the metrics that the page needs, so
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from support import kept
 
 KEPT = Path(__file__).parents[1] / "e2e" / "experiment.json"
 # What TCP brings across an Ethernet link, of its rate (docs/adr/0005-wire-rate.md).
@@ -48,21 +49,18 @@ def ring_s(nodes: int, gradient_bytes: float, rate_bps: float) -> float:
 
 def page() -> str:
     """Return what is kept, as a page."""
-    if not KEPT.exists():
-        return HEAD + "Not measured yet.\n"
-    kept = json.loads(KEPT.read_text())
-    parts = {"groups": _matrix, "rings": _rings, "frameworks": _frameworks, "repeated": _repeated}
-    return HEAD + "\n".join(
-        line
-        for name, lines in parts.items()
-        if name in kept
-        for line in (*lines(kept), f"Measured {kept['measured'][name]}.", "")
-    )
+    sections = {
+        "groups": _matrix,
+        "rings": _rings,
+        "frameworks": _frameworks,
+        "repeated": _repeated,
+    }
+    return kept.page(KEPT, HEAD, sections)
 
 
-def _matrix(kept: dict[str, Any]) -> Iterator[str]:
+def _matrix(known: dict[str, Any]) -> Iterator[str]:
     """Give a row for each point of the matrix."""
-    efficiency = {one["id"]: one["value"] for one in kept["efficiency"]}
+    efficiency = {one["id"]: one["value"] for one in known["efficiency"]}
     yield "## The matrix, killed twice\n"
     yield (
         "Each point three times, in random order, 95 % intervals. `gpubed bench` was stopped with "
@@ -74,7 +72,7 @@ def _matrix(kept: dict[str, Any]) -> Iterator[str]:
         "| exposed communication |"
     )
     yield "| --- " * 9 + "|"
-    for group in sorted(kept["groups"], key=lambda group: list(group["settings"].values())):
+    for group in sorted(known["groups"], key=lambda group: list(group["settings"].values())):
         chosen, metrics = group["settings"], group["metrics"]
         cells = [chosen["nodes"], chosen["batch_size"], chosen["rate"]]
         cells.append(f"{_mean(metrics['images_per_s'])} ± {_width(metrics['images_per_s'])}")
@@ -82,11 +80,11 @@ def _matrix(kept: dict[str, Any]) -> Iterator[str]:
         cells += [f"{metrics[name]['mean']:.3f} s" for name in ("step_s", *PARTS)]
         yield f"| {' | '.join(map(str, cells))} |"
     yield ""
-    limits = {one["limit"] for one in kept["limits"]}
+    limits = {one["limit"] for one in known["limits"]}
     yield f"What limits, as `gpubed report` says: {', '.join(sorted(limits))}.\n"
 
 
-def _rings(kept: dict[str, Any]) -> Iterator[str]:
+def _rings(known: dict[str, Any]) -> Iterator[str]:
     yield "## Communication that nothing hides\n"
     yield (
         "With `overlap=false`, gradients are averaged after the backward pass. Then "
@@ -95,7 +93,7 @@ def _rings(kept: dict[str, Any]) -> Iterator[str]:
     )
     yield "| nodes | link | exposed communication | by the formula | ratio |"
     yield "| --- | --- | --- | --- | --- |"
-    for one in kept["rings"]:
+    for one in known["rings"]:
         yield (
             f"| {one['nodes']} | {one['rate']} | {one['measured_s']:.3f} s | {one['ring_s']:.3f} s "
             f"| {one['measured_s'] / one['ring_s']:.2f} |"
@@ -103,9 +101,9 @@ def _rings(kept: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _frameworks(kept: dict[str, Any]) -> Iterator[str]:
+def _frameworks(known: dict[str, Any]) -> Iterator[str]:
     yield "## Horovod against DDP\n"
-    one = kept["frameworks"]
+    one = known["frameworks"]
     ratio = one["ratio"]
     yield (
         f"Both on the same {one['nodes']} nodes with the same images, Gloo, links of "
@@ -115,7 +113,7 @@ def _frameworks(kept: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def _repeated(kept: dict[str, Any]) -> Iterator[str]:
+def _repeated(known: dict[str, Any]) -> Iterator[str]:
     yield "## Repeated on another cluster\n"
     yield (
         "`gpubed bench other --repeat report.json` on a cluster made anew. A difference counts "
@@ -123,7 +121,7 @@ def _repeated(kept: dict[str, Any]) -> Iterator[str]:
     )
     yield "| point | before | now | ratio | 95 % interval | verdict |"
     yield "| --- | --- | --- | --- | --- | --- |"
-    for one in kept["repeated"]:
+    for one in known["repeated"]:
         yield (
             f"| {one['id']} | {one['before']:.1f} | {one['now']:.1f} | {one['ratio']:.3f} "
             f"| {one['low']:.3f} to {one['high']:.3f} | {one['verdict']} |"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,3 +22,24 @@ def keep(path: Path, **parts: Any) -> None:
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     known["measured"] |= dict.fromkeys(parts, f"{today}, {machine()}")
     path.write_text(json.dumps({**known, **parts}, indent=1, sort_keys=True) + "\n")
+
+
+def page(
+    path: Path, head: str, sections: Mapping[str, Callable[[dict[str, Any]], Iterable[str]]]
+) -> str:
+    """Return what is kept, as a page.
+
+    Args:
+        head: How the page begins.
+        sections: What makes the lines of a section of all that is kept, by the part that must be
+            there for it.
+    """
+    if not path.exists():
+        return head + "Not measured yet.\n"
+    known = json.loads(path.read_text())
+    return head + "\n".join(
+        line
+        for name, lines in sections.items()
+        if name in known
+        for line in (*lines(known), f"Measured {known['measured'][name]}.", "")
+    )
