@@ -152,7 +152,10 @@ def test_a_matrix_is_killed_twice_and_ends_with_each_point_once(lab):
 def test_its_report_says_what_limits_and_can_be_seen(lab):
     report = reported(lab, "matrix")
     kept.keep(experiment.KEPT, **experiment.needed(report))
-    assert {limit["limit"] for limit in report["limits"]} <= {"link", "cpu", "not shown"}
+    assert "not known" not in {limit["limit"] for limit in report["limits"]}, "it was repeated"
+    # Of 45 MB of gradients at 100 Mbit/s, whatever the processors that all nodes share do beside.
+    slow = [one for one in report["limits"] if one["series"] == {"batch_size": 32, "rate": "100M"}]
+    assert [one["cause"] for one in slow] == ["link"]
     if browser.program() is None:
         pytest.skip("no Chromium is here to photograph the report")
     with browser.started() as chromium:
