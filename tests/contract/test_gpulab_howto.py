@@ -54,7 +54,7 @@ def test_every_command_of_the_page_does_what_it_says(site, columns):
     assert "FINISHED" in said["$ gpubed status gl"]
     trials = said["$ gpubed run gl digits --set seed=7"]
     assert "digits: ok, 10 of 10 trials of world size 1 each" in trials
-    assert "value = 115 ± 30 (70 … 160, n = 10)" in trials
+    assert "value = 115 ± 22 (95 %; 70 … 160, n = 10)" in trials
     assert '"statistics"' in said["$ gpubed run gl digits --json"]
     assert len(done) == 12
 
