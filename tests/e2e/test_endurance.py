@@ -1,19 +1,25 @@
 """Trainings and clusters under faults, for hours: `make test-endurance`.
 
 What is found is kept and becomes docs/reference/endurance.md. Parts may run on different days:
-`-k watch`.
+`-k watch`; so may faults: `GPUBED_FIRST=10 GPUBED_FAULTS=10 … -k outlives`.
 """
 
+import itertools
 import json
+import math
 import os
 import random
+import re
 import signal
 import subprocess
+import threading
 import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import pytest
 
-from gpubed.core import intervals
+from gpubed.core import intervals, runlock
 from support import endurance, kept, written
 from support.cluster import Cluster, unique
 
@@ -35,11 +41,16 @@ STEPS, EVERY = 60, 10
 # What `gpubed chaos` breaks and puts right, and what is done to a rank.
 CHAOS = ("freeze-node", "kill-node", "cut-experiment", "lossy-link")
 RANKS = {"rank killed": "KILL", "rank frozen": "STOP"}
+FIRST = int(os.environ.get("GPUBED_FIRST", "0"))
 FAULTS = int(os.environ.get("GPUBED_FAULTS", "30"))
 WATCH_S = float(os.environ.get("GPUBED_WATCH_S", "7200"))
 ROUNDS = 5
 SEEDS = 5
 PATIENCE_S = 900
+# The rank alone: a launcher, and the shell that started it, have these words in theirs, too.
+RANK = r"^(\S*/)?python[0-9.]* main\.py"
+FROM = re.compile(r"going on from checkpoint \S*images-(\d+)\.pt")
+PROGRESS = re.compile(r"progress: (\d+)/\d+ steps")
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +65,23 @@ def lab(docker, tmp_path_factory):
         made.call("down", "-y", rc=None)
 
 
+@pytest.fixture(autouse=True)
+def _whole(lab):
+    """What another test left broken is nothing of this one."""
+    lab.call("up")
+
+
 @pytest.fixture
 def tell(request):
     """Say at once what was found, since it may be hours until the end."""
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    plugins = request.config.pluginmanager
+    reporter = plugins.get_plugin("terminalreporter")
+    capture = plugins.get_plugin("capturemanager")
 
     def write(*found):
-        for one in found:
-            reporter.write_line(str(one))
+        with capture.global_and_fixture_disabled():
+            for one in found:
+                reporter.write_line(str(one))
 
     return write
 
@@ -77,17 +97,46 @@ def train(cluster, *more, **settings):
     return told, time.monotonic() - began
 
 
-def begin(cluster, **settings):
-    """Begin an elastic training."""
+@dataclass
+class Begun:
+    """An elastic training that is at work; what it says is read, so that it never waits for us."""
+
+    process: subprocess.Popen
+    began: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    said: tuple = ()
+
+    def read(self):
+        self.said = self.process.communicate()
+        self.seconds = time.monotonic() - self.began
+
+
+@contextmanager
+def begun(cluster, **settings):
+    """Begin an elastic training; it is over when the body is."""
     chosen = words(**{"checkpoint_steps": EVERY, **settings})
     command = ("run", cluster.name, "imagenet", "--elastic", "--min", "1", "--json", *chosen)
-    return cluster.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = cluster.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    training = Begun(process)
+    reader = threading.Thread(target=training.read, daemon=True)
+    reader.start()
+    try:
+        yield training
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            reader.join(120)
+            process.kill()
+        reader.join(10)
 
 
-def ended(process):
+def ended(training):
     """Wait for a training; returns its document."""
-    out, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, out + said
+    training.process.wait(PATIENCE_S)
+    while not training.seconds:
+        time.sleep(0.1)
+    out, said = training.said
+    assert training.process.returncode == 0, out + said
     return json.loads(out)
 
 
@@ -101,71 +150,91 @@ def container(cluster, node):
 
 def signalled(cluster, node, process, name):
     """Send a signal to a training's rank on a node, as soon as there is one."""
-    command = ["docker", "exec", container(cluster, node), "pkill", f"-{name}", "-f", "main.py"]
+    command = ["docker", "exec", container(cluster, node), "pkill", f"-{name}", "-f", RANK]
     while subprocess.run(command, capture_output=True, check=False).returncode:
         if process.poll() is not None:
             return
         time.sleep(0.5)
 
 
-def break_something(cluster, fault, draw, process):
+def break_something(cluster, fault, node, process):
     """Play a fault, and put it right where it does not end by itself."""
-    node = f"node-{draw.randrange(3)}"
     if fault in RANKS:
         signalled(cluster, node, process, RANKS[fault])
-        return node
+        return
     told = cluster.json("chaos", fault, "--on", node, "--for", "20s", "-y", rc=None)
     assert told["ok"], [one for one in told["held"] if not one["ok"]]
-    return node
 
 
-def steps_said(cluster, run_id):
-    log = cluster.state / "runs" / run_id / "output.log"
-    lines = log.read_text().splitlines() if log.exists() else []
-    said = [line.partition("progress: ")[2].partition("/")[0] for line in lines]
-    return [int(step) for step in said if step.isdigit()]
+def seen(cluster, leg, batch):
+    """Return the images that a run began with, those it told of last, and those of each step.
+
+    None of a run that came to no step: it made nothing twice.
+    """
+    log = cluster.state / "runs" / leg["run_id"] / "output.log"
+    text = log.read_text() if leg["run_id"] and log.exists() else ""
+    each, steps, before = len(leg["nodes"]) * batch, PROGRESS.findall(text), FROM.findall(text)
+    if not (steps or before):
+        return None
+    first = int(before[0]) if before else 0
+    return first, int(steps[-1]) * each if steps else first, each
 
 
-def repeated(cluster, legs):
-    """Return how many steps were made twice, as far as ranks told of them."""
-    found, last = 0, 0
-    for leg in legs:
-        steps = steps_said(cluster, leg["run_id"])
-        if not steps:
-            continue
-        # Its first line comes within a second of its first step.
-        began = (steps[0] - 1) // EVERY * EVERY
-        found = max(found, last - began)
-        last = max(last, steps[-1])
+def repeated(cluster, legs, batch):
+    """Return how many steps were made twice at most, as far as ranks told of them.
+
+    Of images, since steps are others on fewer ranks.
+    """
+    found = 0
+    runs = [one for leg in legs if (one := seen(cluster, leg, batch))]
+    for (_, last, each), (first, _, _) in itertools.pairwise(runs):
+        found = max(found, math.ceil((last - first) / each))
     return found
 
 
 def test_a_training_outlives_each_of_many_faults(lab, tell):
-    draw = random.Random(SEED)
     settings = {**NOISE, "steps": STEPS}
     plain = [
         train(lab, "--elastic", "--min", "1", **settings, checkpoint_steps=EVERY)[1]
-        for _ in range(3)
-    ]
+        for _ in range(4)
+    ][1:]
     kinds = [*RANKS, *CHAOS]
-    played = []
-    for number in range(FAULTS):
-        fault = kinds[number % len(kinds)]
-        process = begin(lab, **settings)
-        began = time.monotonic()
-        time.sleep(draw.uniform(0, 0.9 * min(plain)))
-        node = break_something(lab, fault, draw, process)
-        told = ended(process)
+    played = endurance.known("faults", {"played": []})["played"] if FIRST else []
+    played = [one for one in played if one["number"] < FIRST]
+    for number in range(FIRST, FIRST + FAULTS):
+        # The same, whatever was played before.
+        draw = random.Random(f"{SEED} {number}")
+        fault, node = kinds[number % len(kinds)], f"node-{number // len(kinds) % 3}"
+        with begun(lab, **settings) as training:
+            moment = draw.uniform(0, 0.9 * min(plain))
+            time.sleep(moment)
+            break_something(lab, fault, node, training.process)
+            told = ended(training)
         assert told["status"] == "ok"
-        again = repeated(lab, told["legs"])
-        one = {"fault": fault, "node": node, "seconds": time.monotonic() - began}
-        played.append({**one, "legs": len(told["legs"]), "repeated": again})
-        tell(played[-1])
+        again = repeated(lab, told["legs"], NOISE["batch_size"])
+        one = {"number": number, "fault": fault, "node": node, "at_s": moment}
+        one |= {"seconds": training.seconds, "legs": len(told["legs"]), "repeated": again}
+        played.append(one)
+        tell(one)
         assert again <= EVERY + 1, told["legs"]
         lab.call("up")
-    assert lab.json("status")["state"] == "ready"
-    found = {"steps": STEPS, "every": EVERY, "undisturbed_s": plain, "played": played}
-    kept.keep(endurance.KEPT, faults=found)
+        assert lab.json("status")["state"] == "ready"
+        found = {"steps": STEPS, "every": EVERY, "undisturbed_s": plain, "played": played}
+        kept.keep(endurance.KEPT, faults=found)
+
+
+def wait_for_step(cluster, training, step):
+    """Wait until a training that has just begun tells of a step."""
+    deadline = time.monotonic() + PATIENCE_S
+    began = time.time() - (time.monotonic() - training.began)
+    while True:
+        logs = cluster.state.glob("runs/*-imagenet/output.log")
+        mine = [it for it in logs if it.parent.stat().st_ctime >= began]
+        if any(int(one) >= step for it in mine for one in PROGRESS.findall(it.read_text())):
+            return
+        assert training.process.poll() is None, training.said
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
 
 
 def test_a_disturbed_training_learns_as_much_as_an_undisturbed_one(lab, tell):
@@ -181,19 +250,21 @@ def test_a_disturbed_training_learns_as_much_as_an_undisturbed_one(lab, tell):
     for seed in range(SEEDS):
         told, _ = train(lab, **settings, seed=seed)
         found["undisturbed"].append(told["metrics"]["val_accuracy"])
-        process = begin(lab, **settings, seed=seed)
-        time.sleep(25)
-        for fault, node in (("remove-node", "node-2"), ("stop-service", "node-0")):
-            played = lab.json("chaos", fault, "--on", node, "--for", "1s", "-y", rc=None)
-            assert played["ok"], [one for one in played["held"] if not one["ok"]]
-        told = ended(process)
+        with begun(lab, **settings, seed=seed) as training:
+            wait_for_step(lab, training, 2 * EVERY)
+            for fault, node in (("remove-node", "node-2"), ("stop-service", "node-0")):
+                played = lab.json("chaos", fault, "--on", node, "--for", "1s", "-y", rc=None)
+                assert played["ok"], [one for one in played["held"] if not one["ok"]]
+            told = ended(training)
         assert len(told["legs"]) > 1, "nothing happened to it"
-        assert repeated(lab, told["legs"]) <= EVERY + 1
+        assert repeated(lab, told["legs"], settings["batch_size"]) <= EVERY + 1
         found["disturbed"].append(told["metrics"]["val_accuracy"])
         tell(found)
     kept.keep(endurance.KEPT, accuracy=found)
     difference = intervals.difference(found["disturbed"], found["undisturbed"])
-    assert difference.low <= 0 <= difference.high
+    # On fewer ranks, batches are smaller: it may well learn more.
+    assert difference.high >= 0
+    assert difference.value > -0.03
 
 
 def test_checkpoints_and_elasticity_cost_little(lab, tell):
@@ -204,6 +275,7 @@ def test_checkpoints_and_elasticity_cost_little(lab, tell):
         "elastic, with checkpoints": (("--elastic",), {"checkpoint_steps": every}),
     }
     draw, seconds = random.Random(SEED), {name: [] for name in ways}
+    train(lab, **NOISE, steps=STEPS)  # the first one reads everything from the disk
     for number in range(ROUNDS):
         for name in draw.sample(list(ways), len(ways)):
             more, settings = ways[name]
@@ -221,20 +293,49 @@ def test_checkpoints_and_elasticity_cost_little(lab, tell):
     assert all(one["low"] <= 1.02 for one in ratios.values())
 
 
-def wait_until_ready(cluster):
+def status(cluster):
+    """Return the document of `status`, whatever it is."""
+    return json.loads(cluster.call("status", "--json", rc=None).stdout)
+
+
+def wait_until_repaired(cluster, log, so_many, watch, said):
+    """Wait until a watch has told of so many repairs, and all is ready.
+
+    One whose verification fails, as on a busy machine, has repaired all the same.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        told = cluster.json("status", rc=None)
-        if told["state"] == "ready" and all(it["state"] == "ready" for it in told["nodes"]):
+        assert watch.poll() is None, said.read_text()
+        found = status(cluster)
+        is_whole = found.get("state") == "ready" and all(
+            it["state"] == "ready" for it in found["nodes"]
+        )
+        # A repair that is being verified still has the cluster.
+        is_free = runlock.holder(cluster.state) is None
+        if is_whole and is_free and sum(map(len, repairs(log))) >= so_many:
             return
-        assert time.monotonic() < deadline, told
+        assert time.monotonic() < deadline, (found, log.read_text())
         time.sleep(5)
+
+
+def events(log):
+    return [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+
+
+def repairs(log):
+    """Return the repairs that came to their end, and those that failed."""
+    told = [one for one in events(log) if one["event"] == "repair"]
+    done = [one for one in told if one["outcome"].startswith("repaired")]
+    return done, [one for one in told if one not in done]
 
 
 def test_a_watch_keeps_a_cluster_ready_under_faults(lab, tmp_path, tell):
     kinds = ["kill-node", "stop-sshd", "cut-experiment", "cut-control", "stop-service"]
     draw, faults = random.Random(SEED), []
     lab.node("head", "echo kept | sudo tee /shared/kept > /dev/null")
+    lab.node("node-2", "echo mine | sudo tee /var/lib/mine > /dev/null")
+    sums = "cd /shared/datasets/written && find . -type f | sort | xargs sha256sum | sha256sum"
+    data, nodes = lab.node("head", sums), [it["id"] for it in status(lab)["nodes"]]
     said, told = (tmp_path / name for name in ("said", "told.jsonl"))
     with told.open("w") as out, said.open("w") as errors:
         command = ("watch", lab.name, "--every", "20s", "--repairs", "1000", "--json")
@@ -244,18 +345,26 @@ def test_a_watch_keeps_a_cluster_ready_under_faults(lab, tmp_path, tell):
             while time.monotonic() < until:
                 fault = draw.choice(kinds)
                 node = "node-0" if fault == "stop-service" else f"node-{draw.randrange(3)}"
+                had = sum(map(len, repairs(told)))
                 lab.json("chaos", fault, "--on", node, "--only-break", "-y")
                 faults.append(fault)
+                tell(f"{fault} on {node}")
                 time.sleep(draw.uniform(60, 240))
-                wait_until_ready(lab)
-                assert watch.poll() is None, said.read_text()
+                wait_until_repaired(lab, told, had + 1, watch, said)
         finally:
             watch.send_signal(signal.SIGINT)
             watch.wait(120)
-    events = [json.loads(line) for line in told.read_text().splitlines()]
-    tell(*events)
-    assert all(event["why"] for event in events)
+    assert watch.returncode == 130, said.read_text()
+    found = events(told)
+    tell(*found)
+    done, failed = repairs(told)
+    assert all(event["why"] for event in found)
+    assert not [one for one in found if one["event"] in ("person", "left", "spent")]
+    assert len(done) + len(failed) >= len(faults)
     assert lab.node("head", "cat /shared/kept") == "kept\n"
+    assert lab.node("node-2", "cat /var/lib/mine") == "mine\n"
+    assert lab.node("head", sums) == data
+    assert [it["id"] for it in status(lab)["nodes"]] == nodes, "a node was made anew"
     lab.call("audit")
-    repairs = sum(event["event"] == "repair" for event in events)
-    kept.keep(endurance.KEPT, watch={"seconds": WATCH_S, "faults": faults, "repairs": repairs})
+    counts = {"repairs": len(done), "failed": len(failed)}
+    kept.keep(endurance.KEPT, watch={"seconds": WATCH_S, "faults": faults, **counts})

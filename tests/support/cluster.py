@@ -82,7 +82,7 @@ class Cluster:
 
     def json(self, verb, *words, rc=0):
         document = json.loads(self.call(verb, *words, "--json", rc=rc).stdout)
-        assert document["schema"] == f"gpubed/{verb}/1"
+        assert document["schema"] == f"gpubed/{verb}/1", document
         return document
 
     def playbook(self, *words, path="playbooks/site.yml", rc=0, **settings):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,11 @@ processors of one machine. Faults and their moments are drawn by a seed. Each pa
 fails where it does not hold what is said here.
 
 """
+
+
+def known(part: str, otherwise: Any) -> Any:
+    """Return what was kept of a part before."""
+    return json.loads(KEPT.read_text()).get(part, otherwise) if KEPT.exists() else otherwise
 
 
 def page() -> str:
@@ -88,6 +94,7 @@ def _watch(known: dict[str, Any]) -> Iterator[str]:
     counts = ", ".join(f"{n} x {what}" for what, n in sorted(Counter(found["faults"]).items()))
     yield (
         f"`gpubed watch` for {minutes:.0f} minutes, a fault every few minutes: {counts}. It "
-        f"repaired {found['repairs']} times. At the end all nodes were ready, a file on the "
-        "shared storage was as it had been, and each line of the log had a reason.\n"
+        f"repaired {found['repairs']} times, and {found.get('failed', 0)} repairs failed and were "
+        "begun again. At the end all nodes were ready and the same, files on the shared storage "
+        "and on a node's own disk were as they had been, and each line of the log had a reason.\n"
     )

@@ -13,10 +13,11 @@ from typing import Any
 from support import kept
 
 KEPT = Path(__file__).parents[1] / "e2e" / "experiment.json"
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "report.png"
 # What TCP brings across an Ethernet link, of its rate (docs/adr/0005-wire-rate.md).
 GOODPUT = 0.94
 PARTS = ("data_s", "compute_s", "exposed_communication_s")
-METRICS = ("images_per_s", "step_s", *PARTS, "gradient_bytes", "test_accuracy")
+METRICS = ("images_per_s", "step_s", *PARTS, "gradient_bytes")
 HEAD = """# An experiment, from the matrix to its repetition
 
 `make test-experiment` runs it on three nodes of this project's local backend. ResNet-18 is
@@ -82,6 +83,8 @@ def _matrix(known: dict[str, Any]) -> Iterator[str]:
     yield ""
     limits = {one["limit"] for one in known["limits"]}
     yield f"What limits, as `gpubed report` says: {', '.join(sorted(limits))}.\n"
+    if PICTURE.exists():
+        yield f"![The report, in a browser](../images/{PICTURE.name})\n"
 
 
 def _rings(known: dict[str, Any]) -> Iterator[str]:

@@ -17,11 +17,14 @@ def machine() -> str:
 
 
 def keep(path: Path, **parts: Any) -> None:
-    """Write down what parts of a long test found; what others found stays."""
+    """Write down what parts of a long test found; what others found stays.
+
+    In the order that it has: a campaign's points are named in the order of its factors.
+    """
     known = json.loads(path.read_text()) if path.exists() else {"measured": {}}
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     known["measured"] |= dict.fromkeys(parts, f"{today}, {machine()}")
-    path.write_text(json.dumps({**known, **parts}, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps({**known, **parts}, indent=1) + "\n")
 
 
 def page(

@@ -1,5 +1,7 @@
 """The pages of `make test-experiment` and `make test-endurance`, from figures made up here."""
 
+from gpubed.campaigns import matrix, repeat
+from gpubed.jobs import jobfile
 from support import endurance, experiment, kept
 
 RATIO = {"value": 1.02, "low": 0.99, "high": 1.05}
@@ -54,6 +56,22 @@ def test_an_experiment_is_its_points_and_what_was_measured_beside_them(tmp_path,
     assert "| 2 | 100M | 4.000 s | 3.800 s | 1.05 |" in page
     assert "Horovod trains 1.020 x as many" in page
     assert "| a | 1.0 | 1.1 | 1.100 | 1.000 to 1.200 | no difference shows |" in page
+
+
+def test_what_is_kept_can_be_repeated_point_by_point(tmp_path):
+    factors = {"nodes": [1, 2], "batch_size": [32], "rate": ["100M"]}
+    campaign = {"schema": "gpubed/campaign-file/1", "job": "imagenet", "factors": factors}
+    ids = [f"nodes-{nodes}.batch_size-32.rate-100M" for nodes in (1, 2)]
+    summary = {"images_per_s": {"mean": 9.0, "sd": 0.1, "n": 3}}
+    report = {
+        "schema": "gpubed/report/1",
+        "campaign": {"name": "matrix", "campaign": campaign},
+        "groups": [{"id": id_, "metrics": summary} for id_ in ids],
+    }
+    kept.keep(tmp_path / "report.json", **report)
+    before = repeat.load(tmp_path / "report.json")
+    points = matrix.expand(before.source, jobfile.load("imagenet"))
+    assert [point.id for point in points] == list(before.samples) == ids
 
 
 def test_a_ring_sends_each_byte_twice_but_for_its_own_part():

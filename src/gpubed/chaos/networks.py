@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gpubed.chaos.scenario import Ground, Held, Scenario, Status, Unfit
+from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_rate
 from gpubed.nodes import rates
@@ -161,7 +162,7 @@ class LossyLink(_OfExperiment):
 
     name = "lossy-link"
     does = f"it loses {_LOSS_PERCENT} % of what arrives on the experiment network"
-    holds = ("packets are lost, counted", "afterwards none is lost, counted")
+    holds = ("packets are lost, counted", "afterwards none is, but for a few while a job runs")
     seen_as = frozenset({"ready"})
     by_itself = True
 
@@ -181,7 +182,9 @@ class LossyLink(_OfExperiment):
     def afterwards(self) -> Iterator[Held]:
         """Check that none is lost."""
         lost = self._lost()
-        yield Held("no packet is lost", lost == 0, f"{lost:g} % are")
+        # A job that fills the link loses some by itself: the queue of a shaped link has an end.
+        most = _LOSS_PERCENT / 5 if runlock.measurer(self.ground.cluster.state) else 0
+        yield Held("no more packets are lost", lost <= most, f"{lost:g} % are")
 
     def _lost(self) -> float:
         """Return how many packets from another node and back are lost, in percent."""

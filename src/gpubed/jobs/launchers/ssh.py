@@ -11,7 +11,9 @@ status page.
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -100,7 +102,7 @@ def _own(command: Sequence[str], on_output: OnOutput, unwanted: Callable[[], str
             process.stdin = None  # `communicate` would flush it
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=_END_S)  # nobody speaks any more: it ends
-        process.kill()
+        _kill(process)
         process.wait()
 
 
@@ -117,6 +119,15 @@ def _beat(
             process.stdin.flush()
             ended.wait(_BEAT_S)
         process.stdin.close()  # by which the head knows that nobody speaks any more
+        if not ended.wait(_END_S):
+            _kill(process)  # what was to end the job there does not: heartbeats, at least, ended
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill a connection, and what it goes through."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def create() -> SSHLauncher:
