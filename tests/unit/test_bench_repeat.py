@@ -83,6 +83,14 @@ def test_a_campaign_in_it_that_is_none_is_refused(root, report):
         call("bench", "other", "--repeat", str(report))
 
 
+def test_a_text_in_it_that_no_command_can_hold_is_refused(root, report):
+    told = json.loads(report.read_text())
+    told["campaign"]["campaign"]["description"] = "\0"
+    report.write_text(json.dumps(told))
+    with pytest.raises(repeat.Unusable, match="its campaign: the text .* NUL"):
+        call("bench", "other", "--repeat", str(report))
+
+
 @pytest.mark.parametrize("words", [[], ["smoke", "--repeat", "report.json"]])
 def test_one_of_both_is_needed(root, words):
     with pytest.raises(UsageError, match="needs a campaign, or a report"):

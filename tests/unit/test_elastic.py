@@ -265,6 +265,16 @@ def test_its_checkpoints_have_no_other_writer(scene, training, words):
     assert len(scene.hosts) == before
 
 
+@pytest.mark.parametrize("more", ["", "/", "/."])
+def test_nor_by_another_spelling(scene, training, more):
+    before = len(scene.hosts)
+    with pytest.raises(Locked, match="two that write them would damage them"):
+        say("imagenet", "--elastic", "--set", f"checkpoint=./{training.folder}{more}")
+    with pytest.raises(Locked, match="two that write them would damage them"):
+        say("imagenet", "--set", f"checkpoint={training.folder}{more}")
+    assert len(scene.hosts) == before
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_one_that_waits_can_be_cancelled(training, named):
     words = ["cancel", "lab", *([training.part] if named else []), "--json"]

@@ -11,6 +11,7 @@ from gpubed.cli.ui import UI
 from gpubed.configuration import health
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.jobs import execution, jobfile
+from gpubed.jobs.runs import checkpoints
 from support.samples import granted_cluster
 
 WHOLE = {
@@ -65,6 +66,15 @@ def described(tmp_path, monkeypatch):
             },
             "no argument 'a' with a number",
         ),
+        (
+            {"text": 'schema: gpubed/job/1\ncommand: ["a\\0"]\n'},
+            r"line 2: the text 'a\\x00' has a NUL character",
+        ),
+        (
+            {"text": 'schema: gpubed/job/1\ncommand: ["\\ud800"]\n'},
+            "line 2: the text .* is not UTF-8 text",
+        ),
+        ({"text": '"sch\\0ema": gpubed/job/1\n'}, "line 1: the text .* NUL"),
         ({"sanity": [{"metric": "acuracy"}]}, "did you mean 'accuracy'"),
         (
             {"sanity": [{"metric": "accuracy", "from_arguments": {"epoch": 2}}]},
@@ -118,6 +128,13 @@ sanity:
         ("allreduce", "sizes=big", "'big' is not one of all, largest"),
         ("prepare", "quality=101", "101 is more than 100"),
         ("stage", "streams=4", "job stage needs dataset"),
+        ("imagenet", "checkpoint=a\udcff", "is not UTF-8 text (character 2)"),
+        ("imagenet", "checkpoint=/c1", "leads out of the folder of checkpoints"),
+        ("imagenet", "checkpoint=c1/../c2", "leads out of the folder of checkpoints"),
+        ("imagenet", "checkpoint=", "'' is the folder of all checkpoints"),
+        ("imagenet", "checkpoint=./.", "'./.' is the folder of all checkpoints"),
+        ("imagenet", f"checkpoint={'a' * 256}", "too long: 256 bytes"),
+        ("imagenet", f"checkpoint={'/'.join('ab' * 60)}", "too long"),
     ],
 )
 def test_a_wrong_argument_ends_before_anything_starts(tmp_path, monkeypatch, job, given, says):
@@ -134,6 +151,32 @@ def test_a_wrong_argument_ends_before_anything_starts(tmp_path, monkeypatch, job
     assert says in refused.value.message
     assert refused.value.hint
     assert not paths.runs.exists()
+
+
+@pytest.mark.parametrize("words", [["--set", "variant=a\udcffb"], ["--", "--variant", "a\udcffb"]])
+def test_what_is_typed_must_be_text(tmp_path, monkeypatch, words):
+    """Bytes that are not UTF-8 come from the shell as lone surrogates."""
+    granted_cluster(tmp_path)
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    (tmp_path / "jobs" / "own").mkdir(parents=True)
+    job = {**WHOLE, "arguments": {"variant": {"default": "a", "help": ""}}}
+    (tmp_path / "jobs" / "own" / "job.yml").write_text(yaml.safe_dump(job))
+    with pytest.raises(UsageError, match=r"--set variant=.*is not UTF-8 text \(character 2\)"):
+        CliRunner().invoke(
+            cli.build(),
+            ["run", "lab", "own", *words],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+
+
+@pytest.mark.parametrize("spelt", ["c1", "./c1", "c1/", "c1/.", ".//c1"])
+def test_a_folder_of_checkpoints_has_one_spelling(spelt):
+    job = jobfile.load("imagenet")
+    assert job.values("imagenet", {"checkpoint": spelt})["checkpoint"] == "c1"
+    words = job.words("imagenet", {"checkpoint": spelt})
+    assert words[words.index("--checkpoint") + 1] == "c1"
+    assert checkpoints.folders(job, {"checkpoint": spelt}) == ("c1",)
 
 
 def test_arguments_reach_the_program_as_their_types():

@@ -157,7 +157,10 @@ def load(path: Path) -> Before:
     except ValidationError as error:
         raise document.refusal(f"its campaign: {reading.words(error)}") from None
     name = f"{report.campaign.name}{SUFFIX}"
-    source = Source(path, name, campaign, located.parse(content.encode()))
+    try:
+        source = Source(path, name, campaign, located.parse(content.encode()))
+    except located.MalformedYamlError as error:
+        raise document.refusal(f"its campaign: {error.message}") from None
     samples = {
         group.id: {
             metric: Sample(found.mean, found.sd, found.n)

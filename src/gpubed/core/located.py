@@ -18,7 +18,7 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from gpubed.core import files
+from gpubed.core import command_words, files
 
 _Loader = SafeConstructor
 Key = str | int
@@ -162,6 +162,12 @@ def _text(data: bytes) -> str:
         raise MalformedYamlError("the file is not UTF-8 text", line) from None
 
 
+def _require_text(value: object, line: int) -> None:
+    """Refuse what an escape such as "\\0" makes: most ends in a command or in another file."""
+    if isinstance(value, str) and (why := command_words.fault(value)):
+        raise MalformedYamlError(f"the text {value[:80]!r} {why}", line)
+
+
 class _Builder:
     """Turns nodes into data; counts values so that an alias bomb ends early."""
 
@@ -188,7 +194,7 @@ class _Builder:
 
     def _scalar(self, node: yaml.Node, line: int) -> Any:
         try:
-            return self._loader.construct_object(node)
+            value = self._loader.construct_object(node)
         except ValueError as error:  # such as the date 2026-13-45
             raise MalformedYamlError(f"not a valid value: {error}", line) from None
         except (LookupError, AttributeError):  # PyYAML's, of a tag that the value does not fit
@@ -196,6 +202,8 @@ class _Builder:
             raise MalformedYamlError(
                 f"not a valid value: {node.value!r} is no {kind}", line
             ) from None
+        _require_text(value, line)
+        return value
 
     def _entries(self, node: yaml.MappingNode, at: Location) -> Iterator[tuple[str, Any]]:
         seen: set[str] = set()
@@ -204,6 +212,7 @@ class _Builder:
             key = key_node.value
             if not isinstance(key, str) or key_node.tag == "tag:yaml.org,2002:merge":
                 raise MalformedYamlError("a key must be a plain word", line)
+            _require_text(key, line)
             if key in seen:
                 raise MalformedYamlError(f"the key {key!r} is there twice", line)
             seen.add(key)

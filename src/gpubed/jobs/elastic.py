@@ -318,7 +318,7 @@ def _kept_by(cluster: ClusterPaths, job: Job, request: Request) -> dict[str, str
     """Return the argument by which the job keeps its checkpoints, with the name of their folder.
 
     Raises:
-        UsageError: It has none.
+        UsageError: It has none, or an argument is wrong.
     """
     names = [name for name, argument in job.arguments.items() if argument.resumes]
     if not names:
@@ -327,7 +327,8 @@ def _kept_by(cluster: ClusterPaths, job: Job, request: Request) -> dict[str, str
             f"gpubed run {cluster.name} {request.job}; docs/how-to/write-a-job.md tells how a job "
             "keeps some",
         )
-    return {names[0]: request.settings.get(names[0]) or execution.name_run(request.job)}
+    given = job.values(request.job, request.settings)[names[0]]
+    return {names[0]: given or execution.name_run(request.job)}
 
 
 def _who(node: Node) -> tuple[str, str]:

@@ -23,9 +23,10 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed.core import nearest, paths, reading
+from gpubed.core import command_words, nearest, paths, reading
 from gpubed.core.errors import UsageError
 from gpubed.core.reading import Unreadable
+from gpubed.jobs import checkpoint_folder
 
 Value = bool | int | float | str
 _Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -94,26 +95,28 @@ class Argument(_Model):
         """Whether its values can be compared."""
         return self.kind in ("int", "float")
 
-    def read(self, text: str) -> Value:
-        """Return the value that a text stands for.
+    def read(self, given: Value) -> Value:
+        """Return the value that a text stands for, or a default; a folder in its one spelling.
 
         Raises:
             ValidationError: It stands for none; `fault` says why.
         """
-        value: Value = _TYPES[self.kind][0].validate_python(text)
-        return value
+        value: Value = _TYPES[self.kind][0].validate_python(given)
+        return checkpoint_folder.plain(str(value)) if self.resumes else value
 
     def fault(self, value: Value) -> str:
         """Say what is wrong with a value; empty where nothing is."""
         adapter, wanted = _TYPES[self.kind]
+        if isinstance(value, str) and (why := command_words.fault(value)):
+            return f"{value!r} {why}"
         try:
             read = adapter.validate_python(value)
         except ValidationError:
             return f"{value!r} is not {wanted}"
         if self.choices and read not in self.choices:
             return f"{value!r} is not one of {', '.join(map(str, self.choices))}"
-        if self.resumes and (Path(str(read)).is_absolute() or ".." in Path(str(read)).parts):
-            return f"{value!r} leads out of the folder of checkpoints"
+        if self.resumes and (why := checkpoint_folder.fault(str(read))):
+            return why
         if self.at_least is not None and not read >= self.at_least:
             return f"{value} is less than {self.at_least:g}"
         if self.at_most is not None and not read <= self.at_most:
@@ -264,11 +267,10 @@ class Job(_Model):
         for key, argument in self.arguments.items():
             if argument.required and key not in settings:
                 raise UsageError(f"job {name} needs {key}: {argument.help}", f"{again}{key}=…")
+        chosen = {key: settings.get(key, one.default) for key, one in self.arguments.items()}
         return {
-            key: _TYPES[argument.kind][0].validate_python(settings.get(key, argument.default))
-            if key in settings or argument.default is not None
-            else None
-            for key, argument in self.arguments.items()
+            key: None if value is None else self.arguments[key].read(value)
+            for key, value in chosen.items()
         }
 
     def words(self, name: str, settings: Mapping[str, str]) -> list[str]:

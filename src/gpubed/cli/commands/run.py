@@ -15,7 +15,7 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease
 from gpubed.configuration import health, unfinished
-from gpubed.core import runlock
+from gpubed.core import command_words, runlock
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import interruption
@@ -426,7 +426,13 @@ def _request(
 def _placed(
     request: Request, choice: Choice, container: str | None, launcher: str | None
 ) -> Request:
-    """Return it with what was said of nodes, image and launcher, each only where it was said."""
+    """Return it with what was said of nodes, image and launcher, each only where it was said.
+
+    Raises:
+        UsageError: The image's name is no text.
+    """
+    if container and (why := command_words.fault(container)):
+        raise UsageError(f"--container {container!r} {why}", "--container debian:12")
     said = {
         "choice": None if choice == Choice() else choice,
         "container": container,

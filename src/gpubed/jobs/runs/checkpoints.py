@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.runlock import Holder
-from gpubed.jobs import jobfile
+from gpubed.jobs import checkpoint_folder, jobfile
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.runs.record import Record
 
@@ -27,7 +26,8 @@ ELASTIC = "run --elastic"
 def folders(job: Job, values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the folders of checkpoints that a run with such arguments goes on from, and fills."""
     names = (name for name, argument in job.arguments.items() if argument.resumes)
-    return tuple(str(values[name]) for name in names if values.get(name))
+    # A record of a former version has them as they were typed.
+    return tuple(checkpoint_folder.plain(values[name]) for name in names if values.get(name))
 
 
 def of(record: Record) -> tuple[str, ...]:
@@ -68,10 +68,10 @@ def trainings(cluster: ClusterPaths) -> dict[str, Holder]:
     for path in sorted(cluster.writers.glob("*")):
         who = runlock.holder_of(path)
         if who and who.verb == ELASTIC:
-            found[unquote(path.name)] = who
+            found[checkpoint_folder.of_lock(path.name)] = who
     return found
 
 
 def lock(cluster: ClusterPaths, name: str) -> Path:
     """Return the lock of who writes a folder."""
-    return cluster.writers / quote(name, safe="")
+    return cluster.writers / checkpoint_folder.lock_name(name)
