@@ -3,8 +3,11 @@
 What breaks nodes, what looks at them and what repairs them are STAND-INs.
 """
 
+import hashlib
 import json
+import subprocess
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +18,7 @@ from gpubed.chaos.scenario import Held, Unfit, named, scenarios
 from gpubed.cluster import status, up
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
-from gpubed.testbeds import registry
+from gpubed.testbeds import broken, registry
 from gpubed.testbeds.base import Breaker, Harm
 from support.bound import kind
 from support.samples import granted_cluster
@@ -348,3 +351,170 @@ def test_a_node_that_does_not_fit_is_refused(cluster, world):
 def test_an_audit_that_is_not_clean_does_not_hold(chaos, world):
     world.clean = False
     assert chaos("kill-node").return_value == 1
+
+
+class Shell:
+    """A STAND-IN for a node: its scripts run here, as ours."""
+
+    def scripted(self, _node, do, undo, *, mounts=False):
+        def run(script):
+            subprocess.run(["sh", "-c", script], check=True, capture_output=True)
+
+        return Harm(lambda: run(do), lambda: run(undo), "by hand", undo, mounts)
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    """A folder with a checkpoint, and what damages it; without privileges there is no `sudo`."""
+    folder = tmp_path / "checkpoints" / "c1"
+    folder.mkdir(parents=True)
+    content = bytes(range(256)) * 8
+    (folder / "step").write_bytes(content)
+    (folder / "step.sha256").write_text(f"{hashlib.sha256(content).hexdigest()}  step\n")
+    shared = SimpleNamespace(storage=SimpleNamespace(shared=SimpleNamespace(path=str(tmp_path))))
+    ground = SimpleNamespace(checkpoint="c1", wanted=SimpleNamespace(spec=shared), breaker=Shell())
+
+    def harm(file="step"):
+        scenario = named("corrupt-checkpoint")(ground, SimpleNamespace(name="node-0"), None)
+        scenario.__dict__["_file"] = file
+        return scenario.harm()
+
+    return SimpleNamespace(folder=folder, content=content, harm=harm)
+
+
+def test_a_checkpoint_that_was_damaged_twice_comes_back_as_it_was(checkpoints):
+    """Nobody undid the first, which was killed: the copy that it kept is the only good one."""
+    file = checkpoints.folder / "step"
+    checkpoints.harm().do()
+    assert file.read_bytes() != checkpoints.content
+    second = checkpoints.harm()
+    second.do()
+    assert file.read_bytes() != checkpoints.content
+    second.undo()
+    second.undo()
+    assert file.read_bytes() == checkpoints.content
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step", "step.sha256"]
+
+
+def test_another_that_was_damaged_before_comes_back_too(checkpoints):
+    checkpoints.harm().do()
+    (checkpoints.folder / "step2").write_bytes(b"newer" * 100)
+    checkpoints.harm("step2").do()
+    assert (checkpoints.folder / "step").read_bytes() == checkpoints.content
+    checkpoints.harm("step2").undo()
+    assert (checkpoints.folder / "step2").read_bytes() == b"newer" * 100
+
+
+def test_a_copy_that_was_cut_short_is_not_put_back(checkpoints):
+    (checkpoints.folder / ".copying-for-chaos").write_bytes(b"half")
+    checkpoints.harm().undo()
+    checkpoints.harm().do()
+    checkpoints.harm().undo()
+    assert (checkpoints.folder / "step").read_bytes() == checkpoints.content
+
+
+def test_what_a_training_wrote_anew_or_removed_meanwhile_stays_so(checkpoints):
+    harm, file = checkpoints.harm(), checkpoints.folder / "step"
+    harm.do()
+    file.write_bytes(b"anew")
+    (checkpoints.folder / "step.sha256").write_text(f"{hashlib.sha256(b'anew').hexdigest()}  step")
+    harm.undo()
+    assert file.read_bytes() == b"anew"
+    harm.do()
+    file.unlink()
+    harm.undo()
+    assert not file.exists()
+
+
+@pytest.fixture
+def killed(checkpoints, cluster, monkeypatch):
+    """A cluster on which a chaos was killed before it could undo what it did."""
+    monkeypatch.setattr(kind("local"), "breaker", lambda _: Shell())
+    harm, granted = checkpoints.harm(), play.ground(cluster).granted
+    broken.note(cluster, granted, "corrupt-checkpoint", "node-0", harm)
+    harm.do()
+    return SimpleNamespace(cluster=cluster, granted=granted, checkpoints=checkpoints)
+
+
+def test_what_a_killed_chaos_did_is_undone_by_who_comes_next(killed):
+    assert broken.left(killed.cluster).scenario == "corrupt-checkpoint"
+    assert broken.undo(killed.cluster, killed.granted).node == "node-0"
+    assert (killed.checkpoints.folder / "step").read_bytes() == killed.checkpoints.content
+    assert broken.undo(killed.cluster, killed.granted) is None
+
+
+def test_but_not_while_it_is_at_work(killed):
+    with runlock.locked(killed.cluster.watching, "chaos"):
+        assert broken.undo(killed.cluster, killed.granted) is None
+    assert broken.left(killed.cluster)
+
+
+def test_another_cluster_by_that_name_has_nothing_of_it(killed):
+    other = killed.granted.model_copy(update={"uuid": "other"})
+    broken.undo(killed.cluster, other)
+    assert (killed.checkpoints.folder / "step").read_bytes() != killed.checkpoints.content
+    assert broken.left(killed.cluster) is None
+
+
+def test_what_cannot_be_undone_now_is_named_with_its_command(killed, monkeypatch):
+    def no_node(*_, **__):
+        raise GpubedError("cannot change node-0")
+
+    monkeypatch.setattr(subprocess, "run", no_node)
+    with pytest.raises(GpubedError, match="corrupt-checkpoint` on node-0 has not") as refused:
+        broken.undo(killed.cluster, killed.granted)
+    assert refused.value.hint == "by hand"
+    assert broken.left(killed.cluster)
+
+
+def test_up_undoes_it_and_status_names_that(killed, monkeypatch):
+    said = []
+    monkeypatch.setattr("gpubed.core.progress.emit", lambda _, message: said.append(message))
+    status._tell_of_chaos(killed.cluster)
+    up._undo_chaos(killed.cluster, last=False)
+    status._tell_of_chaos(killed.cluster)
+    assert said == [
+        "`gpubed chaos corrupt-checkpoint` on node-0 has not been undone: gpubed up lab does that",
+        "undone: what `gpubed chaos corrupt-checkpoint` did to node-0",
+    ]
+
+
+def test_a_note_that_cannot_be_read_is_named_by_up(killed):
+    killed.cluster.broken.unlink()
+    killed.cluster.broken.mkdir()
+    status._tell_of_chaos(killed.cluster)
+    with pytest.raises(GpubedError, match="broken.json cannot be read: it is not a file") as no:
+        up._undo_chaos(killed.cluster, last=True)
+    assert no.value.hint.startswith("rm -r ")
+
+
+def test_nothing_else_is_broken_before_that(killed, world, chaos):
+    done = chaos("kill-node")
+    assert "was killed, or left what it broke" in refusal(done, GpubedError)
+    assert done.exception.hint == "gpubed up lab"
+
+
+def test_it_is_noted_until_it_is_undone(chaos, world, cluster, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        world, "scripted", lambda node, *_, **__: Harm(*noting(seen, cluster), "by hand", "true")
+    )
+    world.states = {}
+    assert chaos("fill-disk", "--only-break", "--on", "node-1").return_value == 0
+    assert broken.left(cluster).node == "node-1"
+    broken.forget(cluster)
+    chaos("fill-disk", "--on", "node-1")
+    assert seen == [True, True, True]
+    assert broken.left(cluster) is None
+
+
+def noting(seen, cluster):
+    def look():
+        seen.append(cluster.broken.exists())
+
+    return look, look
+
+
+def test_what_up_repairs_anyway_is_not_noted(chaos, world, cluster):
+    chaos("stop-sshd", "--only-break", "--on", "node-1")
+    assert not cluster.broken.exists()

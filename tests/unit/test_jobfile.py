@@ -161,13 +161,9 @@ def test_what_is_typed_must_be_text(tmp_path, monkeypatch, words):
     (tmp_path / "jobs" / "own").mkdir(parents=True)
     job = {**WHOLE, "arguments": {"variant": {"default": "a", "help": ""}}}
     (tmp_path / "jobs" / "own" / "job.yml").write_text(yaml.safe_dump(job))
+    words = ["run", "lab", "own", *words]
     with pytest.raises(UsageError, match=r"--set variant=.*is not UTF-8 text \(character 2\)"):
-        CliRunner().invoke(
-            cli.build(),
-            ["run", "lab", "own", *words],
-            standalone_mode=False,
-            catch_exceptions=False,
-        )
+        CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
 
 
 @pytest.mark.parametrize("spelt", ["c1", "./c1", "c1/", "c1/.", ".//c1"])

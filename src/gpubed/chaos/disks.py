@@ -7,10 +7,12 @@ from gpubed.testbeds.base import Harm
 
 # A node's disk is a part of this machine's, which nobody may fill. So a small file system with a
 # copy of what is there takes the place of one folder, and that one is filled.
+# What one that was killed has left goes first, lest another be put on top of it.
 _FILL = """
+{empty}
 set -e
 size=$(($(du --summarize -m /var/log | cut -f 1) + 32))
-mount -t tmpfs -o size=${size}m gpubed-chaos /mnt
+mount -t tmpfs -o size=${{size}}m gpubed-chaos /mnt
 cp --archive /var/log/. /mnt
 mount --move /mnt /var/log
 dd if=/dev/zero of=/var/log/gpubed-chaos bs=1M 2>/dev/null || true
@@ -34,4 +36,5 @@ class FillDisk(Scenario):
 
     def harm(self) -> Harm:
         """Fill a file system that is made for it."""
-        return self.ground.breaker.scripted(self.node, _FILL, _EMPTY, mounts=True)
+        fill = _FILL.format(empty=_EMPTY)
+        return self.ground.breaker.scripted(self.node, fill, _EMPTY, mounts=True)

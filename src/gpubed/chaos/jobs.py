@@ -22,15 +22,22 @@ _NEWEST = (
     " ! -name '*.part' -printf '%%T@ %%f\\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-"
 )
 _WHOLE = "cd %s && sudo -n sha256sum --status --check %s"
-# A copy is kept beside it. What a training has moved or removed meanwhile stays so.
+# A copy is kept beside it, the only good one: it has its name once it is whole. What one that was
+# killed has left is put back first.
 _DAMAGE = """
+{mend}
 set -e
 cd {folder}
-cp --preserve=all {file} {copy}
+cp --preserve=all {file} .copying-for-chaos
+mv .copying-for-chaos {copy}
 dd if=/dev/urandom of={file} bs=1 count=64 seek=$(($(stat -c %s {file}) / 2)) conv=notrunc
 """
+# What a training has moved or removed meanwhile stays so, as does what it wrote anew.
 _MEND = (
-    "cd {folder} && if [ -e {copy} ]; then [ ! -e {file} ] || cp -p {copy} {file}; rm {copy}; fi"
+    'if cd {folder} 2>/dev/null; then for copy in .chaos-*; do file="${{copy#.chaos-}}"; '
+    'if [ ! -e "$copy" ]; then continue; fi; '
+    'if [ -e "$file" ] && ! sha256sum --status --check "./$file.sha256" 2>/dev/null; '
+    'then mv -f "$copy" "./$file"; else rm "$copy"; fi; done; fi'
 )
 
 
@@ -121,9 +128,9 @@ class CorruptCheckpoint(Scenario):
         """Write over a part of the file, of which a copy is kept."""
         words = {"folder": self._folder, "file": f"./{self._file}", "copy": f".chaos-{self._file}"}
         quoted = {key: shlex.quote(word) for key, word in words.items()}
-        return self.ground.breaker.scripted(
-            self.node, _DAMAGE.format(**quoted), _MEND.format(**quoted)
-        )
+        mend = _MEND.format(**quoted)
+        damage = _DAMAGE.format(mend=mend, **quoted)
+        return self.ground.breaker.scripted(self.node, damage, mend)
 
     def meanwhile(self, status: Status) -> Iterator[Held]:
         """Check that who goes on from it can see that it is damaged."""

@@ -18,11 +18,13 @@ from gpubed.testbeds.base import Harm
 _SLOWER = 10
 _LOSS_PERCENT = 5
 _PINGS = 300
-# Before the firewall, and in a table of its own, which goes as a whole.
+# Before the firewall, and in a table of its own, which goes as a whole; one that was killed may
+# have left it.
 _TABLE = "inet gpubed_chaos"
 _LOSE = """
 set -e
 interface=$(ip -oneline -4 address show to {address} | awk '{{ print $2; exit }}')
+nft delete table {table} 2>/dev/null || true
 nft add table {table}
 nft add chain {table} arriving '{{ type filter hook input priority -310; }}'
 nft add rule {table} arriving iifname "$interface" numgen random mod 100 '<' {percent} drop

@@ -19,7 +19,7 @@ from gpubed.engines import interruption
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes import allocation, rates
 from gpubed.nodes.ssh import SSH
-from gpubed.testbeds import registry
+from gpubed.testbeds import broken, registry
 from gpubed.testbeds.base import Harm
 from gpubed.testbeds.specification import load_plan
 
@@ -79,6 +79,12 @@ def require_whole(cluster: ClusterPaths, engine: EngineName) -> None:
     Raises:
         GpubedError: It is.
     """
+    if cluster.broken.exists():
+        raise GpubedError(
+            f"a `gpubed chaos` on {cluster.name} was killed, or left what it broke: that is "
+            "undone before another begins",
+            f"gpubed up {cluster.name}",
+        )
     if (state := status.status(cluster, engine)["state"]) != "ready":
         raise GpubedError(
             f"{cluster.name} is {state}: what chaos breaks must be whole before",
@@ -133,7 +139,7 @@ class Play:
             GpubedError: It cannot be done.
         """
         try:
-            harm.do()
+            self._break(scenario, harm)
         except BaseException:
             self._undo(harm)
             raise
@@ -162,7 +168,7 @@ class Play:
         interruption.then(harm.by_hand)
         came_to_its_end = False
         try:
-            harm.do()
+            self._break(scenario, harm)
             yield
             came_to_its_end = True
         finally:
@@ -170,9 +176,16 @@ class Play:
                 self._undo(harm)
         interruption.then(f"gpubed up {self._cluster.name}")
 
+    def _break(self, scenario: Scenario, harm: Harm) -> None:
+        if scenario.by_itself:  # what `up` would not repair without knowing of it
+            on = scenario.ground
+            broken.note(self._cluster, on.granted, scenario.name, scenario.node.name, harm)
+        harm.do()
+
     def _undo(self, harm: Harm) -> None:
         if harm.undo:
             harm.undo()
+            broken.forget(self._cluster)
             # Only now: on a terminal that was closed, nothing more can be said.
             self._say("it was undone")
             interruption.then(f"it was undone; gpubed up {self._cluster.name} puts right the rest")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -21,7 +22,7 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.verification import Verification
 from gpubed.spec.plan import ClusterPlan, plan
-from gpubed.testbeds import made_on, registry
+from gpubed.testbeds import broken, made_on, registry
 from gpubed.testbeds.base import JobTestbed, Testbed
 from gpubed.testbeds.specification import load_plan
 
@@ -46,6 +47,7 @@ def status(
     testbed = registry.bound(granted.backend, cluster)
     wanted = _wanted(cluster, granted.backend)
     now = seen or condition.look(testbed, wanted, granted)
+    _tell_of_chaos(cluster)
     unwell = _unwell(now)
     unreadable = _unreadable(cluster, engine, granted)
     verified = _verified(cluster)
@@ -112,6 +114,13 @@ def _wanted(cluster: ClusterPaths, backend: str) -> ClusterPlan:
     message = f"{cluster.spec} is gone; what was applied last comes back with:"
     progress.emit("note", message=f"{message} {made_on.put_back(cluster)}")
     return kept
+
+
+def _tell_of_chaos(cluster: ClusterPaths) -> None:
+    """Say what was broken on purpose and not undone: what is full, say, has this cause."""
+    with suppress(Unreadable):  # `up` says what is wrong with it
+        if found := broken.left(cluster):
+            progress.emit("note", message=f"{found}: gpubed up {cluster.name} does that")
 
 
 def _use(

@@ -24,7 +24,7 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes import rates
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import identities, left_out, made_on, registry
+from gpubed.testbeds import broken, identities, left_out, made_on, registry
 from gpubed.testbeds.base import Fault, Testbed
 from gpubed.testbeds.specification import load_plan, load_same
 
@@ -85,6 +85,7 @@ def up(
         stack.mend()
         made_on.require_same(testbed)
         _restore_rates(cluster, last=False)  # before links are measured
+        _undo_chaos(cluster, last=False)  # before anybody finds a disk full
         _mind_what_is_there(stack, testbed, wanted, approve)
         if not stack.outputs():
             _require(testbed, wanted)
@@ -108,6 +109,7 @@ def up(
         identities.keep(cluster, granted.uuid)
         current_lease(cluster, wanted, granted, None)
         _restore_rates(cluster, last=True)
+        _undo_chaos(cluster, last=True)
         found = None
         if damaged or not changed(result):
             # A look a moment ago that found all well, after which nothing was changed, is enough.
@@ -143,6 +145,20 @@ def _restore_rates(cluster: ClusterPaths, *, last: bool) -> None:
         if last:
             raise GpubedError(message, f"gpubed up {cluster.name} --refresh")
         progress.emit("note", message=message)
+
+
+def _undo_chaos(cluster: ClusterPaths, *, last: bool) -> None:
+    """Undo what a killed `chaos` left broken; before nodes are repaired, one may not run."""
+    if not cluster.broken.exists() or not cluster.allocation.exists():
+        return
+    try:
+        if undone := broken.undo(cluster, allocations.load(cluster.allocation)):
+            message = f"undone: what `gpubed chaos {undone.scenario}` did to {undone.node}"
+            progress.emit("note", message=message)
+    except GpubedError as error:
+        if last:
+            raise
+        progress.emit("note", message=error.message)
 
 
 def _require_whole(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def fault(text: str) -> str:
-    """Say why a text can be no word of a command line; empty where it can be one.
+    r"""Say why a text can be no word of a command line; empty where it can be one.
 
-    Bytes that are not UTF-8 come from a shell, and `\\ud800` from a file, as lone surrogates.
+    Bytes that are not UTF-8 come from a shell, and `\ud800` from a file, as lone surrogates.
     """
     if "\0" in text:
         return "has a NUL character, which no command line can hold"

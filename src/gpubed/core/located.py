@@ -163,7 +163,7 @@ def _text(data: bytes) -> str:
 
 
 def _require_text(value: object, line: int) -> None:
-    """Refuse what an escape such as "\\0" makes: most ends in a command or in another file."""
+    r"""Refuse what an escape such as "\0" makes: most ends in a command or in another file."""
     if isinstance(value, str) and (why := command_words.fault(value)):
         raise MalformedYamlError(f"the text {value[:80]!r} {why}", line)
 

@@ -351,6 +351,11 @@ class ClusterPaths:
         return self.state / "reshaped"
 
     @property
+    def broken(self) -> Path:
+        """What `gpubed chaos` broke and did not undo yet, where no look at nodes would tell."""
+        return self.state / "broken.json"
+
+    @property
     def logs(self) -> Path:
         """One log per verb that did something."""
         return self.state / "logs"

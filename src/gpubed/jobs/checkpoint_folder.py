@@ -16,9 +16,7 @@ def fault(name: str) -> str:
     if not path.parts:  # all trainings have theirs in there
         return f"{name!r} is the folder of all checkpoints, and none in it"
     if (length := len(lock_name(name))) > _LONGEST:
-        return (
-            f"its name is too long: {length} bytes, as URLs write it, and {_LONGEST} are the most"
-        )
+        return f"its name is too long: {length} bytes, as URLs write it, of {_LONGEST} at most"
     return ""
 
 

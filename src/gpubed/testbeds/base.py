@@ -331,11 +331,16 @@ class Harm:
         do: Does it.
         undo: Takes it back; may be repeated, and where nothing was done yet. None: nobody can.
         by_hand: The command by which a person takes it back.
+        script: What takes it back on the node, for whoever finds it later; empty where that is
+            no script.
+        mounts: Whether the script mounts something.
     """
 
     do: Callable[[], None]
     undo: Callable[[], None] | None
     by_hand: str
+    script: str = ""
+    mounts: bool = False
 
 
 class Breaker(ABC):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from docker.errors import ContainerError
@@ -74,13 +75,14 @@ class ContainerBreaker(Breaker):
         """Run the scripts through Docker, so that no network is needed."""
         run = self._run_beside if mounts else _run
         by_hand = self._beside(node) if mounts else ["docker", "exec", self._name(node), *_SHELL]
-        return _harm(
+        harm = _harm(
             "change",
             node,
             lambda: run(node, do),
             lambda: run(node, undo),
             shlex.join([*by_hand, undo]),
         )
+        return replace(harm, script=undo, mounts=mounts)
 
     def _name(self, node: Node) -> str:
         return self._owner.name(node.name)
