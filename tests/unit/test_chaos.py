@@ -483,7 +483,7 @@ def test_a_note_that_cannot_be_read_is_named_by_up(killed):
     killed.cluster.broken.unlink()
     killed.cluster.broken.mkdir()
     status._tell_of_chaos(killed.cluster)
-    with pytest.raises(GpubedError, match="broken.json cannot be read: it is not a file") as no:
+    with pytest.raises(GpubedError, match=r"broken\.json cannot be read: it is not a file") as no:
         up._undo_chaos(killed.cluster, last=True)
     assert no.value.hint.startswith("rm -r ")
 

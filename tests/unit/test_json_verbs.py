@@ -89,7 +89,7 @@ def test_env_gives_the_variables(document, monkeypatch):
         (["runs", "lab", "--status", "okay", "--json"], 2, "no run is ever 'okay'"),
         (["runs", "lab", "--job", "digit", "--json"], 2, "there is no job 'digit'"),
         (["image", "lab", "foo", "--json"], 2, "has no Docker"),
-        (["renew", "lab", "--for", "999999999999h", "--json"], 2, "no calendar"),
+        (["renew", "lab", "--for", "999999999999h", "--json"], 2, "at most 3650 d"),
     ],
 )
 def test_what_is_refused_is_a_document_too(tmp_path, words, code, message):

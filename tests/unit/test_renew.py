@@ -73,6 +73,13 @@ def run(monkeypatch: pytest.MonkeyPatch, testbed: Testbed, *words: str) -> Any:
     return CliRunner().invoke(cli.build(), ["renew", "lab", *words], standalone_mode=False)
 
 
+def test_a_hint_names_the_cluster_at_hand(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run(monkeypatch, Testbed(HOUR, HOUR), "--for", "9999999 d")
+    assert "CLUSTER --for" in done.exception.hint  # the terminal's words have its name
+
+
 @pytest.mark.parametrize(("most", "code"), [(24 * HOUR, 0), (3 * HOUR, 4)])
 def test_a_shortened_renewal_is_not_a_success(
     cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, most: timedelta, code: int

@@ -134,6 +134,7 @@ nodes: [{name: Gpu_, count: 1}]
         (GOOD.replace("nodes:", "node:"), 1, "is missing"),
         (GOOD + "firewall:\n  open:\n    - {port: 70000}\n", 9, "65535"),
         (GOOD + "firewall:\n  open:\n    - {port: 80, source: 10.0.0.1/8}\n", 9, "host bits"),
+        (GOOD + "lease: {duration: 9999999 d, on_nodes: {}}\n", 7, "must be at most 3650 d"),
         (GOOD + "name: other\n", 7, "folder is named 'lab'"),
         (GOOD.replace("3}", "3}\n  - {name: node, count: 1}"), 3, "two node groups"),
         (GOOD + "recipe: cuda\n", 7, "cuda1"),

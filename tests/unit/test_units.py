@@ -57,6 +57,12 @@ def test_a_duration_is_written_in_the_largest_unit_that_fits(seconds, text):
     assert units.parse_seconds(text) == seconds
 
 
+@pytest.mark.parametrize("text", ["3651 d", "9999999 d", 315360001, "87601 h"])
+def test_a_duration_is_of_ten_years_at_most(text):
+    with pytest.raises(ValueError, match="must be at most 3650 d"):
+        units.parse_seconds(text)
+
+
 @pytest.mark.parametrize(("size", "text"), [(2**31, "2 GiB"), (1536, "1536 B"), (2**20, "1 MiB")])
 def test_a_size_is_written_in_the_largest_unit_that_fits(size, text):
     written = units.format_bytes(size)

@@ -27,6 +27,8 @@ _BYTES = {"": 1, "B": 1} | {
     for unit, base in (("iB", 1024), ("B", 1000))
 }
 _SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_MOST_DAYS = 3650  # ten years: from any time of today, the calendar goes that far
+_MOST_S = _MOST_DAYS * 86400.0
 
 
 def _parse(value: object, units: Mapping[str, float], example: str) -> float:
@@ -60,12 +62,22 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_seconds(value: object, example: str = "24 h") -> float:
-    """Read a duration such as ``24 h`` or ``5 ms``; returns seconds, raises ValueError.
+    """Read a duration such as ``24 h`` or ``5 ms``, of ten years at most.
 
     Args:
+        value: What was written.
         example: What the error says that it must look like.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        ValueError: It is none, or longer.
     """
-    return _parse(value, _SECONDS, example)
+    seconds = _parse(value, _SECONDS, example)
+    if seconds > _MOST_S:
+        raise ValueError(f"must be at most {_MOST_DAYS} d")
+    return seconds
 
 
 def format_rate(bps: float) -> str:
@@ -122,7 +134,7 @@ Bytes = Annotated[
 Seconds = Annotated[
     float,
     BeforeValidator(parse_seconds, json_schema_input_type=_text(_SECONDS) | float),
-    Field(ge=0, description="duration, for example `24 h`"),
+    Field(ge=0, le=_MOST_S, description="duration, for example `24 h`"),
 ]
 Moment = Annotated[
     AwareDatetime,

@@ -257,4 +257,4 @@ def _seconds(text: str) -> float:
     try:
         return parse_seconds(text, _LASTS)
     except ValueError as error:
-        raise UsageError(f"--for {text!r} {error}", EXAMPLE) from None
+        raise UsageError(f"--for {text!r} {error}", f"--for {_LASTS!r}") from None

@@ -51,19 +51,13 @@ def command(
     wanted, granted = load_plan(paths.spec), load(paths.allocation)
     if auto:
         return _keep(ui, paths, wanted, granted, once)
-    end = until.astimezone() if until else _after(_duration(for_, wanted))
+    after = timedelta(seconds=_duration(for_, wanted))
+    end = until.astimezone() if until else lease.now() + after
     record = lease.renew(paths, wanted, granted, end)
     ui.document("renew", {"lease": record.document(), "lasts_longer": _lasts_longer(record, end)})
     code = _tell(ui, record, end)
     lease.tell_nodes(paths, wanted, granted)
     return code
-
-
-def _after(seconds: float) -> datetime:
-    try:
-        return lease.now() + timedelta(seconds=seconds)
-    except OverflowError:
-        raise UsageError("no calendar goes that far", EXAMPLE) from None
 
 
 def _duration(text: str | None, wanted: ClusterPlan) -> float:
@@ -72,7 +66,7 @@ def _duration(text: str | None, wanted: ClusterPlan) -> float:
     try:
         return parse_seconds(text)
     except ValueError as error:
-        raise UsageError(f"--for {text!r} {error}", EXAMPLE) from None
+        raise UsageError(f"--for {text!r} {error}", "gpubed renew CLUSTER --for 12h") from None
 
 
 def _lasts_longer(record: lease.Record, asked: datetime) -> bool:

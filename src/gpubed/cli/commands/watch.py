@@ -19,6 +19,7 @@ from gpubed.core.units import parse_seconds
 from gpubed.engines import stack
 
 EXAMPLE = "gpubed watch lab"
+_EVERY = "gpubed watch CLUSTER --every 60s"
 _LEAST_S = 5.0
 _EVERY, _REPAIRS = "60 s", 5
 Every = Annotated[str, typer.Option("--every", metavar="TIME", help="From look to look.")]
@@ -85,9 +86,9 @@ def _seconds(text: str) -> float:
     try:
         seconds = parse_seconds(text, "60 s")
     except ValueError as error:
-        raise UsageError(f"--every {text!r} {error}", f"{EXAMPLE} --every 60s") from None
+        raise UsageError(f"--every {text!r} {error}", _EVERY) from None
     if seconds < _LEAST_S:
-        raise UsageError(f"--every {text!r} is less than {_LEAST_S:g} s", f"{EXAMPLE} --every 60s")
+        raise UsageError(f"--every {text!r} is less than {_LEAST_S:g} s", _EVERY)
     return seconds
 
 
