@@ -91,6 +91,26 @@ def test_a_text_in_it_that_no_command_can_hold_is_refused(root, report):
         call("bench", "other", "--repeat", str(report))
 
 
+def test_a_report_in_another_order_of_keys_compares_the_same_points(root, report):
+    """As `jq -S` writes it: points are named in the order of the campaign's factors."""
+    report.write_text(json.dumps(json.loads(report.read_text()), sort_keys=True))
+    told = json.loads(call("bench", "other", "--repeat", str(report), "--json").stdout)
+    assert {row["id"] for row in told["comparisons"]} == {
+        f"batch-{b}.nodes-{n}" for n in (1, 2) for b in (16, 32)
+    }
+    assert all(row["before"] and row["now"] for row in told["comparisons"])
+
+
+def test_an_extreme_figure_in_it_is_compared_with_nothing(root, report):
+    def change(told):
+        for group in told["groups"]:
+            group["metrics"]["images_per_s"] |= {"mean": 5e-324, "sd": 1.0, "n": 3}
+
+    edited(report, change)
+    told = json.loads(call("bench", "other", "--repeat", str(report), "--json").stdout)
+    assert {(row["ratio"], row["low"]) for row in told["comparisons"]} == {(None, None)}
+
+
 @pytest.mark.parametrize("words", [[], ["smoke", "--repeat", "report.json"]])
 def test_one_of_both_is_needed(root, words):
     with pytest.raises(UsageError, match="needs a campaign, or a report"):

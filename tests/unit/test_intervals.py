@@ -131,6 +131,14 @@ def test_single_values_and_none_have_no_ratio_of_what_is_left():
     assert intervals.ratio_of(two, intervals.sample([-1.0, -2.0])) is None
 
 
+@pytest.mark.parametrize("mean", [5e-324, 1e-200, 1e-160])
+def test_a_deviation_beyond_all_measure_has_no_interval(mean: float) -> None:
+    """A report may say anything: the square of sd / mean is no number then."""
+    wild, plain = intervals.Sample(mean, 1.0, 3), intervals.Sample(2.0, 0.1, 3)
+    assert intervals.ratio_of(plain, wild) is None
+    assert intervals.ratio_of(wild, plain) is None
+
+
 def test_the_same_each_time_is_no_sample() -> None:
     assert intervals.ratio([5.0, 5.0], [4.0, 4.1]) is None
     assert intervals.ratio([5.0, 5.1], [4.0, 4.0]) is None

@@ -13,13 +13,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from gpubed.campaigns.drive import Series
-from gpubed.campaigns.file import Campaign, Source, Unusable
+from gpubed.campaigns.file import Campaign, Source, Unusable, text
 from gpubed.core import families, intervals, located, reading
 from gpubed.core.errors import UsageError
 from gpubed.core.families import Chance
 from gpubed.core.intervals import P, Sample
 from gpubed.core.paths import ClusterPaths
 from gpubed.hardware import facts
+from gpubed.jobs.jobfile import Value
 from gpubed.jobs.runs.compare import Difference, judged
 from gpubed.nodes.allocation import Allocation
 
@@ -27,6 +28,7 @@ SUFFIX = "-repeat"
 _LARGEST = 1e30  # what a report takes for a figure (report/read.py)
 _Figure = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 _Deviation = Annotated[float, Field(ge=0, le=2 * _LARGEST)]
+_Settings = frozenset[tuple[str, str]]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -41,7 +43,7 @@ class _Summary(_Model):
 
 
 class _Group(_Model):
-    id: str
+    settings: dict[str, Value]
     metrics: dict[str, _Summary | None] = {}
 
 
@@ -88,13 +90,14 @@ class Before:
         source: Its campaign, under a name of its own.
         made: What it was made with.
         simulated: Whether GPUs were simulated in any of it.
-        samples: What each point gave, by its id and by metric.
+        samples: What each point gave, by its settings and by metric; its id goes by the order of
+            the campaign's factors, which other programs change.
     """
 
     source: Source
     made: _Made
     simulated: bool
-    samples: Mapping[str, Mapping[str, Sample]]
+    samples: Mapping[_Settings, Mapping[str, Sample]]
 
     @property
     def cluster(self) -> str:
@@ -162,7 +165,7 @@ def load(path: Path) -> Before:
     except located.MalformedYamlError as error:
         raise document.refusal(f"its campaign: {error.message}") from None
     samples = {
-        group.id: {
+        _key(group.settings): {
             metric: Sample(found.mean, found.sd, found.n)
             for metric, found in group.metrics.items()
             if found
@@ -231,13 +234,17 @@ def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
     found = [
         _comparison(
             point.id,
-            before.samples.get(point.id, {}).get(metric),
+            before.samples.get(_key(point.settings), {}).get(metric),
             intervals.sample(series.values(point, metric)),
         )
         for point in series.points
     ]
     chances = families.corrected([one.p for one in found])
     return [replace(one, chance=chance) for one, chance in zip(found, chances, strict=True)]
+
+
+def _key(settings: Mapping[str, Value]) -> _Settings:
+    return frozenset((name, text(value)) for name, value in settings.items())
 
 
 def _comparison(id_: str, before: Sample | None, now: Sample | None) -> Comparison:

@@ -209,10 +209,12 @@ def ratio_of(a: Sample, b: Sample) -> Estimate | None:
         return None
     middle = math.log(a.mean) - math.log(b.mean)
     try:
-        found = _welch(middle, [((a.sd / a.mean) ** 2, a.n), ((b.sd / b.mean) ** 2, b.n)])
+        squares = [((one.sd or 0.0) / one.mean) ** 2 for one in (a, b)]
     except OverflowError:
         return None
-    return _powers(found)
+    if not all(map(math.isfinite, squares)):  # a quotient overflows without an error
+        return None
+    return _powers(_welch(middle, list(zip(squares, (a.n, b.n), strict=True))))
 
 
 def _whole(freedom: float) -> int:
