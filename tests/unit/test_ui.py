@@ -1,12 +1,18 @@
 """What the command line prints is what it was told to print."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from gpubed.cli.ui import UI
+from support import terminal
 
+GPUBED = Path(sys.executable).with_name("gpubed")
 ADDRESS = "52:54:00:AB:ab:cd"  # `:ab:` is the name of an emoji
 
 
@@ -101,3 +107,41 @@ def test_a_document_is_json_and_of_the_schema_that_it_says(capsys, how):
     getattr(UI(as_json=True), how)("run", content)
     told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert told == {"schema": "gpubed/run/1", "loss": None, "rows": [{"s": None}]}
+
+
+@pytest.mark.parametrize("columns", ["0", "1"])
+def test_a_terminal_without_a_width_is_written_to(tmp_path, columns):
+    """As `COLUMNS=0` says, and some terminals that are none."""
+    environment = {**os.environ, "COLUMNS": columns, "GPUBED_ROOT": str(tmp_path)}
+    for words, said in ((["runs", "X"], "no cluster"), (["recipe", "list"], "cpu")):
+        done = terminal.run([str(GPUBED), *words], columns=80, cwd="/", env=environment, limit=60)
+        assert "Traceback" not in done.text
+        assert said in " ".join(done.text.split()) or columns == "1"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1:strict"])
+def test_what_a_terminal_cannot_show_is_replaced(encoding):
+    program = (
+        "import sys, typer\nfrom gpubed import cli\n"
+        "from gpubed.cli.ui import UI\n"
+        "def told(words):\n"
+        "    ui = UI('--json' in words)\n"
+        "    ui.say('1 ± 2 s → 東京')\n    ui.note('1 ± 2 s → 東京')\n"
+        "    ui.table(['metric'], [['1 ± 2 s → 東京']])\n"
+        "    ui.document('told', {'said': '1 ± 2 s → 東京'})\n"
+        "cli.listing = lambda: lambda **_: told(sys.argv[1:])\ncli.main()\n"
+    )
+
+    def call(*words):
+        return subprocess.run(
+            [sys.executable, "-c", program, *words],
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            check=False,
+        )
+
+    done, as_json = call(), call("--json")
+    assert (done.returncode, as_json.returncode) == (0, 0), done.stderr.decode()
+    for said in (done.stdout, done.stderr):
+        assert b"2 s ? ??" in said
+    assert json.loads(as_json.stdout)["said"] == "1 ± 2 s → 東京"

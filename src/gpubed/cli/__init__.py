@@ -94,6 +94,7 @@ def _bare() -> typer.Typer:
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
     sys.stdout = sys.stdout or io.StringIO()  # somebody closed it: what is said goes nowhere
+    _replace_what_cannot_be_shown()
     verb = asked(sys.argv[1:])
     signals = interruption.handle(limited=verb not in _PATIENT)
     progress.tell(_say)
@@ -125,6 +126,13 @@ def main() -> None:
         what, hint = interruption.words()
         _interrupted(what, hint, code)
     sys.exit(code or 0)
+
+
+def _replace_what_cannot_be_shown() -> None:
+    """Have a terminal that knows few characters show `?` for others: `±`, or a node's own words."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _misspelt(verb: str | None, error: Any) -> int:

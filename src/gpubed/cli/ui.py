@@ -24,6 +24,7 @@ from rich.table import Table
 from gpubed.core import errors, finite
 
 # Columns that are there to be copied: a narrow terminal breaks others.
+_USUAL = 80
 _LEAST = 10  # characters that are left to each other one
 _NAMES = {"metric", "run", "node", "check", "job", "scenario", "machine", "recipe"}
 _MARK = {
@@ -63,8 +64,8 @@ class UI:
         self.as_json = as_json
         # Parts of addresses and fingerprints, such as `:ab:`, are names of emojis.
         plain: dict[str, Any] = {"soft_wrap": True, "highlight": False, "emoji": False}
-        self.out = Console(**plain)
-        self.err = Console(stderr=True, **plain)
+        self.out = _of_some_width(Console(**plain))
+        self.err = _of_some_width(Console(stderr=True, **plain))
 
     def document(self, verb: str, content: dict[str, Any]) -> None:
         """Print the JSON document of a verb, if JSON was asked for."""
@@ -154,6 +155,13 @@ class UI:
     def _cell(value: object) -> str:
         text = "" if value is None else str(value)
         return _MARK.get(text, "") + (" " if text in _MARK else "") + _plain(text)
+
+
+def _of_some_width(console: Console) -> Console:
+    """Take a terminal that says that it has no width (`COLUMNS=0`) for one that does not say."""
+    if console.width < 1:
+        console.width = _USUAL
+    return console
 
 
 @contextmanager
