@@ -4,6 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import pytest
+
 from gpubed.core import files
 
 
@@ -20,3 +22,16 @@ def test_threads_that_write_one_file_at_once_leave_one_of_their_contents(tmp_pat
         list(pool.map(write, contents))
     assert path.read_bytes() in contents
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_names_the_file() -> None:
+    """The system does not, of a file that is open; `/dev/full` is as full as a disk."""
+    path = Path("/dev/full")
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        with files.named(path), path.open("w", buffering=1) as file:
+            file.write("a line\n")
+
+
+def test_another_error_stays_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"^\[Errno 13\] no$"), files.named(tmp_path):
+        raise OSError(13, "no")

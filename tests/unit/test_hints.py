@@ -169,3 +169,23 @@ def test_what_has_the_name_of_a_file_of_gpubeds_is_named(tmp_path, monkeypatch, 
     said = " ".join(capsys.readouterr().err.split())
     assert f"{taken} is not what gpubed keeps there: Is a directory" in said
     assert "move it away" in said
+
+
+@pytest.mark.parametrize("name", ["unfinished", "jupyterlab.crt", "lease.json", "known_hosts"])
+@pytest.mark.parametrize("words", [["up", "lab", "-y"], ["configure", "lab"]], ids=" ".join)
+def test_a_folder_in_place_of_a_file_is_refused_before_anything_changes(
+    tmp_path, monkeypatch, capsys, name, words
+):
+    """A step half-way ended in a traceback of it, and Ansible in words without a remedy."""
+    cluster = granted_cluster(tmp_path)
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    (cluster.state / name).mkdir(parents=True)
+    monkeypatch.setattr("gpubed.cluster.up.Stack", lambda *_: pytest.fail("it went on"))
+    monkeypatch.setattr("gpubed.cluster.handover.render", lambda *_: pytest.fail("it went on"))
+    monkeypatch.setattr("sys.argv", ["gpubed", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == PrerequisiteMissing.exit_code
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{name} is not what gpubed keeps there: Is a directory" in said
+    assert f"{name}.aside" in said

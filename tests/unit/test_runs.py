@@ -21,7 +21,7 @@ from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.jobs import execution, jobfile, launchers
 from gpubed.jobs.launchers import leftovers
-from gpubed.jobs.runs import compare, record
+from gpubed.jobs.runs import at_work, compare, record
 from gpubed.jobs.runs import origin as origins
 from gpubed.jobs.runs.record import Choice, Record, Request
 from gpubed.nodes.allocation import load as load_allocation
@@ -93,6 +93,15 @@ def test_a_run_says_what_it_is_called_and_keeps_what_it_was_made_with(call, clus
     assert record.unsealed(folder) == []
     check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
     assert subprocess.run(check, cwd=folder, check=False).returncode == 0
+
+
+def test_a_full_disk_names_the_file_of_the_run(call, monkeypatch):
+    """What the job prints goes to `/dev/full`, which is as full as a disk."""
+    monkeypatch.setattr(at_work, "OUTPUT", "/dev/full")
+    monkeypatch.setattr(leftovers, "end", lambda *_: ["something was left"])
+    with pytest.raises(OSError, match="No space left on device") as full:
+        call("run", "lab", "digits")
+    assert full.value.filename == "/dev/full"
 
 
 def test_what_of_a_run_stayed_on_the_node_is_told_and_kept(call, cluster, monkeypatch):

@@ -68,7 +68,8 @@ def up(
 
     Raises:
         UsageError: The specification has errors, or what it costs was not approved.
-        PrerequisiteMissing: The testbed cannot be used from here.
+        PrerequisiteMissing: The testbed cannot be used from here, or a folder has the name of a
+            file of the cluster.
         Locked: Another run holds the cluster.
         GpubedError: A resource, a role or a check failed.
     """
@@ -76,6 +77,7 @@ def up(
     testbed = registry.bound(wanted.backend, cluster)
     testbed.backend.require_engine(engine)
     cluster.project.prepare()
+    cluster.require_files()
     with runlock.hold(cluster.state, "up") as ended:
         still_wanted()
         cluster.removing.unlink(missing_ok=True)

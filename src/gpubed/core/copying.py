@@ -243,7 +243,8 @@ def _get_file(
     # What was here before stays until all of it has come.
     with tempfile.TemporaryDirectory(prefix=".gpubed-", dir=local.parent) as folder:
         partial = Path(folder) / "file"
-        _read(sftp, remote, partial, found.st_size or 0)
+        with files.named(local):
+            _read(sftp, remote, partial, found.st_size or 0)
         partial.chmod((found.st_mode or 0) & _ACCESS)
         partial.replace(local)
 

@@ -6,8 +6,28 @@ import errno
 import os
 import stat
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+# Of a full disk, who writes to an open file learns no more than that.
+_NAMELESS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Say which file cannot be written, where the system does not.
+
+    Raises:
+        OSError: It cannot be; the error has its name.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NAMELESS and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def read(path: Path, limit: int) -> bytes:
@@ -57,7 +77,8 @@ def write(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = Fals
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with named(path), os.fdopen(descriptor, "wb") as file:
             file.write(content)
             if durable:
                 file.flush()

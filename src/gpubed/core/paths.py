@@ -7,6 +7,7 @@ checkout both are the same folder; installed from a wheel they differ.
 
 from __future__ import annotations
 
+import errno
 import getpass
 import hashlib
 import os
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubed.core import files
-from gpubed.core.errors import PrerequisiteMissing, UsageError
+from gpubed.core.errors import PrerequisiteMissing, UsageError, in_the_way
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parents[1]
@@ -354,6 +355,23 @@ class ClusterPaths:
     def broken(self) -> Path:
         """What `gpubed chaos` broke and did not undo yet, where no look at nodes would tell."""
         return self.state / "broken.json"
+
+    def require_files(self) -> None:
+        """Refuse what has the name of a file of the cluster and is none.
+
+        Asked before anything changes: else a step half-way would find out, or Ansible.
+
+        Raises:
+            PrerequisiteMissing: A folder has; says how it is moved away.
+        """
+        for path in (
+            *(self.hosts, self.variables, self.uuid, self.without, self.allocation, self.served),
+            *(self.left_out, self.lease, self.unfinished, self.removing, self.watch),
+            *(self.verification, self.jupyterlab_certificate, self.ssh_config, self.known_hosts),
+            *(self.reshaped, self.broken),
+        ):
+            if path.is_dir():
+                raise in_the_way(IsADirectoryError(errno.EISDIR, "Is a directory", str(path)))
 
     @property
     def logs(self) -> Path:

@@ -311,7 +311,11 @@ class _Run:
         files.make(self.here.parent)
         self.here.mkdir()
         files.sync(self.here.parent)
-        with record.kept(self.here, begun), self._log.open("w", buffering=1) as log:
+        with (
+            record.kept(self.here, begun),
+            files.named(self._log),
+            self._log.open("w", buffering=1) as log,
+        ):
             origin.copy(self.cluster, self.plan, self.here)
 
             def keep(line: str) -> None:

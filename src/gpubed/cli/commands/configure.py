@@ -45,6 +45,7 @@ def command(
     ui, paths = UI(as_json), find(cluster)
     granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     granted.require_nodes()
+    paths.require_files()
     display = Display(ui)
     chosen = _roles(tags, wanted)
     with (
