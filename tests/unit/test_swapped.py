@@ -4,10 +4,12 @@ The host is a STAND-IN on loopback; those who come to it are real.
 """
 
 import getpass
+import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import paramiko
 import pytest
@@ -96,6 +98,30 @@ def test_a_script_that_comes_again_and_again(cluster, host):
     refused = come()
     assert refused.returncode == 255
     assert "Host key verification failed" in refused.stderr
+
+
+@pytest.mark.usefixtures("nobody_came")
+def test_a_shell(cluster, host, tmp_path):
+    """OpenSSH proposes to remove the key that is known; the last word is ours."""
+
+    def come():
+        return subprocess.run(
+            [Path(sys.executable).with_name("gpubed"), "ssh", "lab", "node-0", "--", "echo here"],
+            env={**os.environ, "GPUBED_ROOT": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert come().stdout == "here\n"
+    host.swap()
+    refused = come()
+    assert refused.returncode == 255
+    assert "Host key verification failed" in refused.stderr
+    last = " ".join(refused.stderr.partition("error: node-0")[2].split())
+    assert "presents the host key SHA256:" in last
+    assert "whatever OpenSSH proposes: if you reinstalled it: gpubed up lab --refresh" in last
+    assert "docs/how-to/host-keys.md" in last
 
 
 BOOK = """

@@ -1,17 +1,23 @@
 """gpubed ssh."""
 
-import os
 from typing import Annotated
 
 import typer
 from typer.core import TyperCommand
 
-from gpubed.cli import completion
+from gpubed.cli import attended, completion
 from gpubed.cli.options import Cluster, find
+from gpubed.cli.ui import UI
 from gpubed.core import secret
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Node
 from gpubed.nodes.allocation import load as load_allocation
+from gpubed.nodes.ssh import SSH, HostKeyMismatch, greet
 
 EXAMPLE = "gpubed ssh lab head -- nproc"
+_REFUSED = 255  # ssh's own exit code; a command's may be the same
+_ANSWERS_S = 5.0
 
 
 class _Words(TyperCommand):
@@ -32,9 +38,26 @@ def command(
         str, typer.Argument(help="A node's name, or `head`.", autocompletion=completion.nodes)
     ] = "head",
     words: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
-) -> None:
+) -> int:
     """Open a shell on a node, or run a command there; on the head if none is named."""
     paths = find(cluster, from_state=True)
-    name = load_allocation(paths.allocation).node(node).name
+    named = load_allocation(paths.allocation).node(node)
     secret.require_key(paths)
-    os.execvp("ssh", ["ssh", "-F", str(paths.ssh_config), name, *(words or [])])  # noqa: S606
+    code = attended.run(["ssh", "-F", str(paths.ssh_config), named.name, *(words or [])])
+    if code == _REFUSED:
+        _say_whose_key(UI(), paths, named)
+    return code
+
+
+def _say_whose_key(ui: UI, paths: ClusterPaths, node: Node) -> None:
+    """Say what to do where another host key was presented: OpenSSH's own advice would not help."""
+    with SSH(node, paths) as ssh:
+        # Who does not answer at all is not asked over and over.
+        if not (node.via or ssh.answers(node.port, _ANSWERS_S)):
+            return
+    try:
+        greet(node, paths)
+    except HostKeyMismatch as error:
+        ui.error(error.message, f"whatever OpenSSH proposes: {error.hint}")
+    except GpubedError:
+        pass  # ssh has said why

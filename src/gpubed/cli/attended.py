@@ -1,0 +1,55 @@
+"""A program that somebody uses at his terminal, and that we outlive to say something about its end.
+
+It has our terminal, and our process group, so that Ctrl-C and Ctrl-Z reach it as they would
+without us.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from types import FrameType
+
+from gpubed.engines import interruption
+
+# What ends it is sent on: it ends as it sees fit, and we with it.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a program to its end.
+
+    Args:
+        words: Its name, which is looked for on PATH, and its arguments.
+
+    Returns:
+        Its exit code; as a shell counts it where a signal ended it.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    child = os.posix_spawnp(words[0], list(words), os.environ)
+
+    def send_on(number: int, _frame: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    before = {number: signal.signal(number, send_on) for number in _ENDS}
+    try:
+        code = os.waitstatus_to_exitcode(_ended(child))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else interruption.EXIT - code
+
+
+def _ended(child: int) -> int:
+    """Wait for its end, and stand still while it does: the shell is to have the terminal then."""
+    while True:
+        status = os.waitpid(child, os.WUNTRACED)[1]
+        if not os.WIFSTOPPED(status):
+            return status
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(child, signal.SIGCONT)
