@@ -87,7 +87,7 @@ def test_a_text_in_it_that_no_command_can_hold_is_refused(root, report):
     told = json.loads(report.read_text())
     told["campaign"]["campaign"]["description"] = "\0"
     report.write_text(json.dumps(told))
-    with pytest.raises(repeat.Unusable, match="its campaign: the text .* NUL"):
+    with pytest.raises(repeat.Unusable, match=r"its campaign: the text .* NUL"):
         call("bench", "other", "--repeat", str(report))
 
 

@@ -109,6 +109,19 @@ def test_what_is_wrong_is_said_with_its_line(points, text, said):
 
 
 @pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('settings: {epochs: "a\\0"}\n', r"line 6: the text 'a.x00' has a NUL character"),
+        ('description: "\\ud800"\n', r"line 6: the text .* is not UTF-8 text"),
+    ],
+)
+def test_what_no_command_can_hold_is_refused_with_its_line(points, line, said):
+    with pytest.raises(file.Unusable, match=said) as refused:
+        points(PLAIN + line)
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         (HEAD, "factors: is missing"),

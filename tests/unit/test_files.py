@@ -27,9 +27,12 @@ def test_threads_that_write_one_file_at_once_leave_one_of_their_contents(tmp_pat
 def test_a_full_disk_names_the_file() -> None:
     """The system does not, of a file that is open; `/dev/full` is as full as a disk."""
     path = Path("/dev/full")
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        with files.named(path), path.open("w", buffering=1) as file:
-            file.write("a line\n")
+    with (
+        pytest.raises(OSError, match="No space left on device: '/dev/full'"),
+        files.named(path),
+        path.open("w", buffering=1) as file,
+    ):
+        file.write("a line\n")
 
 
 def test_another_error_stays_as_it_is(tmp_path: Path) -> None:

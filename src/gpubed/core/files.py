@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-
 # Of a full disk, who writes to an open file learns no more than that.
 _NAMELESS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
