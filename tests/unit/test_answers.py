@@ -33,8 +33,11 @@ from gpubed.checks.context import Context
 from gpubed.cluster import condition
 from gpubed.configuration import health, systemd, use
 from gpubed.configuration.roles import Unit
+from gpubed.core import copying
+from gpubed.core.copying import NotAName
 from gpubed.core.errors import GpubedError
 from gpubed.hardware import host, report
+from gpubed.hardware.facts import GPU
 from gpubed.jobs import images
 from gpubed.jobs.launchers import leftovers
 from gpubed.nodes import disks
@@ -263,6 +266,17 @@ def test_what_fits_is_taken():
     assert (first.whole(), second.text, third.number()) == (12, "words", 1.5)
     assert Answer("node-1", "x", "1700000000.123456789\n").number() == 1700000000.123456789
     assert answer.part('{"a": 1}').json(dict[str, int]) == {"a": 1}
+
+
+@pytest.mark.parametrize("name", ["x" * 5_000_000, "\x1b[2J\u202ex"])
+def test_no_name_of_a_node_is_longer_than_a_line(name):
+    """Those of GPUs stand in tables, and one of a file in an error."""
+    gpu = GPU.model_validate({"pci": "0", "device_id": "0", "index": 0, "name": name})
+    assert len(gpu.name) <= 65
+    assert gpu.name.isprintable()
+    with pytest.raises(NotAName) as refused:
+        copying.as_name(f"../{name}")
+    assert len(str(refused.value)) < 400
 
 
 def test_a_check_that_cannot_read_an_answer_fails_and_names_the_node(lied_to):
