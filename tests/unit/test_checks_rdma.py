@@ -6,6 +6,7 @@ import pytest
 
 from gpubed.checks import rdma
 from gpubed.checks.context import Context
+from gpubed.nodes.answers import Answer
 from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 
@@ -18,7 +19,8 @@ TABLE = """
 class FakeSession:
     """Answers the commands of the ladder; `moved` packets are counted after each program."""
 
-    def __init__(self, **answers):
+    def __init__(self, node, **answers):
+        self.node = node
         self.answers = {"device": "rxe0", "moved": 40_000, "rping": 0, "sums": True, **answers}
         self.sent = 0
 
@@ -46,7 +48,7 @@ def found(collective=40_000, nodes=3, **answers):
         nodes=[{"count": nodes}], networks={"experiment": {"rate": "200 Mbit/s", "rdma": {}}}
     )
     allocation = sample_allocation(plan)
-    sessions = {node.name: FakeSession(**answers) for node in allocation.nodes}
+    sessions = {node.name: FakeSession(node, **answers) for node in allocation.nodes}
     context = Context(SimpleNamespace(), plan, allocation, sessions)
     head = sessions["node-0"]
     original = head.run
@@ -124,5 +126,8 @@ def test_nothing_asked_for_is_skipped_with_a_reason():
 
 
 def test_average_rate_is_read_from_the_table():
-    assert rdma.write_bps(TABLE) == pytest.approx(0.19e9)
-    assert rdma.write_bps("no table") == 0
+    def read(text):
+        return rdma.write_bps(Answer("node-0", "ib_write_bw", text))
+
+    assert read(TABLE) == pytest.approx(0.19e9)
+    assert read("no table") == 0

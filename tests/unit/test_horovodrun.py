@@ -5,7 +5,9 @@ is told of, whatever `-np` says, and refuses hosts beside a hostfile.
 """
 
 import os
+import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +18,35 @@ from ansible.template import Templar, trust_as_template
 from support import machines
 
 TEMPLATE = machines.ROOT / "roles/horovod/templates/gpubed-horovodrun.j2"
+# Those of Horovod 0.28.1 (runner/launch.py); the first take a value.
+VALUED = """
+-H --hosts -hostfile --hostfile -np --num-proc -p --ssh-port -i --ssh-identity-file
+--autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --autotune-log-file
+--autotune-steps-per-sample --autotune-warmup-samples --binding-args --blacklist-cooldown-range
+--cache-capacity --config-file --cycle-time-ms --elastic-timeout --fusion-threshold-mb
+--gloo-timeout-seconds --host-discovery-script --log-level --max-np --max-num-proc --min-np
+--min-num-proc --mpi-args --network-interface --network-interfaces --num-nccl-streams
+--output-filename --reset-limit --slots-per-host --stall-check-shutdown-time-seconds
+--stall-check-warning-time-seconds --start-timeout --thread-affinity --timeline-filename
+"""
+BARE = """
+-v --version -cb --check-build --autotune --no-autotune --disable-cache --gloo --mpi --jsrun
+--hierarchical-allgather --no-hierarchical-allgather --hierarchical-allreduce
+--no-hierarchical-allreduce --torus-allreduce --no-torus-allreduce --log-hide-timestamp
+--log-with-timestamp --log-without-timestamp --no-log-hide-timestamp --mpi-threads-disable
+--no-mpi-threads-disable -prefix-timestamp --prefix-output-with-timestamp --stall-check
+--no-stall-check --tcp --timeline-mark-cycles --no-timeline-mark-cycles --verbose
+"""
+PARSER = f"""#!{sys.executable}
+import argparse, shlex
+parser = argparse.ArgumentParser()
+for option in {VALUED.split()}:
+    parser.add_argument(option)
+for option in {BARE.split()}:
+    parser.add_argument(option, action="store_true")
+parser.add_argument("command", nargs=argparse.REMAINDER)
+print(" ".join(shlex.quote(word) for word in parser.parse_args().command))
+"""
 
 
 @pytest.fixture
@@ -50,7 +81,7 @@ def started(script):
             check=True,
         )
         told = done.stdout.splitlines()
-        assert told[-3:] == ["gpubed-rank", "python", "a b.py"]
+        assert told[-4:] == ["gpubed-rank", "sh", "-c", "exec 'python' 'a b.py'"]
         assert "--hostfile" not in told
         slots, ranks = (told[told.index(option) + 1] for option in ("-H", "-np"))
         return slots, ranks, told
@@ -92,6 +123,33 @@ def test_other_options_reach_horovodrun(started):
     told = started("--mpi", "--verbose")[2]
     assert {"--mpi", "--verbose"} <= set(told)
     assert "--gloo" not in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--" + name, "3"] for name in ("n", "max", "min", "log", "host", "network")),
+        ["-np", "3", "--verbose", "--help", "-v"],
+        ["--", "-h", "a'b", "two\nlines\n", "", " ", "$HOME `id` \\", "x=1", "\xe9\xdf\u4e16"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_argument_of_a_job_is_never_an_option_of_horovodrun(script, tmp_path, words):
+    """horovodrun is a STAND-IN: argparse with the real one's options, and what Gloo runs."""
+    (tmp_path / "horovodrun").write_text(PARSER)
+    rank = tmp_path / "gpubed-rank"
+    rank.write_text('#!/bin/sh\nexec "$@"\n')
+    rank.chmod(0o755)
+    show = [sys.executable, "-c", "import sys; print(sys.argv[1:])"]
+    command = ["sh", "-c", script, "gpubed-horovodrun", "-np", "2", "--", *show, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    there = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ran = subprocess.run(
+        ["sh", "-c", done.stdout], env=there, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == f"{words}\n"
+    assert shlex.split(done.stdout)[0] == "gpubed-rank"
 
 
 def test_settings_of_the_node_make_way_for_autotuning(script, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,15 +59,52 @@ def test_with_cgroup_v1_it_sees_the_hierarchies_that_systemd_needs(
     }
 
 
-def test_what_docker_leaves_of_a_node_is_removed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A function that tidies a STAND-IN for the cgroup tree, where so many nodes are left."""
     monkeypatch.setattr(confinement, "_CGROUPS", tmp_path)
-    others = tmp_path / "cpu" / "gpubed_6f0c0000_big_node_1"
-    for folder in (tmp_path / NAME, tmp_path / "cpu" / NAME, others):
+    monkeypatch.setattr(confinement, "_LETS_GO_S", 1.0)
+
+    def tidy(left: int) -> list[str]:
+        asked = SimpleNamespace(list=lambda **_: [None] * left)
+        monkeypatch.setattr(daemon, "client", lambda: SimpleNamespace(containers=asked))
+        confinement.tidy(NODE.uuid, NODE.name)
+        return sorted(path.name for path in tmp_path.rglob("gpubed_*"))
+
+    return tidy
+
+
+OTHER, STRANGER = "gpubed_6f0c0000_big_node_1", "gpubed_7f0c0000_big_node_1"
+
+
+def test_what_docker_leaves_of_a_node_is_removed(tree: Any, tmp_path: Path) -> None:
+    for folder in (tmp_path / NAME, tmp_path / "cpu" / NAME / "id" / "init.scope"):
         folder.mkdir(parents=True)
-    confinement.tidy(NODE.uuid, NODE.name)
-    assert sorted(tmp_path.rglob("gpubed_*")) == [others]
+    (tmp_path / "cpu" / OTHER).mkdir()
+    assert tree(1) == [OTHER]
+
+
+def test_with_the_last_node_those_of_all_are_removed(tree: Any, tmp_path: Path) -> None:
+    """Whoever removed the others by hand left theirs."""
+    for name in (OTHER, STRANGER):
+        (tmp_path / "cpu" / name).mkdir(parents=True)
+    assert tree(0) == [STRANGER]
+
+
+def test_what_is_in_use_for_a_moment_is_waited_for(tree: Any, tmp_path: Path) -> None:
+    process = tmp_path / "cpu" / NAME / "id" / "cgroup.procs"
+    process.parent.mkdir(parents=True)
+    process.touch()
+    timer = threading.Timer(0.3, process.unlink)
+    timer.start()
+    assert tree(1) == []
+
+
+def test_what_stays_in_use_stays(tree: Any, tmp_path: Path) -> None:
+    process = tmp_path / "cpu" / NAME / "id" / "cgroup.procs"
+    process.parent.mkdir(parents=True)
+    process.touch()
+    assert tree(0) == [NAME]
 
 
 def test_nothing_is_confined_where_docker_maps_users(place: Any) -> None:

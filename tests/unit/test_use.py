@@ -114,3 +114,20 @@ def test_a_care_that_cannot_be_is_refused_with_its_line(tmp_path, backend, idle,
     assert [error.line for error in errors] == ([] if said is None else [5])
     if said:
         assert said in str(errors[0])
+
+
+def test_names_of_a_node_are_short_and_printable(ask):
+    long = "\x1b[2J\u202e\0" + "x" * 200_000
+    row = {**ALICE, "user": long, "job": long}
+    found = ask(said(7200, long, long, rows=[row] * 20, spell=long, mute=[long]))
+    assert len(found.why) < 400
+    assert found.why.isprintable()
+    assert len(found.rows) == 1
+    assert (len(found.rows[0].user), len(found.spell)) == (65, len("node-0=") + 65)
+
+
+@pytest.mark.parametrize("idle_s", ["1e999", "NaN", "Infinity"])
+def test_no_node_is_idle_without_end(ask, idle_s):
+    answer = said(1).replace('"idle_s": 1', f'"idle_s": {idle_s}')
+    assert ask(answer).idle_s == 0
+    assert json.dumps(ask(answer).document())

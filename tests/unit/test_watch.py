@@ -524,6 +524,107 @@ def test_ctrl_c_is_logged_and_loses_nothing(world, monkeypatch):
     assert "node-1" in world.watch().memory.amiss
 
 
+@pytest.fixture
+def watching(world, monkeypatch):
+    """A function that watches for some looks, and returns how long was waited after each."""
+
+    def watch(looks, before=lambda number: None):
+        waits = []
+
+        def sleep(seconds):
+            waits.append(seconds)
+            if len(waits) == looks:
+                raise KeyboardInterrupt
+            before(len(waits))
+
+        monkeypatch.setattr("gpubed.cli.commands.watch.time.sleep", sleep)
+        done = CliRunner().invoke(cli.build(), ["watch", "lab"], standalone_mode=False)
+        return waits, done
+
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("error", "why", "traced"),
+    [
+        (ValueError("not enough \x1b[2Jvalues"), "ValueError: not enough values", True),
+        (GpubedError("no route", "see the cable"), "no route (see the cable)", False),
+        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left", True),
+    ],
+)
+def test_a_look_that_breaks_off_does_not_end_the_watch(
+    world, watching, monkeypatch, error, why, traced
+):
+    healthy = registry.bound
+
+    def broken(*_):
+        raise error
+
+    def heal(number):
+        if number == 8:
+            monkeypatch.setattr(registry, "bound", healthy)
+
+    monkeypatch.setattr(registry, "bound", broken)
+    waits, done = watching(10, heal)
+    assert waits == [60, 120, 240, 480, 960, 1800, 1800, 1800, 60, 60]
+    assert done.return_value == 130
+    log = (world.cluster.logs / "watch.log").read_text()
+    assert log.count(" failed: a look failed: ") == 1, "of one error one event"
+    assert why in log
+    assert ("\n  Traceback (most recent call last):\n" in log) is traced
+    assert "well: lab can be looked at again" in log
+    assert "\x1b" not in log
+
+
+def test_another_error_is_another_event(world, watching, monkeypatch):
+    errors = iter([KeyError("a"), KeyError("b"), KeyError("b")])
+
+    def broken(*_):
+        raise next(errors)
+
+    monkeypatch.setattr(registry, "bound", broken)
+    watching(3)
+    log = (world.cluster.logs / "watch.log").read_text()
+    assert (log.count(": KeyError: 'a'"), log.count(": KeyError: 'b':")) == (1, 1)
+
+
+def test_a_look_that_breaks_off_is_no_look(world, watching, monkeypatch):
+    """A node that is amiss before and after it may have booted twice."""
+    healthy = registry.bound
+    world.states = {"node-1": "missing"}
+    world.looks(1)
+
+    def broken(*_):
+        raise ValueError
+
+    monkeypatch.setattr(registry, "bound", broken)
+    watching(1)
+    monkeypatch.setattr(registry, "bound", healthy)
+    assert world.looks(1) == ["amiss"]
+    assert world.repairs == []
+
+
+@pytest.mark.parametrize("error", [UsageError("wrong"), BrokenPipeError()])
+def test_what_no_time_heals_ends_the_watch(world, watching, monkeypatch, error):
+    def broken(*_):
+        raise error
+
+    monkeypatch.setattr(registry, "bound", broken)
+    waits, done = watching(3)
+    assert waits == []
+    assert done.exception is error
+
+
+def test_what_nodes_say_moves_no_cursor_in_the_log(world):
+    said = "\x1b]0;title\x07\x1b[2Jred\u202eturned\x00\x9b1m" + "x" * 5_000_000
+    world.rest = {"full": {"node-1": said}}
+    world.looks(1)
+    log = (world.cluster.logs / "watch.log").read_text()
+    assert "redturned1" not in log
+    assert "node-1: redturnedx" in log
+    assert len(log) < 5000
+
+
 def test_a_cluster_has_one_watch(world):
     with runlock.locked(world.cluster.watching, "watch"):
         done = CliRunner().invoke(cli.build(), ["watch", "lab"], standalone_mode=False)
@@ -687,6 +788,39 @@ def test_to_warn_is_all_where_nothing_more_is_wanted(world, unused):
     assert (unused.downs, len(unused.told)) == ([], 1)
     assert "whoever needs it no more" in unused.told[0][1]
     assert world.events[-1].outcome.endswith("; the hook failed (1): no word")
+
+
+@pytest.mark.parametrize("why", ["x" * 200_000, "a\0b", "\ud800", "\x1b[2J"])
+def test_a_hook_is_told_why_whatever_that_is(world, unused, why):
+    """The kernel refuses a variable that is longer than 128 KiB, and every NUL."""
+    heard = world.cluster.project.root / "why.log"
+    unused.policy((IDLE % f'printf %s "$GPUBED_IDLE_WHY" > {heard}').replace("release", "warn"))
+    unused.use_it(why)
+    world.looks(10, every=HOUR)
+    assert [what for what, _ in unused.told] == ["warn"]
+    assert "the hook" not in world.events[-1].outcome
+    assert len(heard.read_text()) <= 1001
+    assert heard.read_text().isprintable()
+
+
+def test_a_hook_that_cannot_be_started_warns_nobody_twice(world, unused, monkeypatch):
+    unused.policy((IDLE % "true").replace("then: release", "then: warn"))
+    monkeypatch.setenv("PATH", str(world.cluster.project.root))
+    world.looks(10, every=HOUR)
+    assert len(unused.told) == 1
+    assert "the hook cannot be started: " in world.events[-1].outcome
+
+
+def test_a_watch_that_is_killed_in_the_hook_warns_nobody_twice(world, unused, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gpubed.cluster.idle.hook", killed)
+        with pytest.raises(KeyboardInterrupt):
+            world.looks(10, every=HOUR)
+    world.looks(1, every=MINUTE)
+    assert len(unused.told) == 1
 
 
 def test_any_use_takes_the_warning_back(world, unused):

@@ -17,6 +17,7 @@ from gpubed.testbeds.base import Harm
 
 _OVER_S = 180.0
 _LOOK_EVERY_S = 2.0
+_LONGEST = 255  # characters of a file's name, which a node may not go by
 _NEWEST = (
     "sudo -n find %s -maxdepth 1 -type f ! -name '.*' ! -name '*.sha256' ! -name '*.damaged*'"
     " ! -name '*.part' -printf '%%T@ %%f\\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-"
@@ -120,7 +121,7 @@ class CorruptCheckpoint(Scenario):
     def _file(self) -> str:
         with SSH(self.ground.granted.head, self.ground.cluster) as ssh:
             name = ssh.run(_NEWEST, self._folder, check=False).stdout.rstrip("\n")
-        if not name:
+        if not name or len(name) > _LONGEST or PurePosixPath(name).name != name:
             raise Unfit(f"there is no checkpoint in {self._folder}")
         return name
 

@@ -10,7 +10,7 @@ from gpubed.chaos.scenario import Ground, Held, Scenario, Status, Unfit
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_rate
-from gpubed.nodes import rates
+from gpubed.nodes import answers, rates
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.testbeds.base import Harm
@@ -18,6 +18,7 @@ from gpubed.testbeds.base import Harm
 _SLOWER = 10
 _LOSS_PERCENT = 5
 _PINGS = 300
+_LOSS = re.compile(r"([0-9.]{1,20})% packet loss")
 # Before the firewall, and in a table of its own, which goes as a whole; one that was killed may
 # have left it.
 _TABLE = "inet gpubed_chaos"
@@ -192,9 +193,10 @@ class LossyLink(_OfExperiment):
         """Return how many packets from another node and back are lost, in percent."""
         with SSH(self._peer, self.ground.cluster) as ssh:
             asked = f"sudo -n ping -q -c {_PINGS} -i 0.01 -W 1 %s"
-            said = ssh.run(asked, self.node.experiment_address, check=False).stdout
-        found = re.search(r"([\d.]+)% packet loss", said)
-        return float(found[1]) if found else 100.0
+            done = ssh.run(asked, self.node.experiment_address, check=False)
+            told = answers.of(ssh, "ping", done)
+        found = _LOSS.search(told.text)
+        return told.part(found[1]).number() if found else 100.0
 
 
 def _carried(ground: Ground, giver: Node, taker: Node) -> float:
@@ -204,4 +206,6 @@ def _carried(ground: Ground, giver: Node, taker: Node) -> float:
         with ThreadPoolExecutor(2) as pool:
             taken = pool.submit(takes.run, "python3 -c %s", _TAKE % where)
             pool.submit(gives.run, "timeout 30 python3 -c %s", _GIVE % where, check=False)
-        return float(taken.result().stdout.split()[-1])
+        told = answers.of(takes, "what arrived", taken.result())
+        _, _, last = told.text.strip().rpartition("\n")
+        return told.part(last).number()

@@ -12,6 +12,7 @@ from gpubed.checks.context import Context
 from gpubed.checks.proof import Proof
 from gpubed.checks.stages import Stage, at
 from gpubed.hardware.facts import Facts
+from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH, CommandResult
 from gpubed.nodes.verification import Check
@@ -133,8 +134,8 @@ def _counters(rows: list[list[str]]) -> tuple[list[int], list[str], list[str]]:
         mode, count = cells if len(cells) == 2 else ("", "")
         if mode in _WITHOUT_ECC and count in _ABSENT:
             without.append(f"GPU {index} {_WITHOUT_ECC[mode]}")
-        elif count.isdigit():
-            counts.append(int(count))
+        elif (known := answers.whole(count)) is not None:
+            counts.append(known)
         else:
             unread.append(f"GPU {index}: {' '.join(cells) or 'nothing'}")
     return counts, without, unread

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
+from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
 
 _MAX_OFFSET_S = 0.5
+_NOW = "date +%s.%N"
 _SSH = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=5"
 
 
@@ -22,7 +24,8 @@ def mesh(context: Context) -> Iterator[Check]:
 
     def unreached(_: Node, ssh: SSH) -> list[str]:
         loop = f"for peer in {' '.join(names)}; do {_SSH} $peer true </dev/null || echo $peer; done"
-        return ssh.run(loop, check=False).stdout.split()
+        said = set(ssh.run(loop, check=False).stdout.split())
+        return [name for name in names if name in said]
 
     for node, missed in context.on_each(unreached):
         yield Check(
@@ -42,8 +45,9 @@ def clocks(context: Context) -> Iterator[Check]:
 
     def offset(_: Node, ssh: SSH) -> tuple[float, float]:
         asked = time.time()
-        theirs = float(ssh.run("date +%s.%N").stdout)
+        told = ssh.run(_NOW)
         answered = time.time()
+        theirs = answers.of(ssh, _NOW, told).number()
         return theirs - (asked + answered) / 2, (answered - asked) / 2
 
     for node, (seconds, uncertainty) in context.on_each(offset):

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
-from gpubed.core import reading
 from gpubed.nodes.allocation import Node
+from gpubed.nodes.answers import Answer
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
 from gpubed.recipes import recipe as recipes
@@ -85,7 +85,7 @@ def on_node(recipe: Recipe, node: Node, said: str) -> Iterator[Check]:
         why = f"NCCL does not load: {said.strip()[-200:]}"
         yield Check(id="nccl.version", node=node.name, result="fail", reason=why)
         return
-    found = reading.reply(answer, f"what NCCL is on {node.name}").json(_Library)
+    found = Answer(node.name, "NCCL's own account", answer).json(_Library)
     yield _version(recipe, node, found.version)
     yield _interface(node, said)
     yield _memlock(node, found)

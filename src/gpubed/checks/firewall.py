@@ -16,7 +16,9 @@ from functools import partial
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
 from gpubed.core import together
+from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node, door
+from gpubed.nodes.answers import Answer
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
 
@@ -31,6 +33,7 @@ _START = (
     "for i in $(seq 50); do [ -s $f ] && break; sleep 0.1; done; cat $f; rm $f"
 )
 _LISTENING = "ss -Hltn | awk '{print $4}'"
+_PORTS = 65535
 _REACH = "timeout 3 bash -c %s"
 
 
@@ -71,11 +74,20 @@ def _doors(context: Context) -> dict[str, SSH]:
 
 
 def _listening_and_canary(_: Node, ssh: SSH) -> tuple[set[int], int]:
-    canary = int(ssh.run(_START, _LISTENER).stdout)
-    sockets = ssh.run(_LISTENING).stdout.split()
+    canary = answers.of(ssh, "the test's own listener", ssh.run(_START, _LISTENER)).whole()
+    asked = answers.of(ssh, _LISTENING, ssh.run(_LISTENING))
     local = ("127.", "[::1]", "[::ffff:127.")
-    found = {int(text.rsplit(":", 1)[1]) for text in sockets if not text.startswith(local)}
-    return found, canary
+    sockets = [text for text in asked.text.split() if not text.startswith(local)]
+    ports = {text.rpartition(":")[2] for text in sockets}
+    if len(ports) > _PORTS:
+        raise asked.misfit("more ports than there are")
+    return {_port(asked.part(text)) for text in ports}, _port(asked.part(str(canary)))
+
+
+def _port(told: Answer) -> int:
+    if (port := told.whole()) > _PORTS:
+        raise told.misfit("no port")
+    return port
 
 
 def _verdict(context: Context, node: Node, session: SSH, listening: set[int], canary: int) -> Check:

@@ -6,15 +6,19 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from gpubed.checks import plain
 from gpubed.checks.context import Context
+from gpubed.checks.plain import Row
 from gpubed.checks.stages import Stage, at
-from gpubed.core import runlock
+from gpubed.core import reading, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.units import format_rate
 from gpubed.jobs import execution
 from gpubed.jobs.runs.record import Request
 from gpubed.nodes.allocation import Network, Node
+from gpubed.nodes.answers import Answer
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import POSTPONED, Check
 from gpubed.spec.plan import NetworkPlan
@@ -25,6 +29,19 @@ _IDS = ("link.rate", "allreduce.busbw", "rdma.gpudirect")
 _GPUDIRECT = "GDRDMA"
 # Within a PCI switch: farther away, NCCL reckons host memory to be faster (NCCL_NET_GDR_LEVEL).
 _NEAR = ("PIX", "PXB")
+
+
+class _Metrics(BaseModel):
+    """What verification needs of job `allreduce`'s metrics."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    links: tuple[Row, ...] = ()
+    busbw_bps: float | None = None
+    floor_bps: float | None = None
+    limited_by: str | None = None
+    device: str = ""
+    transports: dict[str, int] = {}
 
 
 @at(Stage.REACH, "network.mtu")
@@ -82,14 +99,15 @@ def links_and_collective(context: Context) -> Iterator[Check]:
     yield from _idle_links(context)
     try:
         found = _measured(context)
+        told = _told(context, found.metrics)
     except GpubedError as error:
         yield Check(id="allreduce.busbw", result="fail", reason=error.message)
         yield from _links(context, ())
         yield _gpudirect(context, {})
         return
-    yield from _links(context, found.metrics.get("links", ()))
-    yield _collective(found.metrics, found.failures)
-    yield _gpudirect(context, found.metrics.get("transports", {}))
+    yield from _links(context, told.links)
+    yield _collective(told, found.failures)
+    yield _gpudirect(context, told.transports)
 
 
 def _alone(context: Context, reason: str) -> Iterator[Check]:
@@ -151,7 +169,7 @@ def _taken(context: Context) -> str:
     return f"{who} {POSTPONED}: `gpubed verify CLUSTER` measures them once it has ended"
 
 
-def _links(context: Context, found: Sequence[dict[str, Any]]) -> Iterator[Check]:
+def _links(context: Context, found: Sequence[Row]) -> Iterator[Check]:
     declared = context.plan.experiment
     if declared is None:
         yield Check(id="link.rate", result="skip", reason="no link has a declared rate")
@@ -160,7 +178,7 @@ def _links(context: Context, found: Sequence[dict[str, Any]]) -> Iterator[Check]
         yield Check(id="link.rate", result="fail", reason=reason)
         return
     for row in found:
-        yield link(row)
+        yield link(row.model_dump())
     if not found:
         why = f"{_rate(declared)} are declared, and no link was measured"
         yield Check(id="link.rate", result="fail", reason=why)
@@ -220,19 +238,28 @@ def link(row: dict[str, Any]) -> Check:
     )
 
 
-def _collective(metrics: dict[str, Any], failures: list[str]) -> Check:
+def _told(context: Context, metrics: dict[str, Any]) -> _Metrics:
+    """Return what the job said; on its nodes, anybody may have written it."""
+    try:
+        return _Metrics.model_validate(metrics)
+    except ValidationError as error:
+        told = Answer(context.allocation.head.name, "what allreduce measured", str(metrics))
+        raise told.misfit(reading.words(error)) from None
+
+
+def _collective(metrics: _Metrics, failures: list[str]) -> Check:
     id_ = "allreduce.busbw"
-    busbw, floor = metrics.get("busbw_bps"), metrics.get("floor_bps")
+    busbw, floor = metrics.busbw_bps, metrics.floor_bps
     if busbw is None or failures:
         return Check(id=id_, result="fail", reason="; ".join(failures) or "no result")
-    by_cpu = metrics["limited_by"] == "cpu"
+    by_cpu = metrics.limited_by == "cpu"
     right = floor is None or busbw >= floor or by_cpu
     limit = "no link has a declared rate" if floor is None else f"≥ {format_rate(floor)}"
     return Check(
         id=id_,
         result="pass" if right else "fail",
         value=round(busbw / 1e6, 2),
-        unit=f"Mbit/s on {metrics['device']}",
+        unit=f"Mbit/s on {metrics.device}",
         limit=f"{limit}, or as much as the CPU can drive" if by_cpu else limit,
         reason="" if right else "the collective does not use the link, measured twice",
     )

@@ -10,10 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from gpubed.checks.context import Context
-from gpubed.core import reading, together
+from gpubed.core import together
 from gpubed.jobs import jobfile
 from gpubed.nodes.allocation import Node
+from gpubed.nodes.answers import Answer
 from gpubed.testbeds import registry
 
 _PROGRAM = "links"
@@ -30,6 +33,18 @@ least, most = links.bounds(declared, bool(shaped))
 print(json.dumps([{**row, "floor_bps": least, "ceiling_bps": most} for row in rows]))
 """
 _WAIT_S, _PAIR_S = 120.0, 12.0
+
+
+class Row(BaseModel):
+    """A direction of a pair of nodes, in bit/s; bounds are None where nobody knows them."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    src: str
+    dst: str
+    floor_bps: float | None
+    ceiling_bps: float | None
+    measured_bps: float
 
 
 def measured(context: Context, declared: float) -> list[dict[str, Any]]:
@@ -103,8 +118,8 @@ def _together(
             "1" if shaped else "",
             timeout=_WAIT_S + _PAIR_S * len(nodes) ** 2,
         )
-        told = reading.reply(answer.stdout, f"what {node.name} measured")
-        return told.json(list[dict[str, Any]])
+        told = Answer(node.name, "what was measured", answer.stdout)
+        return [row.model_dump() for row in told.json(list[Row])]
 
     found = together.each(ask, range(len(nodes)), len(nodes))  # they wait for each other
     return [row for rows in found for row in rows]

@@ -34,8 +34,8 @@ class GPU(_Model):
     """
 
     index: int
-    name: str
-    capability: str
+    name: reading.Name
+    capability: reading.Name
     compute: Figure
     memory: Figure
 
@@ -56,7 +56,7 @@ class Proof(_Model):
     """
 
     asked: int
-    simulated: str | None = None
+    simulated: reading.Name | None = None
     error: str = ""
     gpus: tuple[GPU, ...] = ()
     collectives: tuple[Collective, ...] = ()

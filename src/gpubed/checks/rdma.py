@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
 from gpubed.core.units import format_rate
+from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node
+from gpubed.nodes.answers import Answer
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
 from gpubed.spec.sections import Rdma
@@ -142,7 +144,8 @@ def _writes(context: Context, wanted: Rdma) -> Iterator[Check]:
         client = (_WRITE_CLIENT, _WRITE_BYTES, peer.experiment_address)
         code, said = _between(context, node, peer, (_WRITE_SERVER, _WRITE_BYTES), client)
         moved = _sent(context.sessions[node.name]).bytes_since(before)
-        measured, where = write_bps(said) if code == 0 else 0.0, f"{node.name}>{peer.name}"
+        table = Answer(node.name, "ib_write_bw", said)
+        measured, where = write_bps(table) if code == 0 else 0.0, f"{node.name}>{peer.name}"
         enough = measured >= wanted.floor * rate and measured > 0
         yield _result(
             "rdma.write_bw",
@@ -181,18 +184,23 @@ def _collective(context: Context, _: Rdma) -> Iterator[Check]:
         )
 
 
-def write_bps(text: str) -> float:
-    """Read the average rate, in bit/s, from perftest's table (with --report_gbits)."""
-    for line in text.splitlines():
+def write_bps(table: Answer) -> float:
+    """Read the average rate, in bit/s, from perftest's table (with --report_gbits).
+
+    Raises:
+        Misfit: The rate is no number.
+    """
+    for line in table.text.splitlines():
         words = line.split()
         if words[:1] == [str(_WRITE_BYTES)] and len(words) >= 4:
-            return float(words[3]) * 1e9
+            return table.part(words[3]).number() * 1e9
     return 0.0
 
 
 def _sent(ssh: SSH) -> _Sent:
-    mtu, unit, count = ssh.run(_SENT).stdout.split()
-    return _Sent(int(mtu), unit, int(count))
+    told = answers.of(ssh, "the device's counter", ssh.run(_SENT))
+    mtu, unit, count = told.parts(3)
+    return _Sent(mtu.whole(), unit.text, count.whole())
 
 
 def _neighbours(context: Context) -> Iterator[tuple[Node, Node]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
+from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
@@ -93,7 +94,7 @@ def _gpus(context: Context, node: Node, state: str, gres: str) -> Check:
         )
     # gpu:2, gpu:nvidia_h100:2(S:0-1), several separated by commas.
     entries = [entry.split("(")[0].split(":") for entry in gres.split(",")]
-    count = sum(int(entry[-1]) for entry in entries if entry[0] == "gpu" and entry[-1].isdecimal())
+    count = sum(answers.whole(entry[-1]) or 0 for entry in entries if entry[0] == "gpu")
     if count != node.gpus:
         reason = "Slurm gives out another number than was granted"
     else:

@@ -13,7 +13,7 @@ from gpubed.checks.context import Context
 from gpubed.nodes.verification import Check
 
 CheckFunction = Callable[[Context], Iterator[Check]]
-_STAGE, _PLAIN = "verification_stage", "not_about_gpus"
+_STAGE, _PLAIN, _FIRST = "verification_stage", "not_about_gpus", "first_id"
 
 
 class Stage(IntEnum):
@@ -41,6 +41,7 @@ def at(stage: Stage, *plain: str) -> Callable[[CheckFunction], CheckFunction]:
     def listed(function: CheckFunction) -> CheckFunction:
         setattr(function, _STAGE, stage)
         setattr(function, _PLAIN, frozenset(plain))
+        setattr(function, _FIRST, next(iter(plain), ""))
         return function
 
     return listed
@@ -49,6 +50,12 @@ def at(stage: Stage, *plain: str) -> Callable[[CheckFunction], CheckFunction]:
 def is_about_gpus(function: CheckFunction, id_: str) -> bool:
     """Say whether a check that a function makes speaks of GPUs."""
     return id_ not in getattr(function, _PLAIN)
+
+
+def first_id(function: CheckFunction) -> str:
+    """Return an id of its checks, for one that cannot tell by itself which it is."""
+    module = function.__module__.rpartition(".")[2]
+    return getattr(function, _FIRST) or f"{module}.{function.__name__}"
 
 
 @cache

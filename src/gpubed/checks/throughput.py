@@ -14,8 +14,8 @@ from pydantic import AliasPath, BaseModel, Field
 
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
-from gpubed.core import reading
 from gpubed.core.units import format_rate
+from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
@@ -87,8 +87,7 @@ def _fio(session: SSH, file: str, pattern: str, block: str, report: type[T]) -> 
     command = _FIO.format(
         name=pattern, file=file, pattern=pattern, block=block, size=_FILE_MIB, seconds=_SECONDS
     )
-    told = reading.reply(session.run(command).stdout, f"fio's report from {session.node.name}")
-    return told.json(report)
+    return answers.of(session, "fio", session.run(command)).json(report)
 
 
 def rate(check: str, node: str, measured_bps: float, floor_bps: int) -> Check:

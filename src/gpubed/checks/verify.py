@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from gpubed.checks import stages
 from gpubed.checks.context import Context
 from gpubed.configuration import applied
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError, of_cluster
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.progress import emit
 from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.answers import Misfit
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check, Verification
 from gpubed.spec.plan import ClusterPlan
+
+_LINES, _LONGEST = 20, 1000  # of what is said of a check
 
 
 class VerificationFailed(GpubedError):
@@ -43,7 +48,7 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
         sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in allocation.nodes}
         context = Context(cluster, plan, allocation, sessions)
         for check in stages.functions():
-            for said in check(context):
+            for said in _told(check, context):
                 result = _named(_honest(said, check, context), cluster.name)
                 emit("check", **result.model_dump())
                 found.append(result)
@@ -56,9 +61,21 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
     )
 
 
+def _told(check: stages.CheckFunction, context: Context) -> Iterator[Check]:
+    """Give what a check finds; a node that answers something else fails it, and no other."""
+    try:
+        yield from check(context)
+    except Misfit as error:
+        id_ = stages.first_id(check)
+        yield Check(id=id_, node=error.node, result="fail", reason=error.message)
+
+
 def _named(check: Check, cluster: str) -> Check:
-    """Let the commands that a reason names be of this cluster."""
-    return check.model_copy(update={"reason": of_cluster(check.reason, cluster)})
+    """Let the commands that a reason names be of this cluster, and what a node says be short."""
+    lines = of_cluster(check.reason, cluster).splitlines()
+    reason = "\n".join(reading.short(line, _LONGEST) for line in lines[:_LINES])
+    value = reading.short(check.value, _LONGEST) if isinstance(check.value, str) else check.value
+    return check.model_copy(update={"reason": reason, "value": value})
 
 
 def _honest(check: Check, by: stages.CheckFunction, context: Context) -> Check:

@@ -9,7 +9,6 @@ files say is shown as text: nothing in it moves a cursor or sets a title.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpubed.core import errors, finite
+from gpubed.core import errors, finite, harmless
 
 # Columns that are there to be copied: a narrow terminal breaks others.
 _USUAL = 80
@@ -38,15 +37,6 @@ _MARK = {
     "delete": "[red]-[/]",
     "same": " ",
 }
-# Control sequences of ECMA-48 (5th edition, section 5): CSI …, and strings such as OSC … ST.
-_SEQUENCE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
-)
-# What is left of controls, but tabs and ends of lines; and what turns text round (bidi controls
-# of Unicode's annex 9), so that it reads as another.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")  # no text: it cannot be encoded
 
 
 class UI:
@@ -191,7 +181,7 @@ def _json(verb: str, content: dict[str, Any], indent: int | None = None) -> str:
 
 def _plain(text: str) -> str:
     """Return text as rich prints it as it is, less what a terminal would obey."""
-    return escape(_SURROGATE.sub("?", _CONTROL.sub("", _SEQUENCE.sub("", text))))
+    return escape(harmless.text(text))
 
 
 def _folded(console: Console, text: str, *, behind: str = "") -> str:

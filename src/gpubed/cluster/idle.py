@@ -16,7 +16,7 @@ from gpubed.cluster.events import event_file
 from gpubed.configuration import node_lease
 from gpubed.configuration import use as uses
 from gpubed.configuration.use import Use
-from gpubed.core import runlock
+from gpubed.core import reading, runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import EngineName
@@ -27,6 +27,7 @@ from gpubed.spec.sections import Idle
 
 Act = Literal["", "warn", "back", "release"]
 _HOOK_S = 60.0
+_LONGEST = 1000  # characters of the reason that a hook is told
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def look(
 
 
 def warn(cluster: ClusterPaths, granted: Allocation, use: Use, policy: Idle) -> str:
-    """Warn whoever is on the nodes, and run the hook; return what was done, in words.
+    """Warn whoever is on the nodes; return what was done, in words. The hook is for later.
 
     Raises:
         GpubedError: Not all nodes could be told: that is no warning yet.
@@ -87,18 +88,21 @@ def warn(cluster: ClusterPaths, granted: Allocation, use: Use, policy: Idle) -> 
     then = goes if policy.then == "release" else "whoever needs it no more can give it back"
     text = f"gpubed: nobody has used {cluster.name} for {_minutes(use.idle_s)}: {then}"
     uses.warn(cluster, granted.nodes, text)
-    return f"warned: {then}{_hook(cluster, policy, 'warn', use)}"
+    return f"warned: {then}"
 
 
-def take_back(cluster: ClusterPaths, granted: Allocation, use: Use, policy: Idle | None) -> str:
-    """Take a warning back; return what was done, in words. Who cannot be told is used anyway."""
+def take_back(cluster: ClusterPaths, granted: Allocation) -> str:
+    """Take a warning back; return what was done, in words. Who cannot be told is used anyway.
+
+    The hook is for later.
+    """
     told = ""
     try:
         text = f"gpubed: {cluster.name} stays: the warning is taken back"
         uses.warn(cluster, granted.nodes, text, back=True)
     except GpubedError as error:
         told = f" (not told: {error.message})"
-    return f"the warning is taken back{told}{_hook(cluster, policy, 'back', use)}"
+    return f"the warning is taken back{told}"
 
 
 def release(
@@ -138,22 +142,29 @@ def release(
     done += [f"kept {', '.join(gone.kept)}"] if gone.kept else []
     left = [*gone.survivors, *gone.unseen, *gone.unasked]
     done += [f"STILL THERE: {', '.join(left)}: gpubed down {cluster.name}"] if left else []
-    return f"{'; '.join(done)}{_hook(cluster, policy, 'released', last)}", True
+    return f"{'; '.join(done)}{hook(cluster, policy, 'released', last)}", True
 
 
 def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min"
 
 
-def _hook(cluster: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str:
-    """Run the hook, if there is one; return in words how it failed, else nothing."""
+def hook(cluster: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str:
+    """Run the hook, if there is one; return in words how it failed, else nothing.
+
+    It is the last of what is done, so that what a warning or a release needs to be remembered is:
+    whatever becomes of the hook, nobody is warned twice.
+
+    Args:
+        what: What was done: warn, back or released.
+    """
     if policy is None or not policy.hook:
         return ""
     told = {
         "GPUBED_CLUSTER": cluster.name,
         "GPUBED_IDLE": what,
         "GPUBED_IDLE_S": f"{use.idle_s:.0f}",
-        "GPUBED_IDLE_WHY": use.why,
+        "GPUBED_IDLE_WHY": reading.short(use.why, _LONGEST),
     }
     try:
         done = subprocess.run(
@@ -163,10 +174,13 @@ def _hook(cluster: ClusterPaths, policy: Idle | None, what: str, use: Use) -> st
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_HOOK_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
         return f"; the hook did not end within {_HOOK_S:g} s"
-    last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+    except (OSError, ValueError) as error:  # it cannot be started, or not with these words
+        return f"; the hook cannot be started: {error}"
+    last = reading.tail(done.stderr, 1) or "no word"
     return f"; the hook failed ({done.returncode}): {last}" if done.returncode else ""

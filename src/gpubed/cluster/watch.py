@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from traceback import format_exception
 from typing import Any, Literal
 
 from gpubed.cluster import condition, costs, idle, lost_state, renewal, up, watch_log, watch_memory
@@ -81,6 +82,7 @@ class Watch:
         self._cluster, self._engine, self._most = cluster, engine, repairs
         self._hear, self._following = hear, following
         self.memory = watch_memory.load(cluster)
+        self._broken, self._said = 0, ""  # looks that broke off one after another, and the last why
 
     def start(self, every_s: float) -> None:
         """Begin to look again and again: what another process saw is no look of this one."""
@@ -130,6 +132,45 @@ class Watch:
         if not self._is_going:
             watch_log.append(self._cluster, told)
         self._hear(told)
+
+    def survive(self, error: Exception) -> float:
+        """Tell of a look that broke off; return for how many seconds to leave the cluster alone.
+
+        What was amiss before it has not been seen twice in a row. The log has the traceback of
+        what nobody expected.
+
+        Raises:
+            UsageError: The command line or the specification is wrong, which no time heals.
+            BrokenPipeError: Nobody listens any more.
+        """
+        if isinstance(error, UsageError | BrokenPipeError):
+            raise error
+        self._broken += 1
+        wait = _backed_off(self._broken)
+        with suppress(OSError):  # a full disk may be what broke the look
+            self._remember(amiss={})
+        # Of one error the log has one event, however often it comes.
+        said = f"a look failed: {_in_words(error)}"
+        if said != self._said:
+            self._said = said
+            outcome = "looked at again in a minute, then ever more seldom"
+            told = Event(leases.now(), "failed", said, outcome)
+            details = "" if isinstance(error, GpubedError) else "".join(format_exception(error))
+            with suppress(OSError):
+                if not self._is_going:
+                    watch_log.append(self._cluster, told, details)
+            self._hear(told)
+        return wait
+
+    def recovered(self) -> None:
+        """Tell that a look came to its end again, where the last did not.
+
+        Raises:
+            OSError: The log cannot be written.
+        """
+        if self._broken:
+            self._broken, self._said = 0, ""
+            self.tell("well", f"{self._cluster.name} can be looked at again")
 
     def _tell_once(
         self, matter: str, event: str, why: str, outcome: str = "", nodes: Sequence[str] = ()
@@ -248,11 +289,12 @@ class Watch:
         try:
             if act == "back":
                 self._remember(warned=None)
-                self.tell("idle", why, idle.take_back(self._cluster, granted, used, policy))
+                told = idle.take_back(self._cluster, granted)
+                self.tell("idle", why, told + idle.hook(self._cluster, policy, "back", used))
             elif act == "warn" and policy:
                 told = idle.warn(self._cluster, granted, used, policy)
                 self._remember(warned=Warned(used.idle_s, used.spell))
-                self.tell("idle", why, told)
+                self.tell("idle", why, told + idle.hook(self._cluster, policy, "warn", used))
             elif act == "release" and warned:
                 return self._release(wanted, granted, warned, why)
         except Locked as error:
@@ -425,7 +467,7 @@ class Watch:
     def _failed(self, error: GpubedError) -> str:
         """Remember that a repair failed; return what to tell."""
         failures = self.memory.failures + 1
-        wait = min(_FIRST_WAIT_S * 2 ** min(failures - 1, 10), _LONGEST_WAIT_S)
+        wait = _backed_off(failures)
         until = leases.now() + timedelta(seconds=wait)
         self._remember(amiss={}, failures=failures, wait_until=until)
         hint = f" ({error.hint})" if error.hint else ""
@@ -434,6 +476,17 @@ class Watch:
 
 def _is_gone(cluster: ClusterPaths) -> bool:
     return not (cluster.allocation.exists() or cluster.has_stack)
+
+
+def _backed_off(failures: int) -> float:
+    """Return how long to wait after so many failures one after another, in seconds."""
+    return min(_FIRST_WAIT_S * 2.0 ** min(failures - 1, 10), _LONGEST_WAIT_S)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, GpubedError):
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    return f"{type(error).__name__}: {error}"
 
 
 def _nodes(faults: Sequence[_Fault]) -> list[str]:

@@ -11,7 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gpubed.core import harmless, reading
 from gpubed.core.paths import ClusterPaths
+
+_LONGEST = 4000  # characters of an event
 
 
 @dataclass(frozen=True)
@@ -20,8 +23,8 @@ class Event:
 
     Attributes:
         time: When (UTC).
-        event: started, amiss, well, repair, person, left, waits, unasked, spent, lease, idle,
-            gone or ended.
+        event: started, amiss, well, repair, person, left, waits, unasked, spent, failed, lease,
+            idle, gone or ended.
         why: What was found.
         outcome: What came of it, or what a person can do.
         nodes: The nodes that it is about.
@@ -39,9 +42,10 @@ class Event:
 
     @property
     def line(self) -> str:
-        """It on one line."""
+        """It on one line, which no terminal obeys: nodes and testbeds have words in it."""
         outcome = f": {self.outcome}" if self.outcome else ""
-        return f"{stamp(self.time)} {self.event}: {' '.join(f'{self.why}{outcome}'.split())}"
+        words = " ".join(harmless.text(f"{self.why}{outcome}").split())
+        return f"{stamp(self.time)} {self.event}: {reading.short(words, _LONGEST)}"
 
 
 def stamp(moment: datetime) -> str:
@@ -49,8 +53,11 @@ def stamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def append(cluster: ClusterPaths, event: Event) -> None:
+def append(cluster: ClusterPaths, event: Event, details: str = "") -> None:
     """Add an event to the log.
+
+    Args:
+        details: Lines that stand below it, for who repairs gpubed itself.
 
     Raises:
         OSError: The disk is full.
@@ -58,6 +65,7 @@ def append(cluster: ClusterPaths, event: Event) -> None:
     cluster.logs.mkdir(parents=True, exist_ok=True)
     with _path(cluster).open("a", encoding="utf-8") as log:
         log.write(f"{event.line}\n")
+        log.writelines(f"  {line}\n" for line in harmless.text(details).splitlines())
 
 
 @contextmanager

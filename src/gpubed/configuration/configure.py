@@ -23,7 +23,7 @@ from typing import Any
 import ansible_runner
 
 from gpubed.configuration.roles import PHASES
-from gpubed.core import files, paths, runlock
+from gpubed.core import files, harmless, paths, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.progress import emit
@@ -172,7 +172,12 @@ def _keep_log(cluster: ClusterPaths, stdout: Path) -> Path:
     log = cluster.logs / time.strftime("%Y%m%d-%H%M%S-ansible.log")
     log.parent.mkdir(parents=True, exist_ok=True)
     if stdout.exists():
-        shutil.copyfile(stdout, log)
+        # What nodes say is in it, and people print it.
+        with (
+            stdout.open(encoding="utf-8", errors="replace") as said,
+            log.open("w", encoding="utf-8") as kept,
+        ):
+            kept.writelines(map(harmless.text, said))
     return log
 
 

@@ -7,7 +7,7 @@ controller is there; this asks it and hands on what a person decides.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -23,6 +23,8 @@ from gpubed.spec.plan import ClusterPlan
 _PROGRAM = "sudo -n gpubed-health"
 # Longer than its probes have, all together.
 _LOOK_S = 120.0
+_SHOWN = 200  # characters of what a node says instead of an answer
+_PROBLEMS = 20
 State = Literal["well", "failing", "quarantined", "unreachable"]
 
 
@@ -64,6 +66,29 @@ class NodeHealth(BaseModel):
     def reason(self) -> str:
         """Why jobs do not use it; empty when they do."""
         return "; ".join([*([self.quarantine.reason] if self.quarantine else []), *self.problems])
+
+
+class _Told(BaseModel):
+    """What a node answers: of whatever length, and by whoever is root there."""
+
+    problems: tuple[reading.Line, ...] = ()
+    quarantine: _Held | None = None
+
+    def of(self, node: Node) -> NodeHealth:
+        held = self.quarantine
+        problems = self.problems[:_PROBLEMS]
+        if more := len(self.problems) - _PROBLEMS:
+            problems += (f"and {more} more",) if more > 0 else ()
+        return NodeHealth(
+            node=node.name,
+            problems=problems,
+            quarantine=held and Quarantine(reason=held.reason, since=held.since),
+        )
+
+
+class _Held(BaseModel):
+    reason: reading.Line
+    since: reading.Name
 
 
 def look(cluster: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
@@ -149,9 +174,9 @@ def ask(session: SSH, cluster: ClusterPaths, node: Node) -> NodeHealth:
     except CommandFailed as error:  # a GPU that hangs makes no node unreachable
         return NodeHealth(node=node.name, problems=(error.message,))
     try:
-        told = reading.reply(answer.stdout, "its health").json(dict[str, Any])
-        return NodeHealth.model_validate({**told, "node": node.name})
-    except (Unreadable, ValueError):
-        mute = f"it cannot tell how it is: {answer.stderr.strip() or 'no word'}"
+        told = reading.reply(answer.stdout, "its health").json(_Told)
+    except Unreadable:
+        mute = f"it cannot tell how it is: {reading.tail(answer.stderr, 1, _SHOWN) or 'no word'}"
         repair = f"gpubed configure {cluster.name} --tags health"
         return NodeHealth(node=node.name, problems=(f"{mute}; repair: {repair}",))
+    return told.of(node)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpubed.configuration.roles import Unit
+from gpubed.core import reading
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
 
@@ -21,6 +22,7 @@ _ASK = (
     " --property=LoadState,ActiveState,UnitFileState,ConditionResult,Job -- %s"
 )
 _LOST = 'for file in %s; do [ -e "$file" ] || printf "%%s\\n" "$file"; done'
+_LONGEST = 40  # characters of a state that are shown
 _RUNNING = {"active", "reloading", "refreshing"}
 
 
@@ -96,4 +98,4 @@ def _wrong(told: Mapping[str, str], *, where_enabled: bool) -> str:
     state = told.get("ActiveState", "unknown")
     if state in _RUNNING or told.get("Job", "0") not in ("", "0"):
         return ""
-    return MISSING if told.get("LoadState") == "not-found" else state
+    return MISSING if told.get("LoadState") == "not-found" else reading.short(state, _LONGEST)

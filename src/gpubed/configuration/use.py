@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat
+from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.configuration import roles
 from gpubed.core import reading, together
@@ -25,6 +25,9 @@ from gpubed.spec.plan import ClusterPlan
 
 _WORTH_A_ROW_S = 60.0  # of processors
 _PROGRAM = "sudo -n gpubed-use"
+_SHOWN = 200  # characters of what a node says instead of an answer
+_ROWS = 1000  # of a node
+_Seconds = Annotated[float, Field(ge=0, le=1e12)]  # infinity is as little as "nan" a time
 
 
 class Last(BaseModel):
@@ -32,8 +35,8 @@ class Last(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    who: str
-    what: str
+    who: reading.Name
+    what: reading.Line
 
 
 class Row(BaseModel):
@@ -47,11 +50,11 @@ class Row(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    user: str
-    job: str
-    cpu_s: NonNegativeFloat
-    gpu_s: NonNegativeFloat
-    held_s: NonNegativeFloat
+    user: reading.Name
+    job: reading.Name
+    cpu_s: _Seconds
+    gpu_s: _Seconds
+    held_s: _Seconds
 
 
 class NodeUse(BaseModel):
@@ -59,12 +62,12 @@ class NodeUse(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    idle_s: NonNegativeFloat
-    spell: str
+    idle_s: _Seconds
+    spell: reading.Name
     last: Last | None
     use: tuple[Row, ...]
-    gpus: int
-    mute: tuple[str, ...]
+    gpus: int = Field(ge=0, le=1024)
+    mute: tuple[reading.Line, ...]
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def put_together(said: dict[str, NodeUse | str]) -> Use:
     """Return what all nodes say together; who could not be asked says why, in words."""
     told = {name: one for name, one in said.items() if isinstance(one, NodeUse)}
     silent = [f"{name}: {why}" for name, why in said.items() if isinstance(why, str)]
-    rows = _added(row for one in told.values() for row in one.use)
+    rows = _added(row for one in told.values() for row in one.use[:_ROWS])
     gpus = sum(one.gpus for one in told.values())
     spell = " ".join(f"{name}={one.spell}" for name, one in sorted(told.items()))
     if silent:
@@ -151,7 +154,8 @@ def _look(cluster: ClusterPaths, node: Node) -> NodeUse | str:
     try:
         return reading.reply(answer.stdout, "what it is used for").json(NodeUse)
     except Unreadable:
-        mute = f"it cannot tell what it is used for: {answer.stderr.strip() or 'no word'}"
+        said = reading.tail(answer.stderr, 1, _SHOWN) or "no word"
+        mute = f"it cannot tell what it is used for: {said}"
         return f"{mute}; repair: gpubed configure {cluster.name} --tags health"
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import paramiko
 from paramiko.sftp import CMD_CLOSE, CMD_HANDLE, CMD_NAME, CMD_OPENDIR, CMD_READDIR
 
-from gpubed.core import files
+from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError
 
 _ACCESS = 0o777  # no setuid, setgid or sticky bit of a node's counts here
@@ -86,7 +86,7 @@ def as_name(listed: str) -> str:
     """
     if listed in ("", ".", "..") or "/" in listed or "\0" in listed:
         raise NotAName(
-            f"{listed!r} was listed as a file's name",
+            f"{reading.short(listed, 100)!r} was listed as a file's name",
             "no server does that which is not made to write elsewhere: look at the node",
         )
     return listed

@@ -14,9 +14,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from gpubed.core import files, located, shapes, wording
 from gpubed.core.errors import GpubedError
@@ -25,6 +25,8 @@ _REPLY, _FILE = 16 * 2**20, 64 * 2**20  # a verification of a thousand nodes has
 _PER_VALUE = 16  # a shorter one takes many times its bytes once it is parsed, or found wrong
 _FAULTS = 100
 _LONGEST = 300
+_LINE, _NAME = 200, 64
+_TAIL = 64 * 2**10  # characters in which its last lines are looked for
 T = TypeVar("T")
 
 
@@ -233,7 +235,18 @@ def _faults(error: ValidationError, document: located.Located, shape: Any) -> li
     ]
 
 
+def tail(text: str, lines: int = 10, longest: int = 1000) -> str:
+    """Return the last lines of what a program said, each as far as a person reads it."""
+    return "\n".join(short(line, longest) for line in text[-_TAIL:].strip().splitlines()[-lines:])
+
+
 def short(words: str, longest: int = _LONGEST) -> str:
     """Return words of any length and content as far as a person reads them on a terminal."""
     printable = "".join(c for c in words if c.isprintable())
     return printable if len(printable) <= longest else f"{printable[:longest]}…"
+
+
+Line = Annotated[str, AfterValidator(lambda text: short(text, _LINE))]
+"""Words of a node: as many as stand on a line or two, and none that moves a cursor."""
+Name = Annotated[str, AfterValidator(lambda text: short(text, _NAME))]
+"""What a node calls an account, a job or a thing."""

@@ -62,10 +62,10 @@ class GPU(_Model):
     cpus: str | None = None
     pcie: Pcie | None = None
     index: int | None = None
-    name: str | None = None
+    name: reading.Name | None = None
     uuid: str | None = None
     memory_mib: int | None = None
-    driver: str | None = None
+    driver: reading.Name | None = None
     mig: bool | None = None
     links: Mapping[str, str] = {}
 
@@ -88,8 +88,8 @@ class Driver(_Model):
         nouveau: Whether the other driver has the GPUs.
     """
 
-    loaded: str | None = None
-    installed: str | None = None
+    loaded: reading.Name | None = None
+    installed: reading.Name | None = None
     unfinished: tuple[str, ...] = ()
     runfile: bool = False
     open: bool | None = None
@@ -99,11 +99,11 @@ class Driver(_Model):
 class Interface(_Model):
     """A network interface; speed in Mbit/s, -1 when the driver does not tell."""
 
-    name: str
+    name: reading.Name
     speed: int = -1
     mtu: int
-    state: str
-    driver: str | None = None
+    state: reading.Name
+    driver: reading.Name | None = None
     pci: str | None = None
     numa_node: int | None = None
     addresses: tuple[str, ...] = ()
@@ -113,17 +113,17 @@ class Port(_Model):
     """A port of an RDMA device; rate in Gbit/s."""
 
     port: int
-    state: str
+    state: reading.Name
     rate_gbps: float | None = None
-    link_layer: str | None = None
+    link_layer: reading.Name | None = None
     netdevs: tuple[str, ...] = ()
 
 
 class HCA(_Model):
     """An RDMA device (HCA)."""
 
-    name: str
-    firmware: str | None = None
+    name: reading.Name
+    firmware: reading.Name | None = None
     pci: str | None = None
     numa_node: int | None = None
     ports: tuple[Port, ...] = ()
@@ -137,9 +137,9 @@ class HCA(_Model):
 class Disk(_Model):
     """A disk of the node itself; size in bytes."""
 
-    name: str
+    name: reading.Name
     bytes: int
-    model: str | None = None
+    model: reading.Name | None = None
     rotational: bool = False
     nvme: bool = False
 
@@ -160,8 +160,8 @@ class Facts(_Model):
     """
 
     schema_: Literal["gpubed/facts/2"] = Field(alias="schema")
-    host: str
-    kernel: str
+    host: reading.Name
+    kernel: reading.Name
     cpus: int
     memory_kib: int = Field(lt=2**60)
     numa: tuple[NumaNode, ...] = ()
@@ -171,7 +171,7 @@ class Facts(_Model):
     interfaces: tuple[Interface, ...] = ()
     hcas: tuple[HCA, ...] = ()
     disks: tuple[Disk, ...] = ()
-    simulated: str | None = None
+    simulated: reading.Name | None = None
 
     @property
     def generations(self) -> frozenset[str]:

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpubed.core import reading
+from gpubed.nodes import answers
 from gpubed.nodes.ssh import SSH
 
 # Where software, logs, jobs and people write; several may be one file system.
@@ -17,6 +19,7 @@ _ASK = (
 )
 # `df` rounds up: 100 % of a big disk may leave more than anybody needs.
 _NEED_MIB, _NEED_FILES = 1024, 1000
+_LONGEST = 100  # characters of a path that are shown
 
 
 @dataclass(frozen=True)
@@ -50,15 +53,18 @@ class FileSystem:
 def look(ssh: SSH, *others: str) -> list[FileSystem]:
     """Return the file systems that a node works with, each once.
 
+    A row that `df` never writes says nothing of a file system, and so it is none.
+
     Args:
         others: Further places to look at.
 
     Raises:
         Unreachable: The node does not answer.
     """
-    places = shlex.join((*_PLACES, *others))
-    said = ssh.run(_ASK % places, check=False).stdout.splitlines()
-    found = [_parsed(line) for line in said[1:]]
+    places = (*_PLACES, *others)
+    said = ssh.run(_ASK % shlex.join(places), check=False).stdout.splitlines()
+    # A row for each place is all that `df` has to say.
+    found = [_parsed(line) for line in said[1 : 1 + len(places)]]
     return list(dict.fromkeys(one for one in found if one))
 
 
@@ -68,10 +74,10 @@ def full(found: Iterable[FileSystem]) -> list[str]:
 
 
 def _parsed(line: str) -> FileSystem | None:
-    path, *words = line.rsplit(None, 4)
-    figures = [word.rstrip("%") for word in words]
+    path, *words = line.rsplit(None, 4) or [""]
+    figures = [answers.whole(word.removesuffix("%")) for word in words]
     # Without a size there is no percentage, and some do not count files.
-    if len(figures) < 4 or not figures[0].isdigit():
+    if len(figures) < 4 or figures[0] is None:
         return None
-    used, free, used_files, free_files = (int(f) if f.isdigit() else 0 for f in figures)
-    return FileSystem(path, used, free, used_files, free_files)
+    used, free, used_files, free_files = (figure or 0 for figure in figures)
+    return FileSystem(reading.short(path, _LONGEST), used, free, used_files, free_files)

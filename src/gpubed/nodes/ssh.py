@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import paramiko
 
-from gpubed.core import copying
+from gpubed.core import copying, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node, door
@@ -36,7 +36,6 @@ _PAUSE_S = 0.5
 _NO_EXIT_CODE = -1  # paramiko's too
 _FORBIDDEN = 1  # RFC 4254, section 5.1: administratively prohibited
 _KEEPALIVE_S = 15
-_TAIL = 10
 _LONGEST = 16 * 2**20  # bytes of a command's output; the rest is thrown away
 _ELSE = "if not, do not go on (docs/how-to/host-keys.md)"
 _FORWARD = "its sshd_config must allow it: AllowTcpForwarding yes (man sshd_config)"
@@ -62,7 +61,7 @@ class CommandResult:
     @property
     def tail(self) -> str:
         """The last lines of the messages, or of the output when there are none."""
-        return "\n".join((self.stderr.strip() or self.stdout.strip()).splitlines()[-_TAIL:])
+        return reading.tail(self.stderr) or reading.tail(self.stdout)
 
 
 class Unreachable(GpubedError):

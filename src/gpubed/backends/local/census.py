@@ -104,11 +104,12 @@ def remove(thing: Existing) -> None:
     with daemon.errors(f"remove {thing}"):
         try:
             found = collection.get(thing.id)
+            node = ownership.labels(found).get(ownership.NODE, "")
             found.remove(**options.get(thing.kind, {}))
         except NotFound:
-            return
-    if thing.kind == "container":
-        confinement.tidy(thing.uuid, ownership.labels(found).get(ownership.NODE, ""))
+            node = ""
+        if thing.kind == "container":
+            confinement.tidy(thing.uuid, node)
 
 
 def _state(node: Node, container: Container | None) -> str:

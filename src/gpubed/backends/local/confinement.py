@@ -9,6 +9,8 @@ Docker in the node, pretended hardware, and GPUs, where less is not tried yet) i
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ _CAPABILITIES = (
     *("KILL", "SYS_CHROOT", "AUDIT_WRITE", "NET_BIND_SERVICE", "NET_RAW", "NET_ADMIN"),
 )
 _CGROUPS = Path("/sys/fs/cgroup")
+_LETS_GO_S = 3.0
 # The hierarchies of cgroup v1 that systemd works with: its own one, and that of v2 beside it,
 # which alone tells it that a cgroup is empty. Without, units that end and logins wait for minutes.
 _HIERARCHIES = ("systemd", "unified")
@@ -145,11 +148,43 @@ def files() -> list[File]:
 
 
 def tidy(uuid: str, node: str) -> None:
-    """Remove the cgroups that Docker leaves of a cluster's node, as far as this user may."""
-    name = _name(uuid, node)
-    for folder in (_CGROUPS / name, *_CGROUPS.glob(f"*/{name}")):
+    """Remove the cgroups that Docker leaves of a cluster's node, as far as this user may.
+
+    With its last node those of all go: of nodes, too, that others removed.
+    """
+    own = _folders(_name(uuid, node)) if node else []
+    # The kernel takes a moment to let go of what a container has left.
+    deadline = time.monotonic() + _LETS_GO_S
+    while own and time.monotonic() < deadline:
+        if own := [folder for folder in own if not _is_removed(folder)]:
+            time.sleep(0.1)
+    rest = _folders(f"gpubed_{uuid[:8]}_*")
+    if rest and not _nodes_of(uuid):
+        for folder in rest:
+            _is_removed(folder)
+
+
+def _folders(name: str) -> list[Path]:
+    return [*_CGROUPS.glob(name), *_CGROUPS.glob(f"*/{name}")]
+
+
+def _is_removed(folder: Path) -> bool:
+    """Remove a folder of the tree, and what is empty in it; say whether it is gone."""
+    if not os.access(folder.parent, os.W_OK):
+        return True  # as far as this user can have it
+    inside = [path for path in folder.rglob("*") if path.is_dir()]
+    for path in sorted([folder, *inside], reverse=True):
         with suppress(OSError):
-            folder.rmdir()  # only what is empty
+            path.rmdir()  # only what is empty
+    return not folder.exists()
+
+
+def _nodes_of(uuid: str) -> list[Any]:
+    labels = [f"{ownership.CLUSTER}={uuid}"]
+    found: list[Any] = daemon.client().containers.list(
+        all=True, filters={"label": labels}, ignore_removed=True
+    )
+    return found
 
 
 def _is_unified(info: Mapping[str, Any]) -> bool:

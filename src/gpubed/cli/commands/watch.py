@@ -69,17 +69,31 @@ def command(
 
 
 def _go_on(ui: UI, watched: watch.Watch, name: str, seconds: float) -> int:
-    """Look until there is no cluster any more; Ctrl-C ends it, and what it knows is kept."""
+    """Look until there is no cluster any more; Ctrl-C ends it, and what it knows is kept.
+
+    Nothing else does that heals with time: nobody would see that nobody watches any more.
+    """
     watched.start(seconds)
     try:
-        while (state := watched.look()) != "gone":
-            looked = f"watching {name}: {state} at {time.strftime('%H:%M:%S')}"
-            with ui.working(f"{looked}, looked at again every {seconds:g} s"):
-                time.sleep(seconds)
+        while (looked := _looked(watched))[0] != "gone":
+            state, wait = looked
+            said = f"watching {name}: {state} at {time.strftime('%H:%M:%S')}"
+            with ui.working(f"{said}, looked at again every {seconds:g} s"):
+                time.sleep(max(seconds, wait))
     except KeyboardInterrupt:
         watched.tell("ended", "interrupted")
         raise
     return 0
+
+
+def _looked(watched: watch.Watch) -> tuple[str, float]:
+    """Look once; return how it ended, and for how many seconds to look no more at least."""
+    try:
+        state = watched.look()
+        watched.recovered()
+    except Exception as error:
+        return "not looked at", watched.survive(error)
+    return state, 0.0
 
 
 def _seconds(text: str) -> float:

@@ -11,7 +11,7 @@ import grpc  # type: ignore[import-untyped]
 from google.protobuf import empty_pb2  # type: ignore[import-untyped]
 
 from gpubed.core.errors import GpubedError
-from gpubed.engines.embedded import goal, urn
+from gpubed.engines.embedded import goal, meeting, urn
 from gpubed.engines.embedded.failures import Refusal
 from gpubed.engines.embedded.protocol import (
     engine_pb2,
@@ -73,7 +73,7 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
         self.outputs: Properties | None = None
         self.finished = threading.Event()
         self._may_exit = threading.Event()
-        self.address = f"unix:{run.sockets / 'engine'}"
+        self.address = f"unix:{run.sockets / meeting.ENGINE}"
         # Every registration in flight holds one thread until its step is done.
         pool = ThreadPoolExecutor(4 * run.parallel + 16, "monitor")
         self._server = grpc.server(pool, options=CHANNEL_OPTIONS)

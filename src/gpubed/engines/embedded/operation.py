@@ -6,14 +6,11 @@ import contextlib
 import dataclasses
 import json
 import math
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpubed.core.errors import UsageError
-from gpubed.engines.embedded import deletion, refresh
+from gpubed.engines.embedded import deletion, meeting, refresh
 from gpubed.engines.embedded.child import Child
 from gpubed.engines.embedded.events import discard
 from gpubed.engines.embedded.failures import ProgramFailed, StepFailed, last_words
@@ -123,7 +120,8 @@ class Operation:
         """
         file = None if self.preview else self.stack.file
         journal = Journal(self.opened.checkpoint, self.opened.cipher, file)
-        sockets = Path(tempfile.mkdtemp(prefix="gpubed-"))  # mode 0700
+        needed = contextlib.ExitStack()
+        sockets = needed.enter_context(meeting.folder())
         provider = Provider(
             self.stack.project.name,
             self.stack.project.root,
@@ -154,7 +152,7 @@ class Operation:
         finally:
             provider.stop()
             journal.close()
-            shutil.rmtree(sockets, ignore_errors=True)
+            needed.close()
         if run.error:
             raise run.error
         if failed := self.reporter.failed:

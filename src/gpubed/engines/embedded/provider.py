@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 
+from gpubed.engines.embedded import meeting
 from gpubed.engines.embedded.child import Child
 from gpubed.engines.embedded.failures import ProviderFailed, ProviderLost
 from gpubed.engines.embedded.lifeline import PROVIDER_THREADS
@@ -58,7 +59,7 @@ class Provider:
         on_line: Callable[[str], None],
     ) -> None:
         self._cwd = cwd
-        self._socket = sockets / "provider"
+        self._socket = sockets / meeting.PROVIDER
         self._environment = {
             **environment,
             "PULUMI_PROJECT": project,

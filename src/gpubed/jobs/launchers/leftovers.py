@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from gpubed.core import together
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs.launchers.ssh import HEARTBEAT, SILENCE_S
+from gpubed.nodes import answers
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.ssh import SSH, CommandTimedOut
 
@@ -88,7 +89,7 @@ def processes(cluster: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
         return None
     beats: dict[str, list[str]] = {}
     for pid, _, beat in (line.partition(" ") for line in looked.stdout.splitlines()):
-        if pid.isdecimal() and _PATH.fullmatch(beat):
+        if answers.whole(pid) is not None and _PATH.fullmatch(beat):
             beats.setdefault(beat, []).append(pid)
     return beats
 

@@ -12,6 +12,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import PurePosixPath
 
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs.launchers.base import Launch, Launcher, OnOutput, follow, on_head
@@ -142,7 +143,9 @@ def _submit(cluster: ClusterPaths, allocation: Allocation, launch: Launch, name:
             f"Slurm is not on the head of {cluster.name}", f"gpubed up {cluster.name}"
         )
     if answer.exit_code or not answer.stdout.strip():
-        raise GpubedError(f"Slurm refuses the job: {answer.stderr.strip()}", "sinfo on the head")
+        raise GpubedError(
+            f"Slurm refuses the job: {reading.tail(answer.stderr)}", "sinfo on the head"
+        )
     return answer.stdout.strip().split(";")[0]
 
 
