@@ -136,7 +136,7 @@ class _Campaign:
         Raises:
             UsageError: It cannot be run here, or is not the one that was begun.
         """
-        begun = None if new else self.folder.begun()
+        begun = None if new else self._begun()
         if begun is None:
             usable, _ = health.usable(self.paths, self.wanted, self.granted)
             matrix.require_room(self.source, self.granted, usable)
@@ -147,6 +147,11 @@ class _Campaign:
         known = (self.source, self.points, self.granted.uuid)
         records.require_same(begun, *known, self._made_with(self.granted), unseen)
         return Series(self.source.campaign, self.points, self._ended())
+
+    def _begun(self) -> records.Begun | None:
+        """Return how it was begun, with what counts for its points; None where it was not."""
+        begun = self.folder.begun()
+        return begun and begun.counting(self.points, one_host=self.granted.one_host)
 
     def _ended(self) -> dict[Key, Record]:
         try:
@@ -175,9 +180,7 @@ class _Campaign:
         series = self.look(new=new)
         if new and (aside := self.folder.put_aside(datetime.now(UTC))):
             ui.note(f"what was there is kept in {aside}")
-        begun = self.folder.begun()
-        if begun is None:
-            begun = self._begin()
+        begun = self._begun() or self._begin()
         if again_failed:
             series.again = {record.key for record in series.failed()}
         self.announce(series)
@@ -225,7 +228,7 @@ class _Campaign:
         known = (self.paths, self.wanted, usable, self.source, self.points, self.command)
         made = {**self._made_with(usable), **self._found_on_nodes(usable)}
         self.folder.begin(provenance.header(*known, made))
-        begun = self.folder.begun()
+        begun = self._begun()
         assert begun  # noqa: S101  # it has just been written
         return begun
 
