@@ -100,6 +100,19 @@ def test_every_point_is_run_as_often_as_the_file_says(bench):
     assert {call["settings"]["epochs"] for call in bench.calls} == {"2"}
 
 
+def test_a_plan_says_once_where_results_would_be(bench):
+    said = bench("--plan")
+    assert f"results would be in {bench.folder}" in said.stdout
+    assert str(bench.folder) not in said.stderr
+    bench.file.write_text(PLAIN.replace("16, 32", "16").replace("1, 2", "1"))
+    bench.behave(failing="16")
+    bench()
+    assert "campaign mine: 1 point x 2, 0 runs have ended, 2 are left" in bench("--new").stderr
+    for path in (bench.folder / "points").glob("*.1.json"):
+        path.unlink()
+    assert "1 point x 2, 1 run has ended, 1 is left" in bench("--plan").stderr
+
+
 def test_what_the_campaign_is_stands_in_its_folder(bench):
     bench()
     header = json.loads((bench.folder / "campaign.json").read_text())

@@ -184,6 +184,7 @@ class _Campaign:
         if again_failed:
             series.again = {record.key for record in series.failed()}
         self.announce(series)
+        ui.note(f"kept in {self.folder.path}")
         telling = _Telling(ui, self, series)
         bench = Bench(
             cluster=self.paths,
@@ -236,12 +237,14 @@ class _Campaign:
         """Say how much is to be run, how long that takes, and what it costs."""
         progress, count = series.progress(), len(self.points)
         several = f" x {series.campaign.repeat}" if series.campaign.repeat > 1 else ""
-        left = f"{progress.left} are left, {_time(progress.seconds)}"
+        points = f"{count} point{'' if count == 1 else 's'}{several}"
+        ended = "1 run has" if progress.ended == 1 else f"{progress.ended} runs have"
+        are = "is" if progress.left == 1 else "are"
+        left = f"{progress.left} {are} left, {_time(progress.seconds)}"
         self.ui.note(
-            f"campaign {self.source.name}: {count} points{several}, {progress.ended} runs have "
-            f"ended, {left if progress.left else 'none is left'}"
+            f"campaign {self.source.name}: {points}, {ended} ended, "
+            f"{left if progress.left else 'none is left'}"
         )
-        self.ui.note(f"kept in {self.folder.path}")
         if not progress.left or self.wanted.node_hours is None:
             return
         nodes = len(self.granted.nodes)
@@ -280,7 +283,8 @@ class _Campaign:
             count = max((one.chance.count for one in compared if one.chance), default=0)
             if count > 1:
                 self.ui.say(families.told(count))
-        self.ui.say(f"results: {self.folder.path}")
+        there = self.folder.path.exists()
+        self.ui.say(f"{'results:' if there else 'results would be in'} {self.folder.path}")
 
     def _document(
         self, series: Series, compared: list[Comparison], differences: list[Difference]
