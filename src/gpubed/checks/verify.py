@@ -43,6 +43,8 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
         sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in allocation.nodes}
         context = Context(cluster, plan, allocation, sessions)
         for check in stages.functions():
+            # Some take a while before they have a result.
+            emit("checking", subject=stages.subject(check))
             for said in check(context):
                 result = _named(_honest(said, check, context), cluster.name)
                 emit("check", **result.model_dump())
