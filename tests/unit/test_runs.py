@@ -204,6 +204,8 @@ def test_arguments_come_as_the_job_has_them(call):
         (["digits", "--nodes", "1", "--ranks", "1"], "exclude each other"),
         (["digits", "--", "20"], "'20' belongs to no argument"),
         (["digits", "--", "--epoch", "20"], "no argument 'epoch'"),
+        (["digits", "--on", "node-0,", "node-1"], "there is a space in --on, before 'node-1'"),
+        (["digits", "--on", "node-0", ",node-1"], "there is a space in --on, before ',node-1'"),
         (["--again", "last", "--nodes", "1"], "takes nothing beside it"),
         (["--again", "2026"], "has no run '2026'"),
         ([], "which job"),
