@@ -65,6 +65,7 @@ def described(tmp_path, monkeypatch):
             },
             "no argument 'a' with a number",
         ),
+        ({"launcher": "ssj"}, r"line 3: launcher: there is no launcher 'ssj'; did you mean 'ssh'"),
         ({"sanity": [{"metric": "acuracy"}]}, "did you mean 'accuracy'"),
         (
             {"sanity": [{"metric": "accuracy", "from_arguments": {"epoch": 2}}]},

@@ -217,6 +217,22 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_starts(call, cluste
     assert not cluster.runs.exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--launcher", "slurm"], "has no Slurm"),
+        (["--launcher", "ssj"], "there is no launcher 'ssj'"),
+        (["--container", "image"], "has no Docker"),
+    ],
+)
+def test_what_cannot_start_does_not_say_that_it_starts(cluster, monkeypatch, capfd, words, why):
+    monkeypatch.setattr(health, "usable", lambda _c, _p, allocation: (allocation, []))
+    command = ["run", "lab", "digits", *words]
+    with pytest.raises(UsageError, match=why):
+        cli.build("run")(command, standalone_mode=False)
+    assert "starts" not in "".join(capfd.readouterr())
+
+
 def test_a_look_starts_nothing(call, cluster):
     told = document(
         call("run", "lab", "digits", "--dry-run", "--ranks", "2", "--repeat", "3", "--json")

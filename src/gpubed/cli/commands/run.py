@@ -154,12 +154,12 @@ def command(
     wanted, usable, reasons = _usable(ui, paths)
     if bounds:
         request = request.model_copy(update={"choice": training.first(bounds, usable)})
-    if dry_run or former or detach:
-        foreseen = execution.foresee(paths, wanted, usable, request)
-        if former:
-            _tell_differences(ui, former, foreseen)
-        if dry_run:
-            return _show(ui, foreseen, repeat, reasons)
+    # What cannot begin is refused before anything says that it starts.
+    foreseen = execution.foresee(paths, wanted, usable, request)
+    if former:
+        _tell_differences(ui, former, foreseen)
+    if dry_run:
+        return _show(ui, foreseen, repeat, reasons)
     if detach:
         return _detach(ui, paths)
     set_ = execution.name_run(request.job) if repeat > 1 else ""
