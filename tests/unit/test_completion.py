@@ -65,7 +65,10 @@ def offered(tmp_path, monkeypatch, capsys):
         ("gpubed run lab digits --on ", ["head", "node-0", "node-1", "node-2"]),
         ("gpubed run lab digits --on node-0,", ["node-0,node-1", "node-0,node-2"]),
         ("gpubed run lab digits --on head,n", ["head,node-1", "head,node-2"]),
-        ("gpubed run lab digits --on node-1,", [f"node-1,{n}" for n in ("head", "node-0", "node-2")]),
+        (
+            "gpubed run lab digits --on node-1,",
+            [f"node-1,{n}" for n in ("head", "node-0", "node-2")],
+        ),
         ("gpubed ssh lab/ h", ["head"]),
         ("gpubed export lab r", ["rspec"]),
         ("gpubed recipe show cp", {"cpu"}),

@@ -112,7 +112,9 @@ def planned(cluster, monkeypatch, *, op):
         stacks.Stack, "preview", lambda *_, **__: Result({op: len(steps)}, steps, {}, 0.0)
     )
     done = CliRunner().invoke(
-        cli.build("plan"), ["plan", "planned", "--engine", "embedded"], standalone_mode=False,
+        cli.build("plan"),
+        ["plan", "planned", "--engine", "embedded"],
+        standalone_mode=False,
         catch_exceptions=False,
     )
     return done.stdout

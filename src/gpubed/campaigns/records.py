@@ -99,7 +99,9 @@ class Begun(_Model):
         """
         used = {name for point in points for name in self._used(point)}
         used.update(str(node.get("name")) for node in self.nodes[:1])
-        aside = tuple(f"{node.get('name')}'s " for node in self.nodes if node.get("name") not in used)
+        aside = tuple(
+            f"{node.get('name')}'s " for node in self.nodes if node.get("name") not in used
+        )
         made = {
             what: value
             for what, value in self.made_with.items()

@@ -477,6 +477,10 @@ def _conclude(
         ui.say(f"not judged in so small a run: {', '.join(result.not_judged)}")
     if differ := _undeclared(result):
         ui.say(f"metrics.json is not as job.yml says: {differ}")
+    for one in result.trials or [result]:
+        if one.shared_with:
+            others = ", ".join(one.shared_with)
+            ui.say(f"{one.run_id} shared its nodes with {others}: its figures are of both")
     ui.say(f"results: {result.run_dir}")
     for one in result.trials or [result]:
         for line in one.last_words:
