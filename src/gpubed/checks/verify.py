@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from gpubed.checks import stages
 from gpubed.checks.context import Context
-from gpubed.configuration import applied
+from gpubed.configuration import applied, use
 from gpubed.core.errors import GpubedError, of_cluster
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.progress import emit
@@ -41,6 +41,7 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
     configured = applied.digest(cluster, allocation)
     with ExitStack() as stack:
         sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in allocation.nodes}
+        stack.enter_context(use.measuring([*sessions.values()]))
         context = Context(cluster, plan, allocation, sessions)
         for check in stages.functions():
             # Some take a while before they have a result.
