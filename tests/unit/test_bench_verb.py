@@ -100,6 +100,19 @@ def test_every_point_is_run_as_often_as_the_file_says(bench):
     assert {call["settings"]["epochs"] for call in bench.calls} == {"2"}
 
 
+def test_a_plan_says_once_where_results_would_be(bench):
+    said = bench("--plan")
+    assert f"results would be in {bench.folder}" in said.stdout
+    assert str(bench.folder) not in said.stderr
+    bench.file.write_text(PLAIN.replace("16, 32", "16").replace("1, 2", "1"))
+    bench.behave(failing="16")
+    bench()
+    assert "campaign mine: 1 point x 2, 0 runs have ended, 2 are left" in bench("--new").stderr
+    for path in (bench.folder / "points").glob("*.1.json"):
+        path.unlink()
+    assert "1 point x 2, 1 run has ended, 1 is left" in bench("--plan").stderr
+
+
 def test_what_the_campaign_is_stands_in_its_folder(bench):
     bench()
     header = json.loads((bench.folder / "campaign.json").read_text())
@@ -282,28 +295,39 @@ def granted(bench, **changes):
     bench.paths.allocation.write_text(json.dumps(told))
 
 
-def facts(bench, **changes):
+def facts(bench, id_="id-node-0", **changes):
     """Let the first node say what it is made of."""
     bench.paths.facts.mkdir(exist_ok=True)
     said = {"schema": "gpubed/facts/2", "host": "h", "kernel": "6", "cpus": 8}
     said |= {"memory_kib": 16 << 20, "driver": {"loaded": "570.1"}, **changes}
-    (bench.paths.facts / "id-node-0.json").write_text(json.dumps(said))
+    (bench.paths.facts / f"{id_}.json").write_text(json.dumps(said))
+
+
+def on_machines_of_their_own(bench):
+    """Let the nodes be no containers of one host, as those of a testbed are."""
+    told = json.loads(bench.paths.allocation.read_text())
+    bench.paths.allocation.write_text(json.dumps({**told, "one_host": False}))
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda b: granted(b, id="id-another"), "node-0's id was id-node-0 and is id-another"),
         (lambda b: granted(b, slots=4), "node-0's slots was 1 and is 4"),
         (lambda b: granted(b, gpus=2), "node-0's gpus was 0 and is 2"),
-        (lambda b: granted(b, name="other"), "node-0's id was id-node-0 and is not there"),
+        (lambda b: granted(b, name="other"), "node-0's slots was 1 and is not there"),
         (lambda b: facts(b, cpus=4), "node-0's hardware was 8 CPUs, 16 GiB and is 4 CPUs, 16 GiB"),
         (lambda b: facts(b, driver={"loaded": "580.2"}), "node-0's driver was 570.1 and is 580.2"),
         (
             lambda b: b.paths.spec.write_text(
                 b.paths.spec.read_text() + "services: {monitoring: {}}\n"
             ),
-            "cluster.yml: services was not there",
+            "cluster.yml: services.monitoring was not there and is {",
+        ),
+        (
+            lambda b: b.paths.spec.write_text(
+                b.paths.spec.read_text() + "services: {jupyterlab: {port: 9999}}\n"
+            ),
+            "cluster.yml: services.jupyterlab.port was 8888 and is 9999; points",
         ),
     ],
 )
@@ -319,6 +343,43 @@ def test_points_on_other_machines_are_none_of_the_campaign(bench, change, said):
     assert "--new" in refused.value.hint
     assert "put it back" in refused.value.hint
     assert bench.points() == ended
+
+
+def test_another_machine_of_a_testbed_is_refused_and_nobody_shall_put_it_back(bench):
+    on_machines_of_their_own(bench)
+    facts(bench)
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    granted(bench, id="id-another")
+    facts(bench, "id-another")
+    with pytest.raises(UsageError, match="node-0's id was id-node-0 and is id-another") as refused:
+        bench()
+    assert refused.value.hint.startswith("`--new` begins again")
+
+
+def test_a_container_made_anew_on_the_same_machine_is_that_machine(bench):
+    facts(bench)
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    bench.behave()
+    granted(bench, id="id-another")
+    facts(bench, "id-another")
+    assert bench().return_value == 0
+
+
+@pytest.mark.parametrize("factors", ["nodes: [1, 2]", "ranks: [1, 2]"])
+def test_a_node_that_no_point_uses_may_be_another(bench, factors):
+    """A cluster that was made smaller and larger again has another last node."""
+    bench.file.write_text(PLAIN.replace("nodes: [1, 2]", factors))
+    on_machines_of_their_own(bench)
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    bench.behave()
+    told = json.loads(bench.paths.allocation.read_text())
+    told["nodes"][2] |= {"id": "id-another", "slots": 4}
+    bench.paths.allocation.write_text(json.dumps(told))
+    assert bench("--plan").return_value == 0
+    assert bench().return_value == 0
 
 
 def test_what_says_nothing_of_a_measurement_may_change(bench):

@@ -185,8 +185,9 @@ def test_a_link_that_cannot_be_followed_is_named(campaign, target):
 
 
 def test_a_point_beside_another_run_fails_before_it_is_measured(campaign, monkeypatch):
+    still = leftovers.AtWork("x", "2 process(es) on node-1")
     said = "run x is still at work (2 process(es) on node-1): the two share its processors"
-    looks = iter([[], [leftovers.AtWork(said)], [], []])
+    looks = iter([[], [still], [], []])
     monkeypatch.setattr(leftovers, "end", lambda *_: next(looks))
     assert campaign().return_value == 1
     (failed,) = (p for p in campaign.folder.ended().values() if p.status == "failed")
@@ -196,7 +197,7 @@ def test_a_point_beside_another_run_fails_before_it_is_measured(campaign, monkey
 
 
 def test_a_run_beside_another_run_is_told_so_and_goes_on(campaign, monkeypatch):
-    monkeypatch.setattr(leftovers, "end", lambda *_: [leftovers.AtWork("run x is still at work")])
+    monkeypatch.setattr(leftovers, "end", lambda *_: [leftovers.AtWork("x", "here")])
     done = CliRunner().invoke(cli.build(), ["run", "lab", "mine"], standalone_mode=False)
     assert done.return_value == 0
     assert "run x is still at work" in done.stderr

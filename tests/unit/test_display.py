@@ -65,6 +65,17 @@ def test_a_task_of_no_role_names_none(role, shown):
     assert [text for text, _ in display._running.values()] == [shown]
 
 
+def test_what_a_verification_looks_at_is_named_while_it_looks():
+    """Links are measured for 20 seconds; what was shown was the check before them."""
+    display = Display(UI())
+    display._live = object()
+    passed = {"what": "check", "id": "rdma.rate", "node": "node-0", "result": "pass"}
+    for event in (passed, {"what": "checking", "subject": "network, links and collective"}):
+        display.handle(event)
+    shown = "verifying: network, links and collective (1 checked)"
+    assert [text for text, _ in display._running.values()] == [shown]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_is_stuck_below_the_terminal_is_ended_all_the_same(number):
     """The words go past what draws: a thread that is stuck may hold its lock for ever."""

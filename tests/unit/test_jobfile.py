@@ -75,6 +75,7 @@ def described(tmp_path, monkeypatch):
             "line 2: the text .* is not UTF-8 text",
         ),
         ({"text": '"sch\\0ema": gpubed/job/1\n'}, "line 1: the text .* NUL"),
+        ({"launcher": "ssj"}, r"line 3: launcher: there is no launcher 'ssj'; did you mean 'ssh'"),
         ({"sanity": [{"metric": "acuracy"}]}, "did you mean 'accuracy'"),
         (
             {"sanity": [{"metric": "accuracy", "from_arguments": {"epoch": 2}}]},

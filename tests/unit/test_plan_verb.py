@@ -4,13 +4,15 @@ import contextlib
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from gpubed import cli
 from gpubed.cluster import preview
 from gpubed.core import runlock
 from gpubed.core.errors import Locked
 from gpubed.core.paths import Project
 from gpubed.engines import stack as stacks
-from gpubed.engines.embedded import Result
+from gpubed.engines.embedded import ResourceEvent, Result
 from support.cluster import Cluster
 
 
@@ -90,6 +92,32 @@ def test_a_plan_on_a_state_that_began_to_move_is_none(cluster, monkeypatch):
     monkeypatch.setattr(stacks.Stack, "preview", look)
     with held, pytest.raises(Locked, match="planned is held by `gpubed up`"):
         preview.preview(Project(cluster.root).cluster("planned"), "embedded")
+
+
+def test_what_stays_is_counted_as_what_is_made(cluster, monkeypatch):
+    """Of 11 that were to be made, 12 stayed: Pulumi's own record was one of them."""
+    assert "2 change(s); 0 resource(s) stay" in planned(cluster, monkeypatch, op="create")
+    assert "0 change(s); 2 resource(s) stay" in planned(cluster, monkeypatch, op="same")
+
+
+def planned(cluster, monkeypatch, *, op):
+    """Plan where the engine, a STAND-IN, says the same of a stack and two resources."""
+    types = {"lab": "pulumi:pulumi:Stack", "key": "gpubed:Key", "node-0": "gpubed:Node"}
+    steps = tuple(
+        ResourceEvent(op, "planned", f"urn:pulumi:planned::gpubed::{type_}::{name}", type_, name)
+        for name, type_ in types.items()
+    )
+    monkeypatch.setenv("GPUBED_ROOT", str(cluster.root))
+    monkeypatch.setattr(
+        stacks.Stack, "preview", lambda *_, **__: Result({op: len(steps)}, steps, {}, 0.0)
+    )
+    done = CliRunner().invoke(
+        cli.build("plan"),
+        ["plan", "planned", "--engine", "embedded"],
+        standalone_mode=False,
+        catch_exceptions=False,
+    )
+    return done.stdout
 
 
 def test_nodes_are_in_the_order_of_their_numbers(tmp_path):

@@ -213,6 +213,8 @@ def test_arguments_come_as_the_job_has_them(call):
         (["digits", "--nodes", "1", "--ranks", "1"], "exclude each other"),
         (["digits", "--", "20"], "'20' belongs to no argument"),
         (["digits", "--", "--epoch", "20"], "no argument 'epoch'"),
+        (["digits", "--on", "node-0,", "node-1"], "there is a space in --on, before 'node-1'"),
+        (["digits", "--on", "node-0", ",node-1"], "there is a space in --on, before ',node-1'"),
         (["--again", "last", "--nodes", "1"], "takes nothing beside it"),
         (["--again", "2026"], "has no run '2026'"),
         ([], "which job"),
@@ -222,6 +224,22 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_starts(call, cluste
     with pytest.raises(UsageError, match=why):
         call("run", "lab", *words)
     assert not cluster.runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--launcher", "slurm"], "has no Slurm"),
+        (["--launcher", "ssj"], "there is no launcher 'ssj'"),
+        (["--container", "image"], "has no Docker"),
+    ],
+)
+def test_what_cannot_start_does_not_say_that_it_starts(cluster, monkeypatch, capfd, words, why):
+    monkeypatch.setattr(health, "usable", lambda _c, _p, allocation: (allocation, []))
+    command = ["run", "lab", "digits", *words]
+    with pytest.raises(UsageError, match=why):
+        cli.build("run")(command, standalone_mode=False)
+    assert "starts" not in "".join(capfd.readouterr())
 
 
 def test_a_look_starts_nothing(call, cluster):
@@ -447,6 +465,97 @@ def test_what_a_former_version_left_is_passed_over_and_what_is_damaged_named(cal
     done = call("runs", "lab", "--json")
     assert document(done)["runs"] == []
     assert str(damaged) in done.stderr
+
+
+def test_what_was_ended_tells_how_far_it_came_and_what_it_took(call, cluster, monkeypatch):
+    """`runs show last` was named as what tells it, and said only that somebody ended it."""
+
+    def start(_cluster, _allocation, _launch, say):
+        for line in ("[0]<stdout>:progress: 3/200 epochs, 3552 images/s", "[1]<stderr>:a word"):
+            say(line)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
+    call("run", "lab", "digits")
+    shown = document(call("runs", "lab", "show", "last", "--json"))
+    assert shown["status"] == "interrupted"
+    came = {"done": 3, "of": 200, "what": "epochs", "words": "3552 images/s"}
+    assert shown["progress"] == came
+    assert 0 <= shown["seconds"] < 60
+    kept = json.loads((cluster.runs / shown["run_id"] / "run.json").read_text())
+    assert kept["progress"] == came
+    assert "came to epochs: 3 of 200, 3552 images/s" in call("runs", "lab", "show", "last").stdout
+    listed = call("runs", "lab").stdout
+    assert "epochs: 3 of 200" in listed
+    assert "0:00:0" in listed
+
+
+def beside(cluster, monkeypatch, others, **changes):
+    """Let a second run start and end while each run is at work; `others` takes its name."""
+
+    def start(_cluster, _allocation, launch, _say):
+        Head.metrics = {**GOOD, "world_size": launch.ranks}
+        if not others:
+            mine = record.find(cluster, "last")
+            name = f"20990101-00000000{len(list(cluster.runs.iterdir()))}-digits"
+            others.append(name)
+            host = mine.origin.hosts[0].model_copy(update=changes)
+            origin = mine.origin.model_copy(update={"hosts": (host,)})
+            ended = {"run_id": name, "state": "ok", "seconds": 0.001, "origin": origin}
+            one = mine.model_copy(update={**ended, "started": record.now()})
+            (cluster.runs / name).mkdir()
+            record.write(cluster.runs / name, one)
+        return 0
+
+    monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
+
+
+def test_a_run_beside_which_another_was_at_work_says_so_ever_after(call, cluster, monkeypatch):
+    others = []
+    beside(cluster, monkeypatch, others)
+    done = call("run", "lab", "digits", "--repeat", "2")
+    (other,) = others
+    ids = sorted(path.name for path in cluster.runs.iterdir() if path.name != other)
+    said = f"{ids[0]} shared its nodes with {other}: its figures are of both"
+    assert said in done.stdout
+    assert f"{ids[1]} shared" not in done.stdout
+    shown = document(call("runs", "lab", "show", ids[0], "--json"))
+    assert shown["shared_with"] == [other]
+    assert said in call("runs", "lab", "show", ids[0]).stdout
+    assert said in call("runs", "lab", "compare", *ids).stdout
+
+
+def test_a_run_on_other_nodes_disturbs_none(call, cluster, monkeypatch):
+    beside(cluster, monkeypatch, [], id="id-of-another")
+    assert document(call("run", "lab", "digits", "--json"))["shared_with"] == []
+
+
+def test_who_is_found_at_work_is_in_the_record_of_who_came_second(call, cluster, monkeypatch):
+    """It may be no run of this controller, such as one from JupyterLab."""
+    there = leftovers.AtWork("20990101-notebook", "2 process(es) on node-1")
+    monkeypatch.setattr(leftovers, "end", lambda *_: [there])
+    told = document(call("run", "lab", "digits", "--json"))
+    assert told["shared_with"] == ["20990101-notebook"]
+    assert record.find(cluster, "last").shared_with == ("20990101-notebook",)
+
+
+def test_where_nothing_can_be_compared_it_is_said_why(call, cluster, monkeypatch):
+    call("run", "lab", "digits")
+    first = record.find(cluster, "last")
+    monkeypatch.setattr(
+        launchers, "named", lambda _: SimpleNamespace(run=lambda *_: Head.metrics.clear() or 1)
+    )
+    call("run", "lab", "digits")
+    failed = record.find(cluster, "last")
+    said = call("runs", "lab", "compare", first.run_id, failed.run_id).stdout
+    why = f"nothing to compare: {failed.run_id} ended as failed and reported no number"
+    assert why in said
+    assert "verdict" not in said
+    request = failed.request.model_copy(update={"job": "allreduce"})
+    other = failed.model_copy(update={"request": request, "metrics": {"busbw_bps": 1.0}})
+    record.write(cluster.runs / failed.run_id, other.model_copy(update={"state": "ok"}))
+    said = call("runs", "lab", "compare", first.run_id, failed.run_id).stdout
+    assert "nothing to compare: digits and allreduce have no figure in common" in said
 
 
 KILLED = """

@@ -78,6 +78,20 @@ def read(capsys):
     return lines
 
 
+@pytest.mark.parametrize("word", ["lab", "lab/", "inventories/lab", "inventories/lab/cluster.yml"])
+def test_a_cluster_is_called_by_its_name_however_it_was_named(tmp_path, monkeypatch, word):
+    """What came next was `gpubed open inventories/lab`."""
+    granted_cluster(tmp_path)
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(status, "status", lambda *_, **__: document())
+    said = CliRunner().invoke(
+        cli.build("status"), ["status", word], standalone_mode=False, catch_exceptions=False
+    )
+    assert "✓ lab is ready" in said.stderr
+    assert "gpubed open lab --print" in said.stdout
+
+
 def test_skipped_checks_are_counted(read):
     lines = read(document())
     assert not [line for line in lines if "the node has no GPU" in line]

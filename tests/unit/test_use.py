@@ -47,6 +47,26 @@ def test_a_cluster_is_idle_as_long_as_its_last_used_node(ask):
     assert found.spell != ask(said(7200), said(601, "bob", "a notebook")).spell
 
 
+def test_nodes_are_told_what_gpubed_itself_sends_and_when_that_is_over():
+    said = []
+
+    class Session:
+        """STAND-IN for a session with a node: the second one does not answer."""
+
+        def __init__(self, name):
+            self.name = name
+
+        def run(self, command, *, check):
+            said.append((self.name, command))
+            if self.name == "gone":
+                raise Unreachable("no answer")
+
+    with use.measuring([Session("there"), Session("gone")]):
+        assert sorted(said) == [(n, "sudo -n gpubed-use own 600") for n in ("gone", "there")]
+        said.clear()
+    assert sorted(said) == [(n, "sudo -n gpubed-use own 0") for n in ("gone", "there")]
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [

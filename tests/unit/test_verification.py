@@ -1,9 +1,11 @@
 """A verification stands for the nodes that it was made on."""
 
+from collections import namedtuple
 from datetime import UTC, datetime
 
 import pytest
 
+from gpubed.checks import verify
 from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.configuration import applied
@@ -78,3 +80,33 @@ def test_in_80_columns_names_are_whole_and_what_is_skipped_is_told_by_its_reason
     assert "hardware.identified   node-0>node-1" in said
     assert f"fail clock.offset node-1: {why}\n" in said
     assert "- gpu.count, gpu.memory: no GPU was asked for\n" in said
+
+
+def test_nodes_know_that_a_verification_measures_while_each_check_looks(monkeypatch, tmp_path):
+    """What it sends is no use of theirs; checks and sessions are STAND-INs."""
+    said, answer = [], namedtuple("Answer", "stdout")
+
+    class Session:
+        def __init__(self, node, _cluster):
+            self.name = node.name
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            said.append("closed")
+
+        def run(self, command, **_):
+            if "gpubed-use" in command:
+                said.append(command.rpartition(" own ")[2])
+            return answer("{}")  # of facts it tells none
+
+    def looks(_context):
+        said.append("looks")
+        yield Check(id="network.mtu", result="pass")
+
+    monkeypatch.setattr(verify, "SSH", Session)
+    monkeypatch.setattr(verify.stages, "functions", lambda: (looks,))
+    monkeypatch.setattr(verify.applied, "digest", lambda *_: "")
+    verify.verify(Project(tmp_path).cluster("lab"), sample_plan(), sample_allocation(sample_plan()))
+    assert said == [*["600"] * 3, "looks", *["0"] * 3, *["closed"] * 3]

@@ -23,7 +23,7 @@ from gpubed.recipes import recipe as recipes
 from gpubed.spec.plan import ClusterPlan
 
 # What cluster.yml says that no figure depends on: names, for how long, and how many nodes there
-# could be: each that takes part is told of by itself.
+# could be: each is told of by itself, and counts where a point has ranks on it.
 _HARMLESS = dict.fromkeys(("version", "name", "owner", "lease", "may_reboot"), True)
 _OF_NODES = {"min", "on_failure"}
 # Shards and their checksums are in these two (job prepare); images by class have neither.
@@ -100,7 +100,7 @@ def made_with(
         "the job's files": sha256_of_folder(jobfile.folder(job)),
         "the recipe": recipes.load(plan.spec.recipe).lock_sha256(),
         "the experiment network": network.model_dump_json() if network else "",
-        "cluster.yml": plan.spec.model_dump_json(exclude=harmless, exclude_defaults=True),
+        records.SPECIFICATION: plan.spec.model_dump_json(exclude=harmless, exclude_defaults=True),
         "gpubed": gpubed.__version__,
         **_machines(cluster, allocation),
     }

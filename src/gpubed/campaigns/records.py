@@ -21,10 +21,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.campaigns.file import Source
 from gpubed.campaigns.matrix import Point
-from gpubed.core import files, reading
+from gpubed.core import files, reading, shapes
 from gpubed.core.errors import UsageError
 from gpubed.core.reading import Missing, Unreadable, short
+from gpubed.spec import clusterspec
 
+SPECIFICATION, _ID = "cluster.yml", "'s id"
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 Key = tuple[str, int]
 """A point's id and its repetition, from 0."""
@@ -85,6 +87,39 @@ class Begun(_Model):
     def with_ranks(self) -> list[str]:
         """The nodes on which ranks could start then."""
         return [str(node.get("name")) for node in self.nodes if node.get("slots")]
+
+    def counting(self, points: Iterable[Point], *, one_host: bool) -> Begun:
+        """Return it with what counts for these points: a node without ranks of theirs does not.
+
+        The head counts all the same: jobs start there, and it serves what nodes share.
+
+        Args:
+            one_host: Whether all nodes are on one machine: one that was made anew there has
+                another id, and its hardware is what can be another.
+        """
+        used = {name for point in points for name in self._used(point)}
+        used.update(str(node.get("name")) for node in self.nodes[:1])
+        aside = tuple(
+            f"{node.get('name')}'s " for node in self.nodes if node.get("name") not in used
+        )
+        made = {
+            what: value
+            for what, value in self.made_with.items()
+            if not what.startswith(aside) and not (one_host and what.endswith(_ID))
+        }
+        return self.model_copy(update={"made_with": made})
+
+    def _used(self, point: Point) -> list[str]:
+        """Return the nodes on which ranks of a point start, as `selection.choose` takes them."""
+        able = self.with_ranks
+        if point.nodes:
+            return able[: point.nodes]
+        if not point.ranks:
+            return able
+        slots = itertools.accumulate(
+            (int(node["slots"]) for node in self.nodes if node.get("slots")), initial=0
+        )
+        return [name for name, before in zip(able, slots, strict=False) if before < point.ranks]
 
 
 @dataclass(frozen=True)
@@ -246,16 +281,19 @@ def require_alike(
     Raises:
         Changed: They are; it says what changed, and how to go on.
     """
-    others = [
-        _changed(what, was, made_with.get(what))
+    others = {
+        what: _changed(what, was, made_with.get(what))
         for what, was in begun.made_with.items()
         if was != made_with.get(what) and (what in made_with or not what.startswith(unseen))
-    ]
+    }
     if others:
+        # Nobody gets the machine back that a testbed has taken.
+        back = "" if any(what.endswith(_ID) for what in others) else "put it back; or "
         raise Changed(
             f"since campaign {source.name} was begun, this has changed: "
-            f"{short('; '.join(others), 1000)}; points from before and after cannot be compared",
-            "put it back; or `--new` begins again and keeps what is there under a dated name; or "
+            f"{short('; '.join(others.values()), 1000)}; points from before and after cannot be "
+            "compared",
+            f"{back}`--new` begins again and keeps what is there under a dated name; or "
             f"run {source.path} under another file name",
         )
 
@@ -270,6 +308,8 @@ def _changed(what: str, was: str, now: str | None) -> str:
         old, new = (reading.reply(each, what).json(dict[str, Any]) for each in (was, now))
     except Unreadable:
         return f"{what} was {was} and is {now}"
+    if what == SPECIFICATION:  # a record leaves defaults out
+        old, new = (shapes.with_defaults(clusterspec.model(), each) for each in (old, new))
     return "; ".join(_changes(old, new, f"{what}: "))
 
 

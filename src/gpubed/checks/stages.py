@@ -47,6 +47,13 @@ def at(stage: Stage, *plain: str) -> Callable[[CheckFunction], CheckFunction]:
     return listed
 
 
+def subject(function: CheckFunction) -> str:
+    """Say in words what a function looks at: its module's subject, and its own name."""
+    module = function.__module__.rpartition(".")[2]
+    name = function.__name__.replace("_", " ")
+    return module if name == module else f"{module}, {name}"
+
+
 def is_about_gpus(function: CheckFunction, id_: str) -> bool:
     """Say whether a check that a function makes speaks of GPUs."""
     return id_ not in getattr(function, _PLAIN)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from gpubed.checks import stages
 from gpubed.checks.context import Context
-from gpubed.configuration import applied
+from gpubed.configuration import applied, use
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, of_cluster
 from gpubed.core.paths import ClusterPaths
@@ -46,8 +46,11 @@ def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> 
     configured = applied.digest(cluster, allocation)
     with ExitStack() as stack:
         sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in allocation.nodes}
+        stack.enter_context(use.measuring([*sessions.values()]))
         context = Context(cluster, plan, allocation, sessions)
         for check in stages.functions():
+            # Some take a while before they have a result.
+            emit("checking", subject=stages.subject(check))
             for said in _told(check, context):
                 result = _named(_honest(said, check, context), cluster.name)
                 emit("check", **result.model_dump())

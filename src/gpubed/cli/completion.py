@@ -28,6 +28,11 @@ def backends(incomplete: str) -> list[str]:
     return _beginning(backend_config.names(), incomplete)
 
 
+def engines(incomplete: str) -> list[str]:
+    """Offer the engines."""
+    return _beginning(("cli", "embedded"), incomplete)
+
+
 def recipes(incomplete: str) -> list[str]:
     """Offer the recipes."""
     return _beginning(recipe.names(), incomplete)
@@ -96,9 +101,13 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def several_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer nodes behind the commas of those that were named before."""
+    """Offer nodes behind the commas of those that were named before, none of them again."""
     before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in nodes(ctx, last)]
+    named = set(before.split(","))
+    head = nodes(ctx, "")[:2]  # its two names
+    if named.intersection(head):
+        named.update(head)
+    return [f"{before}{comma}{name}" for name in nodes(ctx, last) if name not in named]
 
 
 def roles(incomplete: str) -> list[str]:

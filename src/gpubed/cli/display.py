@@ -184,10 +184,12 @@ class Display:
             self._pretending.add(event["node"])
             where = event["node"] or "the cluster"
             self._ui.mark("simulated", f"{where}: GPUs are simulated, no check of them can pass")
-        elif self._live:
+        else:
             self._checked += 1
-            told = f"{self._checked} checked, {event['id']} {event['node']} the last"
-            self._start("phase", f"verifying: {told.replace('  ', ' ')}")
+
+    def _on_checking(self, event: Event) -> None:
+        if self._live:
+            self._start("phase", f"verifying: {event['subject']} ({self._checked} checked)")
 
     def _on_note(self, event: Event) -> None:
         self._ui.note(event["message"])

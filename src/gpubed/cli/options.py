@@ -17,10 +17,21 @@ from gpubed.core.paths import ClusterPaths, Project
 from gpubed.testbeds import made_on
 
 _LONGEST = 255  # bytes of a folder's name
+
+
+def _by_name(word: str) -> str:
+    """Return the name of the cluster that a path leads to: it is what verbs call it by."""
+    cluster = named(word)
+    return cluster.name if is_name(cluster) else word
+
+
 Cluster = Annotated[
     str,
     typer.Argument(
-        metavar="CLUSTER", help="A folder of inventories/.", autocompletion=completion.clusters
+        metavar="CLUSTER",
+        help="A folder of inventories/.",
+        callback=_by_name,
+        autocompletion=completion.clusters,
     ),
 ]
 Backend = Annotated[str, typer.Option(help="The testbed.", autocompletion=completion.backends)]
@@ -28,7 +39,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 EngineOption = Annotated[
     str | None,
-    typer.Option("--engine", metavar="cli|embedded", help="Pulumi's CLI, or the engine built in."),
+    typer.Option(
+        "--engine",
+        metavar="cli|embedded",
+        help="Pulumi's CLI, or the engine built in.",
+        autocompletion=completion.engines,
+    ),
 ]
 
 

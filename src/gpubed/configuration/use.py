@@ -7,7 +7,8 @@ there; this asks all of them and puts together what they say. What cannot be ask
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -28,6 +29,8 @@ _PROGRAM = "sudo -n gpubed-use"
 _SHOWN = 200  # characters of what a node says instead of an answer
 _ROWS = 1000  # of a node
 _Seconds = Annotated[float, Field(ge=0, le=1e12)]  # infinity is as little as "nan" a time
+# After a verification that was killed, data on the network counts as a use again from then on.
+_MEASURES_S = 600
 
 
 class Last(BaseModel):
@@ -157,6 +160,27 @@ def _look(cluster: ClusterPaths, node: Node) -> NodeUse | str:
         said = reading.tail(answer.stderr, 1, _SHOWN) or "no word"
         mute = f"it cannot tell what it is used for: {said}"
         return f"{mute}; repair: gpubed configure {cluster.name} --tags health"
+
+
+@contextmanager
+def measuring(sessions: Sequence[SSH]) -> Iterator[None]:
+    """Let nodes take for no use what gpubed itself sends between them to measure links.
+
+    A node that cannot be told, or whose role is a former version's, counts it as a use.
+    """
+    _tell_own(sessions, _MEASURES_S)
+    try:
+        yield
+    finally:
+        _tell_own(sessions, 0)
+
+
+def _tell_own(sessions: Sequence[SSH], seconds: int) -> None:
+    def tell(session: SSH) -> None:
+        with suppress(GpubedError):
+            session.run(f"{_PROGRAM} own {seconds}", check=False)
+
+    together.each(tell, sessions)
 
 
 def warn(cluster: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = False) -> None:

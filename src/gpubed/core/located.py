@@ -33,9 +33,10 @@ _TAGS = {
 }
 
 
+_TAB = r"found character '\t'"
 # What the parser says, in its order of worth, and what it means to whoever wrote the file.
 _PROBLEMS = {
-    r"found character '\t'": "a line begins with a tab: indent with spaces",
+    _TAB: "a line begins with a tab: indent with spaces",
     "expected <block end>": "it is not indented like the lines above it, or a '- ' is missing",
     "mapping values are not allowed": "a ': ' too many, or it is indented too far; "
     'text with ": " in it stands in quotes',
@@ -107,7 +108,7 @@ def parse(data: bytes) -> Located:
         document.data = _Builder(loader, document.lines).build(root, ()) if root else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise MalformedYamlError(_problem(error), mark.line + 1 if mark else 1) from None
+        raise MalformedYamlError(_problem(error, text), mark.line + 1 if mark else 1) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise MalformedYamlError(
@@ -145,9 +146,13 @@ if yaml.__with_libyaml__:
             Resolver.__init__(self)
 
 
-def _problem(error: yaml.MarkedYAMLError) -> str:
+def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
     """Say what to look for; the parser only says which of its symbols it missed."""
     said = ", ".join(part for part in (error.context, error.problem) if part)
+    if _TAB in said and error.problem_mark:
+        before = text[: error.problem_mark.index].rpartition("\n")[2]
+        if before.strip():
+            return f"a tab stands behind {before.strip()!r}: write spaces instead"
     for part, words in _PROBLEMS.items():
         if part in said:
             return words

@@ -34,7 +34,8 @@ def emit(what: str, **fields: Any) -> None:
     """Append an event, if somebody asked for events; else whoever listens hears of it.
 
     Args:
-        what: `resource`, `roles`, `phase`, `task`, `host`, `check`, `error`, `log` or `note`.
+        what: `resource`, `roles`, `phase`, `task`, `host`, `checking`, `check`, `error`, `log` or
+            `note`.
         fields: What happened, and to whom.
     """
     if target := os.environ.get(VARIABLE):

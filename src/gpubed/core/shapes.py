@@ -7,6 +7,8 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from gpubed.core import nearest
 
@@ -17,6 +19,24 @@ def suggestion(shape: Any, path: Sequence[str | int]) -> str:
         shape = _within(_model(shape), part)
     known = _fields(_model(shape))
     return nearest.suggestion(str(path[-1]), known) if known else ""
+
+
+def with_defaults(shape: Any, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a document says, with the defaults of what it leaves out, at each level.
+
+    Args:
+        shape: The model that the document is of.
+        content: The document; what the model does not know stays in it.
+    """
+    whole = dict(content)
+    for name, field in _of_model(shape).items():
+        key = field.alias or name
+        if isinstance(given := content.get(key), Mapping):
+            whole[key] = with_defaults(_model(field.annotation), given)
+        elif key not in content and not field.is_required():
+            default = field.get_default(call_default_factory=True, validated_data={})
+            whole[key] = to_jsonable_python(default, by_alias=True)
+    return whole
 
 
 def _within(shape: Any, part: str | int) -> Any:
@@ -47,6 +67,9 @@ def _parts(shape: Any) -> Iterator[Any]:
 
 def _fields(shape: Any) -> dict[str, Any]:
     """Return the fields of a model by the names that a document has for them."""
-    if not (isinstance(shape, type) and issubclass(shape, BaseModel)):
-        return {}
-    return {field.alias or name: field.annotation for name, field in shape.model_fields.items()}
+    return {field.alias or name: field.annotation for name, field in _of_model(shape).items()}
+
+
+def _of_model(shape: Any) -> dict[str, FieldInfo]:
+    is_model = isinstance(shape, type) and issubclass(shape, BaseModel)
+    return shape.model_fields if is_model else {}

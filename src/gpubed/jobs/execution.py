@@ -26,7 +26,7 @@ from gpubed.jobs.jobfile import Job, Metric
 from gpubed.jobs.launchers import leftovers
 from gpubed.jobs.launchers.base import JobService, Launch, Launcher, Task, World
 from gpubed.jobs.rank_output import RankOutput
-from gpubed.jobs.runs import at_work, checkpoints, origin, record
+from gpubed.jobs.runs import at_work, beside, checkpoints, origin, record
 from gpubed.jobs.runs.record import Record, Request
 from gpubed.jobs.trials import Summary, summarize
 from gpubed.nodes import selection
@@ -60,6 +60,7 @@ class JobResult:
         described: What the job says of its metrics.
         not_judged: Metrics of which nothing was asked, since the run was too small for that.
         last_words: What the rank that failed first said last on stderr, where one is known.
+        shared_with: Runs that were at work on its nodes at the same time.
         interrupted: Whether gpubed ended it although it was well, for what `failures` says.
     """
 
@@ -76,6 +77,7 @@ class JobResult:
     not_judged: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     last_words: list[str] = field(default_factory=list)
+    shared_with: list[str] = field(default_factory=list)
     interrupted: bool = False
     seconds: float = 0.0
 
@@ -106,6 +108,7 @@ class JobResult:
             "failures": self.failures,
             "simulated": bool(self.simulated),
             "not_judged": self.not_judged,
+            "shared_with": self.shared_with,
             "metrics": self.metrics,
         }
         if self.trials:
@@ -174,6 +177,8 @@ def run(
         result.interrupted = bool(result.failures and unwanted() and was_well())
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics
+        others = [*result.shared_with, *beside.found(cluster, begun)]
+        result.shared_with = list(dict.fromkeys(others))
         record.write(run.here, _ended(begun, result))
     record.seal(run.here)
     return result
@@ -231,6 +236,7 @@ def _ended(begun: Record, result: JobResult) -> Record:
             "seconds": round(result.seconds, 3),
             "failures": tuple(result.failures),
             "simulated": result.simulated,
+            "shared_with": tuple(result.shared_with),
             "metrics": result.metrics,
             "origin": begun.origin.model_copy(update={"image": result.image}),
         }
@@ -249,6 +255,7 @@ def _together(trials: list[JobResult]) -> JobResult:
     whole = JobResult(first.job, first.run_dir, first.world_size, trials=trials)
     whole.statistics = summarize([trial.metrics for trial in trials if not trial.failures])
     whole.metrics = {name: summary.mean for name, summary in whole.statistics.items()}
+    whole.shared_with = list(dict.fromkeys(run for trial in trials for run in trial.shared_with))
     whole.not_judged = list(dict.fromkeys(m for trial in trials for m in trial.not_judged))
     whole.simulated = tuple(sorted({model for trial in trials for model in trial.simulated}))
     whole.described = first.described
@@ -334,10 +341,14 @@ class _Run:
             id_ = images.require(self.cluster, self.plan, self.allocation, image)
             words = [_IN_CONTAINER, image, *words]
         with SSH(self.allocation.head, self.cluster) as head:
+            others = list[str]()
             for line in leftovers.end(self.cluster, self.allocation):
                 keep(line)
-                if alone and isinstance(line, leftovers.AtWork):
+                if not isinstance(line, leftovers.AtWork):
+                    continue
+                if alone:
                     raise GpubedError(line, "wait for its end")
+                others.append(line.run)
             name, run_id = self.request.job, self.record.run_id
             launch = _prepare(head, self.plan, name, run_id, ranks, words)
             launch = replace(launch, unwanted=unwanted)
@@ -354,6 +365,7 @@ class _Run:
             for line in head.get(launch.folder, self.here):
                 keep(line)
         result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
+        result.shared_with = others
         if code:
             who = said.failure(self._places) or f"the job ended with exit code {code}"
             result.failures.append(unwanted() or f"{who}; see {self._log}")

@@ -23,6 +23,12 @@ def is_progress(line: str) -> bool:
     return _LINE.fullmatch(line) is not None
 
 
+def read(line: str) -> tuple[int, int, str, str] | None:
+    """Return what a line says: done, of how many, of what, and the job's own words; else None."""
+    match = _LINE.fullmatch(line)
+    return match and (int(match[1]), int(match[2]), match[3], match[4] or "")
+
+
 class Estimate:
     """Reads progress and knows how long the rest takes, if it goes on as it went."""
 
@@ -34,17 +40,18 @@ class Estimate:
 
     def read(self, line: str) -> str | None:
         """Return what to show of a line; None if it is about something else."""
-        match = _LINE.fullmatch(line)
-        if match is None:
+        told = read(line)
+        if told is None:
             return None
-        done, of, now = int(match[1]), int(match[2]), self._clock()
-        if done < self._last.get(match[3], 0):
-            del self._begun[match[3]]  # it began again, as another run of the same training does
-        self._last[match[3]] = done
-        if now - self._begun.setdefault(match[3], now) < _AT_ONCE_S:
-            self._since[match[3]] = now, done
-        started, first = self._since[match[3]]
-        words = [f"{match[3]}: {done} of {of}", match[4] or ""]
+        done, of, what, words = told
+        now = self._clock()
+        if done < self._last.get(what, 0):
+            del self._begun[what]  # it began again, as another run of the same training does
+        self._last[what] = done
+        if now - self._begun.setdefault(what, now) < _AT_ONCE_S:
+            self._since[what] = now, done
+        started, first = self._since[what]
+        said = [f"{what}: {done} of {of}", words]
         if first < done < of:
-            words.append(f"{(now - started) / (done - first) * (of - done):.0f} s left")
-        return ", ".join(filter(None, words))
+            said.append(f"{(now - started) / (done - first) * (of - done):.0f} s left")
+        return ", ".join(filter(None, said))

@@ -26,7 +26,7 @@ from pydantic import (
 from gpubed.core import command_words, nearest, paths, reading
 from gpubed.core.errors import UsageError
 from gpubed.core.reading import Unreadable
-from gpubed.jobs import checkpoint_folder
+from gpubed.jobs import checkpoint_folder, launchers
 
 Value = bool | int | float | str
 _Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -204,12 +204,21 @@ def _speaks_of_what_there_is(condition: Condition, info: ValidationInfo) -> Cond
     return condition
 
 
+def _is_there(launcher: str) -> str:
+    if launcher not in launchers.names():
+        close = nearest.suggestion(launcher, launchers.names())
+        raise ValueError(f"there is no launcher {launcher!r}; {close}")
+    return launcher
+
+
 class Job(_Model):
     """`job.yml`, the description of a job in its folder."""
 
     contract: Literal["gpubed/job/1"] = Field(alias="schema", description="version of this format")
     description: str = Field(description="one line for whoever looks for a job")
-    launcher: str = Field(description="`ssh`, or `slurm`; a testbed that runs jobs has its own")
+    launcher: Annotated[str, AfterValidator(_is_there)] = Field(
+        description="`ssh`, or `slurm`; a testbed that runs jobs has its own"
+    )
     ranks: Literal["all"] = Field(default="all", description="one on each slot of the cluster")
     command: tuple[str, ...] = Field(
         min_length=1, description="what each rank runs, in the run's folder"

@@ -35,7 +35,7 @@ def first() -> Record:
     }
 
 
-def fold(record: Record, seen: Mapping[str, Any], hour: int) -> Record:
+def fold(record: Record, seen: Mapping[str, Any], hour: int, *, own: bool = False) -> Record:
     """Return the record after a look.
 
     Keys: `seen` (the look itself), `rates` (what was computed and carried over so many seconds,
@@ -45,11 +45,13 @@ def fold(record: Record, seen: Mapping[str, Any], hour: int) -> Record:
 
     Args:
         hour: The hour since 1970; it only says where seconds are added.
+        own: Whether gpubed itself measured on the network since the look before: what that carried
+            is no use then, and all else is.
     """
     before = record["seen"]
     same = before is not None and before["boot"] == seen["boot"]
     elapsed = seen["uptime"] - before["uptime"] if same else seen["uptime"]
-    rates = _rates(record["rates"], before, seen, elapsed) if same else _NONE
+    rates = _rates(record["rates"], before, seen, elapsed, own=own) if same else _NONE
     use = next(_uses(before if same else None, seen, rates, elapsed), None)
     return {
         "version": VERSION,
@@ -63,12 +65,18 @@ def fold(record: Record, seen: Mapping[str, Any], hour: int) -> Record:
 
 
 def _rates(
-    rates: Mapping[str, Any], before: Mapping[str, Any], seen: Mapping[str, Any], elapsed: float
+    rates: Mapping[str, Any],
+    before: Mapping[str, Any],
+    seen: Mapping[str, Any],
+    elapsed: float,
+    *,
+    own: bool,
 ) -> dict[str, Any]:
+    carried = 0 if own else max(0, seen["network"] - before["network"])
     return {
         "s": rates["s"] + elapsed,
         "cpu_s": rates["cpu_s"] + sum(row[2] for row in seen["work"]),
-        "bytes": rates["bytes"] + max(0, seen["network"] - before["network"]),
+        "bytes": rates["bytes"] + carried,
     }
 
 

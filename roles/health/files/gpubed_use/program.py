@@ -4,6 +4,7 @@
   gpubed-use status            look, and print what is known as JSON
   gpubed-use warn TEXT         write on all terminals; monitoring warns, too, until it is used
   gpubed-use unwarn TEXT       take it back
+  gpubed-use own SECONDS       for so long, data on the network is gpubed's own; 0 ends that
 
 It only looks: nothing is ended here, and what could not be asked counts as use.
 """
@@ -24,6 +25,8 @@ EXPECTED = Path(os.environ.get("GPUBED_HEALTH_EXPECTED", "/etc/gpubed/health.jso
 STATE = Path(os.environ.get("GPUBED_USE_STATE", "/var/lib/gpubed/use.json"))
 # In memory: a node that restarts is used, and a warning of before says nothing.
 WARNED = Path("/run/gpubed-use-warned")
+# Until when data on the network is gpubed's own, in seconds since boot.
+OWN = Path("/run/gpubed-use-own")
 # Role monitoring makes the folder.
 METRICS = Path("/var/lib/gpubed/metrics/gpubed-use.prom")
 # An account may hold up what looks at its processes or asks its servers: that is no look then.
@@ -36,9 +39,25 @@ def look() -> judging.Record:
     with keeping.alone(STATE):
         record = _read()
         seen = machine.see(expected, record["seen"])
-        record = judging.fold(record, seen, int(time.time() // 3600))
+        own = _is_own(seen["uptime"])
+        record = judging.fold(record, seen, int(time.time() // 3600), own=own)
         keeping.replace(STATE, f"{json.dumps(record)}\n")
     return record
+
+
+def _is_own(uptime: float) -> bool:
+    """Say whether the data since the last look is gpubed's own: who says so looks before."""
+    try:
+        return uptime <= float(OWN.read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def _own(seconds: float, uptime: float) -> None:
+    if seconds > 0:
+        keeping.replace(OWN, f"{uptime + seconds}\n")
+    else:
+        OWN.unlink(missing_ok=True)
 
 
 def _read() -> judging.Record:
@@ -87,10 +106,12 @@ def main(verb: str, *words: str) -> int:
     text = " ".join(words)
     if verb in ("warn", "unwarn"):
         terminals.tell(text)
-    elif verb not in ("look", "status"):
+    elif verb not in ("look", "status", "own"):
         sys.stderr.write(__doc__ or "")
         return 2
     record = look()
+    if verb == "own":
+        _own(float(words[0]), record["seen"]["uptime"])
     if verb == "warn":
         keeping.replace(WARNED, text)
     elif verb == "unwarn" or record["idle_s"] == 0:

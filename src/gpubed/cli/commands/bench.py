@@ -136,7 +136,7 @@ class _Campaign:
         Raises:
             UsageError: It cannot be run here, or is not the one that was begun.
         """
-        begun = None if new else self.folder.begun()
+        begun = None if new else self._begun()
         if begun is None:
             usable, _ = health.usable(self.paths, self.wanted, self.granted)
             matrix.require_room(self.source, self.granted, usable)
@@ -147,6 +147,11 @@ class _Campaign:
         known = (self.source, self.points, self.granted.uuid)
         records.require_same(begun, *known, self._made_with(self.granted), unseen)
         return Series(self.source.campaign, self.points, self._ended())
+
+    def _begun(self) -> records.Begun | None:
+        """Return how it was begun, with what counts for its points; None where it was not."""
+        begun = self.folder.begun()
+        return begun and begun.counting(self.points, one_host=self.granted.one_host)
 
     def _ended(self) -> dict[Key, Record]:
         try:
@@ -175,12 +180,11 @@ class _Campaign:
         series = self.look(new=new)
         if new and (aside := self.folder.put_aside(datetime.now(UTC))):
             ui.note(f"what was there is kept in {aside}")
-        begun = self.folder.begun()
-        if begun is None:
-            begun = self._begin()
+        begun = self._begun() or self._begin()
         if again_failed:
             series.again = {record.key for record in series.failed()}
         self.announce(series)
+        ui.note(f"kept in {self.folder.path}")
         telling = _Telling(ui, self, series)
         bench = Bench(
             cluster=self.paths,
@@ -225,7 +229,7 @@ class _Campaign:
         known = (self.paths, self.wanted, usable, self.source, self.points, self.command)
         made = {**self._made_with(usable), **self._found_on_nodes(usable)}
         self.folder.begin(provenance.header(*known, made))
-        begun = self.folder.begun()
+        begun = self._begun()
         assert begun  # noqa: S101  # it has just been written
         return begun
 
@@ -233,12 +237,14 @@ class _Campaign:
         """Say how much is to be run, how long that takes, and what it costs."""
         progress, count = series.progress(), len(self.points)
         several = f" x {series.campaign.repeat}" if series.campaign.repeat > 1 else ""
-        left = f"{progress.left} are left, {_time(progress.seconds)}"
+        points = f"{count} point{'' if count == 1 else 's'}{several}"
+        ended = "1 run has" if progress.ended == 1 else f"{progress.ended} runs have"
+        are = "is" if progress.left == 1 else "are"
+        left = f"{progress.left} {are} left, {_time(progress.seconds)}"
         self.ui.note(
-            f"campaign {self.source.name}: {count} points{several}, {progress.ended} runs have "
-            f"ended, {left if progress.left else 'none is left'}"
+            f"campaign {self.source.name}: {points}, {ended} ended, "
+            f"{left if progress.left else 'none is left'}"
         )
-        self.ui.note(f"kept in {self.folder.path}")
         if not progress.left or self.wanted.node_hours is None:
             return
         nodes = len(self.granted.nodes)
@@ -277,7 +283,8 @@ class _Campaign:
             count = max((one.chance.count for one in compared if one.chance), default=0)
             if count > 1:
                 self.ui.say(families.told(count))
-        self.ui.say(f"results: {self.folder.path}")
+        there = self.folder.path.exists()
+        self.ui.say(f"{'results:' if there else 'results would be in'} {self.folder.path}")
 
     def _document(
         self, series: Series, compared: list[Comparison], differences: list[Difference]

@@ -16,6 +16,7 @@ from gpubed.engines.embedded import ResourceEvent
 from gpubed.testbeds import registry
 
 EXAMPLE = "gpubed plan lab"
+_STACK = "pulumi:pulumi:Stack"  # Pulumi's own record of the rest, no resource of a cluster
 _SHOWN = {"create", "update", "replace", "delete"}
 
 
@@ -34,7 +35,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     changes = [
         {"urn": step.urn, "op": step.op, "why": list(step.why)}
         for step in [*going, *_in_order(others)]
-        if step.op in _SHOWN and step.type != "pulumi:pulumi:Stack"
+        if step.op in _SHOWN and step.type != _STACK
     ]
     hours = wanted.node_hours
     testbed = registry.bound(wanted.backend, paths)
@@ -65,7 +66,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         why = f"  ({', '.join(change['why'])})" if change["why"] else ""
         label = f"{change['op']:8} {kind.rsplit(':', 1)[-1]} {name}{why}"
         ui.say(label)
-    same = steps.changes.get("same", 0)
+    same = sum(step.op == "same" and step.type != _STACK for step in steps.steps)
     ui.say(
         f"{len(changes)} change(s); {same} resource(s) stay as they are, nothing else is touched"
     )

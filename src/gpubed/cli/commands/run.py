@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -138,9 +138,10 @@ def command(
     _check_bounds(bounds, least, most, fixed=any(fixes))
     asked = (words, settings, nodes, ranks, on, container, launcher)
     former = _former(paths, job, again, given=any((*asked, resume)))
+    chosen = _named(on, words or ())
     given = {**jobfile.parse_settings(settings or []), **jobfile.parse_words(words or [])}
     resumed = _resumed(paths, job, resume, given)
-    choice = Choice(nodes=nodes, ranks=ranks, on=_named(on))
+    choice = Choice(nodes=nodes, ranks=ranks, on=chosen)
     request = former.request if former else _request(paths, job, resumed, given)
     if not former:
         request = _placed(request, choice, container, launcher)
@@ -153,12 +154,12 @@ def command(
     wanted, usable, reasons = _usable(ui, paths)
     if bounds:
         request = request.model_copy(update={"choice": training.first(bounds, usable)})
-    if dry_run or former or detach:
-        foreseen = execution.foresee(paths, wanted, usable, request)
-        if former:
-            _tell_differences(ui, former, foreseen)
-        if dry_run:
-            return _show(ui, foreseen, repeat, reasons)
+    # What cannot begin is refused before anything says that it starts.
+    foreseen = execution.foresee(paths, wanted, usable, request)
+    if former:
+        _tell_differences(ui, former, foreseen)
+    if dry_run:
+        return _show(ui, foreseen, repeat, reasons)
     if detach:
         return _detach(ui, paths)
     set_ = execution.name_run(request.job) if repeat > 1 else ""
@@ -199,9 +200,13 @@ def _starting(ui: UI, request: Request, usable: Allocation) -> Iterator[Callable
         yield show
 
 
-def _named(on: str | None) -> tuple[str, ...]:
+def _named(on: str | None, words: Sequence[str]) -> tuple[str, ...]:
     if on is None:
         return ()
+    # The shell makes two words of it, and the second seems to be the job's.
+    if words and (on.endswith(",") or words[0].startswith(",")):
+        whole = ",".join(part.strip(",") for part in (on, words[0]))
+        raise UsageError(f"there is a space in --on, before {words[0]!r}", f"--on {whole}")
     if not (names := [name for name in on.split(",") if name]):
         raise UsageError("--on names no node", "--on node-0,node-2")
     return tuple(names)
@@ -478,6 +483,10 @@ def _conclude(
         ui.say(f"not judged in so small a run: {', '.join(result.not_judged)}")
     if differ := _undeclared(result):
         ui.say(f"metrics.json is not as job.yml says: {differ}")
+    for one in result.trials or [result]:
+        if one.shared_with:
+            others = ", ".join(one.shared_with)
+            ui.say(f"{one.run_id} shared its nodes with {others}: its figures are of both")
     ui.say(f"results: {result.run_dir}")
     for one in result.trials or [result]:
         for line in one.last_words:

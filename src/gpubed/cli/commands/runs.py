@@ -109,7 +109,7 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
         "ranks": lambda one: one.world_size,
         "took": lambda one: "" if one.seconds is None else timedelta(seconds=round(one.seconds)),
         "arguments": lambda one: " ".join(f"{k}={v}" for k, v in one.request.settings.items()),
-        "figures": _first_figure,
+        "figures": lambda one: _first_figure(one) or (one.progress.reached if one.progress else ""),
     }
     if not any(one.by for one in shown):
         del columns["by"]
@@ -162,6 +162,10 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         if isinstance(value, int | float | str):
             told = figures.written(value, units.get(name, Metric(unit="")).unit)
             ui.say(f"  {figures.one_line(name)} = {told}")
+    if one.progress:
+        how = "is at" if one.state == "running" else "came to"
+        ui.say(f"  {how} {figures.one_line(str(one.progress))}")
+    _tell_shared(ui, [one])
     for reason in one.failures:
         how = "ended" if one.state == "interrupted" else "failed"
         ui.say(f"  {how}: {figures.one_line(reason)}")
@@ -176,15 +180,16 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     known = _every(ui, paths).values()
     first, *others = records
     described = _described(first.request.job)
+    sides = [
+        (compare.repetitions(first, other, known), compare.repetitions(other, first, known))
+        for other in others
+    ]
     ratios_of = compare.ratios(
-        (
-            (compare.repetitions(first, other, known), compare.repetitions(other, first, known))
-            for other in others
-        ),
+        sides,
         [name for name, metric in described.items() if metric.setting],
     )
     pairs = []
-    for other, ratios in zip(others, ratios_of, strict=True):
+    for other, (before, now), ratios in zip(others, sides, ratios_of, strict=True):
         differences = compare.differences(first, other)
         pairs.append(
             {
@@ -198,12 +203,23 @@ def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
             ui.say(f"  {difference}")
         if not differences:
             ui.say("  made alike")
-        _tell_ratios(ui, described, ratios)
+        _tell_shared(ui, [*before, *now])
+        if ratios:
+            _tell_ratios(ui, described, ratios)
+        else:
+            ui.say(f"  nothing to compare: {compare.why_none(before, now)}")
     count = max((one.chance.count for each in ratios_of for one in each if one.chance), default=0)
     if count > 1:
         ui.say(families.told(count))
     ui.document("runs", {"comparisons": pairs})
     return 0
+
+
+def _tell_shared(ui: UI, records: Sequence[Record]) -> None:
+    """Say which runs others shared the nodes of: what they measured is not theirs alone."""
+    for one in {one.run_id: one for one in records if one.shared_with}.values():
+        others = figures.one_line(", ".join(one.shared_with))
+        ui.say(f"  {one.run_id} shared its nodes with {others}: its figures are of both")
 
 
 def _tell_ratios(ui: UI, units: Mapping[str, Metric], ratios: Sequence[compare.Ratio]) -> None:

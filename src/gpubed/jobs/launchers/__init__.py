@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpubed.core import nearest
 from gpubed.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +29,6 @@ def named(name: str) -> Launcher | JobService:
         UsageError: There is no such launcher.
     """
     if name not in names():
-        raise UsageError(f"there is no launcher {name!r}", f"launchers: {', '.join(names())}")
+        raise UsageError(f"there is no launcher {name!r}", nearest.suggestion(name, names()))
     made: Launcher | JobService = import_module(f"gpubed.jobs.launchers.{name}").create()
     return made

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
+from typing import Self
 
 from gpubed.core import together
 from gpubed.core.paths import ClusterPaths
@@ -70,9 +71,20 @@ _PATH = re.compile(r"/[\w./+-]+")
 
 
 class AtWork(str):
-    """What is said of a run that has its owner still, and shares the nodes."""
+    """What is said of a run that has its owner still, and shares the nodes.
 
-    __slots__ = ()
+    Attributes:
+        run: Its name.
+    """
+
+    run: str
+
+    def __new__(cls, run: str, where: str) -> Self:
+        """Say which run it is, and where it is at work."""
+        words = f"run {run} is still at work ({where}): the two share its processors"
+        made = super().__new__(cls, words)
+        made.run = run
+        return made
 
 
 def processes(cluster: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
@@ -112,7 +124,7 @@ def end(cluster: ClusterPaths, allocation: Allocation) -> Iterator[str]:
         with SSH(allocation.head, cluster) as head:
             owned = head.run(_OWNED, beat, check=False).stdout.strip()
         if owned:
-            yield AtWork(f"run {run} is still at work ({where}): the two share its processors")
+            yield AtWork(run, where)
             continue
         yield f"run {run} has no owner any more; ended what it left: {where}"
         for node, pids in busy.items():

@@ -20,7 +20,7 @@ from gpubed.core.runlock import Holder
 from gpubed.jobs.runs import checkpoints, record
 from gpubed.jobs.runs.record import Record
 
-OUTPUT = "output.log"
+OUTPUT = record.OUTPUT
 _LOOK_EVERY_S = 0.2
 _END_S = 120.0  # Slurm and testbeds that run jobs take their time to cancel one
 

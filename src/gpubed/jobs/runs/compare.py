@@ -181,6 +181,17 @@ def ratios(
     return [[replace(one, chance=next(chances)) for one in each] for each in found]
 
 
+def why_none(before: Sequence[Record], now: Sequence[Record]) -> str:
+    """Say why two sets of runs have no figure in common."""
+    for one in (*before, *now):
+        if not summarize([one.metrics]):
+            how = "is at work" if one.state == "running" else f"ended as {one.state}"
+            return f"{one.run_id} {how} and reported no number"
+    jobs = list(dict.fromkeys(one.request.job for one in (*before, *now)))
+    of = f"{' and '.join(jobs)} have" if len(jobs) > 1 else "they have"
+    return f"{of} no figure in common"
+
+
 def _by_metric(before: Sequence[Record], now: Sequence[Record]) -> Iterator[Ratio]:
     sets = [before, now]
     sums = [summarize([record.metrics for record in records]) for records in sets]

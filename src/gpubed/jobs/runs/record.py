@@ -7,6 +7,7 @@ nobody was killed.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,11 +21,13 @@ from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.units import Moment
+from gpubed.jobs import job_progress
 
-FILE, SUMS = "run.json", "SHA256SUMS"
+FILE, SUMS, OUTPUT = "run.json", "SHA256SUMS", "output.log"
 State = Literal["running", "ok", "failed", "interrupted"]
 _LARGEST = 4 * 2**20  # bytes
 _PART = 2**20
+_TAIL = 2**16  # bytes of output in which its last progress is, if it tells any
 # More than anybody had: what is computed from it stays a number, and a date a date.
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
 _Rate = Annotated[float, Field(ge=0, le=1e15)]
@@ -115,6 +118,28 @@ class Origin(_Model):
     rates_bps: dict[str, _Rate] = {}
 
 
+class Progress(_Model):
+    """How far a job came, by the last line of its output about it.
+
+    Attributes:
+        what: What was counted, such as epochs.
+        words: The job's own words beside it, such as its rate.
+    """
+
+    done: int
+    of: int
+    what: str
+    words: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, [self.reached, self.words]))
+
+    @property
+    def reached(self) -> str:
+        """The same without the job's own words."""
+        return f"{self.what}: {self.done} of {self.of}"
+
+
 class Record(_Model):
     """One run.
 
@@ -128,6 +153,8 @@ class Record(_Model):
         elastic: Whether another goes on where it loses a node.
         by: The verb that measured with it on its own account; empty where somebody asked for it.
         seconds: How long it took; None while it runs, and where it was killed.
+        progress: How far it is, or came where it did not end well; None where it told nothing.
+        shared_with: Runs that were at work on nodes of its own at the same time.
     """
 
     contract: Literal["gpubed/run-record/1"] = Field(default="gpubed/run-record/1", alias="schema")
@@ -149,6 +176,8 @@ class Record(_Model):
     failures: tuple[str, ...] = ()
     simulated: tuple[str, ...] = ()
     metrics: dict[str, Any] = {}
+    progress: Progress | None = None
+    shared_with: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON, with the keys that `run --json` has."""
@@ -168,7 +197,10 @@ def kept(folder: Path, record: Record) -> Iterator[None]:
             state: State = "failed" if isinstance(error, Exception) else "interrupted"
             name = type(error).__name__ if state == "failed" else "somebody ended it"
             reason = getattr(error, "message", str(error)) or name
-            write(folder, record.model_copy(update={"state": state, "failures": (reason,)}))
+            told = {"state": state, "failures": (reason,), "progress": _progress(folder)}
+            # By the clock that told when it started, which may have been set since.
+            took = round(max(0.0, (now() - record.started).total_seconds()), 3)
+            write(folder, record.model_copy(update={**told, "seconds": took}))
             if state == "failed":
                 seal(folder)
             raise
@@ -192,8 +224,25 @@ def read(folder: Path) -> Record:
     if record.run_id != folder.name:
         raise document.refusal(f"it is about run {record.run_id!r}, and not of this folder")
     if record.state == "running" and runlock.holder(folder) is None:
-        return record.model_copy(update={"state": "interrupted"})
+        record = record.model_copy(update={"state": "interrupted"})
+    if record.state != "ok" and record.progress is None:
+        return record.model_copy(update={"progress": _progress(folder)})
     return record
+
+
+def _progress(folder: Path) -> Progress | None:
+    """Return how far a job came, by the end of its output."""
+    try:
+        with (folder / OUTPUT).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
+            lines = log.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    told = next(filter(None, map(job_progress.read, reversed(lines))), None)
+    if told is None:
+        return None
+    done, of, what, words = told
+    return Progress(done=done, of=of, what=what, words=words)
 
 
 def every(cluster: ClusterPaths) -> tuple[dict[Path, Record], list[Unreadable]]:

@@ -1,0 +1,51 @@
+"""Which runs were at work on the same nodes at the same time: each measured the other, too."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.jobs import jobfile
+from gpubed.jobs.runs import record
+from gpubed.jobs.runs.record import Record
+
+
+def found(cluster: ClusterPaths, run: Record) -> list[str]:
+    """Return the runs of a cluster that shared nodes with one that ends now, oldest first.
+
+    What somebody started elsewhere, such as in JupyterLab, has no record here.
+    """
+    return [
+        one.run_id
+        for folder, one in record.every(cluster)[0].items()
+        if one.run_id != run.run_id and _shared(one, run) and _end(folder, one) > run.started
+    ]
+
+
+def _shared(one: Record, other: Record) -> bool:
+    nodes = {host.id for host in one.origin.hosts if host.slots}
+    if nodes.isdisjoint(host.id for host in other.origin.hosts if host.slots):
+        return False
+    return not (_queued(one) and _queued(other))
+
+
+def _queued(run: Record) -> bool:
+    """Say whether Slurm started it, which gives no node to two jobs."""
+    try:
+        return (run.request.launcher or jobfile.load(run.request.job).launcher) == "slurm"
+    except GpubedError:
+        return False  # its job is gone
+
+
+def _end(folder: Path, run: Record) -> datetime:
+    """Return when a run ended: of one that was killed, when it printed last."""
+    if run.state == "running":
+        return record.now()
+    if run.seconds is not None:
+        return run.started + timedelta(seconds=run.seconds)
+    try:
+        return datetime.fromtimestamp((folder / record.OUTPUT).stat().st_mtime, run.started.tzinfo)
+    except OSError:
+        return run.started
