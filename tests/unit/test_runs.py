@@ -420,6 +420,30 @@ def test_old_ones_go_only_when_told_to(call, cluster):
     assert [path.name for path in cluster.runs.iterdir()] == [newest]
 
 
+@pytest.fixture
+def mine(tmp_path):
+    """The folder of a project's own job."""
+    folder = tmp_path / "jobs" / "mine"
+    shutil.copytree(jobfile.folder("digits"), folder)
+    return folder
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_so_is_one_with_what_cannot_be_copied(call, cluster, mine, make):
+    make(mine / "pipe")
+    with pytest.raises(UsageError, match="mine/pipe' cannot be copied: it is neither file"):
+        call("run", "lab", "mine")
+    assert not list(cluster.runs.glob("*"))
+
+
+def test_and_one_with_a_name_that_is_not_utf_8(call, cluster, mine):
+    (mine / os.fsdecode(b"caf\xe9")).touch()
+    with pytest.raises(UsageError, match="cannot be copied: its name is not UTF-8"):
+        call("run", "lab", "mine")
+    assert not list(cluster.runs.glob("*"))
+
+
 def test_an_ambiguous_name_is_refused(call):
     for _ in range(2):
         call("run", "lab", "digits")

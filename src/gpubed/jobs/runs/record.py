@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed.core import files, reading, runlock
+from gpubed.core import copying, files, reading, runlock
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
@@ -287,7 +287,7 @@ def sha256_of_folder(folder: Path) -> str:
     Links are followed, as `copying.put` follows them; what Python compiled does not count.
 
     Raises:
-        UsageError: A link leads nowhere, or round in a circle.
+        UsageError: A link leads nowhere, or round in a circle, or something cannot be copied.
     """
     lines = (f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in _copied(folder, ()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -300,6 +300,8 @@ def _copied(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
         if path.is_symlink() and (not path.exists() or path.resolve() in way):
             where = "nowhere" if not path.exists() else "to a folder that it is in"
             raise UsageError(f"the link {path} leads {where}", f"remove {path}, or correct it")
+        if why := copying.cannot_go(path):
+            raise UsageError(f"{str(path)!r} cannot be copied: {why}", "move it elsewhere")
         if path.is_file():
             yield path
         elif path.is_dir() and path.name != "__pycache__":
