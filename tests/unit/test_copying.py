@@ -73,6 +73,25 @@ def test_no_name_leads_out_of_the_folder(sftp, run, tmp_path, monkeypatch, name)
     assert not (tmp_path / "here" / "authorized_keys").exists()
 
 
+def test_nothing_is_written_by_our_own_names(sftp, run, tmp_path):
+    (run / "output.log").write_text("forged")
+    (run / "origin").mkdir()
+    (run / "origin" / "cluster.yml").write_text("forged")
+    (run / "run.json").mkdir()
+    (run / "lock").symlink_to("start.sh")
+    (run / "plots" / "output.log").write_text("the job's")
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "output.log").write_text("ours")
+    own = {"output.log", "origin", "run.json", "lock"}
+    left_out = get(sftp, PurePosixPath(run), here, own)
+    why = "is left out: gpubed's own files have this name"
+    assert sorted(left_out) == [f"{name!r} {why}" for name in sorted(own)]
+    assert {path.name for path in here.iterdir()} == {"output.log", "plots", "start.sh"}
+    assert (here / "output.log").read_text() == "ours"
+    assert (here / "plots/output.log").read_text() == "the job's"
+
+
 def test_links_to_folders_and_pipes_are_left_out(sftp, run, tmp_path):
     (run / "again").symlink_to(run)
     (run / "last.svg").symlink_to("plots/loss.svg")

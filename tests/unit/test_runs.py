@@ -428,6 +428,30 @@ def mine(tmp_path):
     return folder
 
 
+def test_what_comes_from_nodes_has_none_of_gpubeds_own_names(call, cluster, monkeypatch):
+    asked, real = [], Head.get
+
+    def get(self, remote, here, own):
+        asked.append(own)
+        return real(self, remote, here, own)
+
+    monkeypatch.setattr(Head, "get", get)
+    name = document(call("run", "lab", "digits", "--json"))["run_id"]
+    [own] = asked
+    assert {path.name for path in (cluster.runs / name).iterdir()} == {*own, "metrics.json"}
+
+
+def test_a_job_with_gpubeds_own_names_is_refused_before_it_begins(call, cluster, mine):
+    for name in ("origin", "lock"):
+        (mine / name).touch()
+    (mine / "plots").mkdir()
+    (mine / "plots" / "run.json").touch()
+    with pytest.raises(UsageError, match=r"^lock, origin in .*/mine: in a run") as refused:
+        call("run", "lab", "mine")
+    assert f"mv {mine}/lock {mine}/job-lock && mv {mine}/origin" in refused.value.hint
+    assert not list(cluster.runs.glob("*"))
+
+
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_so_is_one_with_what_cannot_be_copied(call, cluster, mine, make):

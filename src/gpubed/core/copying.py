@@ -10,7 +10,7 @@ import errno
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -72,13 +72,18 @@ def cannot_go(local: Path) -> str:
     return "it is neither file nor folder" if is_other else ""
 
 
-def get(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> list[str]:
+def get(
+    sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, own: Collection[str] = ()
+) -> list[str]:
     """Copy a file, or a folder and the files and folders in it, to exactly the path `local`.
 
     Left out are links to folders and out of the folder, since they may lead anywhere; what is
     neither file nor folder: a pipe would never end; names that are not UTF-8; and files that
     are larger than 64 GiB, or than nine tenths of the free disk. What goes while it is looked at
     is left out, and what may not be read does not keep the rest from coming.
+
+    Args:
+        own: Names in the folder that are ours: nothing is written by them.
 
     Returns:
         Sentences that say what was left out, and why.
@@ -93,7 +98,7 @@ def get(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> list[s
         if not why:
             _get_file(sftp, remote, local, found)
         return [_sentence(remote.name, why)] if why else []
-    copy = _Copy(sftp, remote, PurePosixPath(sftp.normalize(str(remote))))
+    copy = _Copy(sftp, remote, PurePosixPath(sftp.normalize(str(remote))), own)
     local.mkdir(parents=True, exist_ok=True)
     try:
         copy.folder(remote, local)
@@ -128,6 +133,7 @@ class _Copy:
     Attributes:
         top: The folder, as it was asked for.
         real: Where it is: no link leads out of here.
+        own: Names in `top` that are ours.
         left_out: Why, by what it is.
         denied: What may not be read.
     """
@@ -135,6 +141,7 @@ class _Copy:
     sftp: paramiko.SFTPClient
     top: PurePosixPath
     real: PurePosixPath
+    own: Collection[str] = ()
     left_out: dict[str, str] = field(default_factory=dict)
     denied: list[str] = field(default_factory=list)
 
@@ -149,6 +156,9 @@ class _Copy:
                 self._leave(remote / shown, "its name is not UTF-8")
                 continue
             child = remote / name
+            if remote == self.top and name in self.own:
+                self._leave(child, "gpubed's own files have this name")
+                continue
             try:
                 self._child(child, local / name)
             except FileNotFoundError:

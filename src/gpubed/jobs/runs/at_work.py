@@ -20,7 +20,6 @@ from gpubed.core.runlock import Holder
 from gpubed.jobs.runs import checkpoints, record
 from gpubed.jobs.runs.record import Record
 
-OUTPUT = "output.log"
 _LOOK_EVERY_S = 0.2
 _END_S = 120.0  # Slurm and testbeds that run jobs take their time to cancel one
 
@@ -78,9 +77,9 @@ def output(cluster: ClusterPaths, run: str, *, follow: bool = False) -> Iterator
     """
     folder = cluster.runs / run
     try:
-        log = (folder / OUTPUT).open(errors="replace")
+        log = (folder / record.OUTPUT).open(errors="replace")
     except FileNotFoundError:
-        said = f"run {run} has printed nothing: there is no {OUTPUT} in its folder"
+        said = f"run {run} has printed nothing: there is no {record.OUTPUT} in its folder"
         raise GpubedError(said, f"gpubed runs {cluster.name} show {run}") from None
     with log:
         begun = ""
@@ -110,7 +109,7 @@ def end(cluster: ClusterPaths, run: str) -> Record:
     who = runlock.holder(folder)
     if who is None:
         return record.read(folder)
-    _end(folder / "lock", f"run {run}", who)
+    _end(folder / record.LOCK, f"run {run}", who)
     return record.read(folder)
 
 

@@ -21,7 +21,9 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.units import Moment
 
-FILE, SUMS = "run.json", "SHA256SUMS"
+FILE, SUMS, LOCK, OUTPUT, ORIGIN = "run.json", "SHA256SUMS", "lock", "output.log", "origin"
+OWN = frozenset((FILE, SUMS, LOCK, OUTPUT, ORIGIN))
+"""What gpubed itself writes into a run's folder: nothing by these names is taken from a node."""
 State = Literal["running", "ok", "failed", "interrupted"]
 _LARGEST = 4 * 2**20  # bytes
 _PART = 2**20
@@ -160,7 +162,7 @@ class Record(_Model):
 @contextmanager
 def kept(folder: Path, record: Record) -> Iterator[None]:
     """Keep a record while its run lasts; one that is interrupted says so from then on."""
-    with runlock.locked(folder / "lock", "run"):
+    with runlock.locked(folder / LOCK, "run"):
         write(folder, record)
         try:
             yield
@@ -267,7 +269,7 @@ def unsealed(folder: Path) -> list[str]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    own = {folder / SUMS, folder / "lock"}
+    own = {folder / SUMS, folder / LOCK}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink() and path not in own:
             yield path
