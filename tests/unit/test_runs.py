@@ -468,6 +468,22 @@ def test_and_one_with_a_name_that_is_not_utf_8(call, cluster, mine):
     assert not list(cluster.runs.glob("*"))
 
 
+@pytest.mark.parametrize("name", ["new\nline", "back\\nslash", "a\r", "\u2028", "two  words", "\\"])
+def test_whatever_a_file_is_called_its_checksum_is_found(tmp_path, name):
+    (tmp_path / name).write_text("a")
+    record.seal(tmp_path)
+    assert record.unsealed(tmp_path) == []
+    check = ["sha256sum", "--check", "--strict", "--quiet", record.SUMS]
+    assert subprocess.run(check, cwd=tmp_path, check=False).returncode == 0
+    (tmp_path / name).write_text("b")
+    assert record.unsealed(tmp_path) == [name]
+
+
+def test_a_run_without_files_is_as_it_was(tmp_path):
+    record.seal(tmp_path)
+    assert record.unsealed(tmp_path) == []
+
+
 def test_an_ambiguous_name_is_refused(call):
     for _ in range(2):
         call("run", "lab", "digits")

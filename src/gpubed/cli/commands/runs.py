@@ -166,7 +166,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         how = "ended" if one.state == "interrupted" else "failed"
         ui.say(f"  {how}: {figures.one_line(reason)}")
     if changed:
-        ui.note(f"not as at its end: {', '.join(changed)}")
+        ui.note(f"not as at its end: {', '.join(map(figures.one_line, changed))}")
     ui.say(f"folder: {folder}", whole=True)
     ui.say(f"again:  gpubed run {paths.name} --again {one.run_id}", whole=True)
     return 0

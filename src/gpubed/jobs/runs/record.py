@@ -7,6 +7,7 @@ nobody was killed.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -27,6 +28,8 @@ OWN = frozenset((FILE, SUMS, LOCK, OUTPUT, ORIGIN))
 State = Literal["running", "ok", "failed", "interrupted"]
 _LARGEST = 4 * 2**20  # bytes
 _PART = 2**20
+# As GNU's `sha256sum` writes names; the one that the others begin with is the first.
+_ESCAPES = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
 # More than anybody had: what is computed from it stays a number, and a date a date.
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
 _Rate = Annotated[float, Field(ge=0, le=1e15)]
@@ -251,7 +254,7 @@ def now() -> datetime:
 
 def seal(folder: Path) -> None:
     """Write the checksum of each file of a run, in the form of `sha256sum`."""
-    lines = (f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in _files(folder))
+    lines = (_sum(_sha256(path), str(path.relative_to(folder))) for path in _files(folder))
     files.write(folder / SUMS, "".join(lines).encode(), durable=True)
 
 
@@ -261,11 +264,27 @@ def unsealed(folder: Path) -> list[str]:
         text = reading.file(folder / SUMS).text()
     except Unreadable:
         return [SUMS]
-    lines = (line.partition("  ") for line in text.splitlines())
-    sums = {name: digest for digest, _, name in lines}
+    # Not `splitlines`: names may have what other alphabets end lines with.
+    sums = dict(map(_named_sum, filter(None, text.split("\n"))))
     there = {str(path.relative_to(folder)): path for path in _files(folder)}
     changed = [name for name in sums if name not in there or _sha256(there[name]) != sums[name]]
     return sorted([*changed, *(name for name in there if name not in sums)])
+
+
+def _sum(digest: str, name: str) -> str:
+    """Write a line as `sha256sum` does: one that begins so has a name with line ends in it."""
+    for character, written in _ESCAPES.items():
+        name = name.replace(character, written)
+    return "\\" * ("\\" in name) + f"{digest}  {name}\n"
+
+
+def _named_sum(line: str) -> tuple[str, str]:
+    """Return the name and the checksum that a line of `_sum` tells."""
+    digest, _, name = line.removeprefix("\\").partition("  ")
+    if line.startswith("\\"):
+        meant = {written: character for character, written in _ESCAPES.items()}
+        name = re.sub(r"\\[\\nr]", lambda found: meant[found[0]], name)
+    return name, digest
 
 
 def _files(folder: Path) -> Iterator[Path]:
