@@ -420,6 +420,34 @@ def test_old_ones_go_only_when_told_to(call, cluster):
     assert [path.name for path in cluster.runs.iterdir()] == [newest]
 
 
+def test_what_was_never_described_goes_with_them(call, cluster):
+    old = cluster.runs / "20200101-000000000-digits"
+    old.mkdir(parents=True)
+    (old / "lock").touch()
+    results = cluster.runs / "20200101-000000001-digits"
+    results.mkdir()
+    (results / "metrics.json").write_text("{}")
+    beginning = cluster.runs / "20990101-000000000-digits"
+    beginning.mkdir()
+    call("run", "lab", "digits")
+    done = document(call("runs", "lab", "prune", "--last", "1", "-y", "--json"))
+    assert (done["removed"], done["kept"]) == ([old.name], 1)
+    assert results.exists()
+    assert beginning.exists()
+
+
+def test_a_run_that_cannot_be_described_leaves_no_folder(call, cluster, monkeypatch):
+    real = record.Record
+    monkeypatch.setattr(execution, "Record", lambda **all_: real(**all_ | {"command": ("\udcff",)}))
+    with pytest.raises(UsageError, match="cannot be described"):
+        call("run", "lab", "digits")
+    assert not list(cluster.runs.glob("*"))
+
+
+def test_an_argument_that_is_not_utf_8_is_refused():
+    assert "is not UTF-8" in jobfile.Argument(type="str", help="any").fault("a\udcffb")
+
+
 @pytest.fixture
 def mine(tmp_path):
     """The folder of a project's own job."""

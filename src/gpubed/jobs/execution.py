@@ -322,6 +322,7 @@ class _Run:
         self, begun: Record, on_output: Callable[[str], None]
     ) -> Iterator[Callable[[str], None]]:
         """Keep a record, what it is made with, and each line that is said."""
+        record.written(begun)  # one that cannot be described leaves no folder
         files.make(self.here.parent)
         self.here.mkdir()
         files.sync(self.here.parent)

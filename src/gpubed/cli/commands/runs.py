@@ -235,6 +235,9 @@ def _prune(ui: UI, paths: ClusterPaths, job: str | None, last: int, *, yes: bool
         if job in (None, one.request.job) and one.state != "running"
     ]
     doomed = ended[:-last]
+    if ended and not job:
+        # One that began after the newest of them may be about to be described.
+        doomed += [one for one in record.undescribed(paths) if one.name < ended[-1].name]
     gone: list[str] = []
     if doomed:
         first, end = doomed[0].name, doomed[-1].name
@@ -248,6 +251,7 @@ def _prune(ui: UI, paths: ClusterPaths, job: str | None, last: int, *, yes: bool
         if runlock.holder(folder) is None:
             shutil.rmtree(folder)
             gone.append(folder.name)
-    ui.document("runs", {"removed": gone, "kept": len(ended) - len(gone)})
-    ui.say(f"removed {len(gone)} run(s), kept {len(ended) - len(gone)}")
+    kept = sum(folder.exists() for folder in ended)
+    ui.document("runs", {"removed": gone, "kept": kept})
+    ui.say(f"removed {len(gone)} run(s), kept {kept}")
     return 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticSerializationError
 
 from gpubed.core import copying, files, reading, runlock
 from gpubed.core.errors import UsageError
@@ -180,9 +181,32 @@ def kept(folder: Path, record: Record) -> Iterator[None]:
 
 
 def write(folder: Path, record: Record) -> None:
-    """Write a run's record into its folder on the controller."""
-    text = record.model_dump_json(by_alias=True, indent=2)
-    files.write(folder / FILE, text.encode(), durable=True)
+    """Write a run's record into its folder on the controller; see `written`."""
+    files.write(folder / FILE, written(record), durable=True)
+
+
+def written(record: Record) -> bytes:
+    """Return a record as its file has it.
+
+    Raises:
+        UsageError: It says something that is not UTF-8.
+    """
+    try:
+        return record.model_dump_json(by_alias=True, indent=2).encode()
+    except PydanticSerializationError as error:
+        raise UsageError(
+            f"the run cannot be described: {error}", "give all of it as UTF-8"
+        ) from None
+
+
+def undescribed(cluster: ClusterPaths) -> list[Path]:
+    """Return the folders of runs that ended before anything was in them but their lock."""
+    return [
+        folder
+        for folder in sorted(cluster.runs.glob("*"))
+        if folder.is_dir() and not folder.is_symlink()
+        if {path.name for path in folder.iterdir()} <= {LOCK}
+    ]
 
 
 def read(folder: Path) -> Record:
