@@ -21,6 +21,7 @@ from gpubed.jobs.runs import checkpoints, record
 from gpubed.jobs.runs.record import Record
 
 _LOOK_EVERY_S = 0.2
+_LONGEST_LINE = 2**21  # characters; what launchers hand on is shorter
 _END_S = 120.0  # Slurm and testbeds that run jobs take their time to cancel one
 
 
@@ -86,9 +87,10 @@ def output(cluster: ClusterPaths, run: str, *, follow: bool = False) -> Iterator
         while True:
             # Asked first: what was printed before the end is read after it.
             goes_on = follow and runlock.holder(folder) is not None
-            for part in log:
+            while part := log.readline(_LONGEST_LINE):
                 begun += part
-                if begun.endswith("\n"):
+                # One that is longer is given in pieces: it may be as large as its job liked.
+                if begun.endswith("\n") or len(begun) >= _LONGEST_LINE:
                     yield begun.rstrip("\n")
                     begun = ""
             if not goes_on:
