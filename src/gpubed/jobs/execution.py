@@ -355,7 +355,7 @@ class _Run:
             if rate := self._other_rate():
                 launch.environment["GPUBED_HELD_BPS"] = str(rate)
             _describe(head, launch.folder, self.allocation)
-            said = RankOutput()
+            said = RankOutput(ranks)
 
             def hear(line: str) -> None:
                 said.read(line)
