@@ -34,7 +34,7 @@ class Head:
     def write(self, path, text):
         self.files[path.rsplit("/", 1)[-1]] = text
 
-    def get(self, _, here):
+    def get(self, _, here, _own):
         if self.metrics:
             (here / "metrics.json").write_text(json.dumps(self.metrics))
         return self.left_out

@@ -135,6 +135,17 @@ def test_a_line_without_an_end_is_given_once(cluster):
     assert [*at_work.output(cluster, "1-digits")] == ["one", "tw"]
 
 
+def test_a_long_line_without_an_end_is_given_in_pieces(cluster):
+    """What was written by a former version, or by hand."""
+    folder = cluster.runs / "1-digits"
+    folder.mkdir(parents=True)
+    (folder / "output.log").write_text("x" * 5 * 2**20 + "\nlast\n")
+    *pieces, last = at_work.output(cluster, "1-digits")
+    assert "".join(pieces) == "x" * 5 * 2**20
+    assert max(map(len, pieces)) <= 2**22
+    assert last == "last"
+
+
 def test_a_run_without_output_says_so(cluster):
     with pytest.raises(GpubedError, match="has printed nothing"):
         next(at_work.output(cluster, "1-digits"))

@@ -1,15 +1,25 @@
 """What is saved before a lease ends; the head is a STAND-IN."""
 
+import json
+import os
+import shlex
+import subprocess
+from pathlib import PurePosixPath
 from types import SimpleNamespace
 
+import paramiko
 import pytest
 
+from gpubed.campaigns import adoption
 from gpubed.cluster import before_end
-from gpubed.core.copying import NotAName
+from gpubed.core import copying
+from gpubed.core.copying import MayNotBeRead, NotAName
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
+from gpubed.jobs.runs import record
 from gpubed.nodes.ssh import Unreachable
 from support.samples import sample_plan
+from support.sftp_server import connected
 
 RUNS = ("digits-1", "digits-2", "digits-3")
 
@@ -22,9 +32,9 @@ class Head:
         self.copied = []
 
     def run(self, *_):
-        return SimpleNamespace(stdout="\n".join(RUNS))
+        return SimpleNamespace(stdout="".join(f"d{name}\0" for name in RUNS))
 
-    def get(self, remote, local):
+    def get(self, remote, local, _own):
         name = remote.rsplit("/", 1)[-1]
         if error := self.errors.get(name.replace("-", "_")):
             raise error
@@ -32,16 +42,138 @@ class Head:
         return [f"'{name}.sock' is left out"] if name == "digits-2" else []
 
 
+class Disk:
+    """STAND-IN for the head's login: its commands run here, its SFTP server is a folder's."""
+
+    def __init__(self, sftp):
+        self.sftp = sftp
+
+    def run(self, command, *words):
+        line = command % tuple(map(shlex.quote, words))
+        done = subprocess.run(["sh", "-c", line], capture_output=True, check=True)
+        return SimpleNamespace(stdout=done.stdout.decode(errors="replace"))
+
+    def get(self, remote, local, own):
+        return copying.get(self.sftp, PurePosixPath(remote), local, own)
+
+
+@pytest.fixture
+def sftp():
+    with connected() as client:
+        yield paramiko.SFTPClient.from_transport(client)
+
+
 @pytest.fixture
 def cluster(tmp_path):
     return Project(tmp_path).cluster("lab")
 
 
+def known(cluster, name, **changes):
+    """Let the controller have a record of a run, which failed; return its folder."""
+    folder = cluster.runs / name
+    folder.mkdir(parents=True)
+    whole = {"run_id": name, "state": "failed", "started": "2026-11-27T00:00:00Z", **changes}
+    whole |= {"request": {"job": "digits"}, "command": [], "values": {}, "world_size": 3}
+    hashes = dict.fromkeys(("uuid", "recipe_sha256", "spec_sha256", "job_sha256"), "0")
+    whole["origin"] = {"cluster": "lab", "gpubed": "0.1.0", "recipe": "cpu", **hashes}
+    record.write(folder, record.Record.model_validate(whole))
+    (folder / "output.log").write_text("ours")
+    record.seal(folder)
+    return folder
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """The folder of runs on the head, and the plan that names it."""
+    runs = tmp_path / "shared" / "runs"
+    runs.mkdir(parents=True)
+    plan = sample_plan(storage={"shared": {"path": str(runs.parent)}})
+    return SimpleNamespace(runs=runs, plan=plan)
+
+
+def forge(folder, like, **changes):
+    """Write into a folder on the head what the controller keeps of a run that went well."""
+    folder.mkdir()
+    told = json.loads((like / record.FILE).read_text()) | {"state": "ok", **changes}
+    (folder / record.FILE).write_text(json.dumps(told | {"metrics": {"loss": 0}}))
+    (folder / "output.log").write_text("forged")
+    (folder / "lock").touch()
+    (folder / "metrics.json").write_text("{}")
+    record.seal(folder)
+    (folder / "origin").mkdir()
+    (folder / "origin" / "cluster.yml").write_text("forged")
+
+
+def test_what_the_controller_wrote_of_a_run_stays(cluster, shared, sftp):
+    mine = known(cluster, "20261127-000000000-digits")
+    before = {path.name: path.read_text() for path in mine.iterdir()}
+    forge(shared.runs / mine.name, mine)
+    came = before_end.collect(Disk(sftp), cluster, shared.plan)
+    assert came.runs == (mine.name,)
+    assert len(came.told) == 5, came.told
+    after = {path.name: path.read_text() for path in mine.iterdir()}
+    assert after == before | {"metrics.json": "{}"}
+    assert record.read(mine).state == "failed"
+
+
+def test_what_it_knows_nothing_of_comes_as_no_run(cluster, shared, sftp):
+    """Results of another controller, or of one whose state was lost, are not to be lost."""
+    mine = known(cluster, "20261127-000000000-digits", set="campaign.point", repetition=0)
+    new = "20991231-235959999-digits"
+    forge(shared.runs / new, mine, run_id=new, started="2026-11-27T00:00:01Z")
+    came = before_end.collect(Disk(sftp), cluster, shared.plan)
+    assert came.runs == (new,)
+    assert came.told[-1].startswith(f"{new}: from the cluster; this controller has no record")
+    assert [path.name for path in (cluster.runs / new).iterdir()] == ["metrics.json"]
+    assert record.find(cluster, "last").run_id == mine.name
+    assert record.every(cluster)[1] == []
+    assert adoption.ended_well(cluster, "campaign", {}) == {}
+
+
+def test_a_bad_name_keeps_no_run_from_coming(cluster, shared, sftp):
+    for name in (os.fsdecode(b"caf\xe9"), "two\nlines", "good"):
+        (shared.runs / name).mkdir()
+        (shared.runs / name / "metrics.json").write_text("{}")
+    (shared.runs / "elsewhere").symlink_to("/root")
+    (shared.runs / "notes").touch()
+    (shared.runs / "good" / "round").symlink_to("round")
+    came = before_end.collect(Disk(sftp), cluster, shared.plan)
+    assert came.runs == ("good", "two\nlines")
+    assert sorted(path.name for path in cluster.runs.iterdir()) == ["good", "two\nlines"]
+    where = f"in {shared.runs} is left out"
+    assert came.told[:3] == (
+        f"caf\N{REPLACEMENT CHARACTER} {where}: its name is not UTF-8",
+        f"elsewhere {where}: it is no folder",
+        f"notes {where}: it is no folder",
+    )
+    assert "good: 'round' is left out: it is a link that leads nowhere" in came.told
+
+
+def test_where_there_are_no_runs_none_come(cluster, shared, sftp):
+    shared.runs.rmdir()
+    assert before_end.collect(Disk(sftp), cluster, shared.plan) == before_end.Collected((), ())
+
+
+def test_what_is_no_run_of_ours_blocks_nothing_and_is_not_named_for_ever(cluster, monkeypatch):
+    monkeypatch.setattr(before_end, "_NAMED", 2)
+    head = Head(digits_1=MayNotBeRead("since this may not be read: secret"))
+    came = before_end.collect(head, cluster, sample_plan())
+    assert came.told[0] == "digits-1: since this may not be read: secret"
+    assert came.told[2:] == ("3 more are not named",)
+
+
 def test_a_run_that_fails_keeps_no_other_from_coming(cluster):
-    head = Head(digits_1=GpubedError("cannot copy files with node-0: may not be read"))
-    with pytest.raises(GpubedError, match=r"1 of 3 run.*digits-1: cannot copy.*not be read"):
+    known(cluster, "digits-1")
+    head = Head(digits_1=MayNotBeRead("since this may not be read: secret"))
+    with pytest.raises(GpubedError, match=r"1 of 3 run.*digits-1: .*not be read: secret"):
         before_end.collect(head, cluster, sample_plan())
     assert head.copied == ["digits-2", "digits-3"]
+
+
+def test_so_does_one_of_another_controller_that_the_disk_has_no_room_for(cluster):
+    head = Head(digits_1=GpubedError("cannot copy files with node-0: no space left on device"))
+    with pytest.raises(GpubedError, match=r"1 of 3 run.*no space left"):
+        before_end.collect(head, cluster, sample_plan())
 
 
 @pytest.mark.parametrize("error", [Unreachable("node-0 does not answer"), NotAName("'..'")])
@@ -56,4 +188,5 @@ def test_runs_that_are_here_are_not_fetched_again(cluster):
     (cluster.runs / "digits-1").mkdir(parents=True)
     (cluster.runs / "digits-1" / "metrics.json").write_text("{}")
     came = before_end.collect(Head(), cluster, sample_plan())
-    assert came == {"digits-2": ["'digits-2.sock' is left out"], "digits-3": []}
+    assert came.runs == ("digits-2", "digits-3")
+    assert came.told[0] == "digits-2: 'digits-2.sock' is left out"

@@ -2,9 +2,7 @@
 
 import os
 import shutil
-import socket
 import stat
-import threading
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
@@ -12,80 +10,18 @@ import paramiko
 import pytest
 
 from gpubed.core import copying
-from gpubed.core.copying import NotAName, as_name, get, put
+from gpubed.core.copying import MayNotBeRead, NotAName, as_name, get, put
+from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import SSH
 from support.samples import sample_allocation, sample_plan
-
-
-class Disk(paramiko.SFTPServerInterface):
-    """An SFTP server for a folder; root of its machine may add names to what it lists."""
-
-    added = ()
-
-    def list_folder(self, path):
-        names = [*(each.name for each in Path(path).iterdir()), *self.added]
-        return [self._described(name, Path(path) / name) for name in names]
-
-    def _described(self, name, path):
-        found = self.lstat(path)
-        if isinstance(found, int):
-            found = paramiko.SFTPAttributes()
-        found.filename = os.fsencode(name)
-        return found
-
-    def stat(self, path):
-        return self._attributes(os.stat, path)
-
-    def canonicalize(self, path):
-        return os.path.realpath(path)
-
-    def lstat(self, path):
-        return self._attributes(os.lstat, path)
-
-    def _attributes(self, ask, path):
-        try:
-            return paramiko.SFTPAttributes.from_stat(ask(path))
-        except OSError as error:
-            return paramiko.SFTPServer.convert_errno(error.errno)
-
-    def open(self, path, flags, attr):
-        handle = paramiko.SFTPHandle(flags)
-        handle.readfile = handle.writefile = os.fdopen(os.open(path, flags, 0o600), "r+b")
-        handle.stat = lambda: paramiko.SFTPAttributes.from_stat(Path(path).stat())
-        return handle
-
-    def mkdir(self, path, attr):
-        Path(path).mkdir()
-        return paramiko.SFTP_OK
-
-    def chattr(self, path, attr):
-        paramiko.SFTPServer.set_file_attr(path, attr)
-        return paramiko.SFTP_OK
-
-
-class Everyone(paramiko.ServerInterface):
-    def check_auth_none(self, username):
-        return paramiko.AUTH_SUCCESSFUL
-
-    def check_channel_request(self, kind, chanid):
-        return paramiko.OPEN_SUCCEEDED
+from support.sftp_server import Disk, connected
 
 
 @pytest.fixture
 def connection():
-    here, there = socket.socketpair()
-    server, client = paramiko.Transport(there), paramiko.Transport(here)
-    server.add_server_key(paramiko.ECDSAKey.generate())
-    server.set_subsystem_handler("sftp", paramiko.SFTPServer, Disk)
-    server.start_server(threading.Event(), Everyone())  # without waiting for the client
-    client.start_client()
-    client.auth_none("anyone")
-    try:
+    with connected() as client:
         yield client
-    finally:
-        client.close()
-        server.close()
 
 
 @pytest.fixture
@@ -114,6 +50,20 @@ def test_and_goes(sftp, run, tmp_path):
     assert (tmp_path / "there/plots/loss.svg").read_text() == "<svg/>"
 
 
+@pytest.mark.timeout(20)
+def test_what_is_neither_file_nor_folder_does_not_go(sftp, run, tmp_path):
+    """Whoever reads a pipe waits for its other end."""
+    os.mkfifo(run / "pipe")
+    with pytest.raises(GpubedError, match="run/pipe' cannot be copied: it is neither file"):
+        put(sftp, run, PurePosixPath(tmp_path / "there"))
+
+
+def test_nor_what_has_a_name_that_is_not_utf_8(sftp, run, tmp_path):
+    (run / os.fsdecode(b"caf\xe9")).write_text("latin-1")
+    with pytest.raises(GpubedError, match="cannot be copied: its name is not UTF-8"):
+        put(sftp, run, PurePosixPath(tmp_path / "there"))
+
+
 @pytest.mark.parametrize("name", ["../authorized_keys", "/etc/cron.d/own"])
 def test_no_name_leads_out_of_the_folder(sftp, run, tmp_path, monkeypatch, name):
     (run.parent / "authorized_keys").write_text("ssh-ed25519 AAAA root@node")
@@ -121,6 +71,25 @@ def test_no_name_leads_out_of_the_folder(sftp, run, tmp_path, monkeypatch, name)
     with pytest.raises(NotAName, match="listed as a file's name"):
         get(sftp, PurePosixPath(run), tmp_path / "here" / "run")
     assert not (tmp_path / "here" / "authorized_keys").exists()
+
+
+def test_nothing_is_written_by_our_own_names(sftp, run, tmp_path):
+    (run / "output.log").write_text("forged")
+    (run / "origin").mkdir()
+    (run / "origin" / "cluster.yml").write_text("forged")
+    (run / "run.json").mkdir()
+    (run / "lock").symlink_to("start.sh")
+    (run / "plots" / "output.log").write_text("the job's")
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "output.log").write_text("ours")
+    own = {"output.log", "origin", "run.json", "lock"}
+    left_out = get(sftp, PurePosixPath(run), here, own)
+    why = "is left out: gpubed's own files have this name"
+    assert sorted(left_out) == [f"{name!r} {why}" for name in sorted(own)]
+    assert {path.name for path in here.iterdir()} == {"output.log", "plots", "start.sh"}
+    assert (here / "output.log").read_text() == "ours"
+    assert (here / "plots/output.log").read_text() == "the job's"
 
 
 def test_links_to_folders_and_pipes_are_left_out(sftp, run, tmp_path):
@@ -154,6 +123,79 @@ def test_links_that_lead_out_of_the_folder_are_left_out(sftp, run, tmp_path):
     ]
     came = {path.name for path in (tmp_path / "here").rglob("*") if path.is_file()}
     assert came == {"loss.svg", "start.sh"}
+
+
+def test_a_link_that_may_not_be_looked_through_keeps_nothing_from_coming(
+    sftp, run, tmp_path, monkeypatch
+):
+    real, asked = Disk.stat, []
+
+    def stat_(self, path):
+        asked.append(Path(path).name)
+        return paramiko.SFTP_PERMISSION_DENIED if path.endswith("out") else real(self, path)
+
+    (run / "out").symlink_to("/root/.ssh")
+    monkeypatch.setattr(Disk, "stat", stat_)
+    left_out = get(sftp, PurePosixPath(run), tmp_path / "here")
+    assert left_out == ["'out' is left out: it is a link that leads out of the folder"]
+    assert "out" not in asked, "where it leads is judged before anything there is looked at"
+
+
+def test_nor_does_one_whose_way_may_not_be_seen(sftp, run, tmp_path, monkeypatch):
+    real = Disk.canonicalize
+
+    def canonicalize(self, path):  # as OpenSSH answers, with a failure
+        if path.endswith("out"):
+            return paramiko.SFTP_PERMISSION_DENIED
+        return real(self, path)
+
+    def process(self, kind, number, message, process=paramiko.SFTPServer._process):
+        if kind == paramiko.sftp.CMD_REALPATH:
+            path = self.server.canonicalize(message.get_text())
+            if isinstance(path, int):
+                return self._send_status(number, path)
+            return self._response(
+                number, paramiko.sftp.CMD_NAME, 1, path, "", paramiko.SFTPAttributes()
+            )
+        return process(self, kind, number, message)
+
+    (run / "out").symlink_to("/root/.ssh/keys/mine")
+    monkeypatch.setattr(Disk, "canonicalize", canonicalize)
+    monkeypatch.setattr(paramiko.SFTPServer, "_process", process)
+    left_out = get(sftp, PurePosixPath(run), tmp_path / "here")
+    assert left_out == ["'out' is left out: it is a link that may not be followed"]
+    assert (tmp_path / "here/plots/loss.svg").exists()
+
+
+def test_a_link_to_itself_is_left_out(sftp, run, tmp_path):
+    (run / "round").symlink_to("round")
+    left_out = get(sftp, PurePosixPath(run), tmp_path / "here")
+    assert left_out == ["'round' is left out: it is a link that leads nowhere"]
+
+
+def test_a_file_in_a_folders_place_and_a_folder_in_a_files_are_left_out(sftp, run, tmp_path):
+    here = tmp_path / "here"
+    (here / "start.sh").mkdir(parents=True)
+    (here / "plots").write_text("of an earlier look")
+    left_out = get(sftp, PurePosixPath(run), here)
+    assert sorted(left_out) == [
+        "'plots' is left out: here, a file has its name",
+        "'start.sh' is left out: here, a folder has its name",
+    ]
+
+
+def test_folders_without_end_are_left_out(sftp, run, tmp_path):
+    deep = run.joinpath(*["a"] * 150)
+    deep.mkdir(parents=True)
+    (left_out,) = get(sftp, PurePosixPath(run), tmp_path / "here")
+    assert left_out.endswith("a/a' is left out: it is in more than 100 folders")
+    assert (tmp_path / "here/plots/loss.svg").exists()
+
+
+def test_a_folder_that_may_not_be_listed_is_named(sftp, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(Disk, "list_folder", lambda *_: paramiko.SFTP_PERMISSION_DENIED)
+    with pytest.raises(MayNotBeRead, match=f"may not be read: {run}\n"):
+        get(sftp, PurePosixPath(run), tmp_path / "here")
 
 
 @pytest.mark.timeout(30)
@@ -216,7 +258,7 @@ def test_not_all_that_is_left_out_is_named(sftp, run, tmp_path):
     assert left_out[-1] == "2 more are left out"
 
 
-@pytest.mark.parametrize("at", ["lstat", "stat", "open"])
+@pytest.mark.parametrize("at", ["lstat", "open"])
 def test_what_goes_while_it_is_looked_at_is_left_out(sftp, run, tmp_path, monkeypatch, at):
     (run / "checkpoint-1").write_text("rotated")
     real = getattr(Disk, at)
@@ -246,7 +288,7 @@ def test_what_may_not_be_read_is_named_once_the_rest_is_here(sftp, run, tmp_path
         return real(self, path, *more)
 
     monkeypatch.setattr(Disk, "open", guarded)
-    with pytest.raises(PermissionError, match="plots/a-secret"):
+    with pytest.raises(MayNotBeRead, match="plots/a-secret"):
         get(sftp, PurePosixPath(run), tmp_path / "here")
     came = {path.name for path in (tmp_path / "here").rglob("*") if path.is_file()}
     assert came == {"loss.svg", "start.sh"}

@@ -36,8 +36,8 @@ def lines(content, checksum=None):
     return [f"{MARK}:{n}/{len(parts)}:{part}" for n, part in enumerate(parts, start=1)]
 
 
-def filled(some):
-    parcel = Parcel(MARK)
+def filled(some, *own):
+    parcel = Parcel(MARK, frozenset(own))
     assert all(parcel.takes(line) for line in some)
     return parcel
 
@@ -86,12 +86,13 @@ def test_another_checksum_is_noticed(tmp_path):
     [
         archive({"../escaped": b"x"}),
         archive({"link": b""}, tarfile.SYMTYPE, "/etc/passwd"),
+        archive({"link": b""}, tarfile.SYMTYPE, "."),
         archive({"device": b""}, tarfile.CHRTYPE),
         archive({"large": bytes(LIMIT + 1)}),
         b"no archive",
         GOOD[:40],
     ],
-    ids=["above", "link", "device", "bomb", "nonsense", "cut"],
+    ids=["above", "link", "link-inside", "device", "bomb", "nonsense", "cut"],
 )
 def test_a_hostile_parcel_writes_nothing_outside(tmp_path, content):
     inside = tmp_path / "run"
@@ -100,6 +101,24 @@ def test_a_hostile_parcel_writes_nothing_outside(tmp_path, content):
         filled(lines(content)).unpack(inside)
     assert list(tmp_path.iterdir()) == [inside]
     assert list(inside.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["run.json", "./run.json", "run.json/x", "sub/../run.json"])
+def test_nothing_is_written_by_our_own_names(tmp_path, name):
+    (tmp_path / "run.json").write_text("ours")
+    parcel = filled(lines(archive({name: b"forged", "sub/run.json": b"the job's"})), "run.json")
+    parcel.unpack(tmp_path)
+    assert (tmp_path / "run.json").read_text() == "ours"
+    assert (tmp_path / "sub/run.json").read_text() == "the job's"
+    assert parcel.left_out == [name]
+
+
+def test_nor_through_a_second_name_of_one(tmp_path):
+    (tmp_path / "run.json").write_text("ours")
+    parcel = filled(lines(archive({"x": b""}, tarfile.LNKTYPE, "run.json")), "run.json")
+    parcel.unpack(tmp_path)
+    assert parcel.left_out == ["x"]
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_summary_has_mean_sd_and_bounds():

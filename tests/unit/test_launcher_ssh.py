@@ -1,5 +1,6 @@
 """A job ends with its owner. The connection to the head is a STAND-IN: a shell of this machine."""
 
+import io
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.jobs.launchers import ssh
+from gpubed.jobs.launchers import base, ssh
 from support import local_launch
 
 WAIT_S = 15
@@ -42,6 +43,43 @@ def test_lines_and_the_exit_code_come_back(launch):
     assert launch.heartbeat.read_text() == "end\n"
 
 
+ENDLESS = "head -c 200000000 /dev/zero | tr '\\0' x; printf ' y \\nlast\\n'"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("launcher", ["ssh", "slurm"])
+def test_a_line_without_end_comes_in_pieces_and_takes_no_memory(launcher):
+    program = f"""
+import re, sys
+from pathlib import Path
+from gpubed.jobs.launchers import base, ssh
+sizes, last = [], []
+def hear(line):
+    sizes.append(len(line))
+    last[:] = [*last[-1:], line]
+command = ["sh", "-c", sys.argv[1]]
+if {launcher == "ssh"}:
+    ssh._own(command, hear, lambda: "")
+else:
+    base.follow(command, hear)
+peak = int(re.search("VmHWM:.*?([0-9]+)", Path("/proc/self/status").read_text())[1]) // 1024
+print(sum(sizes), max(sizes), peak, last[0][-2:], last[1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, ENDLESS], capture_output=True, text=True, check=True
+    )
+    told, longest, peak, *words = done.stdout.split()
+    assert int(told) == 200_000_000 + len(" y") + len("last")
+    assert int(longest) <= 2**16
+    assert int(peak) < 150, "MiB"
+    assert words == ["y", "last"]
+
+
+def test_a_line_as_long_as_a_piece_is_one_line():
+    text = io.StringIO("x" * 2**16 + "\n\nlast")
+    assert [*base.lines(text)] == ["x" * 2**16, "", "last"]
+
+
 def test_while_somebody_waits_there_are_heartbeats(launch, monkeypatch):
     monkeypatch.setattr(ssh, "_BEAT_S", 0.1)
     # A beat is written where the one before was emptied, so a look may come between the two.
@@ -67,7 +105,7 @@ def test_a_connection_that_does_not_end_with_its_job_is_not_waited_for(monkeypat
     pids = []
     deaf = ["sh", "-c", "echo $$; sleep 60 & echo $!; wait"]
     assert ssh._own(deaf, lambda line: pids.append(int(line)), lambda: "enough") < 0
-    assert not any(map(runs, pids))
+    wait_for(lambda: not any(map(runs, pids)))  # a signal takes its time on a busy machine
 
 
 def test_an_interruption_ends_the_job(launch):

@@ -35,7 +35,7 @@ LAUNCHER = [
 
 
 def read(lines):
-    output = RankOutput()
+    output = RankOutput(3)
     return output, [shown for line in lines if (shown := output.read(line)) is not None]
 
 
@@ -56,6 +56,36 @@ def test_another_reason_of_the_launcher_is_shown():
     assert shown[-1] == why
     assert output.failure(["node-0"]) == ""
     assert output.last_words == []
+
+
+NODES = ["node-0", "node-0", "node-1"]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-1", "3", "999999"])
+def test_a_rank_that_is_none_is_nobody(number):
+    """A job may print what looks like its launcher's words."""
+    lines = [f"Process name: {number}" if "name" in line else line for line in LAUNCHER]
+    output, _ = read([*RANKS, *lines])
+    assert output.failure(NODES) == ""
+    assert output.last_words == []
+
+
+def test_an_exit_code_that_is_none_is_not_told():
+    lines = [f"Exit code: {'9' * 5000}" if "code" in line else line for line in LAUNCHER]
+    assert read([*RANKS, *lines])[0].failure(NODES) == ""
+
+
+def test_lines_of_ranks_that_are_none_are_shown_and_not_kept():
+    line = f"[{'9' * 5000}]<stderr>:x"
+    output, shown = read([line, *(f"[{rank}]<stderr>:x" for rank in range(3, 1000))])
+    assert shown[:2] == [line, "rank 3: x"]
+    assert not output._errors
+
+
+def test_of_a_line_without_end_only_the_beginning_is_kept():
+    output, shown = read(["[2]<stderr>:" + "x" * 2**16, *LAUNCHER])
+    assert len(shown[0]) > 2**16
+    assert output.last_words == ["x" * 2000]
 
 
 def test_a_traceback_without_a_rank_may_be_the_jobs():

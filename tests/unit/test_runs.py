@@ -447,6 +447,98 @@ def test_old_ones_go_only_when_told_to(call, cluster):
     assert [path.name for path in cluster.runs.iterdir()] == [newest]
 
 
+def test_what_was_never_described_goes_with_them(call, cluster):
+    old = cluster.runs / "20200101-000000000-digits"
+    old.mkdir(parents=True)
+    (old / "lock").touch()
+    results = cluster.runs / "20200101-000000001-digits"
+    results.mkdir()
+    (results / "metrics.json").write_text("{}")
+    beginning = cluster.runs / "20990101-000000000-digits"
+    beginning.mkdir()
+    call("run", "lab", "digits")
+    done = document(call("runs", "lab", "prune", "--last", "1", "-y", "--json"))
+    assert (done["removed"], done["kept"]) == ([old.name], 1)
+    assert results.exists()
+    assert beginning.exists()
+
+
+def test_a_run_that_cannot_be_described_leaves_no_folder(call, cluster, monkeypatch):
+    real = record.Record
+    monkeypatch.setattr(execution, "Record", lambda **all_: real(**all_ | {"command": ("\udcff",)}))
+    with pytest.raises(UsageError, match="cannot be described"):
+        call("run", "lab", "digits")
+    assert not list(cluster.runs.glob("*"))
+
+
+def test_an_argument_that_is_not_utf_8_is_refused():
+    assert "is not UTF-8" in jobfile.Argument(type="str", help="any").fault("a\udcffb")
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """The folder of a project's own job."""
+    folder = tmp_path / "jobs" / "mine"
+    shutil.copytree(jobfile.folder("digits"), folder)
+    return folder
+
+
+def test_what_comes_from_nodes_has_none_of_gpubeds_own_names(call, cluster, monkeypatch):
+    asked, real = [], Head.get
+
+    def get(self, remote, here, own):
+        asked.append(own)
+        return real(self, remote, here, own)
+
+    monkeypatch.setattr(Head, "get", get)
+    name = document(call("run", "lab", "digits", "--json"))["run_id"]
+    [own] = asked
+    assert {path.name for path in (cluster.runs / name).iterdir()} == {*own, "metrics.json"}
+
+
+def test_a_job_with_gpubeds_own_names_is_refused_before_it_begins(call, cluster, mine):
+    for name in ("origin", "lock"):
+        (mine / name).touch()
+    (mine / "plots").mkdir()
+    (mine / "plots" / "run.json").touch()
+    with pytest.raises(UsageError, match=r"^lock, origin in .*/mine: in a run") as refused:
+        call("run", "lab", "mine")
+    assert f"mv {mine}/lock {mine}/job-lock && mv {mine}/origin" in refused.value.hint
+    assert not list(cluster.runs.glob("*"))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_so_is_one_with_what_cannot_be_copied(call, cluster, mine, make):
+    make(mine / "pipe")
+    with pytest.raises(UsageError, match="mine/pipe' cannot be copied: it is neither file"):
+        call("run", "lab", "mine")
+    assert not list(cluster.runs.glob("*"))
+
+
+def test_and_one_with_a_name_that_is_not_utf_8(call, cluster, mine):
+    (mine / os.fsdecode(b"caf\xe9")).touch()
+    with pytest.raises(UsageError, match="cannot be copied: its name is not UTF-8"):
+        call("run", "lab", "mine")
+    assert not list(cluster.runs.glob("*"))
+
+
+@pytest.mark.parametrize("name", ["new\nline", "back\\nslash", "a\r", "\u2028", "two  words", "\\"])
+def test_whatever_a_file_is_called_its_checksum_is_found(tmp_path, name):
+    (tmp_path / name).write_text("a")
+    record.seal(tmp_path)
+    assert record.unsealed(tmp_path) == []
+    check = ["sha256sum", "--check", "--strict", "--quiet", record.SUMS]
+    assert subprocess.run(check, cwd=tmp_path, check=False).returncode == 0
+    (tmp_path / name).write_text("b")
+    assert record.unsealed(tmp_path) == [name]
+
+
+def test_a_run_without_files_is_as_it_was(tmp_path):
+    record.seal(tmp_path)
+    assert record.unsealed(tmp_path) == []
+
+
 def test_an_ambiguous_name_is_refused(call):
     for _ in range(2):
         call("run", "lab", "digits")

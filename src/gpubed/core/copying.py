@@ -10,7 +10,7 @@ import errno
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -29,6 +29,7 @@ _AHEAD = 16 * 2**20
 _PIECE = 32 * 2**10  # paramiko adds what it reads to what it has, over and over
 _LARGEST = 64 * 2**30  # one of a training's state is smaller; a sparse one may say anything
 _SHARE = 0.9  # of the free disk: what else is written there must fit, too
+_DEEPEST = 100  # nobody sorts results into so many folders, and we go down one call at a time
 _NAMED = 20  # sentences; a folder may have any number of pipes
 
 
@@ -36,8 +37,18 @@ class NotAName(GpubedError):
     """A server listed a file under what is no file's name."""
 
 
+class MayNotBeRead(GpubedError):
+    """A server lets us have some of what is there, and not all."""
+
+
 def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
-    """Copy a file, or a folder and what is in it, to exactly the path `remote`."""
+    """Copy a file, or a folder and what is in it, to exactly the path `remote`.
+
+    Raises:
+        GpubedError: Something cannot be copied; `cannot_go` says why.
+    """
+    if why := cannot_go(local):
+        raise GpubedError(f"{str(local)!r} cannot be copied: {why}", "move it elsewhere")
     if not local.is_dir():
         sftp.put(str(local), str(remote))
         sftp.chmod(str(remote), stat.S_IMODE(local.stat().st_mode))
@@ -50,7 +61,20 @@ def put(sftp: paramiko.SFTPClient, local: Path, remote: PurePosixPath) -> None:
         put(sftp, child, remote / child.name)
 
 
-def get(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> list[str]:
+def cannot_go(local: Path) -> str:
+    """Say why `put` copies no such file or folder; empty where it does."""
+    try:
+        local.name.encode()
+    except UnicodeEncodeError:
+        return "its name is not UTF-8"
+    # To read a pipe is to wait for its other end, and a device may have no end.
+    is_other = local.exists() and not (local.is_file() or local.is_dir())
+    return "it is neither file nor folder" if is_other else ""
+
+
+def get(
+    sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path, own: Collection[str] = ()
+) -> list[str]:
     """Copy a file, or a folder and the files and folders in it, to exactly the path `local`.
 
     Left out are links to folders and out of the folder, since they may lead anywhere; what is
@@ -58,12 +82,15 @@ def get(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> list[s
     are larger than 64 GiB, or than nine tenths of the free disk. What goes while it is looked at
     is left out, and what may not be read does not keep the rest from coming.
 
+    Args:
+        own: Names in the folder that are ours: nothing is written by them.
+
     Returns:
         Sentences that say what was left out, and why.
 
     Raises:
         NotAName: The server lists a name that leads out of its folder.
-        PermissionError: Something may not be read; the rest has come.
+        MayNotBeRead: Something may not be read; the rest has come.
     """
     found = sftp.stat(str(remote))
     if not stat.S_ISDIR(found.st_mode or 0):
@@ -71,10 +98,17 @@ def get(sftp: paramiko.SFTPClient, remote: PurePosixPath, local: Path) -> list[s
         if not why:
             _get_file(sftp, remote, local, found)
         return [_sentence(remote.name, why)] if why else []
-    copy = _Copy(sftp, remote, PurePosixPath(sftp.normalize(str(remote))))
-    copy.folder(remote, local)
+    copy = _Copy(sftp, remote, PurePosixPath(sftp.normalize(str(remote))), own)
+    local.mkdir(parents=True, exist_ok=True)
+    try:
+        copy.folder(remote, local)
+    except PermissionError as error:
+        copy.denied.append(error.filename or str(remote))
     if copy.denied:
-        raise PermissionError(errno.EACCES, "may not be read", ", ".join(copy.denied))
+        raise MayNotBeRead(
+            f"not all of {remote} is here, since this may not be read: {', '.join(copy.denied)}",
+            "let the cluster's account read it, or remove it there",
+        )
     return copy.told()
 
 
@@ -99,6 +133,7 @@ class _Copy:
     Attributes:
         top: The folder, as it was asked for.
         real: Where it is: no link leads out of here.
+        own: Names in `top` that are ours.
         left_out: Why, by what it is.
         denied: What may not be read.
     """
@@ -106,6 +141,7 @@ class _Copy:
     sftp: paramiko.SFTPClient
     top: PurePosixPath
     real: PurePosixPath
+    own: Collection[str] = ()
     left_out: dict[str, str] = field(default_factory=dict)
     denied: list[str] = field(default_factory=list)
 
@@ -120,6 +156,9 @@ class _Copy:
                 self._leave(remote / shown, "its name is not UTF-8")
                 continue
             child = remote / name
+            if remote == self.top and name in self.own:
+                self._leave(child, "gpubed's own files have this name")
+                continue
             try:
                 self._child(child, local / name)
             except FileNotFoundError:
@@ -138,35 +177,54 @@ class _Copy:
         self.left_out[str(what.relative_to(self.top))] = why
 
     def _child(self, remote: PurePosixPath, local: Path) -> None:
-        is_link = stat.S_ISLNK(self.sftp.lstat(str(remote)).st_mode or 0)
-        try:
-            found = self.sftp.stat(str(remote))
-        except FileNotFoundError:
-            if is_link:
-                self._leave(remote, "it is a link that leads nowhere")
-            return
+        found = self.sftp.lstat(str(remote))
         mode = found.st_mode or 0
-        if stat.S_ISREG(mode):
-            self._file(remote, local, found, is_link=is_link)
+        if stat.S_ISLNK(mode):
+            self._link(remote, local)
+        elif stat.S_ISREG(mode):
+            self._file(remote, remote, local, found)
         elif not stat.S_ISDIR(mode):
             self._leave(remote, "it is neither file nor folder")
-        elif is_link:
-            self._leave(remote, "it is a link to a folder")
+        elif local.exists() and not local.is_dir():
+            self._leave(remote, "here, a file has its name")
+        elif len(remote.relative_to(self.top).parts) > _DEEPEST:
+            self._leave(remote, f"it is in more than {_DEEPEST} folders")
         else:
             self.folder(remote, local)
+
+    def _link(self, link: PurePosixPath, local: Path) -> None:
+        """Copy what a link leads to, if it is a file in the folder."""
+        try:
+            target = self._within(link)
+            found = self.sftp.stat(str(target)) if target else None
+        except PermissionError:
+            self._leave(link, "it is a link that may not be followed")
+        except OSError as error:
+            # Without a number it is what a server has no word for, as a circle, or its end.
+            channel = self.sftp.get_channel()
+            if channel is None or channel.closed or error.errno not in (None, errno.ENOENT):
+                raise
+            self._leave(link, "it is a link that leads nowhere")
+        else:
+            if target is None or found is None:
+                self._leave(link, "it is a link that leads out of the folder")
+            elif stat.S_ISDIR(found.st_mode or 0):
+                self._leave(link, "it is a link to a folder")
+            elif not stat.S_ISREG(found.st_mode or 0):
+                self._leave(link, "it is neither file nor folder")
+            else:
+                # The file itself is opened: the link may lead elsewhere by then.
+                self._file(link, target, local, found)
 
     def _file(
         self,
         remote: PurePosixPath,
+        source: PurePosixPath,
         local: Path,
         found: paramiko.SFTPAttributes,
-        *,
-        is_link: bool,
     ) -> None:
-        # Of a link, the file itself is opened: the link may lead elsewhere by then.
-        source = self._within(remote) if is_link else remote
-        if source is None:
-            self._leave(remote, "it is a link that leads out of the folder")
+        if local.is_dir():
+            self._leave(remote, "here, a folder has its name")
         elif why := _too_large(found, local.parent):
             self._leave(remote, why)
         else:

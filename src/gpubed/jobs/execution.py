@@ -26,7 +26,7 @@ from gpubed.jobs.jobfile import Job, Metric
 from gpubed.jobs.launchers import leftovers
 from gpubed.jobs.launchers.base import JobService, Launch, Launcher, Task, World
 from gpubed.jobs.rank_output import RankOutput
-from gpubed.jobs.runs import at_work, beside, checkpoints, origin, record
+from gpubed.jobs.runs import beside, checkpoints, origin, record
 from gpubed.jobs.runs.record import Record, Request
 from gpubed.jobs.trials import Summary, summarize
 from gpubed.nodes import selection
@@ -203,6 +203,7 @@ def _foresee(
     run_id: str = "",
 ) -> _Run:
     job = jobfile.load(request.job)
+    _require_other_names(jobfile.folder(request.job))
     chosen = _launcher(plan, job, request.launcher)
     if isinstance(chosen, Launcher):
         chosen.require(plan)
@@ -227,6 +228,19 @@ def _foresee(
         started=record.now(),
     )
     return _Run(cluster, plan, used, job, chosen, planned, cluster.runs / run_id)
+
+
+def _require_other_names(folder: Path) -> None:
+    """Refuse a job whose own files could not come back beside those of its run.
+
+    Raises:
+        UsageError: Some have names that gpubed needs there.
+    """
+    if taken := sorted(record.OWN & {path.name for path in folder.iterdir()}):
+        raise UsageError(
+            f"{', '.join(taken)} in {folder}: in a run's folder, that is gpubed's own",
+            " && ".join(f"mv {folder / name} {folder / f'job-{name}'}" for name in taken),
+        )
 
 
 def _ended(begun: Record, result: JobResult) -> Record:
@@ -308,13 +322,14 @@ class _Run:
 
     @property
     def _log(self) -> Path:
-        return self.here / at_work.OUTPUT
+        return self.here / record.OUTPUT
 
     @contextmanager
     def kept(
         self, begun: Record, on_output: Callable[[str], None]
     ) -> Iterator[Callable[[str], None]]:
         """Keep a record, what it is made with, and each line that is said."""
+        record.written(begun)  # one that cannot be described leaves no folder
         files.make(self.here.parent)
         self.here.mkdir()
         files.sync(self.here.parent)
@@ -355,14 +370,14 @@ class _Run:
             if rate := self._other_rate():
                 launch.environment["GPUBED_HELD_BPS"] = str(rate)
             _describe(head, launch.folder, self.allocation)
-            said = RankOutput()
+            said = RankOutput(ranks)
 
             def hear(line: str) -> None:
                 said.read(line)
                 keep(line)
 
             code = launcher.run(self.cluster, self.allocation, launch, hear)
-            for line in head.get(launch.folder, self.here):
+            for line in head.get(launch.folder, self.here, record.OWN):
                 keep(line)
         result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
         result.shared_with = others
@@ -480,7 +495,7 @@ def _judge(result: JobResult, job: Job, values: Mapping[str, Any]) -> None:
         result.metrics = reading.file(here / "metrics.json", limit=_LARGEST).json(_METRICS)
     except reading.Missing:
         if not result.failures:
-            result.failures.append(f"the job wrote no metrics.json; see {here / at_work.OUTPUT}")
+            result.failures.append(f"the job wrote no metrics.json; see {here / record.OUTPUT}")
         return
     except Unreadable as error:
         result.failures.append(error.message)

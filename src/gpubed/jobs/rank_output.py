@@ -12,23 +12,29 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 
 # Horovod puts the rank before each line, MPI also the number of the job.
-_OF_RANK = re.compile(r"\[(?:\d+,)?(\d+)\]<(stdout|stderr)>:(.*)", re.DOTALL)
+_OF_RANK = re.compile(r"\[(?:\d+,)?(\d{1,6})\]<(stdout|stderr)>:(.*)", re.DOTALL)
 _TRACEBACK = "Traceback (most recent call last):"
 _FAILED = "Horovod detected that one or more processes exited with non-zero status"
-_NAMED = re.compile(r"(Process name|Exit code): (-?\d+)")
+_NAMED = re.compile(r"(Process name|Exit code): (-?\d{1,6})")
 # A traceback of Python's has its reason at the end, below where it came from.
 _LAST = 10
+_LONGEST = 2000  # characters of a line that are kept
 
 
 class RankOutput:
     """Reads the lines of a run; what is shown of them to a person, and a failed rank's last words.
+
+    Args:
+        ranks: How many there are. Anybody may print what looks like a line of another: of those
+            nothing is kept.
 
     Attributes:
         code: The exit code of the first rank that failed; None where the launcher names none.
         rank: Which one that is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 0) -> None:
+        self._ranks = range(ranks)
         self.code: int | None = None
         self.rank: int | None = None
         self._tagged = self._in_traceback = False
@@ -40,8 +46,8 @@ class RankOutput:
         if said is None:
             return None if self._is_launchers(line) else line
         self._tagged, rank = True, int(said[1])
-        if said[2] == "stderr":
-            self._errors[rank].append(said[3])
+        if said[2] == "stderr" and rank in self._ranks:
+            self._errors[rank].append(said[3][:_LONGEST])
         return f"rank {rank}: {said[3]}"
 
     @property
@@ -50,15 +56,14 @@ class RankOutput:
         return [] if self.rank is None else list(self._errors.get(self.rank, ()))
 
     def failure(self, nodes: Sequence[str]) -> str:
-        """Say which rank failed first, and where; empty where the launcher names none.
+        """Say which rank failed first, and where; empty where the launcher names none of them.
 
         Args:
             nodes: The node of each rank.
         """
-        if self.rank is None or self.code is None:
+        if self.rank is None or self.code is None or self.rank not in range(len(nodes)):
             return ""
-        where = f" on {nodes[self.rank]}" if self.rank < len(nodes) else ""
-        return f"rank {self.rank}{where} ended with exit code {self.code}"
+        return f"rank {self.rank} on {nodes[self.rank]} ended with exit code {self.code}"
 
     def _is_launchers(self, line: str) -> bool:
         # Other launchers put nothing before any line: a traceback may be a rank's.

@@ -13,7 +13,7 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -217,8 +217,11 @@ class SSH:
             file.chmod(mode)
             file.write(content)
 
-    def get(self, remote: str, local: Path) -> list[str]:
+    def get(self, remote: str, local: Path, own: Collection[str] = ()) -> list[str]:
         """Copy a file, or a folder and what is in it, to exactly the path `local`.
+
+        Args:
+            own: Names in that folder that are ours: nothing is written by them.
 
         Returns:
             Sentences that say what was left out, and why.
@@ -227,7 +230,7 @@ class SSH:
             NotAName: The node lists a name that leads out of its folder.
         """
         with self._sftp() as sftp:
-            return copying.get(sftp, PurePosixPath(remote), local)
+            return copying.get(sftp, PurePosixPath(remote), local, own)
 
     def wait_ready(self, timeout: float = 120.0) -> None:
         """Wait until the node lets us in.

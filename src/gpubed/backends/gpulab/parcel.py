@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
 import re
 import tarfile
 from collections.abc import Mapping
@@ -91,9 +92,15 @@ class Parcel:
 
     Args:
         mark: What the run's own marked lines begin with; nobody can guess it.
+        own: Names in the folder of results that are ours: nothing is written by them.
+
+    Attributes:
+        left_out: What came by these names, once it is unpacked.
     """
 
     mark: str
+    own: frozenset[str] = frozenset()
+    left_out: list[str] = field(default_factory=list)
     _parts: dict[int, str] = field(default_factory=dict)
     _total: int = 0
 
@@ -130,7 +137,7 @@ class Parcel:
         content = _part("".join(parts), "its results")
         if hashlib.sha256(content.data).hexdigest() != facts.sha256:
             raise Damaged("the results in its log are not what was sent: another checksum")
-        _extract(content.inflated(), target)
+        self.left_out = _extract(content.inflated(), target, self.own)
         return facts
 
 
@@ -138,14 +145,26 @@ def _part(text: str, what: str) -> Document:
     return reading.reply(text, what, limit=_UNPACKED, error=Damaged).base64()
 
 
-def _extract(content: Document, target: Path) -> None:
-    room = LIMIT
+def _extract(content: Document, target: Path, own: frozenset[str]) -> list[str]:
+    """Unpack what has no name of our own; return what has one."""
+    room, left_out = LIMIT, []
     try:
         with tarfile.open(fileobj=io.BytesIO(content.data)) as archive:
             for member in archive:
                 room -= abs(member.size)
                 if room < 0:
                     raise Damaged(f"its results hold more than {LIMIT} bytes")
-                archive.extract(member, target, filter="data")
+                if member.issym():  # none is ever sent: what comes after it could go through it
+                    raise Damaged(f"its results hold a link: {member.name!r}")
+                if own & {_top(member.name), _top(member.linkname)}:
+                    left_out.append(member.name)
+                else:
+                    archive.extract(member, target, filter="data")
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise Damaged(f"its results cannot be unpacked: {error}") from error
+    return left_out
+
+
+def _top(name: str) -> str:
+    """Return the first part of where a name in an archive leads."""
+    return os.path.normpath(name).lstrip("/").partition("/")[0]

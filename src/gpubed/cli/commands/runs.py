@@ -170,7 +170,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
         how = "ended" if one.state == "interrupted" else "failed"
         ui.say(f"  {how}: {figures.one_line(reason)}")
     if changed:
-        ui.note(f"not as at its end: {', '.join(changed)}")
+        ui.note(f"not as at its end: {', '.join(map(figures.one_line, changed))}")
     ui.say(f"folder: {folder}", whole=True)
     ui.say(f"again:  gpubed run {paths.name} --again {one.run_id}", whole=True)
     return 0
@@ -251,6 +251,9 @@ def _prune(ui: UI, paths: ClusterPaths, job: str | None, last: int, *, yes: bool
         if job in (None, one.request.job) and one.state != "running"
     ]
     doomed = ended[:-last]
+    if ended and not job:
+        # One that began after the newest of them may be about to be described.
+        doomed += [one for one in record.undescribed(paths) if one.name < ended[-1].name]
     gone: list[str] = []
     if doomed:
         first, end = doomed[0].name, doomed[-1].name
@@ -264,6 +267,7 @@ def _prune(ui: UI, paths: ClusterPaths, job: str | None, last: int, *, yes: bool
         if runlock.holder(folder) is None:
             shutil.rmtree(folder)
             gone.append(folder.name)
-    ui.document("runs", {"removed": gone, "kept": len(ended) - len(gone)})
-    ui.say(f"removed {len(gone)} run(s), kept {len(ended) - len(gone)}")
+    kept = sum(folder.exists() for folder in ended)
+    ui.document("runs", {"removed": gone, "kept": kept})
+    ui.say(f"removed {len(gone)} run(s), kept {kept}")
     return 0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
 
 OnOutput = Callable[[str], None]
+_LONGEST_LINE = 2**16  # characters
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,18 @@ def on_head(cluster: ClusterPaths, allocation: Allocation, script: str) -> list[
     return ["ssh", "-F", str(cluster.ssh_config), allocation.head.name, script]
 
 
+def lines(stream: IO[str]) -> Iterator[str]:
+    """Give each line that a job prints as it comes; one that is very long in several pieces.
+
+    Whole, what a job prints without a line end would be as large in memory as the job likes.
+    """
+    goes_on = False
+    while piece := stream.readline(_LONGEST_LINE):
+        if not (goes_on and piece == "\n"):  # which ends the piece before
+            yield piece.rstrip() if piece.endswith("\n") else piece
+        goes_on = not piece.endswith("\n")
+
+
 def follow(command: Sequence[str], on_output: OnOutput) -> int:
     """Run a command to its end, handing on each line; returns its exit code.
 
@@ -149,9 +163,10 @@ def follow(command: Sequence[str], on_output: OnOutput) -> int:
         text=True,
         errors="replace",
     )
+    assert process.stdout  # noqa: S101
     try:
-        for line in process.stdout or ():
-            on_output(line.rstrip())
+        for line in lines(process.stdout):
+            on_output(line)
         return process.wait()
     finally:
         process.kill()

@@ -24,6 +24,7 @@ from gpubed.core import files
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs.launchers.base import JobService, OnOutput, Task, World
+from gpubed.jobs.runs import record
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
 
@@ -34,6 +35,7 @@ _SETTLE_S = 20.0
 _CANCEL_S = 60.0
 _LAST_LINES = 10
 _LONGEST_LINE = 2**20
+_IDS = "jobs.json"  # of a run's jobs, in its folder
 
 
 class _Silent(GpubedError):
@@ -128,6 +130,7 @@ def _refuse_impossible(client: Client, plan: ClusterPlan) -> None:
 def _prepare(client: Client, plan: ClusterPlan, allocation: Allocation, task: Task) -> list[_Job]:
     made, storage = [], plan.spec.storage
     root = request.folder(plan.spec, task.run_id)
+    own = record.OWN | {_IDS}
     for number, (world, node) in enumerate(zip(task.worlds, plan.nodes, strict=True)):
         several = len(task.worlds) > 1
         folder = f"{root}/{world.here.name}" if several else root
@@ -151,7 +154,7 @@ def _prepare(client: Client, plan: ClusterPlan, allocation: Allocation, task: Ta
             mark=mark,
             image=task.image,
         )
-        made.append(_Job(world, definition, Parcel(mark), folder))
+        made.append(_Job(world, definition, Parcel(mark, own), folder))
     return made
 
 
@@ -169,7 +172,7 @@ class _Run:
     ) -> None:
         self._poll_s, self._silence_s, self._settle_s = launcher.times
         self._client, self._jobs, self._say = client, jobs, on_output
-        self._cluster, self._record = plan.cluster, task.here / "jobs.json"
+        self._cluster, self._record = plan.cluster, task.here / _IDS
         options = request.config(plan.spec)
         self._parallel, self._patience_s = options.parallel, options.patience
         self._answered = time.monotonic()
@@ -290,6 +293,8 @@ class _Run:
             facts = job.parcel.unpack(job.world.here)
         except Damaged as error:
             problem = f"{error.message}; on the project storage they may be in {job.folder}"
+        for name in job.parcel.left_out:
+            self._say(job.say(f"{name!r} is left out: gpubed's own files have this name"))
         if facts and facts.left:
             left = ", ".join(facts.left)
             self._say(job.say(f"too large to come back, left in {job.folder}: {left}"))

@@ -21,7 +21,7 @@ from contextlib import suppress
 
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import job_progress
-from gpubed.jobs.launchers.base import Launch, Launcher, OnOutput, on_head
+from gpubed.jobs.launchers.base import Launch, Launcher, OnOutput, lines, on_head
 from gpubed.nodes.allocation import Allocation
 
 HEARTBEAT = "GPUBED_HEARTBEAT"
@@ -90,7 +90,7 @@ def _own(command: Sequence[str], on_output: OnOutput, unwanted: Callable[[], str
     beating = threading.Thread(target=_beat, args=(process, ended, told, unwanted), daemon=True)
     beating.start()
     try:
-        for line in map(str.rstrip, process.stdout):
+        for line in lines(process.stdout):
             if job_progress.is_progress(line):
                 told[:] = [line]
             on_output(line)

@@ -20,8 +20,8 @@ from gpubed.core.runlock import Holder
 from gpubed.jobs.runs import checkpoints, record
 from gpubed.jobs.runs.record import Record
 
-OUTPUT = record.OUTPUT
 _LOOK_EVERY_S = 0.2
+_LONGEST_LINE = 2**21  # characters; what launchers hand on is shorter
 _END_S = 120.0  # Slurm and testbeds that run jobs take their time to cancel one
 
 
@@ -78,18 +78,19 @@ def output(cluster: ClusterPaths, run: str, *, follow: bool = False) -> Iterator
     """
     folder = cluster.runs / run
     try:
-        log = (folder / OUTPUT).open(errors="replace")
+        log = (folder / record.OUTPUT).open(errors="replace")
     except FileNotFoundError:
-        said = f"run {run} has printed nothing: there is no {OUTPUT} in its folder"
+        said = f"run {run} has printed nothing: there is no {record.OUTPUT} in its folder"
         raise GpubedError(said, f"gpubed runs {cluster.name} show {run}") from None
     with log:
         begun = ""
         while True:
             # Asked first: what was printed before the end is read after it.
             goes_on = follow and runlock.holder(folder) is not None
-            for part in log:
+            while part := log.readline(_LONGEST_LINE):
                 begun += part
-                if begun.endswith("\n"):
+                # One that is longer is given in pieces: it may be as large as its job liked.
+                if begun.endswith("\n") or len(begun) >= _LONGEST_LINE:
                     yield begun.rstrip("\n")
                     begun = ""
             if not goes_on:
@@ -110,7 +111,7 @@ def end(cluster: ClusterPaths, run: str) -> Record:
     who = runlock.holder(folder)
     if who is None:
         return record.read(folder)
-    _end(folder / "lock", f"run {run}", who)
+    _end(folder / record.LOCK, f"run {run}", who)
     return record.read(folder)
 
 

@@ -13,13 +13,12 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.hardware import facts
 from gpubed.jobs import jobfile
-from gpubed.jobs.runs.record import Commit, Host, Origin, sha256_of, sha256_of_folder
+from gpubed.jobs.runs.record import ORIGIN, Commit, Host, Origin, sha256_of, sha256_of_folder
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.verification import Verification
 from gpubed.recipes import recipe as recipes
 from gpubed.spec.plan import ClusterPlan
 
-FOLDER = "origin"
 _UNITS = {"bit/s": 1.0, "Mbit/s": 1e6}  # in which checks tell a rate
 _TIMEOUT_S = 10
 
@@ -44,7 +43,7 @@ def look(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, job: 
 
 def copy(cluster: ClusterPaths, plan: ClusterPlan, folder: Path) -> None:
     """Copy what a run is made with into its folder; none of it is secret."""
-    origin = folder / FOLDER
+    origin = folder / ORIGIN
     origin.mkdir()
     recipe = recipes.load(plan.spec.recipe)
     for path in (cluster.spec, cluster.allocation, cluster.verification, recipe.lock_path):

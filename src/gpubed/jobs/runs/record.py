@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,19 +16,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticSerializationError
 
-from gpubed.core import files, reading, runlock
+from gpubed.core import copying, files, reading, runlock
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.units import Moment
 from gpubed.jobs import job_progress
 
-FILE, SUMS, OUTPUT = "run.json", "SHA256SUMS", "output.log"
+FILE, SUMS, LOCK, OUTPUT, ORIGIN = "run.json", "SHA256SUMS", "lock", "output.log", "origin"
+OWN = frozenset((FILE, SUMS, LOCK, OUTPUT, ORIGIN))
+"""What gpubed itself writes into a run's folder: nothing by these names is taken from a node."""
 State = Literal["running", "ok", "failed", "interrupted"]
 _LARGEST = 4 * 2**20  # bytes
 _PART = 2**20
 _TAIL = 2**16  # bytes of output in which its last progress is, if it tells any
+# As GNU's `sha256sum` writes names; the one that the others begin with is the first.
+_ESCAPES = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
 # More than anybody had: what is computed from it stays a number, and a date a date.
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
 _Rate = Annotated[float, Field(ge=0, le=1e15)]
@@ -189,7 +195,7 @@ class Record(_Model):
 @contextmanager
 def kept(folder: Path, record: Record) -> Iterator[None]:
     """Keep a record while its run lasts; one that is interrupted says so from then on."""
-    with runlock.locked(folder / "lock", "run"):
+    with runlock.locked(folder / LOCK, "run"):
         write(folder, record)
         try:
             yield
@@ -207,9 +213,32 @@ def kept(folder: Path, record: Record) -> Iterator[None]:
 
 
 def write(folder: Path, record: Record) -> None:
-    """Write a run's record into its folder on the controller."""
-    text = record.model_dump_json(by_alias=True, indent=2)
-    files.write(folder / FILE, text.encode(), durable=True)
+    """Write a run's record into its folder on the controller; see `written`."""
+    files.write(folder / FILE, written(record), durable=True)
+
+
+def written(record: Record) -> bytes:
+    """Return a record as its file has it.
+
+    Raises:
+        UsageError: It says something that is not UTF-8.
+    """
+    try:
+        return record.model_dump_json(by_alias=True, indent=2).encode()
+    except PydanticSerializationError as error:
+        raise UsageError(
+            f"the run cannot be described: {error}", "give all of it as UTF-8"
+        ) from None
+
+
+def undescribed(cluster: ClusterPaths) -> list[Path]:
+    """Return the folders of runs that ended before anything was in them but their lock."""
+    return [
+        folder
+        for folder in sorted(cluster.runs.glob("*"))
+        if folder.is_dir() and not folder.is_symlink()
+        if {path.name for path in folder.iterdir()} <= {LOCK}
+    ]
 
 
 def read(folder: Path) -> Record:
@@ -298,7 +327,7 @@ def now() -> datetime:
 
 def seal(folder: Path) -> None:
     """Write the checksum of each file of a run, in the form of `sha256sum`."""
-    lines = (f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in _files(folder))
+    lines = (_sum(_sha256(path), str(path.relative_to(folder))) for path in _files(folder))
     files.write(folder / SUMS, "".join(lines).encode(), durable=True)
 
 
@@ -308,15 +337,31 @@ def unsealed(folder: Path) -> list[str]:
         text = reading.file(folder / SUMS).text()
     except Unreadable:
         return [SUMS]
-    lines = (line.partition("  ") for line in text.splitlines())
-    sums = {name: digest for digest, _, name in lines}
+    # Not `splitlines`: names may have what other alphabets end lines with.
+    sums = dict(map(_named_sum, filter(None, text.split("\n"))))
     there = {str(path.relative_to(folder)): path for path in _files(folder)}
     changed = [name for name in sums if name not in there or _sha256(there[name]) != sums[name]]
     return sorted([*changed, *(name for name in there if name not in sums)])
 
 
+def _sum(digest: str, name: str) -> str:
+    """Write a line as `sha256sum` does: one that begins so has a name with line ends in it."""
+    for character, written in _ESCAPES.items():
+        name = name.replace(character, written)
+    return "\\" * ("\\" in name) + f"{digest}  {name}\n"
+
+
+def _named_sum(line: str) -> tuple[str, str]:
+    """Return the name and the checksum that a line of `_sum` tells."""
+    digest, _, name = line.removeprefix("\\").partition("  ")
+    if line.startswith("\\"):
+        meant = {written: character for character, written in _ESCAPES.items()}
+        name = re.sub(r"\\[\\nr]", lambda found: meant[found[0]], name)
+    return name, digest
+
+
 def _files(folder: Path) -> Iterator[Path]:
-    own = {folder / SUMS, folder / "lock"}
+    own = {folder / SUMS, folder / LOCK}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink() and path not in own:
             yield path
@@ -336,7 +381,7 @@ def sha256_of_folder(folder: Path) -> str:
     Links are followed, as `copying.put` follows them; what Python compiled does not count.
 
     Raises:
-        UsageError: A link leads nowhere, or round in a circle.
+        UsageError: A link leads nowhere, or round in a circle, or something cannot be copied.
     """
     lines = (f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in _copied(folder, ()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -349,6 +394,8 @@ def _copied(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
         if path.is_symlink() and (not path.exists() or path.resolve() in way):
             where = "nowhere" if not path.exists() else "to a folder that it is in"
             raise UsageError(f"the link {path} leads {where}", f"remove {path}, or correct it")
+        if why := copying.cannot_go(path):
+            raise UsageError(f"{str(path)!r} cannot be copied: {why}", "move it elsewhere")
         if path.is_file():
             yield path
         elif path.is_dir() and path.name != "__pycache__":
