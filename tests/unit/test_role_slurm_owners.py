@@ -198,8 +198,12 @@ def test_slurm_of_the_role_is_not_refused(tmp_path):
 @pytest.mark.parametrize(
     ("people", "groups", "reason"),
     [
-        ({}, [("gpubed-bob", 3000)], "gpubed-bob has 3000 instead of 20002: choose another name."),
-        ({}, [("gpubed-bob", 30000)], "name or, if it is the same person, that number"),
+        (
+            {},
+            [("gpubed-bob", 3000)],
+            "3000 instead of 20002: choose another name in services.slurm.users.",
+        ),
+        ({}, [("gpubed-bob", 30000)], "users or, if it is the same person, that number (uid)"),
         (PEOPLE, [], "gpubed-bob has 1005 instead of 20002"),
         ({}, [("gpubed-bob", 20002)], None),
         ({"gpubed-bob": "gpubed-bob:x:20002:100::/home/bob:"}, [("gpubed-bob", 3000)], None),
