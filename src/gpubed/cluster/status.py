@@ -21,6 +21,7 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.verification import Verification
 from gpubed.spec.plan import ClusterPlan, plan
+from gpubed.testbeds import begun as changes
 from gpubed.testbeds import made_on, registry
 from gpubed.testbeds.base import JobTestbed, Testbed
 from gpubed.testbeds.specification import load_plan
@@ -51,7 +52,8 @@ def status(
     verified = _verified(cluster)
     found = hardware.of_cluster(cluster.facts, granted)
     # Where `up` configures nothing, it would not go on with what `configure` has begun.
-    begun = unfinished.state(cluster) if wanted.spec.configure else ""
+    goes_on = wanted.spec.configure or changes.is_noted(cluster)
+    begun = unfinished.state(cluster) if goes_on else ""
     return {
         "engine": engine,
         "state": begun or ("degraded" if unwell or unreadable else now.state),

@@ -24,7 +24,7 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes import rates
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import identities, left_out, made_on, registry
+from gpubed.testbeds import begun, identities, left_out, made_on, registry
 from gpubed.testbeds.base import Fault, Testbed
 from gpubed.testbeds.specification import load_plan, load_same
 
@@ -176,7 +176,7 @@ def _up(
             # A user may have had time to edit it, while he was asked or nodes were mended.
             load_same(stack.cluster.spec, wanted.spec.digest)
             try:
-                return stack.up(emit)
+                return _applied(stack, testbed, planned)
             except Locked:
                 raise
             except GpubedError as error:
@@ -187,6 +187,32 @@ def _up(
                 if not (faults := _remove_faulty(stack, testbed, approve)):
                     raise
                 run.add(faults)
+
+
+def _applied(stack: Stack, testbed: Testbed, planned: Result | None) -> Result:
+    """Let the engine make the cluster what it is to be.
+
+    Our own resources note themselves that nodes are about to be changed; those of Pulumi's plugins
+    know nothing of that. If none of them was begun, nothing has been changed.
+    """
+    cluster, acted = stack.cluster, False
+    native = planned and testbed.backend.native and costs.changes_nodes(planned)
+    if not native or begun.is_noted(cluster) or not begun.has_nodes(cluster):
+        return stack.up(emit)
+
+    def hear(event: ResourceEvent | LogEvent) -> None:
+        nonlocal acted
+        acts = isinstance(event, ResourceEvent) and event.op not in _NOT_A_CHANGE
+        acted |= acts and event.status != "planned"
+        emit(event)
+
+    begun.note(cluster)
+    try:
+        return stack.up(hear)
+    except BaseException:
+        if not acted:
+            begun.forget(cluster)
+        raise
 
 
 def _note_testbeds(stack: Stack, testbed: Testbed) -> None:
