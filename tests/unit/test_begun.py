@@ -29,27 +29,25 @@ def provider(cluster, monkeypatch):
     """Calls a method of the provider; its driver is a STAND-IN that notes what it found."""
 
     class Driver:
-        found: list[str] = []
-
         def create(self, _inputs):
-            self.found.append(unfinished.state(cluster))
+            found.append(unfinished.state(cluster))
             return "id", {}
 
         def update(self, *_):
-            self.found.append(unfinished.state(cluster))
+            found.append(unfinished.state(cluster))
             if fails:
                 raise GpubedError("no")
             return {}
 
-    fails: list[bool] = []
+    found, fails = [], []
 
     def call(method, kind, name, *, failing=False):
-        Driver.found, fails[:] = [], [True] if failing else []
+        found[:], fails[:] = [], [True] if failing else []
         monkeypatch.setattr(resources, "_driver", lambda _: Driver())
         props = {**GIVEN, "kind": kind, "name": name}
         given = (props,) if method == "create" else ("id", props, props)
         getattr(resources.Provider(), method)(*given)
-        return Driver.found
+        return list(found)
 
     return call
 
