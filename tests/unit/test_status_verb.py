@@ -63,6 +63,7 @@ def document(state="ready", worker=(), configured=True):
         "unreadable": [],
         "configured": configured,
         "services": [JUPYTERLAB] if configured else [],
+        "pending": [],
         "verification": verification,
     }
 

@@ -168,6 +168,7 @@ class _ConfigurationDriver(Driver):
         for folder in (cluster.applied, cluster.facts):
             shutil.rmtree(folder, ignore_errors=True)
         cluster.verification.unlink(missing_ok=True)
+        cluster.door.unlink(missing_ok=True)
 
     def _apply(self, inputs: Properties) -> dict[str, Any]:
         # With all that verifies a cluster, which a program that only declares it has no need of.

@@ -9,7 +9,7 @@ from gpubed.access import services
 from gpubed.cluster import condition, idle
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
-from gpubed.configuration import applied, unfinished
+from gpubed.configuration import applied, door, unfinished
 from gpubed.core import progress, secret
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
@@ -68,7 +68,8 @@ def status(
         ],
         "failed": [failure.model_dump() for failure in granted.failed],
         "lease": current_lease(cluster, wanted, granted, now).document(),
-        "services": _services(wanted, granted, now),
+        "services": _services(cluster, wanted, granted, now),
+        "pending": door.pending(cluster, wanted, granted),
         "stopped": [asdict(one) for one in now.stopped],
         "reshaped": now.reshaped,
         **({"use": _use(cluster, wanted, granted, unwell)} if use else {}),
@@ -169,10 +170,12 @@ def _unreadable(
     return found
 
 
-def _services(wanted: ClusterPlan, granted: Allocation, now: Condition) -> list[dict[str, str]]:
+def _services(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, now: Condition
+) -> list[dict[str, str]]:
     if not wanted.spec.configure:
         return []
-    known = services.urls(wanted, granted)
+    known = services.urls(cluster, wanted, granted)
     return [{**service, "reason": now.services.get(service["name"], "")} for service in known]
 
 
