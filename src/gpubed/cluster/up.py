@@ -14,7 +14,7 @@ from gpubed.cluster.damage import Seen
 from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
 from gpubed.cluster.status import current_lease
-from gpubed.configuration import served_folder
+from gpubed.configuration import door, owners_variables, served_folder
 from gpubed.core import progress, runlock, together
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.core.paths import ClusterPaths
@@ -67,12 +67,14 @@ def up(
         still_wanted: Called once the cluster is held; raises to give the run up.
 
     Raises:
-        UsageError: The specification has errors, or what it costs was not approved.
+        UsageError: The specification has errors, or variables beside it, or what it costs was
+            not approved.
         PrerequisiteMissing: The testbed cannot be used from here.
         Locked: Another run holds the cluster.
         GpubedError: A resource, a role or a check failed.
     """
     wanted = load_plan(cluster.spec)
+    owners_variables.require_readable(cluster)
     testbed = registry.bound(wanted.backend, cluster)
     testbed.backend.require_engine(engine)
     cluster.project.prepare()
@@ -118,6 +120,7 @@ def up(
             return Done(result, found)
         if wanted.spec.configure and granted.nodes:
             served_folder.remember(cluster, wanted, granted)  # a former version did not
+            door.remember(cluster, wanted)
         if verify and wanted.spec.configure and granted.nodes:
             handover.verify_cluster(cluster, wanted, granted)
     return Done(result, found)

@@ -12,7 +12,14 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import handover
 from gpubed.cluster.events import event_file
-from gpubed.configuration import configure, roles, served_folder, unfinished
+from gpubed.configuration import (
+    configure,
+    door,
+    owners_variables,
+    roles,
+    served_folder,
+    unfinished,
+)
 from gpubed.core import nearest, runlock
 from gpubed.core.errors import UsageError
 from gpubed.nodes.allocation import Allocation
@@ -46,6 +53,7 @@ def command(
     ui, paths = UI(as_json), find(cluster)
     granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     granted.require_nodes()
+    owners_variables.require_readable(paths)
     display = Display(ui)
     chosen = _roles(tags, wanted)
     with (
@@ -66,6 +74,8 @@ def command(
             outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)
             if not check and served_folder.ROLE in (chosen or roles.active(wanted)):
                 served_folder.remember(paths, wanted, granted)
+            if not check and not door.is_due(paths, wanted, granted):
+                door.remember(paths, wanted)
     if changed_in_part:
         ui.note(f"the last up did not come to its end: gpubed up {cluster} goes on with it")
     phases = [{"name": name, "seconds": took} for name, took in outcome.phases.items()]
