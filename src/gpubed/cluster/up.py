@@ -205,8 +205,8 @@ def _applied(stack: Stack, testbed: Testbed, planned: Result | None) -> Result:
 
     def hear(event: ResourceEvent | LogEvent) -> None:
         nonlocal acted
-        acts = isinstance(event, ResourceEvent) and event.op not in _NOT_A_CHANGE
-        acted |= acts and event.status != "planned"
+        if isinstance(event, ResourceEvent) and event.op not in _NOT_A_CHANGE:
+            acted = True
         emit(event)
 
     begun.note(cluster)
