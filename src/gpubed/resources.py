@@ -29,6 +29,7 @@ from gpubed.testbeds.base import Backend, Change, Driver, NodeFailed, Silent, Te
 
 _LOADING = threading.Lock()
 _OWN = {"result", "__provider", "on_failure"}  # what drivers do not ask about
+_OF_NODES = {"node", "slice"}  # kinds whose change is one of nodes, or of their links
 
 
 class Provider(ResourceProvider):
@@ -50,7 +51,9 @@ class Provider(ResourceProvider):
         """Make the resource, or adopt what an interrupted run made."""
         with _told():
             _made_on(props)
-            id_, result = _create(_driver(props), props)
+            driver = _driver(props)
+            _note_change(props, made=True)
+            id_, result = _create(driver, props)
         return CreateResult(id_, {**props, "result": result})
 
     def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
@@ -72,7 +75,9 @@ class Provider(ResourceProvider):
         """Change the resource in place."""
         with _told():
             _made_on(news)
-            result = _driver(news).update(id, _inputs(olds), _inputs(news))
+            driver = _driver(news)
+            _note_change(news, made=False)
+            result = driver.update(id, _inputs(olds), _inputs(news))
         return UpdateResult({**news, "result": result})
 
     def delete(self, id: str, props: dict[str, Any]) -> None:  # noqa: A002
@@ -148,6 +153,24 @@ def _made_on(props: Mapping[str, Any]) -> None:
     testbed = _testbed(props)
     made_on.require_same(testbed)
     made_on.note(testbed)
+
+
+def _note_change(props: Mapping[str, Any], *, made: bool) -> None:
+    """Note that nodes are about to be changed, whichever engine asks for it.
+
+    Args:
+        props: Of the resource.
+        made: Whether it is made. A node that the cluster did not have changes none that it has.
+    """
+    from gpubed.core.paths import Project
+    from gpubed.testbeds import begun
+
+    if props["kind"] not in _OF_NODES or "cluster" not in props:
+        return
+    cluster = Project.find().cluster(props["cluster"])
+    new = made and props["kind"] == "node"
+    if begun.has_node(cluster, props["name"]) if new else begun.has_nodes(cluster):
+        begun.note(cluster)
 
 
 def _driver(props: Mapping[str, Any]) -> Any:

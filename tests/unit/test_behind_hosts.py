@@ -24,8 +24,8 @@ def behind(hop: Hop) -> Allocation:
     return granted.model_copy(update={"nodes": nodes})
 
 
-def test_services_are_told_as_the_tunnel_will_have_them() -> None:
-    [lab] = services.urls(sample_plan(), behind(GATE))
+def test_services_are_told_as_the_tunnel_will_have_them(tmp_path: Path) -> None:
+    [lab] = services.urls(Project(tmp_path).cluster("lab"), sample_plan(), behind(GATE))
     assert lab["url"] == "https://localhost:8888/lab"
 
 

@@ -1,11 +1,13 @@
 """Who knocks, and where; sessions are STAND-INs that say which ports answer."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from gpubed.checks import firewall
 from gpubed.checks.context import Context
+from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Hop
 from support.samples import sample_allocation, sample_plan
 
@@ -24,6 +26,9 @@ class Node:
     def answers(self, port, timeout):
         self.knocks.append(port)
         return port in self.answering
+
+
+LAB = Project(Path("/nowhere")).cluster("lab")  # nothing of it is there
 
 
 @pytest.fixture
@@ -45,9 +50,7 @@ def cloud(monkeypatch):
 
         monkeypatch.setattr(firewall, "SSH", come)
         inside = {node.name: Node(node, answering) for node in nodes}
-        found = list(
-            firewall.closed_from_outside(Context(SimpleNamespace(), plan, granted, inside))
-        )
+        found = list(firewall.closed_from_outside(Context(LAB, plan, granted, inside)))
         return {check.node: check for check in found}, outside, inside
 
     return verify

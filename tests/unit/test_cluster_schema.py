@@ -44,6 +44,8 @@ def test_what_init_writes_passes(errors, backend):
         ("200 Mbit/s", "12", "networks.experiment.rate"),
         ("6 GiB", "6G", "nodes.0.machine.memory"),
         ("6 GiB", "0", "nodes.0.machine.memory"),
+        ("6 GiB", "6", "nodes.0.machine.memory"),
+        ("6 GiB", "6 GiB, cpus: 0.001", "nodes.0.machine.cpus"),
         ("200 Mbit/s", "1 Gbit/s, latency: 5 minutes", "networks.experiment.latency"),
         ("{type: local}", "{type: locl}", "backend.type"),
         ("{type: local}", "{}", "backend"),

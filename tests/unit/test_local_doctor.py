@@ -109,7 +109,7 @@ def test_without_a_cluster_it_looks_at_what_a_first_one_has(
     monkeypatch.setattr(image, "exists", lambda tag: "debian-12" in tag)
     told = {finding.id: finding.message for finding in doctor.findings()}
     assert told["local.image"] == "the node image is there"
-    assert "available for nodes, 1 GiB each" in told["local.memory"]
+    assert "available for nodes, 512 MiB each" in told["local.memory"]
 
 
 def test_no_registry_and_no_mmdebstrap(monkeypatch: pytest.MonkeyPatch) -> None:

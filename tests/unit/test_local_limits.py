@@ -75,7 +75,6 @@ def test_machines_delay_and_lose_packets() -> None:
     ("group", "path"),
     [
         ({"gpus": 1}, "nodes.0.gpus"),
-        ({"machine": {"memory": "256 MiB"}}, "nodes.0.machine.memory"),
         ({"machine": {"cpus": 5}}, "nodes.0.machine.cpus"),
     ],
 )

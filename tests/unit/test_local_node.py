@@ -7,11 +7,13 @@ from typing import Any
 
 import pulumi
 import pytest
+from docker.errors import APIError
 
-from gpubed.backends.local import runtime
+from gpubed.backends.local import node, runtime
 from gpubed.backends.local.node import NodeDriver
 from gpubed.backends.local.node_inputs import NodeInputs
 from gpubed.backends.local.runtime import simulation
+from gpubed.core.errors import GpubedError
 from gpubed.engines.embedded.values import UNKNOWN_TEXT
 
 INPUTS: dict[str, Any] = {
@@ -131,3 +133,22 @@ def test_a_confined_node_that_must_do_more_is_replaced() -> None:
     assert list(NodeDriver().diff(result, confined, confined).replace) == []
     # Made by a machine that can confine none: it may do enough.
     assert list(NodeDriver().diff({"faults": []}, confined, INPUTS).replace) == []
+
+
+def test_a_limit_that_a_node_does_not_take_says_what_to_edit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The daemon is a STAND-IN: it refuses as runc does below what is in use."""
+
+    class Container:
+        def update(self, **_: Any) -> None:
+            why = "unable to set memory limit to 536870912 (current usage: 860000000)"
+            raise APIError("500", explanation=why)
+
+    monkeypatch.setattr(node, "_find", lambda _: Container())
+    small = {**INPUTS, "memory": 512 * 2**20}
+    with pytest.raises(GpubedError, match=r"node-0 .*memory: 512 MiB.*current usage") as caught:
+        NodeDriver().update("id", INPUTS, small)
+    assert "machine.memory" in str(caught.value.hint)
+    assert "inventories/lab/cluster.yml" in str(caught.value.hint)
+    assert str(caught.value.hint).endswith("gpubed up lab")

@@ -112,7 +112,7 @@ def test_the_page_has_a_url_only_if_the_cluster_is_monitored(tmp_path):
     with pytest.raises(GpubedError, match="is not monitored"):
         services.token_url(cluster, plan, allocation, services.STATUS)
     plan = sample_plan(services={"monitoring": {}})
-    names = [service["name"] for service in services.urls(plan, allocation)]
+    names = [service["name"] for service in services.urls(cluster, plan, allocation)]
     assert names == ["jupyterlab", "status"]
 
 

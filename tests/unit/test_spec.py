@@ -284,3 +284,24 @@ def test_a_folder_with_other_characters_is_told_in_words(write):
 def test_names_that_only_begin_alike_are_apart(write):
     text = f"{GOOD}storage: {{datasets: /shared-data, scratch: {{path: /datasets2}}}}\n"
     assert specification.check(write(text))[1] == []
+
+
+@pytest.mark.parametrize("memory", ["6", "64 MiB", "511 MiB"])
+@pytest.mark.parametrize("backend", ["{type: local}", "{type: local, runtime: vm}"])
+def test_a_memory_with_which_no_node_boots_is_refused(write, memory, backend):
+    """Docker takes no less than 6 MB, and a node that runs takes no less than it uses."""
+    text = (
+        f"version: 1\nbackend: {backend}\nnodes:\n  - count: 1\n    machine: {{memory: {memory}}}"
+    )
+    _, [error] = specification.check(write(text))
+    assert (error.line, error.path) == (5, "nodes.0.machine.memory")
+    assert error.message == "must be at least 512 MiB"
+
+
+@pytest.mark.parametrize("size", ["6", "900 MB"])
+def test_a_volume_of_a_cloud_that_is_none_is_refused(write, size):
+    text = (
+        f"version: 1\nbackend:\n  type: openstack\n  data_volumes: [{size}]\nnodes: [{{count: 1}}]"
+    )
+    _, errors = specification.check(write(text))
+    assert (4, "backend.data_volumes.0") in told(errors)

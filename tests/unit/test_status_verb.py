@@ -9,8 +9,10 @@ from gpubed import cli
 from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.cluster import condition, status
-from gpubed.core import secret
+from gpubed.core import runlock, secret
+from gpubed.core.errors import Locked
 from gpubed.engines import stack
+from gpubed.nodes import allocation
 from support.samples import granted_cluster
 
 
@@ -61,6 +63,7 @@ def document(state="ready", worker=(), configured=True):
         "unreadable": [],
         "configured": configured,
         "services": [JUPYTERLAB] if configured else [],
+        "pending": [],
         "verification": verification,
     }
 
@@ -235,3 +238,18 @@ def test_a_lost_key_is_named(broken_state):
 def test_only_verbs_that_do_something_there_come_next(read):
     assert read(document())[-1].startswith("next: gpubed open lab --print    gpubed run lab")
     assert read(document(configured=False))[-1] == "next: gpubed ssh lab head"
+
+
+def test_who_asks_while_the_first_up_is_at_work_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    cluster = granted_cluster(tmp_path)
+    cluster.allocation.unlink()
+    with runlock.hold(cluster.state, "up"):
+        for words in (["open", "lab", "--print"], ["status", "lab"], ["run", "lab", "digits"]):
+            done = CliRunner().invoke(cli.build(), words, standalone_mode=False)
+            assert isinstance(done.exception, Locked), (words, done.exception)
+            assert "`gpubed up` (pid" in done.exception.message
+            assert done.exception.hint == "wait for its end"
+    with runlock.hold(cluster.state, "down"), pytest.raises(allocation.NotUp) as caught:
+        allocation.load(cluster.allocation)
+    assert not isinstance(caught.value, Locked)

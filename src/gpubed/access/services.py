@@ -6,6 +6,7 @@ import http.client
 import ssl
 
 from gpubed.access import tunnel
+from gpubed.configuration import door
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
@@ -19,20 +20,19 @@ _PAGE = "/gpubed/status"
 _TIMEOUT = 10.0
 
 
-def urls(plan: ClusterPlan, allocation: Allocation) -> list[dict[str, str]]:
-    """Return name and URL of each service, without any token."""
+def urls(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[dict[str, str]]:
+    """Return name and URL of each service, without any token: where it was set up last."""
     backend = registry.backend(plan.backend)
     if isinstance(backend, JobBackend):
         return [{"name": name, "url": url} for name, url in backend.links(plan.spec).items()]
-    lab = plan.spec.services.jupyterlab
-    if lab is None:
+    if plan.spec.services.jupyterlab is None:
         return []
     # Behind other hosts it is reached through a tunnel: `gpubed open`.
     host = "localhost" if allocation.head.via else allocation.head.control_address
-    door = f"https://{host}:{lab.port}"
-    found = [{"name": "jupyterlab", "url": f"{door}/lab"}]
+    at = f"https://{host}:{door.port(cluster, plan, allocation)}"
+    found = [{"name": "jupyterlab", "url": f"{at}/lab"}]
     if plan.spec.services.monitoring:
-        found.append({"name": STATUS, "url": f"{door}{_PAGE}"})
+        found.append({"name": STATUS, "url": f"{at}{_PAGE}"})
     return found
 
 
@@ -48,8 +48,8 @@ def token_url(
     """
     if not allocation.nodes and name != STATUS:
         # The testbed's own, with a login of its own.
-        return urls(plan, allocation)[0]["url"]
-    for service in urls(plan, allocation):
+        return urls(cluster, plan, allocation)[0]["url"]
+    for service in urls(cluster, plan, allocation):
         if service["name"] == name:
             return f"{service['url']}?token={_token(cluster)}"
     allocation.require_nodes()
@@ -67,7 +67,7 @@ def answers(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) ->
     """Ask each service whether it is alive; return what is wrong by its name, empty if nothing."""
     found = {}
     asked = {"jupyterlab": jupyterlab_status, STATUS: page_status}
-    for service in urls(plan, allocation):
+    for service in urls(cluster, plan, allocation):
         ask, name = asked[service["name"]], service["name"]
         try:
             status = ask(cluster, plan, allocation)
@@ -102,14 +102,12 @@ def page_status(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation
 def _status(
     cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str, path: str
 ) -> int:
-    lab = plan.spec.services.jupyterlab
-    if lab is None:
-        raise LookupError("the cluster has no JupyterLab")
+    at = door.port(cluster, plan, allocation)
     if not cluster.jupyterlab_certificate.exists():
         raise GpubedError("JupyterLab is not set up yet", f"gpubed up {cluster.name}")
     try:
         context = ssl.create_default_context(cafile=str(cluster.jupyterlab_certificate))
-        with tunnel.to_head(cluster, allocation, lab.port) as (host, port):
+        with tunnel.to_head(cluster, allocation, at) as (host, port):
             connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
             connection.request("GET", path, headers={"Authorization": f"token {token}"})
             return connection.getresponse().status

@@ -15,6 +15,7 @@ from functools import partial
 
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
+from gpubed.configuration import door as lab_door
 from gpubed.core import together
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node, door
@@ -113,7 +114,7 @@ def _allowed(context: Context, node: Node) -> set[int]:
     spec = context.plan.spec
     allowed = {node.port, *(opening.port for opening in spec.firewall.open)}
     if node.role == "head" and spec.services.jupyterlab:
-        allowed.add(spec.services.jupyterlab.port)
+        allowed.add(lab_door.port(context.cluster, context.plan, context.allocation))
     return allowed
 
 

@@ -107,6 +107,8 @@ def cluster(ui: UI, name: str, document: dict[str, Any], *, whole: bool = False)
     _lease(ui, name, document["lease"])
     for service in (each for each in document["services"] if not each["reason"]):
         ui.say(f"{service['name']}: {service['url']}")
+    for line in document["pending"]:
+        ui.say(line)
     if document["state"] != "ready":
         return
     offered = {service["name"] for service in document["services"]}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gpubed.access import services
-from gpubed.configuration import due, health, roles, systemd
+from gpubed.configuration import door, due, health, roles, systemd
 from gpubed.configuration.health import NodeHealth
 from gpubed.configuration.roles import Unit
 from gpubed.configuration.systemd import Stopped
@@ -118,7 +118,7 @@ def look(
     full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
     stopped = _set_up(cluster, wanted, granted, [one for found in looked for one in found.stopped])
     serves = wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready"
-    asked = serves and not (before_roles and _door_is_due(cluster, wanted, granted))
+    asked = serves and not (before_roles and door.is_due(cluster, wanted, granted))
     answers = services.answers(cluster, wanted, granted) if asked else {}
     unwell = [one.health for one in looked if one.health and one.health.state != "well"]
     return Condition(
@@ -218,11 +218,6 @@ def _set_up(
         for one in stopped
         if one.state != systemd.MISSING or one.node not in yet.get(one.role, ())
     ]
-
-
-def _door_is_due(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> bool:
-    """Say whether JupyterLab, the door of all services, has yet to be set up as declared."""
-    return granted.head.name in due.now(cluster, wanted, granted).get("jupyterlab", ())
 
 
 def _network(ssh: SSH, node: Node, peer: str | None, shaped: bool) -> str:

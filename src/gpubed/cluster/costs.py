@@ -21,6 +21,8 @@ _LOSES = {
     "Instance": "what is on its own disks is lost",
 }
 _NODES = {"Node", "Instance"}
+_LINKS = {"Network", "Subnet", "Port", "QosPolicy", "QosBandwidthLimitRule"}
+_CHANGES = {"update", "replace", "delete-replaced"}
 _VOLUME_STAYS = "the old one stays on the testbed"
 _NEW_VOLUME = f"a new one takes its place, {_VOLUME_STAYS}"
 _NO_VOLUME = f"{_VOLUME_STAYS}, unused, until `gpubed down` removes it"
@@ -51,6 +53,12 @@ def makes_nodes(planned: Result) -> bool:
     """Say whether a plan makes a node, which takes an address."""
     made = (step for step in planned.steps if step.op in ("create", "replace"))
     return any(kind_of(step) in _NODES for step in made)
+
+
+def changes_nodes(planned: Result) -> bool:
+    """Say whether a plan changes nodes that are there, or their links."""
+    changed = (step for step in planned.steps if step.op in _CHANGES)
+    return any(kind_of(step) in _NODES | _LINKS for step in changed)
 
 
 def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.verification import Verification
 from gpubed.resources import Configuration, Identity, Key
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import identities
+from gpubed.testbeds import begun, identities
 from gpubed.testbeds.base import Change, Driver, Properties
 from gpubed.testbeds.specification import load_plan, load_same
 
@@ -132,7 +132,8 @@ class _ConfigurationDriver(Driver):
             return Change(update=sorted(keys))
         cluster, allocation = _paths(news), Allocation.model_validate(news["allocation"])
         stale = self._stale(cluster, allocation, news) if news["configure"] else set()
-        if news["configure"] and cluster.unfinished.exists():  # by a run before this one
+        # By a run before this one, or by what this one did to nodes: they may be bare then, too.
+        if begun.is_noted(cluster) or (news["configure"] and cluster.unfinished.exists()):
             stale.add("unfinished")
         if not stale and not inventory.is_rendered(cluster, load_plan(cluster.spec), allocation):
             stale = {"inventory"}
@@ -167,6 +168,7 @@ class _ConfigurationDriver(Driver):
         for folder in (cluster.applied, cluster.facts):
             shutil.rmtree(folder, ignore_errors=True)
         cluster.verification.unlink(missing_ok=True)
+        cluster.door.unlink(missing_ok=True)
 
     def _apply(self, inputs: Properties) -> dict[str, Any]:
         # With all that verifies a cluster, which a program that only declares it has no need of.

@@ -10,6 +10,7 @@ from gpubed.cluster import metrics
 from gpubed.configuration import (
     applied,
     configure,
+    door,
     due,
     inventory,
     roles,
@@ -46,6 +47,7 @@ def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
         if not bare:
             _configure(cluster, plan, allocation)
             served_folder.remember(cluster, plan, allocation)
+            door.remember(cluster, plan)
             leases.tell_of_new(cluster, plan, allocation)
     if not bare:  # such nodes are what the testbed calls ready
         verify_cluster(cluster, plan, allocation)

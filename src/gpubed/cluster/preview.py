@@ -10,7 +10,7 @@ from gpubed.cluster import audit as audits
 from gpubed.cluster import condition, costs, damage, lost_state
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import emit
-from gpubed.configuration import due, served_folder
+from gpubed.configuration import due, owners_variables, served_folder
 from gpubed.configuration.due import Due
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
@@ -51,11 +51,12 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
     """Compute what `up` would do; nothing is changed.
 
     Raises:
-        UsageError: The specification has errors.
+        UsageError: The specification has errors, or variables beside it.
         Locked: Another run is changing the cluster.
         GpubedError: State or testbed cannot be read.
     """
     wanted = load_plan(cluster.spec)
+    owners_variables.require_readable(cluster)
     testbed = registry.bound(wanted.backend, cluster)
     testbed.backend.require_engine(engine)
     runlock.require_free(cluster.state)

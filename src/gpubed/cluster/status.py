@@ -10,7 +10,7 @@ from gpubed.access import services
 from gpubed.cluster import condition, idle
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
-from gpubed.configuration import applied, unfinished
+from gpubed.configuration import applied, door, unfinished
 from gpubed.core import progress, secret
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
@@ -22,6 +22,7 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.verification import Verification
 from gpubed.spec.plan import ClusterPlan, plan
+from gpubed.testbeds import begun as changes
 from gpubed.testbeds import broken, made_on, registry
 from gpubed.testbeds.base import JobTestbed, Testbed
 from gpubed.testbeds.specification import load_plan
@@ -53,7 +54,8 @@ def status(
     verified = _verified(cluster)
     found = hardware.of_cluster(cluster.facts, granted)
     # Where `up` configures nothing, it would not go on with what `configure` has begun.
-    begun = unfinished.state(cluster) if wanted.spec.configure else ""
+    goes_on = wanted.spec.configure or changes.is_noted(cluster)
+    begun = unfinished.state(cluster) if goes_on else ""
     return {
         "engine": engine,
         "state": begun or ("degraded" if unwell or unreadable else now.state),
@@ -68,7 +70,8 @@ def status(
         ],
         "failed": [failure.model_dump() for failure in granted.failed],
         "lease": current_lease(cluster, wanted, granted, now).document(),
-        "services": _services(wanted, granted, now),
+        "services": _services(cluster, wanted, granted, now),
+        "pending": door.pending(cluster, wanted, granted),
         "stopped": [asdict(one) for one in now.stopped],
         "reshaped": now.reshaped,
         **({"use": _use(cluster, wanted, granted, unwell)} if use else {}),
@@ -176,10 +179,12 @@ def _unreadable(
     return found
 
 
-def _services(wanted: ClusterPlan, granted: Allocation, now: Condition) -> list[dict[str, str]]:
+def _services(
+    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, now: Condition
+) -> list[dict[str, str]]:
     if not wanted.spec.configure:
         return []
-    known = services.urls(wanted, granted)
+    known = services.urls(cluster, wanted, granted)
     return [{**service, "reason": now.services.get(service["name"], "")} for service in known]
 
 

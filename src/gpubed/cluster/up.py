@@ -14,7 +14,7 @@ from gpubed.cluster.damage import Seen
 from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
 from gpubed.cluster.status import current_lease
-from gpubed.configuration import served_folder
+from gpubed.configuration import door, owners_variables, served_folder
 from gpubed.core import progress, runlock, together
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.core.paths import ClusterPaths
@@ -24,7 +24,7 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes import rates
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import broken, identities, left_out, made_on, registry
+from gpubed.testbeds import begun, broken, identities, left_out, made_on, registry
 from gpubed.testbeds.base import Fault, Testbed
 from gpubed.testbeds.specification import load_plan, load_same
 
@@ -67,13 +67,15 @@ def up(
         still_wanted: Called once the cluster is held; raises to give the run up.
 
     Raises:
-        UsageError: The specification has errors, or what it costs was not approved.
+        UsageError: The specification has errors, or variables beside it, or what it costs was
+            not approved.
         PrerequisiteMissing: The testbed cannot be used from here, or a folder has the name of a
             file of the cluster.
         Locked: Another run holds the cluster.
         GpubedError: A resource, a role or a check failed.
     """
     wanted = load_plan(cluster.spec)
+    owners_variables.require_readable(cluster)
     testbed = registry.bound(wanted.backend, cluster)
     testbed.backend.require_engine(engine)
     cluster.project.prepare()
@@ -122,6 +124,7 @@ def up(
             return Done(result, found)
         if wanted.spec.configure and granted.nodes:
             served_folder.remember(cluster, wanted, granted)  # a former version did not
+            door.remember(cluster, wanted)
         if verify and wanted.spec.configure and granted.nodes:
             handover.verify_cluster(cluster, wanted, granted)
     return Done(result, found)
@@ -194,7 +197,7 @@ def _up(
             # A user may have had time to edit it, while he was asked or nodes were mended.
             load_same(stack.cluster.spec, wanted.spec.digest)
             try:
-                return stack.up(emit)
+                return _applied(stack, testbed, planned)
             except Locked:
                 raise
             except GpubedError as error:
@@ -205,6 +208,32 @@ def _up(
                 if not (faults := _remove_faulty(stack, testbed, approve)):
                     raise
                 run.add(faults)
+
+
+def _applied(stack: Stack, testbed: Testbed, planned: Result | None) -> Result:
+    """Let the engine make the cluster what it is to be.
+
+    Our own resources note themselves that nodes are about to be changed; those of Pulumi's plugins
+    know nothing of that. If none of them was begun, nothing has been changed.
+    """
+    cluster, acted = stack.cluster, False
+    native = planned and testbed.backend.native and costs.changes_nodes(planned)
+    if not native or begun.is_noted(cluster) or not begun.has_nodes(cluster):
+        return stack.up(emit)
+
+    def hear(event: ResourceEvent | LogEvent) -> None:
+        nonlocal acted
+        if isinstance(event, ResourceEvent) and event.op not in _NOT_A_CHANGE:
+            acted = True
+        emit(event)
+
+    begun.note(cluster)
+    try:
+        return stack.up(hear)
+    except BaseException:
+        if not acted:
+            begun.forget(cluster)
+        raise
 
 
 def _note_testbeds(stack: Stack, testbed: Testbed) -> None:

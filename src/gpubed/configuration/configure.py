@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from typing import Any
 import ansible_runner
 
 from gpubed.configuration.roles import PHASES
-from gpubed.core import files, harmless, paths, runlock
+from gpubed.core import files, harmless, paths, reading, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.progress import emit
@@ -32,6 +34,8 @@ from gpubed.nodes.ssh import greet
 
 STRATEGY = "GPUBED_ANSIBLE_STRATEGY"
 _KEEP = 5
+_ERROR = re.compile(r"\[?ERROR\b")
+_MOST_WORDS = 12  # lines: the error, where it comes from, and the part of the file
 _WAIT_FOR_OTHER_RUN = 600.0
 
 
@@ -94,13 +98,13 @@ def configure(
             suppress_env_files=True,
             quiet=True,
         )
-    watcher.outcome.log = _keep_log(cluster, Path(runner.config.artifact_dir) / "stdout")
+    log = watcher.outcome.log = _keep_log(cluster, Path(runner.config.artifact_dir) / "stdout")
     watcher.finish()
     if runner.rc != 0:
         _say_whose_key(cluster, watcher.distrusted)
         raise ConfigurationFailed(
-            watcher.failure or f"Ansible ended with exit code {runner.rc}",
-            f"whole output: {watcher.outcome.log}",
+            watcher.failure or _last_words(log, runner.rc),
+            f"whole output: {log}",
         )
     return watcher.outcome
 
@@ -179,6 +183,16 @@ def _keep_log(cluster: ClusterPaths, stdout: Path) -> Path:
         ):
             kept.writelines(map(harmless.text, said))
     return log
+
+
+def _last_words(log: Path, code: int) -> str:
+    """Return what Ansible itself said when it ended without a failed task, as of a broken file."""
+    lines: list[str] = []
+    with suppress(reading.Unreadable):
+        lines = reading.file(log).text().splitlines()
+    begin = next((n for n, line in enumerate(lines) if _ERROR.match(line)), None)
+    said = "" if begin is None else "\n".join(lines[begin : begin + _MOST_WORDS]).strip()
+    return f"Ansible ended with exit code {code}" + (f": {said}" if said else "")
 
 
 def _say_whose_key(cluster: ClusterPaths, names: Iterable[str]) -> None:

@@ -1,8 +1,9 @@
 """Whether the last configuration of a cluster came to its end, for who looks meanwhile or later.
 
-A file is there while roles are applied; a run that was killed, or whose role failed, leaves it.
-Before that, nodes are as they were, and after it only checks are left: they say themselves what
-is wrong, and the cluster can be used to find out why.
+A file is there from the moment when an engine changes a node (`testbeds.begun`), else when the
+first role is applied; a run that was killed, or that failed, leaves it. Before that, nodes are as
+they were, and after it only checks are left: they say themselves what is wrong, and the cluster
+can be used to find out why.
 """
 
 from __future__ import annotations

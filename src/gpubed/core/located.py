@@ -8,7 +8,7 @@ end, other encodings than UTF-8.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ Location = tuple[Key, ...]
 MAX_BYTES = 262_144  # a thousand hosts of one's own, each with all of its options, have fewer
 _MAX_VALUES = 20_000
 _MAX_DEPTH = 40
+_MAX_OTHERS = 64 * 2**20
+_SEALED = "$ANSIBLE_VAULT"  # opened by Ansible alone
 _IN_DISPUTE = frozenset("\t\ufeff?!%")  # libyaml takes or tells of them otherwise than PyYAML
 _TAGS = {
     f"tag:yaml.org,2002:{name}"
@@ -102,10 +104,35 @@ def parse(data: bytes) -> Located:
     if len(data) > MAX_BYTES:  # the parser takes its time
         raise MalformedYamlError(f"it has {len(data)} bytes; {MAX_BYTES} are the limit")
     text = _text(data)
-    try:
+    with _in_words(text):
         loader, root = _composed(text)
         document = Located(None)
         document.data = _Builder(loader, document.lines).build(root, ()) if root else None
+    return document
+
+
+def require_yaml(path: Path) -> None:
+    """Refuse a file that is no mapping in YAML as Ansible reads it, with any tags and anchors.
+
+    Raises:
+        MalformedYamlError: It is none.
+        OSError: It cannot be read.
+    """
+    text = _text(files.read(path, _MAX_OTHERS))
+    if text.startswith(_SEALED):
+        return
+    with _in_words(text):
+        # What is in dispute, too: it is libyaml that Ansible takes.
+        _, root = _composed(text, in_dispute=frozenset())
+    if root is not None and not isinstance(root, yaml.MappingNode):
+        raise MalformedYamlError("must be a mapping of names to values", root.start_mark.line + 1)
+
+
+@contextmanager
+def _in_words(text: str) -> Iterator[None]:
+    """Turn what the parser raises into what is wrong, and in which line."""
+    try:
+        yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise MalformedYamlError(_problem(error, text), mark.line + 1 if mark else 1) from None
@@ -116,16 +143,17 @@ def parse(data: bytes) -> Located:
         ) from None
     except RecursionError:
         raise MalformedYamlError(f"nested deeper than {_MAX_DEPTH} levels") from None
-    return document
 
 
-def _composed(text: str) -> tuple[_Loader, yaml.Node | None]:
+def _composed(
+    text: str, in_dispute: frozenset[str] = _IN_DISPUTE
+) -> tuple[_Loader, yaml.Node | None]:
     """Return the tree of a document, and who makes values of its nodes.
 
     libyaml, where PyYAML has it, takes a tenth of the time. What it refuses, PyYAML's own parser
     finds wrong once more: its words are the ones that `_PROBLEMS` knows.
     """
-    if yaml.__with_libyaml__ and not _IN_DISPUTE.intersection(text):
+    if yaml.__with_libyaml__ and not in_dispute.intersection(text):
         with suppress(yaml.YAMLError):
             quick = _Quick(text)
             return quick, quick.get_single_node()

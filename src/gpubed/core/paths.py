@@ -267,6 +267,11 @@ class ClusterPaths:
         return self.state / "served.json"
 
     @property
+    def door(self) -> Path:
+        """At which port JupyterLab was set up last; missing where it was not."""
+        return self.state / "door.json"
+
+    @property
     def left_out(self) -> Path:
         """Nodes that a Pulumi plugin could not make, and why; may be missing."""
         return self.state / "left_out.json"

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gpubed.core import reading
-from gpubed.core.errors import GpubedError, UsageError
+from gpubed.core import reading, runlock
+from gpubed.core.errors import GpubedError, Locked, UsageError
 
+_MAKES = "up"  # the verb that ends in an allocation
 Port = Annotated[int, Field(gt=0, lt=65536)]
 
 
@@ -162,17 +163,27 @@ class NotUp(GpubedError):
     """There is no allocation: the cluster is not up."""
 
 
+class BeingMade(NotUp, Locked):
+    """There is no allocation yet: an `up` is at work."""
+
+
 def load(path: Path) -> Allocation:
     """Read the allocation of a cluster.
 
     Raises:
         NotUp: There is none.
+        BeingMade: There is none yet.
         GpubedError: It cannot be read.
     """
     name = path.parent.name
     try:
         return reading.file(path, f"gpubed up {name}").json(Allocation)
     except reading.Missing:
+        who = runlock.holder(path.parent)
+        if who and who.verb == _MAKES:
+            raise BeingMade(
+                f"cluster {name} is not up yet: {who} is at work", "wait for its end"
+            ) from None
         # Perhaps it is, and only its state was lost.
         hint = f"gpubed up {name}; if it was up already: gpubed audit {name}"
         raise NotUp(f"cluster {name} is not up", hint) from None

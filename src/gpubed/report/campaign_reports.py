@@ -98,7 +98,7 @@ def place(
         except GpubedError:
             head.run("rm -rf %s", draft, check=False)
             raise
-    door = services.urls(plan, allocation)[0]["url"]
+    door = services.urls(cluster, plan, allocation)[0]["url"]
     return f"{door}/tree/{LINK}/{quote(name)}/{page.name}"
 
 

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed.core.units import Bytes, Rate, Seconds, format_seconds
+from gpubed.core.units import Bytes, Rate, Seconds, format_bytes, format_seconds, parse_bytes
 from gpubed.spec.slurm import Slurm
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
@@ -65,6 +65,18 @@ def _mountable(folder: str) -> str:
 MountPoint = Annotated[Folder, AfterValidator(_mountable)]
 Device = Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_-]+$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
+LEAST_MEMORY = 512 * 2**20  # with less, no node boots and is configured
+_LEAST_CPUS = 0.1  # with less, one takes minutes to boot, and is given up
+
+
+def _suffices(value: object) -> object:
+    # In its own unit: the bound beside it, which editors see, is one of bytes.
+    if parse_bytes(value) < LEAST_MEMORY:
+        raise ValueError(f"must be at least {format_bytes(LEAST_MEMORY)}")
+    return value
+
+
+Memory = Annotated[Bytes, Field(ge=LEAST_MEMORY), BeforeValidator(_suffices)]
 
 
 class Section(BaseModel):
@@ -76,8 +88,8 @@ class Section(BaseModel):
 class Machine(Section):
     """What a node must have; on shared hosts also the most that it gets."""
 
-    cpus: float | None = Field(default=None, gt=0, le=1024, description="CPU cores")
-    memory: Bytes | None = None
+    cpus: float | None = Field(default=None, ge=_LEAST_CPUS, le=1024, description="CPU cores")
+    memory: Memory | None = Field(default=None, description="at least `512 MiB`")
 
 
 def _counted(value: object) -> object:

@@ -18,9 +18,10 @@ from gpubed.backends.local.python_image import PythonImage, node_image
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.units import format_bytes
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan, plan, slices
-from gpubed.spec.sections import NodeGroup
+from gpubed.spec.sections import LEAST_MEMORY, NodeGroup
 from gpubed.testbeds import identities
 from gpubed.testbeds.base import Finding
 
@@ -29,7 +30,6 @@ _GB, _GIB = 10**9, 2**30
 _FIRST_DISK, _DISK = 12 * _GB, 8 * _GB
 # Unpacked and committed, beside the wheels.
 _PACKAGES = 12 * _GB
-_NODE_MEMORY = 1 * _GIB
 # Frames to a virtual machine, and packets that arrive at a shaped link, are redirected.
 _REDIRECTING = ("NET_SCH_INGRESS", "NET_CLS_U32", "NET_ACT_MIRRED", "TUN")
 _SHAPING = ("NET_SCH_HTB", "IFB", *_REDIRECTING)
@@ -165,8 +165,9 @@ def _memory(spec: ClusterSpec | None) -> Finding:
     available = next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:"))
     return _judged(
         "local.memory",
-        available >= nodes * _NODE_MEMORY,
-        f"{available / _GIB:.1f} GiB are available for {whose}, 1 GiB each at least",
+        available >= nodes * LEAST_MEMORY,
+        f"{available / _GIB:.1f} GiB are available for {whose}, "
+        f"{format_bytes(LEAST_MEMORY)} each at least",
         "ask for fewer nodes (nodes[].count), or stop other programs",
     )
 

@@ -14,8 +14,6 @@ from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.spec.sections import ExperimentNetwork, NodeGroup
 
 _GIB = 2**30
-_MIB = 2**20
-_VM_MEMORY = 512 * _MIB
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
@@ -67,12 +65,6 @@ def _virtual(spec: ClusterSpec) -> Iterator[Problem]:
                 ("nodes", index, "gpus"),
                 "virtual machines of this backend get no GPU",
                 "0, `runtime: container`, or simulate: the name of a GPU model",
-            )
-        if group.machine.memory is not None and group.machine.memory < _VM_MEMORY:
-            yield Problem(
-                ("nodes", index, "machine", "memory"),
-                f"asks for {group.machine.memory // _MIB} MiB, with which no machine boots",
-                f"{_VM_MEMORY // _MIB} MiB at least",
             )
 
 

@@ -22,6 +22,7 @@ from gpubed.backends.local import (
 )
 from gpubed.backends.local.node_inputs import CONFINED, UPDATABLE, NodeInputs
 from gpubed.core.errors import GpubedError
+from gpubed.core.units import format_bytes
 from gpubed.nodes import host_keys
 from gpubed.testbeds.base import UNKNOWN_TEXT, Change, Driver, NodeFailed, Properties
 
@@ -103,7 +104,7 @@ class NodeDriver(Driver):
                 raise GpubedError(
                     f"node {node.name} is gone", f"gpubed up {node.cluster} makes it again"
                 )
-            runtimes.of(node).limit(container, node)
+            _limit(container, node)
             container.reload()
             condition.mend(container, node)
             result = _up(container, node)
@@ -218,6 +219,24 @@ def _up(container: Container, node: NodeInputs) -> dict[str, Any]:
     result = _result(container, node)
     host_keys.prove(node.control.address, tuple(result["host_keys"]), timeout=_SSH_S)
     return result
+
+
+def _limit(container: Container, node: NodeInputs) -> None:
+    """Set the limits.
+
+    Raises:
+        GpubedError: The kernel refuses them: what a node uses already does not become less.
+    """
+    try:
+        runtimes.of(node).limit(container, node)
+    except APIError as error:
+        said = "no limit" if node.memory is None else format_bytes(node.memory)
+        raise GpubedError(
+            f"node {node.name} does not take its limits (memory: {said}): {daemon.reason(error)}",
+            f"raise machine.memory of its group (nodes:) in inventories/{node.cluster}/cluster.yml,"
+            f" or end what uses memory there (gpubed ssh {node.cluster} {node.name}); then: "
+            f"gpubed up {node.cluster}",
+        ) from None
 
 
 def _start(container: Container, node: NodeInputs) -> None:

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from gpubed.core.units import Bytes
 from gpubed.spec.backend_config import BackendConfig
 
+# The cloud counts in whole GiB: `6` would be six bytes, and a volume of one GiB.
+Volume = Annotated[Bytes, Field(ge=2**30)]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 
 
@@ -22,10 +24,10 @@ class ServerOptions(BaseModel):
     availability_zone: Text | None = Field(
         default=None, description="chosen by the cloud if absent"
     )
-    boot_volume: Bytes | None = Field(
+    boot_volume: Volume | None = Field(
         default=None, description="size of a volume to boot from; the flavor's own disk if absent"
     )
-    data_volumes: tuple[Bytes, ...] = Field(
+    data_volumes: tuple[Volume, ...] = Field(
         default=(), max_length=8, description="sizes of volumes that a node gets; they outlive it"
     )
     volume_type: Text | None = Field(default=None, description="of all volumes of the node")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gpubed.cli.options import Cluster, Json, find, is_name, named
 from gpubed.cli.ui import UI
+from gpubed.configuration import owners_variables
 from gpubed.engines import stack
 from gpubed.testbeds import registry, specification
 
@@ -19,6 +20,7 @@ def command(cluster: Cluster, as_json: Json = False) -> int:
     if not (is_name(paths) and paths.inventory.is_dir()):
         find(cluster)  # says which clusters there are
     found, errors = specification.planned(paths.spec)
+    errors = [*errors, *owners_variables.faults(paths)]
     ui.document("check", {"errors": [asdict(error) for error in errors]})
     for error in errors:
         ui.say(str(error))

@@ -12,12 +12,20 @@ from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import handover
 from gpubed.cluster.events import event_file
-from gpubed.configuration import configure, roles, served_folder, unfinished
+from gpubed.configuration import (
+    configure,
+    door,
+    owners_variables,
+    roles,
+    served_folder,
+    unfinished,
+)
 from gpubed.core import nearest, runlock
 from gpubed.core.errors import UsageError
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import begun
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed configure lab --tags jupyterlab"
@@ -46,6 +54,7 @@ def command(
     granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
     granted.require_nodes()
     paths.require_files()
+    owners_variables.require_readable(paths)
     display = Display(ui)
     chosen = _roles(tags, wanted)
     with (
@@ -59,11 +68,17 @@ def command(
             named = configure.limited(paths, limit)
             if not check and wanted.spec.services.slurm and _SLURM in (chosen or [_SLURM]):
                 _require_all(granted, named, limit)
-        whole = not (chosen or limit)
+        # With what an engine began only `up` goes on: roles change no link and no limit.
+        changed_in_part = begun.is_noted(paths)
+        whole = not (chosen or limit or changed_in_part)
         with nullcontext() if check else unfinished.noted(paths, whole=whole):
             outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)
             if not check and served_folder.ROLE in (chosen or roles.active(wanted)):
                 served_folder.remember(paths, wanted, granted)
+            if not check and not door.is_due(paths, wanted, granted):
+                door.remember(paths, wanted)
+    if changed_in_part:
+        ui.note(f"the last up did not come to its end: gpubed up {cluster} goes on with it")
     phases = [{"name": name, "seconds": took} for name, took in outcome.phases.items()]
     names = [node.name for node in granted.nodes if node.name in outcome.changed]
     changed = {name: outcome.changed[name] for name in names}

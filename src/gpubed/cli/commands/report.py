@@ -10,7 +10,7 @@ from gpubed.access import browser
 from gpubed.cli import completion
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.configuration import use
+from gpubed.configuration import unfinished, use
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import load as load_allocation
@@ -47,6 +47,11 @@ def command(
     Where the cluster is up, its JupyterLab shows it in the folder campaign-reports.
     """
     ui, paths = UI(as_json), find(cluster)
+    if unfinished.state(paths) == unfinished.INTERRUPTED:
+        ui.note(
+            f"the last configuration of {cluster} did not come to its end: its nodes may be other "
+            f"than what was measured; gpubed up {cluster} goes on with it"
+        )
     measured = read.load(paths, read.chosen(paths, campaign))
     for file in measured.broken:
         ui.mark("fail", f"{file.file} is left out: {file.reason}")

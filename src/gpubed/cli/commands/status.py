@@ -10,7 +10,7 @@ from gpubed.cli.ui import UI
 from gpubed.cluster import status
 from gpubed.core.errors import GpubedError
 from gpubed.engines import stack
-from gpubed.nodes.allocation import NotUp
+from gpubed.nodes.allocation import BeingMade, NotUp
 
 EXAMPLE = "gpubed status lab --json"
 Verbose = Annotated[
@@ -27,7 +27,7 @@ def command(cluster: Cluster, as_json: Json = False, verbose: Verbose = False) -
     except NotUp as not_up:
         found = status.of_none(paths, engine)
         ui.document("status", {**found, "phases": []})
-        if found["state"] != "allocated":
+        if found["state"] != "allocated" or isinstance(not_up, BeingMade):
             raise
         raise GpubedError(
             f"cluster {cluster} is only in part made: the last run did not come to its end",

@@ -1,0 +1,79 @@
+"""At which port JupyterLab is, the door of all services, whatever cluster.yml says by now.
+
+A port that was edited and not applied leads nowhere. So the one that was applied last is kept
+beside the state, and counts until the role has been applied with another one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from gpubed.configuration import due
+from gpubed.core import files, reading
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import Allocation, Port
+from gpubed.spec.plan import ClusterPlan
+
+ROLE = "jupyterlab"
+
+
+class _Door(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: Literal[1] = 1
+    port: Port
+
+
+def remember(cluster: ClusterPaths, plan: ClusterPlan) -> None:
+    """Keep at which port JupyterLab is, once it is there; nothing where there is none."""
+    lab = plan.spec.services.jupyterlab
+    if lab is None:
+        cluster.door.unlink(missing_ok=True)
+    elif _kept(cluster) != lab.port:
+        files.write(cluster.door, _Door(port=lab.port).model_dump_json().encode())
+
+
+def is_due(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> bool:
+    """Say whether JupyterLab has yet to be set up as declared."""
+    return granted.head.name in due.now(cluster, plan, granted).get(ROLE, ())
+
+
+def port(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> int:
+    """Return the port that was applied; the declared one where nobody knows.
+
+    Raises:
+        LookupError: The specification has no JupyterLab.
+    """
+    lab = plan.spec.services.jupyterlab
+    if lab is None:
+        raise LookupError("the cluster has no JupyterLab")
+    kept = _kept(cluster)
+    # Whoever ran the playbook by hand has kept nothing, and the role has.
+    if kept in (None, lab.port) or not is_due(cluster, plan, granted):
+        return lab.port
+    return kept
+
+
+def pending(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> list[str]:
+    """Say what of JupyterLab cluster.yml has otherwise than it was applied; empty where nothing."""
+    lab, kept = plan.spec.services.jupyterlab, _kept(cluster)
+    if kept is None or not granted.nodes:
+        return []
+    if lab is None:
+        wanted = "no JupyterLab"
+    elif lab.port != (kept := port(cluster, plan, granted)):
+        wanted = f"port {lab.port} for JupyterLab"
+    else:
+        return []
+    return [
+        f"cluster.yml says {wanted}, which is at port {kept}: gpubed up {cluster.name} applies it"
+    ]
+
+
+def _kept(cluster: ClusterPaths) -> int | None:
+    try:
+        return reading.file(cluster.door).json(_Door).port
+    except reading.Unreadable:  # a former version kept none, and the next `up` writes it
+        return None

@@ -1,0 +1,87 @@
+"""A port of JupyterLab that was edited and not applied: asked and told is the one that was."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.access import services
+from gpubed.cli import report
+from gpubed.cli.ui import UI
+from gpubed.configuration import door, roles
+from support.samples import granted_cluster, sample_allocation, sample_plan
+
+BEFORE, EDITED = sample_plan(), sample_plan(services={"jupyterlab": {"port": 9999}})
+NONE = sample_plan(services={"jupyterlab": None})
+GRANTED = sample_allocation(BEFORE)
+PENDING = (
+    "cluster.yml says port 9999 for JupyterLab, which is at port 8888: gpubed up lab applies it"
+)
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    paths = granted_cluster(tmp_path)
+    paths.secrets.mkdir()
+    (paths.secrets / "jupyterlab_token").write_text("t" * 64)
+    door.remember(paths, BEFORE)
+    apply(paths, BEFORE)
+    return paths
+
+
+def apply(paths, plan):
+    """Record as the playbook does that all roles have been applied."""
+    for node, done in roles.fingerprints(plan, GRANTED, paths.inventory).items():
+        paths.applied.mkdir(exist_ok=True)
+        (paths.applied / f"id-{node}.json").write_text(json.dumps(done))
+
+
+def test_what_was_applied_is_where_it_is(cluster):
+    [lab] = services.urls(cluster, EDITED, GRANTED)
+    assert ":8888/" in lab["url"]
+    assert door.pending(cluster, EDITED, GRANTED) == [PENDING]
+    assert door.pending(cluster, BEFORE, GRANTED) == []
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_once_it_is_applied_nothing_is_pending(cluster, by_hand):
+    """Also by the playbook alone, which keeps no port."""
+    apply(cluster, EDITED)
+    if not by_hand:
+        door.remember(cluster, EDITED)
+    assert door.port(cluster, EDITED, GRANTED) == 9999
+    assert door.pending(cluster, EDITED, GRANTED) == []
+
+
+@pytest.mark.parametrize("kept", [None, "{", '{"port": 0}'])
+def test_where_nobody_kept_it_the_specification_counts(cluster, kept):
+    cluster.door.unlink() if kept is None else cluster.door.write_text(kept)
+    assert door.port(cluster, EDITED, GRANTED) == 9999
+    assert door.pending(cluster, EDITED, GRANTED) == []
+
+
+def test_one_that_is_to_go_is_named(cluster):
+    [said] = door.pending(cluster, NONE, GRANTED)
+    assert said.startswith("cluster.yml says no JupyterLab, which is at port 8888: gpubed up")
+    door.remember(cluster, NONE)
+    assert door.pending(cluster, NONE, GRANTED) == []
+
+
+def test_open_prints_where_it_answers(cluster):
+    edited = cluster.spec.read_text() + "services: {jupyterlab: {port: 9999}}\n"
+    cluster.spec.write_text(edited)
+    done = CliRunner().invoke(cli.build(), ["open", "lab", "--print"], standalone_mode=False)
+    assert ":8888/lab?token=" in done.output, done.exception
+
+
+def test_status_says_what_an_up_would_apply(capsys):
+    nothing = {"nodes": [], "services": [], "failed": [], "stopped": [], "unreadable": []}
+    lease = {"granted_until": None, "remaining_s": None}
+    rest = {"lease": lease, "reshaped": False, "verification": None, "configured": True}
+    document = {"state": "ready", "pending": [PENDING], **nothing, **rest}
+    ui = UI()
+    ui.err = ui.out
+    report.cluster(ui, "lab", document)
+    assert PENDING in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,90 @@
+"""What is no YAML in an owner's group_vars and host_vars is found before anything begins."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.configuration import configure, inventory, owners_variables
+from gpubed.core.errors import UsageError
+from support.samples import granted_cluster, sample_allocation, sample_plan
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    return granted_cluster(tmp_path)
+
+
+def put(cluster, name, text):
+    path = cluster.inventory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("group_vars/all/x.yml", "one: 1\na: [\n", 3),
+        ("group_vars/all.yaml", 'a: 1\nb: "open\n', 3),
+        ("group_vars/workers", "a: 1\n b: 2\n", 2),
+        ("host_vars/node-0/deep/x.yml", "- a\n", 1),
+        ("host_vars/node-0.yml", b"a: \xff\n", 1),
+    ],
+)
+def test_a_fault_has_its_file_and_line(cluster, name, text, line):
+    path = put(cluster, name, text)
+    [found] = owners_variables.faults(cluster)
+    assert (found.file, found.line) == (str(path), line)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("group_vars/all/x.yml", "a: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  6162\n"),
+        ("group_vars/all/x.yml", "$ANSIBLE_VAULT;1.1;AES256\n6162\n"),
+        ("group_vars/all/x.yml", "a: &one {b: 1}\nc: {<<: *one}\nd: '{{ a }}'\n"),
+        ("group_vars/all/x.json", '{\n\t"a": 1\n}\n'),
+        ("group_vars/all/x.yml", "# nothing yet\n"),
+        ("group_vars/all/x.yml", f"a: {'b' * 300_000}\n"),
+        ("group_vars/all/x.yml~", "a: ["),
+        ("group_vars/all/.x.yml.swp", "a: ["),
+        ("group_vars/all/.hidden/x.yml", "a: ["),
+        ("group_vars/all/README.md", "a: ["),
+    ],
+)
+def test_what_ansible_reads_or_leaves_alone_is_none(cluster, name, text):
+    put(cluster, name, text)
+    assert owners_variables.faults(cluster) == []
+
+
+@pytest.mark.parametrize("verb", [["check"], ["plan"], ["up", "-y"], ["configure"]])
+def test_verbs_refuse_it_before_they_begin(cluster, verb):
+    path = put(cluster, "group_vars/all/x.yml", "a: [\n")
+    done = CliRunner().invoke(cli.build(), [verb[0], "lab", *verb[1:]], standalone_mode=False)
+    said = f"{path}:2: "
+    if verb == ["check"]:
+        assert done.return_value == 2
+        assert said in "".join(done.output.splitlines()), done.output
+    else:
+        assert isinstance(done.exception, UsageError), done.exception
+        assert said in done.exception.message
+    assert not cluster.unfinished.exists()
+    assert not (cluster.state / "lock").exists()
+
+
+@pytest.mark.skipif(
+    not shutil.which("ansible-playbook", path=str(Path(sys.executable).parent)),
+    reason="Ansible is not here",
+)
+def test_ansibles_own_words_are_told_where_no_task_failed(cluster):
+    """As of a file that was broken after the verb looked; no node is asked."""
+    inventory.render(cluster, sample_plan(), sample_allocation(sample_plan()))
+    put(cluster, "group_vars/all/x.yml", "a: [\n")
+    with pytest.raises(configure.ConfigurationFailed, match=r"exit code 4: .*YAML") as caught:
+        configure.configure(cluster, limit="node-0")
+    assert "whole output: " in str(caught.value.hint)
