@@ -330,7 +330,11 @@ REPEATED = {
         },
     },
     "groups": [
-        {"id": "nodes-1.batch-16", "metrics": {"images_per_s": {"mean": 9.0, "sd": 1.0, "n": 2}}}
+        {
+            "id": "nodes-1.batch-16",
+            "settings": {"nodes": 1, "batch": 16},
+            "metrics": {"images_per_s": {"mean": 9.0, "sd": 1.0, "n": 2}},
+        }
     ],
 }
 MEASURED_POINT = MEASURED_POINTS[-1]

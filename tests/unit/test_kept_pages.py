@@ -61,17 +61,22 @@ def test_an_experiment_is_its_points_and_what_was_measured_beside_them(tmp_path,
 def test_what_is_kept_can_be_repeated_point_by_point(tmp_path):
     factors = {"nodes": [1, 2], "batch_size": [32], "rate": ["100M"]}
     campaign = {"schema": "gpubed/campaign-file/1", "job": "imagenet", "factors": factors}
-    ids = [f"nodes-{nodes}.batch_size-32.rate-100M" for nodes in (1, 2)]
+    ids = [f"nodes-{nodes}.batch_size-32.rate-100M" for nodes in factors["nodes"]]
+    settings = [{"nodes": nodes, "batch_size": 32, "rate": "100M"} for nodes in factors["nodes"]]
     summary = {"images_per_s": {"mean": 9.0, "sd": 0.1, "n": 3}}
     report = {
         "schema": "gpubed/report/1",
         "campaign": {"name": "matrix", "campaign": campaign},
-        "groups": [{"id": id_, "metrics": summary} for id_ in ids],
+        "groups": [
+            {"id": id_, "settings": one, "metrics": summary}
+            for id_, one in zip(ids, settings, strict=True)
+        ],
     }
     kept.keep(tmp_path / "report.json", **report)
     before = repeat.load(tmp_path / "report.json")
     points = matrix.expand(before.source, jobfile.load("imagenet"))
-    assert [point.id for point in points] == list(before.samples) == ids
+    assert [point.id for point in points] == ids
+    assert len(before.samples) == len(ids)
 
 
 def test_a_ring_sends_each_byte_twice_but_for_its_own_part():

@@ -459,7 +459,7 @@ def test_it_says_who_used_the_nodes_and_who_held_gpus_for_nothing(paths, monkeyp
     said = use.Use(0.0, "in use", "", tuple(use.Row.model_validate(row) for row in rows), 2)
     monkeypatch.setattr(use, "look", lambda *_: said)
     folder = measurements.write(paths) / "report"
-    assert json.loads(call("--json").stdout)["use"] == rows
+    assert json.loads(call("--json").stdout)["use"] == [row.model_dump() for row in said.rows]
     text = (folder / "report.html").read_text()
     page = require_safe(text)
     assert "Who used the nodes" in page.text

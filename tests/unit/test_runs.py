@@ -21,7 +21,7 @@ from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.jobs import execution, jobfile, launchers
 from gpubed.jobs.launchers import leftovers
-from gpubed.jobs.runs import at_work, compare, record
+from gpubed.jobs.runs import compare, record
 from gpubed.jobs.runs import origin as origins
 from gpubed.jobs.runs.record import Choice, Record, Request
 from gpubed.nodes.allocation import load as load_allocation
@@ -97,7 +97,7 @@ def test_a_run_says_what_it_is_called_and_keeps_what_it_was_made_with(call, clus
 
 def test_a_full_disk_names_the_file_of_the_run(call, monkeypatch):
     """What the job prints goes to `/dev/full`, which is as full as a disk."""
-    monkeypatch.setattr(at_work, "OUTPUT", "/dev/full")
+    monkeypatch.setattr(record, "OUTPUT", "/dev/full")
     monkeypatch.setattr(leftovers, "end", lambda *_: ["something was left"])
     with pytest.raises(OSError, match="No space left on device") as full:
         call("run", "lab", "digits")

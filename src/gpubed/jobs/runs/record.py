@@ -264,7 +264,7 @@ def _progress(folder: Path) -> Progress | None:
     try:
         with (folder / OUTPUT).open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
-            lines = log.read().decode(errors="replace").splitlines()
+            lines = log.read(_TAIL).decode(errors="replace").splitlines()
     except OSError:
         return None
     told = next(filter(None, map(job_progress.read, reversed(lines))), None)
