@@ -113,8 +113,6 @@ class Argument(_Model):
             read = adapter.validate_python(value)
         except ValidationError:
             return f"{value!r} is not {wanted}"
-        if not _is_utf_8(str(value)):
-            return f"{value!r} is not UTF-8"
         if self.choices and read not in self.choices:
             return f"{value!r} is not one of {', '.join(map(str, self.choices))}"
         if self.resumes and (why := checkpoint_folder.fault(str(read))):
@@ -292,15 +290,6 @@ class Job(_Model):
                 text = str(value).lower() if isinstance(value, bool) else str(value)
                 words += [f"--{key.replace('_', '-')}", text]
         return words
-
-
-def _is_utf_8(text: str) -> bool:
-    """Say whether a text can be written down; a word of a command line may be any bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, str]:
