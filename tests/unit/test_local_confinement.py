@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,6 +83,15 @@ def test_what_docker_leaves_of_a_node_is_removed(tree: Any, tmp_path: Path) -> N
         folder.mkdir(parents=True)
     (tmp_path / "cpu" / OTHER).mkdir()
     assert tree(1) == [OTHER]
+
+
+def test_two_nodes_that_go_at_once_remove_the_same(tree: Any, tmp_path: Path) -> None:
+    """Each takes the other for the last one, and finds what is gone a moment later."""
+    for _ in range(20):
+        for number in range(100):
+            (tmp_path / "cpu" / OTHER / f"id-{number}").mkdir(parents=True)
+        with ThreadPoolExecutor(2) as pool:
+            assert [*pool.map(tree, (0, 0))] == [[], []]
 
 
 def test_with_the_last_node_those_of_all_are_removed(tree: Any, tmp_path: Path) -> None:

@@ -172,10 +172,10 @@ def _is_removed(folder: Path) -> bool:
     """Remove a folder of the tree, and what is empty in it; say whether it is gone."""
     if not os.access(folder.parent, os.W_OK):
         return True  # as far as this user can have it
-    inside = [path for path in folder.rglob("*") if path.is_dir()]
-    for path in sorted([folder, *inside], reverse=True):
+    # Passes over what somebody else removes meanwhile, such as another node's end.
+    for path, _, _ in os.walk(folder, topdown=False):
         with suppress(OSError):
-            path.rmdir()  # only what is empty
+            Path(path).rmdir()  # only what is empty
     return not folder.exists()
 
 
