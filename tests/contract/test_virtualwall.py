@@ -6,6 +6,7 @@ The server keeps its own record of what is allocated: that decides, not the clie
 from __future__ import annotations
 
 import functools
+import http.client
 import itertools
 import os
 import random
@@ -568,6 +569,25 @@ def test_a_login_that_will_not_do_is_refused_before_anything_is_made(
     assert server.slivers() == []
     findings = wall.testbed.doctor(load(wall.paths.spec))
     assert [f for f in findings if not f.ok and said in f.message]
+
+
+@pytest.mark.parametrize("pause", [0.05, 0.5])
+def test_a_login_is_known_to_be_refused_also_by_a_server_that_has_hung_up(
+    server, tmp_path, driver, monkeypatch, pause
+):
+    """With TLS 1.3 it looks at our certificate once we are connected, and may be faster than us."""
+    connect_ = http.client.HTTPSConnection.connect
+
+    def slowly(connection):
+        connect_(connection)
+        time.sleep(pause)
+
+    monkeypatch.setenv("GPUBED_ROOT", "")
+    monkeypatch.setattr(http.client.HTTPSConnection, "connect", slowly)
+    wall = Wall(tmp_path / "project", server, server.user("mallory", foreign=True))
+    for _ in range(5):
+        with pytest.raises(PrerequisiteMissing, match="does not accept the login certificate"):
+            driver.create(wall.inputs)
 
 
 def test_a_server_that_no_bundle_vouches_for_is_never_told_anything(server, wall, driver):

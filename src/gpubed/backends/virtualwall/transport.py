@@ -13,6 +13,7 @@ import socket
 import ssl
 import time
 import xmlrpc.client
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -110,8 +111,12 @@ class Endpoint:
                 connection.connect()
             connection.sock.settimeout(max(0.01, deadline - time.monotonic()))
             headers = {"Content-Type": "text/xml", "User-Agent": "gpubed"}
-            connection.request("POST", self._path, body, headers)
-            response = connection.getresponse()
+            try:
+                connection.request("POST", self._path, body, headers)
+                response = connection.getresponse()
+            except (ConnectionError, ssl.SSLEOFError):
+                _require_welcome(connection.sock)
+                raise
             self.clock_ahead_s = _ahead(response.getheader("Date"))
             return response.status, _read(response, connection.sock, deadline)
         finally:
@@ -150,6 +155,17 @@ class Endpoint:
             "correct its URL in cluster.yml, or try again later; a firewall on the way out may "
             f"forbid port {self._port}",
         )
+
+
+def _require_welcome(sock: socket.socket | None) -> None:
+    """Read why a server hung up: its alert may have come before we wrote, and waits to be read.
+
+    Raises:
+        ssl.SSLError: It sent an alert.
+    """
+    if sock is not None:
+        with suppress(ConnectionError, TimeoutError, ssl.SSLEOFError):
+            sock.recv(1)
 
 
 def _read(response: http.client.HTTPResponse, sock: socket.socket | None, deadline: float) -> bytes:
