@@ -17,7 +17,8 @@ class ResourceEvent:
         type: Its type.
         name: Its name in the program.
         seconds: How long the step took, once it is over.
-        why: The inputs that changed or forced the replacement.
+        why: The inputs that changed or forced the replacement, in alphabetical order: engines
+            and drivers have none of their own.
         message: The failure in one line, for the user.
     """
 
@@ -29,6 +30,9 @@ class ResourceEvent:
     seconds: float | None = None
     why: tuple[str, ...] = ()
     message: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "why", tuple(sorted(self.why)))
 
 
 @dataclass(frozen=True)
