@@ -167,10 +167,10 @@ def _note_change(props: Mapping[str, Any], *, made: bool) -> None:
 
     if props["kind"] not in _OF_NODES or "cluster" not in props:
         return
-    cluster = Project.find().cluster(props["cluster"])
+    paths = Project.find().cluster(props["cluster"])
     new = made and props["kind"] == "node"
-    if begun.has_node(cluster, props["name"]) if new else begun.has_nodes(cluster):
-        begun.note(cluster)
+    if begun.has_node(paths, props["name"]) if new else begun.has_nodes(paths):
+        begun.note(paths)
 
 
 def _driver(props: Mapping[str, Any]) -> Any:

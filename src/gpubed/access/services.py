@@ -20,7 +20,7 @@ _PAGE = "/gpubed/status"
 _TIMEOUT = 10.0
 
 
-def urls(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[dict[str, str]]:
+def urls(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[dict[str, str]]:
     """Return name and URL of each service, without any token: where it was set up last."""
     backend = registry.backend(plan.backend)
     if isinstance(backend, JobBackend):
@@ -29,7 +29,7 @@ def urls(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> li
         return []
     # Behind other hosts it is reached through a tunnel: `gpubed open`.
     host = "localhost" if allocation.head.via else allocation.head.control_address
-    at = f"https://{host}:{door.port(cluster, plan, allocation)}"
+    at = f"https://{host}:{door.port(paths, plan, allocation)}"
     found = [{"name": "jupyterlab", "url": f"{at}/lab"}]
     if plan.spec.services.monitoring:
         found.append({"name": STATUS, "url": f"{at}{_PAGE}"})
@@ -37,7 +37,7 @@ def urls(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> li
 
 
 def token_url(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, name: str = "jupyterlab"
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, name: str = "jupyterlab"
 ) -> str:
     """Return the URL of JupyterLab, or of the status page behind its door, with the token.
 
@@ -48,29 +48,29 @@ def token_url(
     """
     if not allocation.nodes and name != STATUS:
         # The testbed's own, with a login of its own.
-        return urls(cluster, plan, allocation)[0]["url"]
-    for service in urls(cluster, plan, allocation):
+        return urls(paths, plan, allocation)[0]["url"]
+    for service in urls(paths, plan, allocation):
         if service["name"] == name:
-            return f"{service['url']}?token={_token(cluster)}"
+            return f"{service['url']}?token={_token(paths)}"
     allocation.require_nodes()
     if name == STATUS and plan.spec.services.jupyterlab:
         raise GpubedError(
-            f"cluster {cluster.name} is not monitored",
-            f"set 'monitoring: {{}}' under services in cluster.yml, then: gpubed up {cluster.name}",
+            f"cluster {paths.name} is not monitored",
+            f"set 'monitoring: {{}}' under services in cluster.yml, then: gpubed up {paths.name}",
         )
     raise GpubedError(
-        f"cluster {cluster.name} has no JupyterLab", "set services.jupyterlab in cluster.yml"
+        f"cluster {paths.name} has no JupyterLab", "set services.jupyterlab in cluster.yml"
     )
 
 
-def answers(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[str, str]:
+def answers(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[str, str]:
     """Ask each service whether it is alive; return what is wrong by its name, empty if nothing."""
     found = {}
     asked = {"jupyterlab": jupyterlab_status, STATUS: page_status}
-    for service in urls(cluster, plan, allocation):
+    for service in urls(paths, plan, allocation):
         ask, name = asked[service["name"]], service["name"]
         try:
-            status = ask(cluster, plan, allocation)
+            status = ask(paths, plan, allocation)
             found[name] = "" if status == http.HTTPStatus.OK else f"{name} answers {status}"
         except GpubedError as error:
             found[name] = error.message
@@ -78,7 +78,7 @@ def answers(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) ->
 
 
 def jupyterlab_status(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str | None = None
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str | None = None
 ) -> int:
     """Ask JupyterLab for its status; the server is checked against its own certificate.
 
@@ -91,31 +91,31 @@ def jupyterlab_status(
     Raises:
         GpubedError: It is not there, or shows another certificate.
     """
-    return _status(cluster, plan, allocation, token or _token(cluster), "/api/status")
+    return _status(paths, plan, allocation, token or _token(paths), "/api/status")
 
 
-def page_status(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> int:
+def page_status(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> int:
     """Ask for the status page with the right token; see `jupyterlab_status`."""
-    return _status(cluster, plan, allocation, _token(cluster), _PAGE)
+    return _status(paths, plan, allocation, _token(paths), _PAGE)
 
 
 def _status(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str, path: str
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str, path: str
 ) -> int:
-    at = door.port(cluster, plan, allocation)
-    if not cluster.jupyterlab_certificate.exists():
-        raise GpubedError("JupyterLab is not set up yet", f"gpubed up {cluster.name}")
+    at = door.port(paths, plan, allocation)
+    if not paths.jupyterlab_certificate.exists():
+        raise GpubedError("JupyterLab is not set up yet", f"gpubed up {paths.name}")
     try:
-        context = ssl.create_default_context(cafile=str(cluster.jupyterlab_certificate))
-        with tunnel.to_head(cluster, allocation, at) as (host, port):
+        context = ssl.create_default_context(cafile=str(paths.jupyterlab_certificate))
+        with tunnel.to_head(paths, allocation, at) as (host, port):
             connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
             connection.request("GET", path, headers={"Authorization": f"token {token}"})
             return connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         raise GpubedError(
-            f"JupyterLab does not answer: {error}", f"gpubed configure {cluster.name}"
+            f"JupyterLab does not answer: {error}", f"gpubed configure {paths.name}"
         ) from error
 
 
-def _token(cluster: ClusterPaths) -> str:
-    return secret.text(cluster.jupyterlab_token)
+def _token(paths: ClusterPaths) -> str:
+    return secret.text(paths.jupyterlab_token)

@@ -20,10 +20,10 @@ _OPEN_WITHIN_S = 30.0
 _LAST_LINES = 3
 
 
-def command(cluster: ClusterPaths, allocation: Allocation, local: int, port: int) -> list[str]:
+def command(paths: ClusterPaths, allocation: Allocation, local: int, port: int) -> list[str]:
     """Return the command that lets `local` here stand for `port` of the head."""
     way = ["-N", "-L", f"{LOCAL}:{local}:{LOCAL}:{port}", allocation.head.name]
-    return ["ssh", "-F", str(cluster.ssh_config), *way]
+    return ["ssh", "-F", str(paths.ssh_config), *way]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Tunnel:
 
 
 @contextmanager
-def to_head(cluster: ClusterPaths, allocation: Allocation, port: int) -> Iterator[tuple[str, int]]:
+def to_head(paths: ClusterPaths, allocation: Allocation, port: int) -> Iterator[tuple[str, int]]:
     """Give address and port at which a port of the head answers here, as long as this lasts.
 
     Raises:
@@ -74,13 +74,13 @@ def to_head(cluster: ClusterPaths, allocation: Allocation, port: int) -> Iterato
     if not allocation.head.via:
         yield allocation.head.control_address, port
         return
-    with through_ssh(cluster, allocation, port) as opened:
+    with through_ssh(paths, allocation, port) as opened:
         yield LOCAL, opened.port
 
 
 @contextmanager
 def through_ssh(
-    cluster: ClusterPaths, allocation: Allocation, port: int, local: int = 0
+    paths: ClusterPaths, allocation: Allocation, port: int, local: int = 0
 ) -> Iterator[Tunnel]:
     """Let a port of loopback stand for a port of the head, as long as this lasts.
 
@@ -91,7 +91,7 @@ def through_ssh(
         GpubedError: The tunnel does not open.
     """
     local = free(local) or free(0)
-    started = command(cluster, allocation, local, port)
+    started = command(paths, allocation, local, port)
     options = ["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes"]
     with (
         # A pipe that nobody reads would stop ssh once it is full.

@@ -17,7 +17,7 @@ def set_of(kin: str, id_: str) -> str:
 
 
 def ended_well(
-    cluster: ClusterPaths, kin: str, made_with: Mapping[str, str]
+    paths: ClusterPaths, kin: str, made_with: Mapping[str, str]
 ) -> dict[Key, runs.Record]:
     """Return the runs of a campaign that ended well, by point and repetition.
 
@@ -28,16 +28,16 @@ def ended_well(
         made_with: What it was begun with (`provenance.made_with`).
     """
     found = {}
-    for run in runs.every(cluster)[0].values():
+    for run in runs.every(paths)[0].values():
         id_ = run.set.removeprefix(f"{kin}.")
         if run.repetition is None or id_ == run.set or run.state != "ok":
             continue
-        if _is_alike(run, made_with) and _is_whole(cluster, run):
+        if _is_alike(run, made_with) and _is_whole(paths, run):
             found[id_, run.repetition] = run
     return found
 
 
-def record(cluster: ClusterPaths, point: Point, run: runs.Record) -> Record:
+def record(paths: ClusterPaths, point: Point, run: runs.Record) -> Record:
     """Return the point that a run stands for."""
     rates = run.origin.rates_bps if point.rate_bps is not None else {}
     links = (link.split(">") for link in rates)
@@ -47,7 +47,7 @@ def record(cluster: ClusterPaths, point: Point, run: runs.Record) -> Record:
         status="ok",
         settings=dict(point.settings),
         run_id=run.run_id,
-        run_dir=str(cluster.runs / run.run_id),
+        run_dir=str(paths.runs / run.run_id),
         started=run.started.isoformat(timespec="milliseconds"),
         seconds=run.seconds or 0.0,
         metrics=run.metrics,
@@ -65,9 +65,9 @@ def _is_alike(run: runs.Record, made_with: Mapping[str, str]) -> bool:
     return same and (not run.origin.image or not images or run.origin.image in images)
 
 
-def _is_whole(cluster: ClusterPaths, run: runs.Record) -> bool:
+def _is_whole(paths: ClusterPaths, run: runs.Record) -> bool:
     """Say whether its files are as they were at its end, which may have come before its seal."""
-    folder = cluster.runs / run.run_id
+    folder = paths.runs / run.run_id
     if not (folder / runs.SUMS).exists():
         runs.seal(folder)
     return not runs.unsealed(folder)

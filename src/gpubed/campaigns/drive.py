@@ -132,7 +132,7 @@ class Bench:
         warns: Told why a link could not be put back to its declared rate.
     """
 
-    cluster: ClusterPaths
+    paths: ClusterPaths
     plan: ClusterPlan
     allocation: Allocation
     series: Series
@@ -153,19 +153,19 @@ class Bench:
             Changed: Points would be made with something else than those before.
             GpubedError: The head is not well, so that nothing can start.
         """
-        links = rates.Links(self.cluster, self.allocation)
+        links = rates.Links(self.paths, self.allocation)
         # A run that a point has named already, such as one that gave too little, is none of them.
         told = {record.run_id for record in self.series.ended.values()}
         ended_well = {
             key: run
-            for key, run in adoption.ended_well(self.cluster, self.kin, self.made_with).items()
+            for key, run in adoption.ended_well(self.paths, self.kin, self.made_with).items()
             if run.run_id not in told
         }
         try:
             for repetition, point in self.series.due():
                 run = ended_well.get((point.id, repetition))
                 self._keep(
-                    adoption.record(self.cluster, point, run)
+                    adoption.record(self.paths, point, run)
                     if run
                     else self._record(links, point, repetition)
                 )
@@ -198,7 +198,7 @@ class Bench:
         return f"it gave no {self.metric}" if due else ""
 
     def _record(self, links: rates.Links, point: Point, repetition: int) -> Record:
-        usable, left_out = health.usable(self.cluster, self.plan, self.allocation)
+        usable, left_out = health.usable(self.paths, self.plan, self.allocation)
         told = self.begins(point, repetition)
         began, started = provenance.now(), time.monotonic()
         run_dir, image, metrics = "", "", dict[str, Any]()
@@ -207,7 +207,7 @@ class Bench:
             self.requires(self._environment(point).container, usable)
             chosen = self._chosen(links, point, usable)
             if point.rate_bps is not None:
-                carried = linkrates.measure(self.cluster, self.plan, chosen)
+                carried = linkrates.measure(self.paths, self.plan, chosen)
             if not (failures := linkrates.faults(carried)):
                 result = self._result(point, repetition, chosen, told, carried)
                 run_dir, image, metrics = result.run_dir, result.image, result.metrics
@@ -277,7 +277,7 @@ class Bench:
             launcher=environment.launcher,
         )
         return execution.run(
-            self.cluster,
+            self.paths,
             self.plan,
             chosen,
             request,

@@ -18,8 +18,9 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed.core import located, nearest, paths, reading
+from gpubed.core import located, nearest, reading
 from gpubed.core.errors import UsageError
+from gpubed.core.paths import Project, assets
 from gpubed.core.reading import Unreadable
 from gpubed.jobs.jobfile import Value
 from gpubed.nodes import rates
@@ -168,7 +169,7 @@ def text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def load(given: str, project: paths.Project) -> Source:
+def load(given: str, project: Project) -> Source:
     """Read a campaign by its path, or by the name of one of the project or of gpubed's own.
 
     Raises:
@@ -186,7 +187,7 @@ def load(given: str, project: paths.Project) -> Source:
     return Source(path, path.stem, campaign, located.parse(document.data))
 
 
-def _find(given: str, project: paths.Project) -> Path:
+def _find(given: str, project: Project) -> Path:
     path = Path(given)
     if path.is_file():
         return path
@@ -199,11 +200,11 @@ def _find(given: str, project: paths.Project) -> Path:
     raise UsageError(f"there is no campaign {given!r}", nearest.suggestion(name, sorted(known)))
 
 
-def names(project: paths.Project) -> list[str]:
+def names(project: Project) -> list[str]:
     """Return the names of the campaigns of a project and of gpubed's own, sorted."""
     return sorted(_known(project))
 
 
-def _known(project: paths.Project) -> dict[str, Path]:
-    roots = (paths.assets() / "campaigns", project.campaigns)
+def _known(project: Project) -> dict[str, Path]:
+    roots = (assets() / "campaigns", project.campaigns)
     return {path.stem: path for root in roots for path in sorted(root.glob("*.yml"))}

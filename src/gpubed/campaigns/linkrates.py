@@ -17,7 +17,7 @@ Row = dict[str, Any]
 """One direction between two nodes: `src`, `dst`, `measured_bps` and its bounds in bit/s."""
 
 
-def measure(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[Row]:
+def measure(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[Row]:
     """Measure both directions of each link of the nodes with ranks, by a short stream.
 
     Nodes are measured in pairs, each in one pair at least: a link is what connects a node.
@@ -33,8 +33,8 @@ def measure(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) ->
         return []
     with ExitStack() as stack:
         needed = {node.name: node for node in (allocation.head, *nodes)}
-        sessions = {name: stack.enter_context(SSH(node, cluster)) for name, node in needed.items()}
-        return plain.in_pairs(Context(cluster, plan, allocation, sessions), nodes, held.rate_bps)
+        sessions = {name: stack.enter_context(SSH(node, paths)) for name, node in needed.items()}
+        return plain.in_pairs(Context(paths, plan, allocation, sessions), nodes, held.rate_bps)
 
 
 def faults(rows: Iterable[Row]) -> list[str]:

@@ -33,7 +33,7 @@ IMAGE, DATASET = "image ", "dataset "
 
 
 def header(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     plan: ClusterPlan,
     usable: Allocation,
     source: Source,
@@ -48,8 +48,8 @@ def header(
         command: What was typed.
         made: What its points are made with (`made_with`).
     """
-    campaign, known = source.campaign, facts.of_cluster(cluster.facts, usable)
-    commit = origin.commit(cluster.project.root)
+    campaign, known = source.campaign, facts.of_cluster(paths.facts, usable)
+    commit = origin.commit(paths.project.root)
     return {
         "schema": "gpubed/campaign/1",
         "name": source.name,
@@ -59,7 +59,7 @@ def header(
         "repeat": campaign.repeat,
         "factors": {name: list(values) for name, values in campaign.factors.items()},
         "campaign": campaign.content(),
-        "cluster": cluster.name,
+        "cluster": paths.name,
         "uuid": usable.uuid,
         "backend": usable.backend,
         "recipe": plan.spec.recipe,
@@ -75,7 +75,7 @@ def header(
             }
             for node in usable.nodes
         ],
-        "links": _links(cluster, usable),
+        "links": _links(paths, usable),
         "simulated": any(found.simulated for found in known.values()),
         "command": command,
         "started": now(),
@@ -83,7 +83,7 @@ def header(
 
 
 def made_with(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, job: str
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, job: str
 ) -> dict[str, str]:
     """Return what every point of a campaign must be made with alike, by what it is.
 
@@ -102,12 +102,12 @@ def made_with(
         "the experiment network": network.model_dump_json() if network else "",
         records.SPECIFICATION: plan.spec.model_dump_json(exclude=harmless, exclude_defaults=True),
         "gpubed": gpubed.__version__,
-        **_machines(cluster, allocation),
+        **_machines(paths, allocation),
     }
 
 
 def found_on_nodes(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     plan: ClusterPlan,
     usable: Allocation,
     source: Source,
@@ -125,14 +125,14 @@ def found_on_nodes(
     """
     if not usable.nodes:
         return {}
-    made = datasets(cluster, plan, usable, _datasets(source, job))
+    made = datasets(paths, plan, usable, _datasets(source, job))
     for image in dict.fromkeys(containers):
-        made[f"{IMAGE}{image}"] = images.require(cluster, plan, usable, image)
+        made[f"{IMAGE}{image}"] = images.require(paths, plan, usable, image)
     return made
 
 
 def datasets(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, names: Iterable[str]
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, names: Iterable[str]
 ) -> dict[str, str]:
     """Return a checksum of what each dataset on the shared storage says of itself, if it does.
 
@@ -142,7 +142,7 @@ def datasets(
     if not (wanted := sorted(set(names))):
         return {}
     folder = plan.spec.storage.datasets
-    with SSH(allocation.head, cluster) as head:
+    with SSH(allocation.head, paths) as head:
         told = {
             name: head.run(_DESCRIBED, f"{folder}/{name}", check=False).stdout for name in wanted
         }
@@ -163,9 +163,9 @@ def _datasets(source: Source, job: Job) -> Iterator[str]:
             yield from map(text, values)
 
 
-def _machines(cluster: ClusterPaths, allocation: Allocation) -> dict[str, str]:
+def _machines(paths: ClusterPaths, allocation: Allocation) -> dict[str, str]:
     """Return what each node is, by its name and what is said of it."""
-    known = facts.of_cluster(cluster.facts, allocation)
+    known = facts.of_cluster(paths.facts, allocation)
     made = {}
     for node in allocation.nodes:
         made[f"{node.name}'s id"] = node.id
@@ -183,11 +183,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _links(cluster: ClusterPaths, usable: Allocation) -> list[dict[str, Any]]:
+def _links(paths: ClusterPaths, usable: Allocation) -> list[dict[str, Any]]:
     """Return what the last verification measured between these nodes; none where there is none."""
     declared = usable.experiment.rate_bps if usable.experiment else None
     names = {node.name for node in usable.nodes}
-    measured = {tuple(link.split(">")): rate for link, rate in origin.rates(cluster).items()}
+    measured = {tuple(link.split(">")): rate for link, rate in origin.rates(paths).items()}
     return [
         {"src": ends[0], "dst": ends[-1], "declared_bps": declared, "measured_bps": rate}
         for ends, rate in measured.items()

@@ -176,21 +176,21 @@ def load(path: Path) -> Before:
     return Before(source, report.campaign, simulated, samples)
 
 
-def require_comparable(before: Before, cluster: ClusterPaths, allocation: Allocation) -> None:
+def require_comparable(before: Before, paths: ClusterPaths, allocation: Allocation) -> None:
     """Refuse to compare figures of GPUs with those of simulated ones.
 
     Raises:
         UsageError: One side has simulated GPUs, and the other has not.
     """
-    known = facts.of_cluster(cluster.facts, allocation).values()
+    known = facts.of_cluster(paths.facts, allocation).values()
     now = any(found.simulated for found in known)
     if now == before.simulated:
         return
     report = before.source.path
     why = (
-        f"{cluster.name} simulates GPUs, and the figures of {report} are of none such"
+        f"{paths.name} simulates GPUs, and the figures of {report} are of none such"
         if now
-        else f"the figures of {report} are of simulated GPUs, and {cluster.name} has none"
+        else f"the figures of {report} are of simulated GPUs, and {paths.name} has none"
     )
     raise UsageError(f"{why}: their ratio says nothing", "repeat it on a cluster of its kind")
 

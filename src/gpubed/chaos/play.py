@@ -61,36 +61,36 @@ class Played:
         }
 
 
-def ground(cluster: ClusterPaths, checkpoint: str = "") -> Ground:
+def ground(paths: ClusterPaths, checkpoint: str = "") -> Ground:
     """Return a cluster as one that may be broken.
 
     Raises:
         UsageError: Nodes of its testbed are not broken on purpose.
         GpubedError: It is not up.
     """
-    granted = allocation.load(cluster.allocation)
-    breaker = registry.bound(granted.backend, cluster).breaker()
-    return Ground(cluster, load_plan(cluster.spec), granted, breaker, checkpoint)
+    granted = allocation.load(paths.allocation)
+    breaker = registry.bound(granted.backend, paths).breaker()
+    return Ground(paths, load_plan(paths.spec), granted, breaker, checkpoint)
 
 
-def require_whole(cluster: ClusterPaths, engine: EngineName) -> None:
+def require_whole(paths: ClusterPaths, engine: EngineName) -> None:
     """Refuse to break what is broken already.
 
     Raises:
         GpubedError: It is.
     """
-    if cluster.broken.exists():
+    if paths.broken.exists():
         raise GpubedError(
-            f"a `gpubed chaos` on {cluster.name} was killed, or left what it broke: that is "
+            f"a `gpubed chaos` on {paths.name} was killed, or left what it broke: that is "
             "undone before another begins",
-            f"gpubed up {cluster.name}",
+            f"gpubed up {paths.name}",
         )
-    if (state := status.status(cluster, engine)["state"]) != "ready":
+    if (state := status.status(paths, engine)["state"]) != "ready":
         raise GpubedError(
-            f"{cluster.name} is {state}: what chaos breaks must be whole before",
-            f"gpubed up {cluster.name}",
+            f"{paths.name} is {state}: what chaos breaks must be whole before",
+            f"gpubed up {paths.name}",
         )
-    rates.require_declared(cluster)
+    rates.require_declared(paths)
 
 
 def cast(scenario: type[Scenario], on: Ground, seed: int, node: str | None = None) -> Scenario:
@@ -104,7 +104,7 @@ def cast(scenario: type[Scenario], on: Ground, seed: int, node: str | None = Non
     draw = Random(f"{seed} {scenario.name}")  # noqa: S311  # to be repeated, not to be secret
     chosen = draw.choice(able)
     if node:
-        chosen = on.granted.node(node)
+        chosen = on.allocation.node(node)
         if chosen not in able:
             names = ", ".join(one.name for one in able)
             raise Unfit(f"{scenario.name} cannot be played on {chosen.name}", f"--on {names}")
@@ -127,9 +127,9 @@ class Play:
     """
 
     def __init__(
-        self, cluster: ClusterPaths, engine: EngineName, lasts_s: float, say: Callable[[str], None]
+        self, paths: ClusterPaths, engine: EngineName, lasts_s: float, say: Callable[[str], None]
     ) -> None:
-        self._cluster, self._engine = cluster, engine
+        self._paths, self._engine = paths, engine
         self._lasts_s, self._say = lasts_s, say
 
     def only_break(self, scenario: Scenario, harm: Harm) -> None:
@@ -174,21 +174,21 @@ class Play:
         finally:
             if scenario.by_itself or not came_to_its_end:
                 self._undo(harm)
-        interruption.then(f"gpubed up {self._cluster.name}")
+        interruption.then(f"gpubed up {self._paths.name}")
 
     def _break(self, scenario: Scenario, harm: Harm) -> None:
         if scenario.by_itself:  # what `up` would not repair without knowing of it
             on = scenario.ground
-            broken.note(self._cluster, on.granted, scenario.name, scenario.node.name, harm)
+            broken.note(self._paths, on.allocation, scenario.name, scenario.node.name, harm)
         harm.do()
 
     def _undo(self, harm: Harm) -> None:
         if harm.undo:
             harm.undo()
-            broken.forget(self._cluster)
+            broken.forget(self._paths)
             # Only now: on a terminal that was closed, nothing more can be said.
             self._say("it was undone")
-            interruption.then(f"it was undone; gpubed up {self._cluster.name} puts right the rest")
+            interruption.then(f"it was undone; gpubed up {self._paths.name} puts right the rest")
 
     def _meanwhile(self, scenario: Scenario, until: float) -> list[Held]:
         held = list(_told(self._seen(scenario)))
@@ -197,7 +197,7 @@ class Play:
         return held
 
     def _seen(self, scenario: Scenario) -> Iterator[Held]:
-        yield from scenario.meanwhile(status.status(self._cluster, self._engine))
+        yield from scenario.meanwhile(status.status(self._paths, self._engine))
 
     def _tell(self, held: Sequence[Held]) -> None:
         for one in held:
@@ -212,7 +212,7 @@ class Play:
                 raise UsageError(f"it would cost more than what was broken: {'; '.join(beyond)}")
 
         try:
-            up.up(self._cluster, self._engine, approve=approve)
+            up.up(self._paths, self._engine, approve=approve)
         except GpubedError as error:
             return Held(what, False, error.message)
         return Held(what, True)
@@ -221,7 +221,7 @@ class Play:
         """Wait until the cluster is as before."""
         until = time.monotonic() + _SETTLES_S
         while True:
-            found = status.status(self._cluster, self._engine)
+            found = status.status(self._paths, self._engine)
             wrong = {n["name"]: n["state"] for n in found["nodes"] if n["state"] != "ready"}
             is_well = found["state"] == "ready" and not wrong
             if is_well or time.monotonic() > until:
@@ -230,7 +230,7 @@ class Play:
             time.sleep(_LOOK_EVERY_S)
 
     def _audited(self) -> Held:
-        found = audit.audit(Stack(self._cluster, self._engine))
+        found = audit.audit(Stack(self._paths, self._engine))
         extra = [*map(str, found.missing), *map(str, found.extra), *found.interrupted]
         return Held("`gpubed audit` finds nothing amiss", found.clean, "; ".join(extra))
 
@@ -247,12 +247,12 @@ def _told(held: Iterator[Held]) -> Iterator[Held]:
 def _marker(on: Ground) -> Iterator[Callable[[], bool]]:
     """Write a file to the shared storage; gives what says whether it is there, as it was."""
     text = secrets.token_hex(_LETTERS)
-    path = f"{on.wanted.spec.storage.shared.path}/.gpubed-chaos-{secrets.token_hex(4)}"
+    path = f"{on.plan.spec.storage.shared.path}/.gpubed-chaos-{secrets.token_hex(4)}"
     digest = hashlib.sha256(text.encode()).hexdigest()
 
     def head() -> SSH:
         # It may have been made anew since.
-        return SSH(allocation.load(on.cluster.allocation), on.cluster)
+        return SSH(allocation.load(on.paths.allocation), on.paths)
 
     def is_there() -> bool:
         with head() as ssh:

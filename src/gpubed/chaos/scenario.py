@@ -49,9 +49,9 @@ class Ground:
         checkpoint: The folder below the shared storage's `checkpoints` that may be damaged.
     """
 
-    cluster: ClusterPaths
-    wanted: ClusterPlan
-    granted: Allocation
+    paths: ClusterPaths
+    plan: ClusterPlan
+    allocation: Allocation
     breaker: Breaker
     checkpoint: str = ""
 
@@ -91,7 +91,7 @@ class Scenario(ABC):
         Raises:
             Unfit: There is none; says why.
         """
-        return ground.granted.nodes
+        return ground.allocation.nodes
 
     @classmethod
     def promises(cls) -> Iterator[str]:

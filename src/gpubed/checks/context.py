@@ -23,7 +23,7 @@ _COLLECT = "gpubed-facts"
 class Context:
     """A cluster under verification."""
 
-    cluster: ClusterPaths
+    paths: ClusterPaths
     plan: ClusterPlan
     allocation: Allocation
     sessions: dict[str, SSH]

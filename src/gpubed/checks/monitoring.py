@@ -12,8 +12,9 @@ from pydantic import BaseModel, Field
 from gpubed.access import services
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
-from gpubed.core import paths, reading
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import assets
 from gpubed.nodes.verification import Check
 
 _IDS = ("monitoring.target", "monitoring.rules", "monitoring.page")
@@ -68,7 +69,7 @@ def monitoring(context: Context) -> Iterator[Check]:
 
 
 def _repair(context: Context) -> str:
-    return f"gpubed configure {context.cluster.name} --tags monitoring"
+    return f"gpubed configure {context.paths.name} --tags monitoring"
 
 
 def _ask(context: Context, what: str) -> _Data:
@@ -124,7 +125,7 @@ def _broken(found: dict[str, list[_Target]], node: str) -> str:
 
 
 def _rules(context: Context) -> Check:
-    document = reading.file(paths.assets() / _RULES).yaml(dict[str, Any])
+    document = reading.file(assets() / _RULES).yaml(dict[str, Any])
     wanted = sum(len(group["rules"]) for group in document["groups"])
     loaded = [rule for group in _ask(context, "rules?type=alert").groups for rule in group.rules]
     sick = {rule.name: rule.last_error or rule.health for rule in loaded if rule.health == "err"}
@@ -148,7 +149,7 @@ def _page(context: Context) -> Check:
         why = "the page is reached through JupyterLab, and the cluster has none"
         return Check(id="monitoring.page", node=head, result="skip", reason=why)
     try:
-        status = services.page_status(context.cluster, context.plan, context.allocation)
+        status = services.page_status(context.paths, context.plan, context.allocation)
         reason = "" if status == http.HTTPStatus.OK else f"the status page answers {status}"
     except GpubedError as error:
         status, reason = None, error.message

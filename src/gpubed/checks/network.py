@@ -150,7 +150,7 @@ def _allreduce(context: Context, seconds: float, largest_s: float) -> execution.
     settings = {"seconds": f"{seconds:g}", "largest_s": f"{largest_s:g}"}
     settings |= {"sizes": "largest", "host_limit": "when-slow"}
     request = Request(job="allreduce", settings=settings)
-    return execution.run(context.cluster, context.plan, context.allocation, request, by="verify")
+    return execution.run(context.paths, context.plan, context.allocation, request, by="verify")
 
 
 def _why_not(context: Context) -> str:
@@ -163,7 +163,7 @@ def _why_not(context: Context) -> str:
 
 def _taken(context: Context) -> str:
     """Say who else uses the links now, so that nobody can tell what they carry."""
-    who = runlock.measurer(context.cluster.state)
+    who = runlock.measurer(context.paths.state)
     if who is None or who.pid == os.getpid():
         return ""
     return f"{who} {POSTPONED}: `gpubed verify CLUSTER` measures them once it has ended"

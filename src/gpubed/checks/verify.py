@@ -36,27 +36,27 @@ class VerificationFailed(GpubedError):
         self.verification = verification
 
 
-def verify(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Verification:
+def verify(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Verification:
     """Run all checks.
 
     Raises:
         GpubedError: A node could not be reached at all.
     """
     found: list[Check] = []
-    configured = applied.digest(cluster, allocation)
+    configured = applied.digest(paths, allocation)
     with ExitStack() as stack:
-        sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in allocation.nodes}
+        sessions = {n.name: stack.enter_context(SSH(n, paths)) for n in allocation.nodes}
         stack.enter_context(use.measuring([*sessions.values()]))
-        context = Context(cluster, plan, allocation, sessions)
+        context = Context(paths, plan, allocation, sessions)
         for check in stages.functions():
             # Some take a while before they have a result.
             emit("checking", subject=stages.subject(check))
             for said in _told(check, context):
-                result = _named(_honest(said, check, context), cluster.name)
+                result = _named(_honest(said, check, context), paths.name)
                 emit("check", **result.model_dump())
                 found.append(result)
     return Verification(
-        cluster=cluster.name,
+        cluster=paths.name,
         at=datetime.now(UTC),
         node_ids=tuple(node.id for node in allocation.nodes),
         configured=configured,

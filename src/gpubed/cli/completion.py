@@ -80,10 +80,10 @@ def resumable(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the runs that have something to go on with, and from."""
     from gpubed.jobs.runs import checkpoints, record
 
-    cluster = Project.find().cluster(_word(ctx, "cluster", 0))
+    paths = Project.find().cluster(_word(ctx, "cluster", 0))
     cut_off = [
         one.run_id
-        for one in record.every(cluster)[0].values()
+        for one in record.every(paths)[0].values()
         if one.state in ("failed", "interrupted") and checkpoints.of(one)
     ]
     return _beginning(["last", *reversed(cut_off)] if cut_off else [], incomplete)
@@ -94,8 +94,8 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     from gpubed.nodes import allocation
 
     with suppress(GpubedError):
-        cluster = Project.find().cluster(_word(ctx, "cluster", 0))
-        found = allocation.load(cluster.allocation)
+        paths = Project.find().cluster(_word(ctx, "cluster", 0))
+        found = allocation.load(paths.allocation)
         return _beginning(["head", *(node.name for node in found.nodes)], incomplete)
     return []
 
@@ -120,8 +120,8 @@ def roles(incomplete: str) -> list[str]:
 
 def measured(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the campaigns that were measured on the cluster that was named before."""
-    cluster = Project.find().cluster(_word(ctx, "cluster", 0))
-    found = sorted(path.parent.name for path in cluster.campaigns.glob("*/campaign.json"))
+    paths = Project.find().cluster(_word(ctx, "cluster", 0))
+    found = sorted(path.parent.name for path in paths.campaigns.glob("*/campaign.json"))
     return _beginning(found, incomplete)
 
 

@@ -21,8 +21,8 @@ _LONGEST = 255  # bytes of a folder's name
 
 def _by_name(word: str) -> str:
     """Return the name of the cluster that a path leads to: it is what verbs call it by."""
-    cluster = named(word)
-    return cluster.name if is_name(cluster) else word
+    paths = named(word)
+    return paths.name if is_name(paths) else word
 
 
 Cluster = Annotated[
@@ -59,58 +59,58 @@ def find(name: str, *, from_state: bool = False) -> ClusterPaths:
         UsageError: There is no such cluster, its specification is gone, or what is known of it
             is out of reach.
     """
-    cluster = named(name)
-    UI.cluster = cluster.name
-    cluster.project.require_states()
-    known_as = is_name(cluster)
+    paths = named(name)
+    UI.cluster = paths.name
+    paths.project.require_states()
+    known_as = is_name(paths)
     if known_as:
-        _settle(cluster)
-    if known_as and cluster.spec.is_file():
-        return cluster
-    if known_as and (cluster.was_made or (from_state and cluster.name in cluster.project.known())):
+        _settle(paths)
+    if known_as and paths.spec.is_file():
+        return paths
+    if known_as and (paths.was_made or (from_state and paths.name in paths.project.known())):
         if from_state:
-            return cluster
-        raise lost_specification(cluster)
-    known = cluster.project.clusters()
+            return paths
+        raise lost_specification(paths)
+    known = paths.project.clusters()
     elsewhere = "cd to the folder that has inventories/, or set GPUBED_ROOT to it"
     hint = nearest.suggestion(name, known) if known else elsewhere
     from gpubed.spec import clusterspec  # slow to import, and needed here alone
 
     # Whoever removes a cluster, or looks at what is left of one, wants no new one.
-    if not from_state and not clusterspec.name_fault(cluster.name):
-        hint = f"gpubed init {cluster.name} makes one; {hint}"
+    if not from_state and not clusterspec.name_fault(paths.name):
+        hint = f"gpubed init {paths.name} makes one; {hint}"
     raise UsageError(
-        f"there is no cluster {name!r} in {cluster.project.inventories}",
+        f"there is no cluster {name!r} in {paths.project.inventories}",
         hint,
     )
 
 
-def is_name(cluster: ClusterPaths) -> bool:
+def is_name(paths: ClusterPaths) -> bool:
     """Say whether a cluster's name is one: that of a folder, and of a single one.
 
     A path that leads to a file all the same would have a state and labels of its own.
     """
-    name = cluster.name
+    name = paths.name
     return "/" not in name and name not in ("", ".", "..") and len(os.fsencode(name)) <= _LONGEST
 
 
-def _settle(cluster: ClusterPaths) -> None:
+def _settle(paths: ClusterPaths) -> None:
     """Let ssh find a cluster's files where they are now: the project may have been moved."""
     with suppress(GpubedError, OSError):
-        if str(cluster.known_hosts) not in reading.file(cluster.ssh_config).text():
+        if str(paths.known_hosts) not in reading.file(paths.ssh_config).text():
             from gpubed.configuration import (
                 inventory,  # slow to import, and hardly ever needed here
             )
 
-            inventory.render_ssh(cluster)
+            inventory.render_ssh(paths)
 
 
-def lost_specification(cluster: ClusterPaths) -> UsageError:
+def lost_specification(paths: ClusterPaths) -> UsageError:
     """Return what to tell where a cluster was made and its specification is gone."""
-    back = made_on.put_back(cluster) or f"write {cluster.spec} anew, or put a backup there"
+    back = made_on.put_back(paths) or f"write {paths.spec} anew, or put a backup there"
     return UsageError(
-        f"cluster {cluster.name} was made, and its specification {cluster.spec} is gone",
-        f"{back}; or, to remove the cluster: gpubed down {cluster.name}",
+        f"cluster {paths.name} was made, and its specification {paths.spec} is gone",
+        f"{back}; or, to remove the cluster: gpubed down {paths.name}",
     )
 
 

@@ -99,7 +99,7 @@ def audit(stack: Stack) -> Audit:
     recorded = list(_recorded(deployment.get("resources", [])))
     listed = asked.existing()
     found = listed.things
-    there = together.each(partial(_is_there, stack.cluster, found), recorded)
+    there = together.each(partial(_is_there, stack.paths, found), recorded)
     known = {resource.id for resource in recorded}
     return Audit(
         uuid=uuid,
@@ -148,7 +148,7 @@ def uuid_of(stack: Stack) -> str | None:
         if resource["type"].endswith(":Identity"):
             said = _mapping(_mapping(resource.get("outputs")).get("result")).get("uuid")
             uuid = said if isinstance(said, str) else None
-    return uuid or identities.kept(stack.cluster)
+    return uuid or identities.kept(stack.paths)
 
 
 def remember(stack: Stack) -> None:
@@ -156,8 +156,8 @@ def remember(stack: Stack) -> None:
 
     Former versions kept it in the state alone, which may have it made anew.
     """
-    if identities.kept(stack.cluster) is None and (uuid := uuid_of(stack)):
-        identities.keep(stack.cluster, uuid)
+    if identities.kept(stack.paths) is None and (uuid := uuid_of(stack)):
+        identities.keep(stack.paths, uuid)
 
 
 def testbeds(stack: Stack) -> Testbeds:
@@ -171,13 +171,13 @@ def testbeds(stack: Stack) -> Testbeds:
         for resource in _resources(stack)
         if (name := _mapping(resource.get("outputs")).get("backend")) in backend_config.names()
     }
-    noted = set(made_on.noted(stack.cluster)) - of_state
+    noted = set(made_on.noted(stack.paths)) - of_state
     if not (of_state or noted):
         with suppress(GpubedError):
-            of_state = {spec_backend(load(stack.cluster.spec))}
+            of_state = {spec_backend(load(stack.paths.spec))}
     if len(noted) == 1 and not of_state:
         of_state, noted = noted, set()
-    bound = partial(registry.bound, cluster=stack.cluster)
+    bound = partial(registry.bound, paths=stack.paths)
     needed, others = (tuple(map(bound, sorted(names))) for names in (of_state, noted))
     return Testbeds(needed, others)
 
@@ -191,8 +191,8 @@ def missing_data(stack: Stack) -> list[Recorded]:
     volumes = [found for found in _recorded(_resources(stack)) if found.is_data]
     native = [v for v in volumes if v.kind in registry.backend(v.backend).native]
     # Only what a plugin made has to be looked for in a list of all that there is.
-    found = registry.bound(native[0].backend, stack.cluster).existing() if native else []
-    return [volume for volume in volumes if not _is_there(stack.cluster, found, volume)]
+    found = registry.bound(native[0].backend, stack.paths).existing() if native else []
+    return [volume for volume in volumes if not _is_there(stack.paths, found, volume)]
 
 
 def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> list[Existing]:
@@ -234,11 +234,11 @@ def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _is_there(cluster: ClusterPaths, found: Sequence[Existing], recorded: Recorded) -> bool:
+def _is_there(paths: ClusterPaths, found: Sequence[Existing], recorded: Recorded) -> bool:
     if recorded.kind in registry.backend(recorded.backend).native:
         return any(thing.id == recorded.id for thing in found)
     try:
-        driver = registry.bound(recorded.backend, cluster).driver(recorded.kind)
+        driver = registry.bound(recorded.backend, paths).driver(recorded.kind)
         return driver.read(recorded.id, recorded.inputs) is not None
     except (LookupError, TypeError, ValueError) as error:
         raise Unreadable(

@@ -33,7 +33,7 @@ class Collected:
     told: tuple[str, ...]
 
 
-def prepare(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:
+def prepare(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:
     """Do what `lease.before_end` says.
 
     Returns:
@@ -44,20 +44,20 @@ def prepare(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) ->
             collected all the same.
     """
     wanted, done = plan.spec.lease.before_end, []
-    with SSH(allocation.head, cluster) as head:
+    with SSH(allocation.head, paths) as head:
         try:
             if wanted.command:
                 head.run("sh -c %s", wanted.command, timeout=_COMMAND_S)
                 done.append(f"ran `{wanted.command}` on {allocation.head.name}")
         finally:
             if wanted.collect:
-                came = collect(head, cluster, plan)
-                done.append(f"collected {len(came.runs)} run(s) into {cluster.runs}")
+                came = collect(head, paths, plan)
+                done.append(f"collected {len(came.runs)} run(s) into {paths.runs}")
                 done += came.told
     return done
 
 
-def collect(head: SSH, cluster: ClusterPaths, plan: ClusterPlan) -> Collected:
+def collect(head: SSH, paths: ClusterPaths, plan: ClusterPlan) -> Collected:
     """Copy the runs whose results are not here yet.
 
     What gpubed itself wrote of a run is on the controller alone, and stays as it is here: of the
@@ -70,12 +70,12 @@ def collect(head: SSH, cluster: ClusterPaths, plan: ClusterPlan) -> Collected:
     """
     there = f"{plan.spec.storage.shared.path}/runs"
     names, told = _folders(head, there)
-    missing = [name for name in names if not (cluster.runs / name / "metrics.json").exists()]
+    missing = [name for name in names if not (paths.runs / name / "metrics.json").exists()]
     came, failed = list[str](), dict[str, str]()
     for name in missing:
-        known = (cluster.runs / name / record.FILE).exists()
+        known = (paths.runs / name / record.FILE).exists()
         try:
-            left_out = head.get(f"{there}/{name}", cluster.runs / name, record.OWN)
+            left_out = head.get(f"{there}/{name}", paths.runs / name, record.OWN)
         except (NotAName, Unreachable):
             raise
         except GpubedError as error:
@@ -90,8 +90,8 @@ def collect(head: SSH, cluster: ClusterPaths, plan: ClusterPlan) -> Collected:
     if failed:
         each = "; ".join(f"{_shown(name)}: {why}" for name, why in failed.items())
         raise GpubedError(
-            f"{len(failed)} of {len(missing)} run(s) are not wholly in {cluster.runs}: {each}",
-            f"see to what is named: gpubed ssh {cluster.name} head ls -l {there}",
+            f"{len(failed)} of {len(missing)} run(s) are not wholly in {paths.runs}: {each}",
+            f"see to what is named: gpubed ssh {paths.name} head ls -l {there}",
         )
     more = [f"{len(told) - _NAMED} more are not named"] if len(told) > _NAMED else []
     return Collected(tuple(came), (*told[:_NAMED], *more))

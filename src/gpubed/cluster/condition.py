@@ -99,7 +99,7 @@ class Condition:
 
 
 def look(
-    testbed: Testbed, wanted: ClusterPlan, granted: Allocation, *, before_roles: bool = False
+    testbed: Testbed, plan: ClusterPlan, allocation: Allocation, *, before_roles: bool = False
 ) -> Condition:
     """Look at everything at once.
 
@@ -107,54 +107,54 @@ def look(
         before_roles: Roles that are due come next. Their services are not asked, which may be
             elsewhere than is declared by now.
     """
-    cluster, states = testbed.cluster, testbed.describe(granted)
-    there = [node for node in granted.nodes if states.get(node.name) == "ready"]
-    units = roles.units(wanted) if wanted.spec.configure and there else []
+    paths, states = testbed.paths, testbed.describe(allocation)
+    there = [node for node in allocation.nodes if states.get(node.name) == "ready"]
+    units = roles.units(plan) if plan.spec.configure and there else []
     # Without a head that answers, no worker is asked whether it reaches it.
-    peer = granted.head.experiment_address if there and granted.head in there else ""
-    see = partial(_node, cluster, wanted, peer, units, testbed.backend.shapes_on_nodes)
+    peer = allocation.head.experiment_address if there and allocation.head in there else ""
+    see = partial(_node, paths, plan, peer, units, testbed.backend.shapes_on_nodes)
     looked = together.each(see, there)
     states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
     full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
-    stopped = _set_up(cluster, wanted, granted, [one for found in looked for one in found.stopped])
-    serves = wanted.spec.configure and granted.nodes and states[granted.head.name] == "ready"
-    asked = serves and not (before_roles and door.is_due(cluster, wanted, granted))
-    answers = services.answers(cluster, wanted, granted) if asked else {}
+    stopped = _set_up(paths, plan, allocation, [one for found in looked for one in found.stopped])
+    serves = plan.spec.configure and allocation.nodes and states[allocation.head.name] == "ready"
+    asked = serves and not (before_roles and door.is_due(paths, plan, allocation))
+    answers = services.answers(paths, plan, allocation) if asked else {}
     unwell = [one.health for one in looked if one.health and one.health.state != "well"]
     return Condition(
-        states, answers, full, tuple(stopped), rates.left_changed(cluster), tuple(unwell)
+        states, answers, full, tuple(stopped), rates.left_changed(paths), tuple(unwell)
     )
 
 
-def require(testbed: Testbed, wanted: ClusterPlan, granted: Allocation) -> Condition:
+def require(testbed: Testbed, plan: ClusterPlan, allocation: Allocation) -> Condition:
     """Refuse a cluster that is not whole; return how it is.
 
     Raises:
         GpubedError: A node, a disk or a service is not as it should be.
         HostKeyMismatch: Somebody else answers in a node's place.
     """
-    cluster, found = testbed.cluster, look(testbed, wanted, granted)
-    recognize(cluster, granted, found)
+    paths, found = testbed.paths, look(testbed, plan, allocation)
+    recognize(paths, allocation, found)
     if found.damaged:
         listed = ", ".join(f"{name} is {state}" for name, state in found.damaged.items())
         raise GpubedError(
-            f"{listed}, and {granted.backend} could not change that",
+            f"{listed}, and {allocation.backend} could not change that",
             "see what its console says; a node that is removed there is made again by "
-            f"gpubed up {cluster.name}",
+            f"gpubed up {paths.name}",
         )
     if found.full:
         listed = "; ".join(f"{name}: {why}" for name, why in found.full.items())
-        raise GpubedError(listed, free(cluster.name, next(iter(found.full))))
+        raise GpubedError(listed, free(paths.name, next(iter(found.full))))
     if found.stopped:
         first = found.stopped[0]
         tells = "ls -l" if first.unit.startswith("/") else "sudo journalctl -b -u"
         raise GpubedError(
             "; ".join(one.why for one in found.stopped),
-            f"gpubed ssh {cluster.name} {first.node} {tells} {first.unit}",
+            f"gpubed ssh {paths.name} {first.node} {tells} {first.unit}",
         )
     if found.broken:
         raise GpubedError(
-            "; ".join(found.broken.values()), f"gpubed ssh {cluster.name} head journalctl -b"
+            "; ".join(found.broken.values()), f"gpubed ssh {paths.name} head journalctl -b"
         )
     return found
 
@@ -164,15 +164,15 @@ def free(cluster: str, node: str) -> str:
     return f"free space there: gpubed ssh {cluster} {node}, then gpubed up {cluster}"
 
 
-def recognize(cluster: ClusterPaths, granted: Allocation, found: Condition) -> None:
+def recognize(paths: ClusterPaths, allocation: Allocation, found: Condition) -> None:
     """Refuse to go on where somebody else answers: whose key it is, a person decides.
 
     Raises:
         HostKeyMismatch: Somebody else answers in a node's place.
     """
-    for node in granted.nodes:
+    for node in allocation.nodes:
         if found.nodes[node.name] == UNRECOGNIZED:
-            greet(node, cluster)  # its words are more than a state
+            greet(node, paths)  # its words are more than a state
 
 
 @dataclass(frozen=True)
@@ -186,19 +186,19 @@ class _Looked:
 
 
 def _node(
-    cluster: ClusterPaths,
-    wanted: ClusterPlan,
+    paths: ClusterPaths,
+    plan: ClusterPlan,
     peer: str | None,
     units: Sequence[Unit],
     shaped: bool,
     node: Node,
 ) -> _Looked:
     try:
-        with SSH(node, cluster) as ssh:
+        with SSH(node, paths) as ssh:
             state = _network(ssh, node, peer, shaped) or "ready"
-            full = disks.full(disks.look(ssh, wanted.spec.storage.shared.path))
+            full = disks.full(disks.look(ssh, plan.spec.storage.shared.path))
             stopped = systemd.stopped(ssh, node, units)
-            told = health.ask(ssh, cluster, node) if health.is_told(wanted) else None
+            told = health.ask(ssh, paths, node) if health.is_told(plan) else None
             return _Looked(state, "; ".join(full), stopped, told)
     except HostKeyMismatch:
         return _Looked(UNRECOGNIZED)
@@ -207,12 +207,12 @@ def _node(
 
 
 def _set_up(
-    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, stopped: Sequence[Stopped]
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, stopped: Sequence[Stopped]
 ) -> list[Stopped]:
     """Leave out what is missing where its role has yet to be applied: that is no damage."""
     if not any(one.state == systemd.MISSING for one in stopped):
         return list(stopped)
-    yet = due.now(cluster, wanted, granted)
+    yet = due.now(paths, plan, allocation)
     return [
         one
         for one in stopped

@@ -22,19 +22,19 @@ _ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
 Seen = tuple[Allocation, Condition]
 
 
-def look(cluster: ClusterPaths, wanted: ClusterPlan) -> Seen | None:
+def look(paths: ClusterPaths, plan: ClusterPlan) -> Seen | None:
     """Look at what was granted before `up`; None where nothing was, or nobody can look.
 
     The specification may want it on another testbed by now.
     """
     try:
-        if not secret.public_key(cluster.private_key):
+        if not secret.public_key(paths.private_key):
             return None  # nobody can look; the key is exchanged like one that has changed
-        granted = allocations.load(cluster.allocation)
+        granted = allocations.load(paths.allocation)
     except GpubedError:
         return None  # what cannot be read is written again
-    testbed = registry.bound(granted.backend, cluster)
-    return granted, condition.look(testbed, wanted, granted, before_roles=True)
+    testbed = registry.bound(granted.backend, paths)
+    return granted, condition.look(testbed, plan, granted, before_roles=True)
 
 
 def damaged(seen: Seen | None) -> Seen | None:
@@ -43,15 +43,15 @@ def damaged(seen: Seen | None) -> Seen | None:
 
 
 def prepare_repair(
-    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, found: Condition
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, found: Condition
 ) -> None:
     """Let what is damaged count as not configured, and nothing as verified.
 
     Once what the repair costs has been approved: without it, all stays as it is known.
     """
-    served_folder.note_former(cluster)  # that it was verified tells that roles were applied
-    applied.forget(cluster, granted, unconfigured(found), unserved(wanted, found))
-    cluster.verification.unlink(missing_ok=True)
+    served_folder.note_former(paths)  # that it was verified tells that roles were applied
+    applied.forget(paths, allocation, unconfigured(found), unserved(plan, found))
+    paths.verification.unlink(missing_ok=True)
 
 
 def unconfigured(found: Condition) -> list[str]:
@@ -64,13 +64,13 @@ def in_state(found: Condition, *states: str) -> list[str]:
     return [name for name, state in found.nodes.items() if state in states]
 
 
-def unserved(wanted: ClusterPlan, found: Condition) -> Due:
+def unserved(plan: ClusterPlan, found: Condition) -> Due:
     """Return the nodes on which roles' services do not work, by role."""
     unserved = {_ROLES[name]: list(found.nodes) for name in found.broken}
     for one in found.stopped:
         unserved.setdefault(one.role, []).append(one.node)
     if roles.ENVIRONMENT in unserved:  # what is in it may have gone with it
-        for role in roles.active(wanted):
-            if "environment" in roles.reads(wanted, role):
+        for role in roles.active(plan):
+            if "environment" in roles.reads(plan, role):
                 unserved[role] = list(found.nodes)
     return unserved

@@ -23,28 +23,28 @@ from gpubed.testbeds.specification import load
 _PYTHON = (3, 11)
 
 
-def examine(cluster: ClusterPaths | None) -> list[Finding]:
+def examine(paths: ClusterPaths | None) -> list[Finding]:
     """Look at this machine and, for a cluster, at its testbed."""
     findings = [_python(), _program("ssh", "apt-get install openssh-client"), _mitogen()]
-    if cluster is None:
+    if paths is None:
         findings.append(_engine(None))
         for name in backend_config.names():
             findings += registry.backend(name).doctor()
         return findings
-    spec = load(cluster.spec)
-    testbed = registry.bound(spec_backend(spec), cluster)
+    spec = load(paths.spec)
+    testbed = registry.bound(spec_backend(spec), paths)
     findings += [_engine(testbed.backend), *testbed.doctor(spec)]
-    return findings + gpu_hosts(cluster)
+    return findings + gpu_hosts(paths)
 
 
-def gpu_hosts(cluster: ClusterPaths) -> list[Finding]:
+def gpu_hosts(paths: ClusterPaths) -> list[Finding]:
     """Look at the machines that are to have GPUs: the nodes, or what will be nodes."""
-    wanted = specification.load_plan(cluster.spec)
+    wanted = specification.load_plan(paths.spec)
     asked = {node.name: node.gpus for node in wanted.nodes if node.gpus}
-    if cluster.allocation.is_file():
-        sessions = [SSH(node, cluster) for node in allocation.load(cluster.allocation).nodes]
+    if paths.allocation.is_file():
+        sessions = [SSH(node, paths) for node in allocation.load(paths.allocation).nodes]
     else:
-        sessions = registry.bound(wanted.backend, cluster).hosts(wanted.spec)
+        sessions = registry.bound(wanted.backend, paths).hosts(wanted.spec)
 
     def look(session: SSH) -> list[Finding]:
         name = session.node.name
@@ -58,16 +58,16 @@ def gpu_hosts(cluster: ClusterPaths) -> list[Finding]:
     return [finding for findings in found for finding in findings]
 
 
-def repair(cluster: ClusterPaths | None, say: Callable[[str], None]) -> None:
+def repair(paths: ClusterPaths | None, say: Callable[[str], None]) -> None:
     """Install Pulumi's CLI, and for a cluster what its testbed needs of Pulumi besides.
 
     Raises:
         GpubedError: A download failed.
     """
-    if shutil.which("pulumi") is None or cluster is None:
+    if shutil.which("pulumi") is None or paths is None:
         _install_cli(say)
-    if cluster:
-        registry.backend(spec_backend(load(cluster.spec))).repair(say)
+    if paths:
+        registry.backend(spec_backend(load(paths.spec))).repair(say)
 
 
 def _install_cli(say: Callable[[str], None]) -> None:

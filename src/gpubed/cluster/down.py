@@ -48,10 +48,10 @@ class Removal:
     without: list[str] = field(default_factory=list)
 
 
-def data_of(cluster: ClusterPaths, engine: EngineName) -> list[Existing]:
+def data_of(paths: ClusterPaths, engine: EngineName) -> list[Existing]:
     """Return the volumes that a cluster's data is on."""
-    cluster.project.prepare()
-    stack = Stack(cluster, engine)
+    paths.project.prepare()
+    stack = Stack(paths, engine)
     uuid, asked = audits.uuid_of(stack), audits.testbeds(stack)
     if uuid is None:
         return []
@@ -59,11 +59,11 @@ def data_of(cluster: ClusterPaths, engine: EngineName) -> list[Existing]:
     return [thing for thing in found if thing.uuid == uuid and thing.data]
 
 
-def without_data(cluster: ClusterPaths, engine: EngineName) -> UsageError:
+def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
     """Return why there is no volume to keep, as a refusal."""
-    cluster.project.prepare()
-    stack = Stack(cluster, engine)
-    plain = f"gpubed down {cluster.name}"
+    paths.project.prepare()
+    stack = Stack(paths, engine)
+    plain = f"gpubed down {paths.name}"
     if gone := audits.missing_data(stack):
         listed = ", ".join(map(str, gone))
         return UsageError(f"there is no volume to keep any more: {listed} is gone", plain)
@@ -75,10 +75,10 @@ def without_data(cluster: ClusterPaths, engine: EngineName) -> UsageError:
     )
 
 
-def shared_disk(cluster: ClusterPaths) -> str:
+def shared_disk(paths: ClusterPaths) -> str:
     """Name the node on whose own disk the shared storage is, if it goes with that node."""
     with suppress(GpubedError):
-        granted, wanted = allocations.load(cluster.allocation), load_plan(cluster.spec)
+        granted, wanted = allocations.load(paths.allocation), load_plan(paths.spec)
         shared = wanted.spec.storage.shared
         if granted.nodes and shared.provider == "nfs":
             lent = backend_config.named(granted.backend).removes_disks
@@ -87,7 +87,7 @@ def shared_disk(cluster: ClusterPaths) -> str:
 
 
 def down(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     engine: EngineName,
     *,
     keep_data: bool = False,
@@ -106,19 +106,19 @@ def down(
         AnotherTestbed: What answers is not the testbed that the cluster was made on.
         GpubedError: Something could not be removed.
     """
-    cluster.project.prepare()
-    with runlock.hold(cluster.state, "down"):
-        stack = Stack(cluster, engine)
+    paths.project.prepare()
+    with runlock.hold(paths.state, "down"):
+        stack = Stack(paths, engine)
         stack.mend()
         asked = audits.testbeds(stack)
-        if not asked and identities.kept(cluster):
+        if not asked and identities.kept(paths):
             raise GpubedError(
-                f"the data of {cluster.name} was kept, and its specification, which says where, "
+                f"the data of {paths.name} was kept, and its specification, which says where, "
                 "cannot be read",
-                f"gpubed check {cluster.name}",
+                f"gpubed check {paths.name}",
             )
         asked.require_engine(engine)
-        with left_hosts.noted(cluster, _left(stack, asked, without)):
+        with left_hosts.noted(paths, _left(stack, asked, without)):
             return _remove(stack, asked, keep_data=keep_data)
 
 
@@ -127,11 +127,11 @@ def _left(stack: Stack, asked: Testbeds, without: Sequence[str]) -> set[str]:
     if not without:
         return set()
     known = asked.own_hosts() | left_hosts.of_state(stack.export())
-    return left_hosts.addresses(stack.cluster.name, known, without)
+    return left_hosts.addresses(stack.paths.name, known, without)
 
 
 def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
-    cluster, uuid = stack.cluster, audits.uuid_of(stack)
+    paths, uuid = stack.paths, audits.uuid_of(stack)
 
     def left() -> list[Existing]:
         mine = [thing for thing in asked.existing().things if thing.uuid == uuid]
@@ -140,7 +140,7 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
     if uuid:
         asked.note()  # once the state is gone, nothing else says where the rest is
     with suppress(OSError):  # a full disk keeps nobody from removing
-        cluster.removing.touch()  # what is missing from now on is meant to be
+        paths.removing.touch()  # what is missing from now on is meant to be
     within = asked.data_within() if keep_data else []
     # Only through nodes, while there are some.
     stays = [] if keep_data else asked.remove_data()
@@ -164,30 +164,30 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
     mine = [thing for thing in there.things if thing.uuid == uuid]
     kept = [thing for thing in mine if thing.data and keep_data] + within
     if kept and uuid:
-        identities.keep(cluster, uuid)
+        identities.keep(paths, uuid)
     others = [thing for thing in there.things if thing.uuid != uuid]
     without = asked.left_as_is(uuid) if uuid else []
     # Of a cluster that nothing is known of, what is there may need the key that is kept.
     if not (survivors or unseen or there.unasked or (others and uuid is None)):
-        records = asked.data_records | {cluster.uuid.name, cluster.testbeds.name}
-        removed += _forget(cluster, {*RESULTS, *(records if kept else ())})
+        records = asked.data_records | {paths.uuid.name, paths.testbeds.name}
+        removed += _forget(paths, {*RESULTS, *(records if kept else ())})
     said = [str(thing) for thing in kept]
     return Removal(removed, said, survivors, others, unseen, there.unasked, without)
 
 
-def _forget(cluster: ClusterPaths, but: set[str]) -> list[str]:
+def _forget(paths: ClusterPaths, but: set[str]) -> list[str]:
     """Remove what is kept of a cluster beside `but`; of a link, only the link."""
-    root = cluster.project.root
-    if cluster.state.is_symlink():  # where it leads to is the owner's, with all that is there
+    root = paths.project.root
+    if paths.state.is_symlink():  # where it leads to is the owner's, with all that is there
         if but <= set(RESULTS):
-            cluster.state.unlink()
-            return [f"link {cluster.state.relative_to(root)}"]
+            paths.state.unlink()
+            return [f"link {paths.state.relative_to(root)}"]
         return []
     gone = []
     unnamed = {"lock", runlock.MEASURING}
-    own = (cluster.without, cluster.removing, cluster.watching, cluster.writers)
+    own = (paths.without, paths.removing, paths.watching, paths.writers)
     unnamed |= {each.name for each in own}
-    for path in sorted(cluster.state.iterdir()):
+    for path in sorted(paths.state.iterdir()):
         if path.name in but:
             continue
         if path.is_dir() and not path.is_symlink():
@@ -196,6 +196,6 @@ def _forget(cluster: ClusterPaths, but: set[str]) -> list[str]:
             path.unlink()
         if path.name not in unnamed:
             gone.append(f"file {path.relative_to(root)}")
-    if not any(cluster.state.iterdir()):
-        cluster.state.rmdir()
+    if not any(paths.state.iterdir()):
+        paths.state.rmdir()
     return gone

@@ -130,21 +130,21 @@ class _ConfigurationDriver(Driver):
         if keys:
             # In a preview, a changed allocation is not known yet.
             return Change(update=sorted(keys))
-        cluster, allocation = _paths(news), Allocation.model_validate(news["allocation"])
-        stale = self._stale(cluster, allocation, news) if news["configure"] else set()
+        paths, allocation = _paths(news), Allocation.model_validate(news["allocation"])
+        stale = self._stale(paths, allocation, news) if news["configure"] else set()
         # By a run before this one, or by what this one did to nodes: they may be bare then, too.
-        if begun.is_noted(cluster) or (news["configure"] and cluster.unfinished.exists()):
+        if begun.is_noted(paths) or (news["configure"] and paths.unfinished.exists()):
             stale.add("unfinished")
-        if not stale and not inventory.is_rendered(cluster, load_plan(cluster.spec), allocation):
+        if not stale and not inventory.is_rendered(paths, load_plan(paths.spec), allocation):
             stale = {"inventory"}
         return Change(update=sorted(stale))
 
-    def _stale(self, cluster: ClusterPaths, allocation: Allocation, news: Properties) -> set[str]:
-        stale = set(applied.missing(cluster, allocation, news["fingerprints"]))
+    def _stale(self, paths: ClusterPaths, allocation: Allocation, news: Properties) -> set[str]:
+        stale = set(applied.missing(paths, allocation, news["fingerprints"]))
         verified = None
         with suppress(Unreadable):  # then it is as if there were none
-            verified = Verification.last(cluster.verification)
-        configured = applied.digest(cluster, allocation)
+            verified = Verification.last(paths.verification)
+        configured = applied.digest(paths, allocation)
         if verified is None or not verified.covers(allocation, configured):
             stale.add("verification")
         return stale
@@ -159,23 +159,23 @@ class _ConfigurationDriver(Driver):
         return {}
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
-        cluster = _paths(inputs)
-        served_folder.note_former(cluster)  # a `down` may be cut off, and the next verb be `up`
-        inventory_files = (cluster.hosts, cluster.variables, cluster.former_variables)
-        state_files = (cluster.allocation, cluster.ssh_config, cluster.known_hosts)
+        paths = _paths(inputs)
+        served_folder.note_former(paths)  # a `down` may be cut off, and the next verb be `up`
+        inventory_files = (paths.hosts, paths.variables, paths.former_variables)
+        state_files = (paths.allocation, paths.ssh_config, paths.known_hosts)
         for path in inventory_files + state_files:
             path.unlink(missing_ok=True)
-        for folder in (cluster.applied, cluster.facts):
+        for folder in (paths.applied, paths.facts):
             shutil.rmtree(folder, ignore_errors=True)
-        cluster.verification.unlink(missing_ok=True)
-        cluster.door.unlink(missing_ok=True)
+        paths.verification.unlink(missing_ok=True)
+        paths.door.unlink(missing_ok=True)
 
     def _apply(self, inputs: Properties) -> dict[str, Any]:
         # With all that verifies a cluster, which a program that only declares it has no need of.
         from gpubed.cluster import handover
 
-        cluster = _paths(inputs)
+        paths = _paths(inputs)
         # Nodes were made as the file was then: with another one now, they would not fit it.
-        wanted = load_same(cluster.spec, inputs["specification"])
-        handover.hand_over(cluster, wanted, Allocation.model_validate(inputs["allocation"]))
+        wanted = load_same(paths.spec, inputs["specification"])
+        handover.hand_over(paths, wanted, Allocation.model_validate(inputs["allocation"]))
         return {}

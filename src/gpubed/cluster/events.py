@@ -37,9 +37,9 @@ def emit(event: ResourceEvent | LogEvent) -> None:
 
 
 @contextmanager
-def event_file(cluster: ClusterPaths, verb: str, wanted: Path | None) -> Iterator[Path]:
+def event_file(paths: ClusterPaths, verb: str, wanted: Path | None) -> Iterator[Path]:
     """Offer a file to all who have progress to tell, in this process and its workers."""
-    path = wanted or cluster.logs / time.strftime(f"%Y%m%d-%H%M%S-{verb}.jsonl")
+    path = wanted or paths.logs / time.strftime(f"%Y%m%d-%H%M%S-{verb}.jsonl")
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     os.environ[progress.VARIABLE] = str(path)
@@ -50,12 +50,12 @@ def event_file(cluster: ClusterPaths, verb: str, wanted: Path | None) -> Iterato
 
 
 @contextmanager
-def look_file(cluster: ClusterPaths, verb: str) -> Iterator[Path]:
+def look_file(paths: ClusterPaths, verb: str) -> Iterator[Path]:
     """Offer such a file to a look; of a cluster that nothing is kept of, nothing stays."""
-    is_new = not cluster.state.exists()
-    with ExitStack() as after, event_file(cluster, verb, None) as path:
+    is_new = not paths.state.exists()
+    with ExitStack() as after, event_file(paths, verb, None) as path:
         if is_new:
-            after.callback(_forget, path, cluster.state)
+            after.callback(_forget, path, paths.state)
         yield path
 
 

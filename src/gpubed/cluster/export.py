@@ -20,7 +20,7 @@ Kind = Literal["espec", "rspec", "ssh-config", "inventory"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
-def export(cluster: ClusterPaths, kind: Kind) -> dict[str, str]:
+def export(paths: ClusterPaths, kind: Kind) -> dict[str, str]:
     """Return the files of an export by name; the first one is what was asked for.
 
     Raises:
@@ -28,20 +28,20 @@ def export(cluster: ClusterPaths, kind: Kind) -> dict[str, str]:
         GpubedError: The cluster is not up.
     """
     if kind == "ssh-config":
-        granted = allocations.load(cluster.allocation)
-        return {"ssh_config": inventory.ssh_config(granted, cluster)}
+        granted = allocations.load(paths.allocation)
+        return {"ssh_config": inventory.ssh_config(granted, paths)}
     if kind == "inventory":
-        return {"hosts.yml": inventory.text(allocations.load(cluster.allocation))}
-    wanted = load_plan(cluster.spec)
+        return {"hosts.yml": inventory.text(allocations.load(paths.allocation))}
+    wanted = load_plan(paths.spec)
     backend = registry.backend(wanted.backend)
     if kind == "espec":
         return _espec(backend, wanted)
-    return {f"{cluster.name}.rspec": backend.export(wanted, kind)}
+    return {f"{paths.name}.rspec": backend.export(wanted, kind)}
 
 
-def _espec(backend: Backend, wanted: ClusterPlan) -> dict[str, str]:
+def _espec(backend: Backend, plan: ClusterPlan) -> dict[str, str]:
     """Return the bundle: the document, and the request that it names."""
     return {
-        "experiment-specification.yml": backend.export(wanted, "espec"),
-        "cluster.rspec": backend.export(wanted, "rspec"),
+        "experiment-specification.yml": backend.export(plan, "espec"),
+        "cluster.rspec": backend.export(plan, "rspec"),
     }

@@ -30,7 +30,7 @@ from gpubed.testbeds import registry
 _LEAST_S = 120.0  # that each is waited for, whenever its turn comes
 
 
-def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
+def hand_over(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
     """Make the nodes of an allocation a verified cluster.
 
     Only roles that are due are applied, where they are due.
@@ -40,20 +40,20 @@ def hand_over(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
         VerificationFailed: The result is not as it should be.
     """
     bare = not plan.spec.configure or not allocation.nodes
-    with unfinished.noted(cluster):
-        render(cluster, plan, allocation)
+    with unfinished.noted(paths):
+        render(paths, plan, allocation)
         if not bare or registry.backend(allocation.backend).boots_later:
-            await_nodes(cluster, allocation)
+            await_nodes(paths, allocation)
         if not bare:
-            _configure(cluster, plan, allocation)
-            served_folder.remember(cluster, plan, allocation)
-            door.remember(cluster, plan)
-            leases.tell_of_new(cluster, plan, allocation)
+            _configure(paths, plan, allocation)
+            served_folder.remember(paths, plan, allocation)
+            door.remember(paths, plan)
+            leases.tell_of_new(paths, plan, allocation)
     if not bare:  # such nodes are what the testbed calls ready
-        verify_cluster(cluster, plan, allocation)
+        verify_cluster(paths, plan, allocation)
 
 
-def await_nodes(cluster: ClusterPaths, allocation: Allocation) -> None:
+def await_nodes(paths: ClusterPaths, allocation: Allocation) -> None:
     """Wait until all nodes let us in.
 
     Raises:
@@ -62,40 +62,38 @@ def await_nodes(cluster: ClusterPaths, allocation: Allocation) -> None:
     patience = registry.backend(allocation.backend).boots_within_s
     deadline = time.monotonic() + patience
     for node in allocation.nodes:
-        with SSH(node, cluster) as ssh:
+        with SSH(node, paths) as ssh:
             # They boot at the same time.
             ssh.wait_ready(max(_LEAST_S, deadline - time.monotonic()))
 
 
-def _configure(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
-    if due_roles := due.now(cluster, plan, allocation):
+def _configure(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
+    if due_roles := due.now(paths, plan, allocation):
         emit("roles", roles=due.document(due_roles))
-        applied.outdate(cluster, allocation, due_roles)
-        configure.configure(cluster, due=due_roles)
-        if left := due.now(cluster, plan, allocation):
+        applied.outdate(paths, allocation, due_roles)
+        configure.configure(paths, due=due_roles)
+        if left := due.now(paths, plan, allocation):
             raise GpubedError(
                 f"roles did not record that they were applied: {', '.join(sorted(left))}",
                 "gpubed_applied is the last task of each: docs/contributing/role.md",
             )
 
 
-def render(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:
+def render(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:
     """Write inventory, variables, ssh_config, known_hosts and the secrets they point to.
 
     Returns:
         The files that changed, relative to the project.
     """
-    served_folder.note_former(cluster)
+    served_folder.note_former(paths)
     for name in roles.secrets(plan) if allocation.nodes else ():
-        secret.ensure_token(cluster.secrets / name)
-    changed = inventory.render(cluster, plan, allocation)
-    applied.prune(cluster, allocation)
-    return [str(path.relative_to(cluster.project.root)) for path in changed]
+        secret.ensure_token(paths.secrets / name)
+    changed = inventory.render(paths, plan, allocation)
+    applied.prune(paths, allocation)
+    return [str(path.relative_to(paths.project.root)) for path in changed]
 
 
-def verify_cluster(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation
-) -> Verification:
+def verify_cluster(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Verification:
     """Verify a cluster and keep the result.
 
     Raises:
@@ -104,10 +102,10 @@ def verify_cluster(
     """
     allocation.require_nodes()
     emit("phase", phase="checks", status="started")
-    result = verify.verify(cluster, plan, allocation)
-    result.save(cluster.verification)
+    result = verify.verify(paths, plan, allocation)
+    result.save(paths.verification)
     if plan.spec.services.monitoring:
-        metrics.publish(cluster, allocation, result)
+        metrics.publish(paths, allocation, result)
     emit("phase", phase="checks", status="failed" if result.count("fail") else "done")
     if result.count("fail"):
         raise verify.VerificationFailed(result)

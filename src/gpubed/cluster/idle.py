@@ -57,19 +57,19 @@ def decide(use: Use, warned: Warned | None, policy: Idle | None) -> Act:
 
 
 def look(
-    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, held: dict[str, str]
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, held: dict[str, str]
 ) -> Use | None:
     """Ask the nodes, and add what only the controller knows; None where nodes do not tell.
 
     Args:
         held: Nodes in quarantine, with why: somebody may be at work on them.
     """
-    found = uses.look(cluster, wanted, granted)
+    found = uses.look(paths, plan, allocation)
     if found is None:
         return None
-    if who := runlock.measurer(cluster.state):
+    if who := runlock.measurer(paths.state):
         return uses.used(found, f"{who} is at work")
-    if training := next(iter(checkpoints.trainings(cluster)), None):
+    if training := next(iter(checkpoints.trainings(paths)), None):
         return uses.used(found, f"training {training} goes on")
     # The end of a lease is nobody's work.
     if by_hand := {name: why for name, why in held.items() if not node_lease.is_reason(why)}:
@@ -78,7 +78,7 @@ def look(
     return found
 
 
-def warn(cluster: ClusterPaths, granted: Allocation, use: Use, policy: Idle) -> str:
+def warn(paths: ClusterPaths, allocation: Allocation, use: Use, policy: Idle) -> str:
     """Warn whoever is on the nodes; return what was done, in words. The hook is for later.
 
     Raises:
@@ -86,29 +86,29 @@ def warn(cluster: ClusterPaths, granted: Allocation, use: Use, policy: Idle) -> 
     """
     goes = f"it is released in {_minutes(policy.warning)} unless somebody uses it"
     then = goes if policy.then == "release" else "whoever needs it no more can give it back"
-    text = f"gpubed: nobody has used {cluster.name} for {_minutes(use.idle_s)}: {then}"
-    uses.warn(cluster, granted.nodes, text)
+    text = f"gpubed: nobody has used {paths.name} for {_minutes(use.idle_s)}: {then}"
+    uses.warn(paths, allocation.nodes, text)
     return f"warned: {then}"
 
 
-def take_back(cluster: ClusterPaths, granted: Allocation) -> str:
+def take_back(paths: ClusterPaths, allocation: Allocation) -> str:
     """Take a warning back; return what was done, in words. Who cannot be told is used anyway.
 
     The hook is for later.
     """
     told = ""
     try:
-        text = f"gpubed: {cluster.name} stays: the warning is taken back"
-        uses.warn(cluster, granted.nodes, text, back=True)
+        text = f"gpubed: {paths.name} stays: the warning is taken back"
+        uses.warn(paths, allocation.nodes, text, back=True)
     except GpubedError as error:
         told = f" (not told: {error.message})"
     return f"the warning is taken back{told}"
 
 
 def release(
-    cluster: ClusterPaths,
-    wanted: ClusterPlan,
-    granted: Allocation,
+    paths: ClusterPaths,
+    plan: ClusterPlan,
+    allocation: Allocation,
     engine: EngineName,
     warned: Warned,
     held: dict[str, str],
@@ -125,31 +125,31 @@ def release(
         Locked: A job has begun.
         GpubedError: Results could not be saved, or something could not be removed.
     """
-    policy = wanted.spec.lease.idle
-    if not cluster.has_stack:
-        raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
-    saved = before_end.prepare(cluster, wanted, granted)
-    last = look(cluster, wanted, granted, held)
+    policy = plan.spec.lease.idle
+    if not paths.has_stack:
+        raise GpubedError(f"the state of {paths.name} is lost", f"gpubed audit {paths.name}")
+    saved = before_end.prepare(paths, plan, allocation)
+    last = look(paths, plan, allocation, held)
     if policy is None or last is None or decide(last, warned, policy) != "release":
         return f"not released: {last.why if last else 'its nodes do not tell any more'}", False
-    with runlock.measuring(cluster.state, "watch"):
-        keeps = bool(down.data_of(cluster, engine))
-        path = cluster.project.pulumi / f"down-{cluster.name}.jsonl"
-        with event_file(cluster, "down", path):
-            gone = down.down(cluster, engine, keep_data=keeps)
+    with runlock.measuring(paths.state, "watch"):
+        keeps = bool(down.data_of(paths, engine))
+        path = paths.project.pulumi / f"down-{paths.name}.jsonl"
+        with event_file(paths, "down", path):
+            gone = down.down(paths, engine, keep_data=keeps)
         path.unlink(missing_ok=True)
-    done = [*saved, f"released {len(granted.nodes)} node(s)"]
+    done = [*saved, f"released {len(allocation.nodes)} node(s)"]
     done += [f"kept {', '.join(gone.kept)}"] if gone.kept else []
     left = [*gone.survivors, *gone.unseen, *gone.unasked]
-    done += [f"STILL THERE: {', '.join(left)}: gpubed down {cluster.name}"] if left else []
-    return f"{'; '.join(done)}{hook(cluster, policy, 'released', last)}", True
+    done += [f"STILL THERE: {', '.join(left)}: gpubed down {paths.name}"] if left else []
+    return f"{'; '.join(done)}{hook(paths, policy, 'released', last)}", True
 
 
 def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min"
 
 
-def hook(cluster: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str:
+def hook(paths: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str:
     """Run the hook, if there is one; return in words how it failed, else nothing.
 
     It is the last of what is done, so that what a warning or a release needs to be remembered is:
@@ -161,7 +161,7 @@ def hook(cluster: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str
     if policy is None or not policy.hook:
         return ""
     told = {
-        "GPUBED_CLUSTER": cluster.name,
+        "GPUBED_CLUSTER": paths.name,
         "GPUBED_IDLE": what,
         "GPUBED_IDLE_S": f"{use.idle_s:.0f}",
         "GPUBED_IDLE_WHY": reading.short(use.why, _LONGEST),
@@ -169,7 +169,7 @@ def hook(cluster: ClusterPaths, policy: Idle | None, what: str, use: Use) -> str
     try:
         done = subprocess.run(
             ("sh", "-c", policy.hook),
-            cwd=cluster.project.root,
+            cwd=paths.project.root,
             env={**os.environ, **told},
             stdin=subprocess.DEVNULL,
             capture_output=True,

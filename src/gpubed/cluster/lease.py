@@ -87,46 +87,46 @@ def local(moment: datetime) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M %Z")
 
 
-def last(cluster: ClusterPaths) -> Record:
+def last(paths: ClusterPaths) -> Record:
     """Return what the testbed said last; it is not asked.
 
     Raises:
         Unreadable: It was kept and cannot be read: nobody may take that for a lease without end.
     """
-    name = cluster.name
+    name = paths.name
     hint = f"gpubed status {name} asks the testbed again; gpubed renew {name} begins a lease anew"
     try:
-        return reading.file(cluster.lease, hint).json(Record)
+        return reading.file(paths.lease, hint).json(Record)
     except reading.Missing:
         return Record()
 
 
-def known(cluster: ClusterPaths) -> Record:
+def known(paths: ClusterPaths) -> Record:
     """Return what the testbed said last, as far as it can be read."""
     try:
-        return last(cluster)
+        return last(paths)
     except Unreadable:
         return Record()
 
 
-def read(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Record:
+def read(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Record:
     """Ask the testbed for the end of the lease, and keep its answer.
 
     Raises:
         GpubedError: It does not answer.
     """
     own = _is_own(plan)
-    before = last(cluster) if own else known(cluster)
+    before = last(paths) if own else known(paths)
     granted = before.granted_until if before.own else None
     if not own:
-        granted = registry.bound(plan.backend, cluster).lease(allocation).granted_until
+        granted = registry.bound(plan.backend, paths).lease(allocation).granted_until
     elif granted is None:
         granted = now() + timedelta(seconds=plan.spec.lease.duration)
-    return _keep(cluster, before.model_copy(update={"granted_until": granted, "own": own}))
+    return _keep(paths, before.model_copy(update={"granted_until": granted, "own": own}))
 
 
 def renew(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, until: datetime
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, until: datetime
 ) -> Record:
     """Ask for a longer lease, and keep what was granted.
 
@@ -134,18 +134,18 @@ def renew(
         Refused: The testbed said no; the lease is as it was.
         UsageError: Nodes do not expire.
     """
-    before, own = known(cluster), _is_own(plan)
+    before, own = known(paths), _is_own(plan)
     granted: datetime | None
     if own:  # as a testbed's, never shortened
         granted = max(until, before.granted_until or until) if before.own else until
     else:
-        granted = registry.bound(plan.backend, cluster).renew(allocation, until).granted_until
+        granted = registry.bound(plan.backend, paths).renew(allocation, until).granted_until
     changed = {"granted_until": granted, "requested_until": until, "own": own}
-    return _keep(cluster, before.model_copy(update=changed))
+    return _keep(paths, before.model_copy(update=changed))
 
 
 def tell_nodes(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, *, anew: bool = False
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, *, anew: bool = False
 ) -> None:
     """Let the nodes that mind the end of the lease know what is known of it here.
 
@@ -155,30 +155,30 @@ def tell_nodes(
     Raises:
         GpubedError: Not all could be told; at the end that they know they end what runs.
     """
-    record = last(cluster)
+    record = last(paths)
     if not (record.told or node_lease.are_to_mind(plan)):
         return
     left, had = record.remaining_s or 0.0, {} if anew else record.told
-    told = node_lease.tell(cluster, plan, allocation, record.granted_until, left, had)
+    told = node_lease.tell(paths, plan, allocation, record.granted_until, left, had)
     if told.words != record.told:
-        _write(cluster, record.model_copy(update={"told": told.words}))
+        _write(paths, record.model_copy(update={"told": told.words}))
     if told.failed:
         each = "; ".join(f"{name}: {why}" for name, why in told.failed.items())
         raise GpubedError(
             f"not all nodes know until when the lease lasts, and act by what they know: {each}",
-            f"gpubed renew {cluster.name} --auto --once   tells those that do not know",
+            f"gpubed renew {paths.name} --auto --once   tells those that do not know",
         )
 
 
-def tell_of_new(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
+def tell_of_new(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
     """Let nodes that were just set up know until when the lease lasts, where they mind its end.
 
     Raises:
         GpubedError: The testbed does not answer, or not all could be told.
     """
     if node_lease.are_to_mind(plan):
-        read(cluster, plan, allocation)
-    tell_nodes(cluster, plan, allocation, anew=True)
+        read(paths, plan, allocation)
+    tell_nodes(paths, plan, allocation, anew=True)
 
 
 def due(record: Record, wanted: Wanted) -> datetime | None:
@@ -201,43 +201,43 @@ def is_ending(record: Record, wanted: Wanted) -> bool:
     return ending and record.ended_for != record.granted_until
 
 
-def ended(cluster: ClusterPaths, record: Record) -> Record:
+def ended(paths: ClusterPaths, record: Record) -> Record:
     """Keep that `before_end` has been done for the present end."""
-    return _keep(cluster, record.model_copy(update={"ended_for": record.granted_until}))
+    return _keep(paths, record.model_copy(update={"ended_for": record.granted_until}))
 
 
-def check_not_expired(cluster: ClusterPaths) -> None:
+def check_not_expired(paths: ClusterPaths) -> None:
     """Refuse to work with nodes whose lease is over.
 
     Raises:
         GpubedError: The lease has ended.
     """
-    record = last(cluster)
+    record = last(paths)
     if record.granted_until and record.state(0) == "expired":
         if record.own:
             raise GpubedError(
-                f"the lease of {cluster.name} ended at {local(record.granted_until)}: "
+                f"the lease of {paths.name} ended at {local(record.granted_until)}: "
                 "its nodes run no job any more",
-                f"gpubed renew {cluster.name}",
+                f"gpubed renew {paths.name}",
             )
         raise GpubedError(
-            f"the lease of {cluster.name} ended at {local(record.granted_until)}: "
+            f"the lease of {paths.name} ended at {local(record.granted_until)}: "
             "the testbed has taken its nodes back",
-            f"gpubed up {cluster.name} --refresh   (asks for new nodes)",
+            f"gpubed up {paths.name} --refresh   (asks for new nodes)",
         )
 
 
-def _keep(cluster: ClusterPaths, record: Record) -> Record:
+def _keep(paths: ClusterPaths, record: Record) -> Record:
     moment = now()
     kept = record.model_copy(update={"read_at": moment, "since": record.since or moment})
     # Also that there is no end any more, where the cluster had one of its own.
-    if (kept.granted_until or known(cluster).own) and cluster.state.is_dir():
-        _write(cluster, kept)
+    if (kept.granted_until or known(paths).own) and paths.state.is_dir():
+        _write(paths, kept)
     return kept
 
 
-def _write(cluster: ClusterPaths, record: Record) -> None:
-    files.write(cluster.lease, record.model_dump_json(indent=2).encode())
+def _write(paths: ClusterPaths, record: Record) -> None:
+    files.write(paths.lease, record.model_dump_json(indent=2).encode())
 
 
 def _is_own(plan: ClusterPlan) -> bool:

@@ -17,13 +17,13 @@ Approve = Callable[[Sequence[str]], None]
 """Asks whether a run may go on, given what it costs, a line each; raises when it may not."""
 
 
-def mind(stack: Stack, testbed: Testbed, wanted: ClusterPlan, approve: Approve) -> None:
+def mind(stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve) -> None:
     """See to it that the cluster's UUID is kept, and that none is made in another's place.
 
     Args:
         stack: The cluster's.
         testbed: Where the specification wants it.
-        wanted: What the specification wants.
+        plan: What the specification wants.
         approve: Asks about what would be lost.
 
     Raises:
@@ -32,42 +32,42 @@ def mind(stack: Stack, testbed: Testbed, wanted: ClusterPlan, approve: Approve) 
         Refused: The testbed does not say what is there.
     """
     audits.remember(stack)
-    kept, has_state = identities.kept(stack.cluster), stack.has_resources()
+    kept, has_state = identities.kept(stack.paths), stack.has_resources()
     if kept and not has_state and not stack.interrupted():
-        _mind_lost(kept, testbed, wanted, approve)
+        _mind_lost(kept, testbed, plan, approve)
     elif not kept and not has_state:
-        if said := renamed(stack.cluster):
+        if said := renamed(stack.paths):
             progress.emit("note", message=said)
         _mind_another(testbed, approve)
 
 
-def _mind_lost(uuid: str, testbed: Testbed, wanted: ClusterPlan, approve: Approve) -> None:
+def _mind_lost(uuid: str, testbed: Testbed, plan: ClusterPlan, approve: Approve) -> None:
     """Keep a state that was lost from costing the nodes that it knew of."""
     found = known_again(uuid, testbed)
-    if lost := given_up(found, testbed, wanted):
+    if lost := given_up(found, testbed, plan):
         approve(lost)
-    if said := taken_over(found, wanted):
+    if said := taken_over(found, plan):
         progress.emit("note", message=said)
 
 
-def given_up(found: Sequence[Existing], testbed: Testbed, wanted: ClusterPlan) -> list[str]:
+def given_up(found: Sequence[Existing], testbed: Testbed, plan: ClusterPlan) -> list[str]:
     """Say what is lost of what a kept UUID finds again, a line each.
 
     Raises:
         UsageError: It cannot go on without a loss that nobody may want.
     """
-    cluster, backend = testbed.cluster, testbed.backend
+    paths, backend = testbed.paths, testbed.backend
     there = [thing for thing in found if not thing.data]
     if there and backend.native:
         raise UsageError(
-            f"the state of {cluster.name} is lost, what Pulumi's plugin has made cannot be taken "
+            f"the state of {paths.name} is lost, what Pulumi's plugin has made cannot be taken "
             f"into a new one, and it is there: {', '.join(map(str, there))}",
             f"put a state back (.gpubed/pulumi/.pulumi/backups), or give all that back and ask for "
-            f"it anew: gpubed audit {cluster.name} --remove",
+            f"it anew: gpubed audit {paths.name} --remove",
         )
-    names = {node.name for node in wanted.nodes}
-    _refuse_to_vacate(cluster, [thing for thing in there if thing.node in names], wanted)
-    _refuse_to_move(cluster, there, wanted)
+    names = {node.name for node in plan.nodes}
+    _refuse_to_vacate(paths, [thing for thing in there if thing.node in names], plan)
+    _refuse_to_move(paths, there, plan)
     lost = [
         f"{thing}: what is on its own disk is lost: the state that knew it is, and the "
         "specification has no such node"
@@ -80,12 +80,12 @@ def given_up(found: Sequence[Existing], testbed: Testbed, wanted: ClusterPlan) -
         for thing in there
         if thing.heir
     ]
-    unused = [thing for thing in found if thing.data and not _has_volume(wanted)]
+    unused = [thing for thing in found if thing.data and not _has_volume(plan)]
     # A plugin makes new volumes, whatever the specification says, and adopts none.
     why = "no state knows it by now" if backend.native else "the specification has no volume"
     return lost + [
         f"{thing}: {why}: what is on it stays there, unused, until "
-        f"gpubed down {cluster.name} removes it"
+        f"gpubed down {paths.name} removes it"
         for thing in unused
     ]
 
@@ -108,15 +108,15 @@ def of_lost(testbed: Testbed) -> list[Existing] | None:
         PrerequisiteMissing: The testbed cannot be asked from here.
         Refused: The testbed does not say.
     """
-    uuid = identities.kept(testbed.cluster)
+    uuid = identities.kept(testbed.paths)
     return known_again(uuid, testbed) if uuid else None
 
 
-def taken_over(found: Sequence[Existing], wanted: ClusterPlan) -> str:
+def taken_over(found: Sequence[Existing], plan: ClusterPlan) -> str:
     """Say what `up` takes over of what a kept UUID finds again; empty where that is nothing."""
-    names = {node.name for node in wanted.nodes}
+    names = {node.name for node in plan.nodes}
     there = [thing for thing in found if not thing.heir]
-    if not _has_volume(wanted):
+    if not _has_volume(plan):
         there = [thing for thing in there if not thing.data]
     stays = [str(thing) for thing in there if not thing.node or thing.node in names]
     if not stays:
@@ -125,25 +125,25 @@ def taken_over(found: Sequence[Existing], wanted: ClusterPlan) -> str:
     return f"{', '.join(stays)} {were} taken over"
 
 
-def renamed(cluster: ClusterPaths) -> str:
+def renamed(paths: ClusterPaths) -> str:
     """Say which clusters lost their specification, where a new one is about to be made.
 
     A cluster is known by its folder's name: one that was renamed is another, with data of its own.
     """
-    project = cluster.project
+    project = paths.project
     known = (project.cluster(name) for name in project.known())
     lost = [each.name for each in known if each.was_made and not each.spec.exists()]
-    if not lost or cluster.was_made:
+    if not lost or paths.was_made:
         return ""
     return (
         f"{', '.join(lost)}: made here, and without a specification now; if its folder was "
-        f"renamed, {cluster.name} is a new cluster without its data: put inventories/{lost[0]} back"
+        f"renamed, {paths.name} is a new cluster without its data: put inventories/{lost[0]} back"
     )
 
 
-def _refuse_to_move(cluster: ClusterPaths, there: Sequence[Existing], wanted: ClusterPlan) -> None:
+def _refuse_to_move(paths: ClusterPaths, there: Sequence[Existing], plan: ClusterPlan) -> None:
     """Refuse a node that is there another address than it has: it would be replaced."""
-    planned = {node.name: str(node.control_address) for node in wanted.nodes}
+    planned = {node.name: str(node.control_address) for node in plan.nodes}
     for thing in there:
         address = planned.get(thing.node, thing.address)
         if thing.address and address != thing.address:
@@ -151,18 +151,18 @@ def _refuse_to_move(cluster: ClusterPaths, there: Sequence[Existing], wanted: Cl
                 f"{thing} has the address {thing.address}, the specification gives it {address}, "
                 f"and the state that knew it is lost: it would be replaced, with what is on its "
                 "own disk",
-                f"make inventories/{cluster.name}/cluster.yml what it was; or give the nodes up, "
-                f"not the shared data: gpubed audit {cluster.name} --remove",
+                f"make inventories/{paths.name}/cluster.yml what it was; or give the nodes up, "
+                f"not the shared data: gpubed audit {paths.name} --remove",
             )
 
 
-def _has_volume(wanted: ClusterPlan) -> bool:
-    return wanted.spec.storage.shared.provider == "volume"
+def _has_volume(plan: ClusterPlan) -> bool:
+    return plan.spec.storage.shared.provider == "volume"
 
 
 def _listed(testbed: Testbed) -> list[Existing]:
     """Ask the testbed what carries a cluster's name: without an answer, a second one is made."""
-    cluster = testbed.cluster.name
+    cluster = testbed.paths.name
     try:
         return testbed.existing()
     except PrerequisiteMissing:
@@ -175,7 +175,7 @@ def _listed(testbed: Testbed) -> list[Existing]:
         ) from error
 
 
-def spare(stack: Stack, wanted: ClusterPlan) -> None:
+def spare(stack: Stack, plan: ClusterPlan) -> None:
     """Refuse to go on where a node that is in no state stands at an address of the plan.
 
     Raises:
@@ -183,36 +183,34 @@ def spare(stack: Stack, wanted: ClusterPlan) -> None:
         GpubedError: State or testbed cannot be read.
     """
     there = audits.unrecorded(stack, audits.testbeds(stack))
-    _refuse_to_vacate(stack.cluster, there, wanted)
+    _refuse_to_vacate(stack.paths, there, plan)
 
 
-def _refuse_to_vacate(
-    cluster: ClusterPaths, there: Sequence[Existing], wanted: ClusterPlan
-) -> None:
+def _refuse_to_vacate(paths: ClusterPaths, there: Sequence[Existing], plan: ClusterPlan) -> None:
     """Refuse a node the address of one in use that nobody was asked about."""
-    given = {str(node.control_address): node.name for node in wanted.nodes}
+    given = {str(node.control_address): node.name for node in plan.nodes}
     for thing in there:
         heir = given.get(thing.address)
         if heir and heir != thing.node:
             raise UsageError(
                 f"{thing} has the address {thing.address}, which the specification now gives to "
                 f"{heir}: it would be removed, with what is on its own disk",
-                f"make inventories/{cluster.name}/cluster.yml what it was; or give the nodes up, "
-                f"not the shared data: gpubed audit {cluster.name} --remove",
+                f"make inventories/{paths.name}/cluster.yml what it was; or give the nodes up, "
+                f"not the shared data: gpubed audit {paths.name} --remove",
             )
 
 
 def _mind_another(testbed: Testbed, approve: Approve) -> None:
     """Ask before a second cluster of the name is made: the first may have lost its state."""
-    cluster = testbed.cluster
+    paths = testbed.paths
     if there := [thing for thing in _listed(testbed) if not thing.transient]:
         uuids = sorted({thing.uuid for thing in there})
         costs = [
-            f"there is another {cluster.name} (uuid {', '.join(uuids)}), which this project "
+            f"there is another {paths.name} (uuid {', '.join(uuids)}), which this project "
             f"knows nothing of: {', '.join(map(str, there))}",
-            f"gpubed audit {cluster.name} tells how to take it over; to go on makes a second one",
+            f"gpubed audit {paths.name} tells how to take it over; to go on makes a second one",
         ]
         try:
             approve(costs)
         except UsageError as error:
-            raise UsageError(error.message, f"gpubed audit {cluster.name}") from None
+            raise UsageError(error.message, f"gpubed audit {paths.name}") from None

@@ -17,17 +17,17 @@ _FOLDER = "/var/lib/gpubed/metrics"
 _FILE = f"{_FOLDER}/gpubed.prom"
 
 
-def publish(cluster: ClusterPaths, allocation: Allocation, verification: Verification) -> None:
+def publish(paths: ClusterPaths, allocation: Allocation, verification: Verification) -> None:
     """Leave the figures on the head, if it is monitored yet; else the verification says so.
 
     Raises:
         GpubedError: The head could not be reached.
     """
-    with SSH(allocation.head, cluster) as head:
+    with SSH(allocation.head, paths) as head:
         if head.run("test -d %s", _FOLDER, check=False).exit_code:
             return
         # In one step: nobody reads half a file.
-        end = lease.known(cluster).granted_until
+        end = lease.known(paths).granted_until
         head.write(f"{_FILE}.draft", text(allocation, verification, end))
         head.run("mv %s %s", f"{_FILE}.draft", _FILE)
 

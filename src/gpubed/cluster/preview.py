@@ -47,7 +47,7 @@ class Preview:
     notes: Sequence[str]
 
 
-def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
+def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     """Compute what `up` would do; nothing is changed.
 
     Raises:
@@ -55,15 +55,15 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
         Locked: Another run is changing the cluster.
         GpubedError: State or testbed cannot be read.
     """
-    wanted = load_plan(cluster.spec)
-    owners_variables.require_readable(cluster)
-    testbed = registry.bound(wanted.backend, cluster)
+    wanted = load_plan(paths.spec)
+    owners_variables.require_readable(paths)
+    testbed = registry.bound(wanted.backend, paths)
     testbed.backend.require_engine(engine)
-    runlock.require_free(cluster.state)
-    cluster.project.prepare()
+    runlock.require_free(paths.state)
+    paths.project.prepare()
     made_on.require_same(testbed)
-    stack = Stack(cluster, engine)
-    seen = damage.damaged(damage.look(cluster, wanted))
+    stack = Stack(paths, engine)
+    seen = damage.damaged(damage.look(paths, wanted))
     audits.remember(stack)
     gone = costs.gone(audits.missing_data(stack)) if seen else []
     if seen:
@@ -71,17 +71,17 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
     planned = stack.preview(emit, refresh=seen is not None)
     there, given_up, notes = _known_again(stack, testbed, wanted)
     steps = planned.steps if stack.has_resources() else ()  # without a state, all is made "anew"
-    left = served_folder.left_behind(cluster, wanted, steps, there)
+    left = served_folder.left_behind(paths, wanted, steps, there)
     lost = costs.lost(planned, left)
     refused = testbed.refusals(wanted) if lost else []
     found = seen[1] if seen else None
-    runlock.require_free(cluster.state)  # one may have begun meanwhile
+    runlock.require_free(paths.state)  # one may have begun meanwhile
     configures = wanted.spec.configure and wanted.spec.backend.lends_nodes
     return Preview(
         wanted,
         planned,
         found.words if found else [],
-        _foreseen(cluster, wanted, planned, found) if configures else {},
+        _foreseen(paths, wanted, planned, found) if configures else {},
         [*given_up, *gone, *lost],
         refused,
         notes,
@@ -89,7 +89,7 @@ def preview(cluster: ClusterPaths, engine: EngineName) -> Preview:
 
 
 def _known_again(
-    stack: Stack, testbed: Testbed, wanted: ClusterPlan
+    stack: Stack, testbed: Testbed, plan: ClusterPlan
 ) -> tuple[list[Existing] | None, list[str], list[str]]:
     """Say what a lost state knew of and is there, and what `up` does with it.
 
@@ -97,32 +97,32 @@ def _known_again(
         What is found again, or None where nobody was asked; what `up` would give up; and what it
         would take over, or why it would stop.
     """
-    uuid = identities.kept(stack.cluster)
-    if uuid is None and (said := lost_state.renamed(stack.cluster)):
+    uuid = identities.kept(stack.paths)
+    if uuid is None and (said := lost_state.renamed(stack.paths)):
         return None, [], [said]
     if uuid is None or stack.has_resources() or stack.interrupted():
         return None, [], []
     try:
         found = lost_state.known_again(uuid, testbed)
-        lost = lost_state.given_up(found, testbed, wanted)
+        lost = lost_state.given_up(found, testbed, plan)
     except GpubedError as error:
         return None, [], [f"`up` would stop: {error.message}"]
-    said = lost_state.taken_over(found, wanted)
+    said = lost_state.taken_over(found, plan)
     return found, lost, [said] if said else []
 
 
 def _foreseen(
-    cluster: ClusterPaths, wanted: ClusterPlan, planned: Result, found: Condition | None
+    paths: ClusterPaths, plan: ClusterPlan, planned: Result, found: Condition | None
 ) -> Due:
     granted = None
     with suppress(GpubedError):
-        granted = allocations.load(cluster.allocation)
+        granted = allocations.load(paths.allocation)
     return due.foreseen(
-        cluster,
-        wanted,
+        paths,
+        plan,
         granted,
         anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
         strange=damage.in_state(found, condition.UNRECOGNIZED) if found else (),
         cut=damage.unconfigured(found) if found else (),
-        broken=damage.unserved(wanted, found) if found else None,
+        broken=damage.unserved(plan, found) if found else None,
     )

@@ -49,18 +49,18 @@ def check(of: Recipe) -> Iterator[Check]:
     yield _packages_serve_the_gpus(of)
 
 
-def check_nodes(of: Recipe, cluster: ClusterPaths, granted: Allocation) -> Iterator[Check]:
+def check_nodes(of: Recipe, paths: ClusterPaths, allocation: Allocation) -> Iterator[Check]:
     """Compare the nodes of a cluster with a recipe, which need not be the cluster's own.
 
     Raises:
         GpubedError: A node could not be reached.
     """
-    wanted = specification.load_plan(cluster.spec)
+    wanted = specification.load_plan(paths.spec)
     spec = wanted.spec.model_copy(update={"recipe": of.name})
     with ExitStack() as stack:
-        sessions = {n.name: stack.enter_context(SSH(n, cluster)) for n in granted.nodes}
+        sessions = {n.name: stack.enter_context(SSH(n, paths)) for n in allocation.nodes}
         changed = wanted.model_copy(update={"spec": spec})
-        context = Context(cluster, changed, granted, sessions)
+        context = Context(paths, changed, allocation, sessions)
         yield from software.packages(context)
         yield from software.gpus(context)
 

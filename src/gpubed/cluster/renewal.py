@@ -35,7 +35,7 @@ class Looked:
     untold: GpubedError | None = None
 
 
-def look(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> Looked:
+def look(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Looked:
     """Ask until when a lease lasts, renew it where that is due, and prepare an end that stays.
 
     Nodes that mind the end are told of it, whoever renewed the lease.
@@ -43,26 +43,26 @@ def look(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> Loo
     Raises:
         GpubedError: The testbed does not answer.
     """
-    looked = _look(cluster, wanted, granted)
+    looked = _look(paths, plan, allocation)
     try:
-        leases.tell_nodes(cluster, wanted, granted)
+        leases.tell_nodes(paths, plan, allocation)
     except GpubedError as error:
         return replace(looked, untold=error)
     return looked
 
 
-def _look(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> Looked:
-    policy, refused = wanted.spec.lease, None
-    record = leases.read(cluster, wanted, granted)
+def _look(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Looked:
+    policy, refused = plan.spec.lease, None
+    record = leases.read(paths, plan, allocation)
     if asked := leases.due(record, policy):
         try:
-            record = leases.renew(cluster, wanted, granted, asked)
+            record = leases.renew(paths, plan, allocation, asked)
         except Refused as error:
             refused = error
     if not leases.is_ending(record, policy):
         return Looked(record, asked, refused)
     try:
-        done = before_end.prepare(cluster, wanted, granted)
+        done = before_end.prepare(paths, plan, allocation)
     except GpubedError as error:
         return Looked(record, asked, refused, unprepared=error)
-    return Looked(leases.ended(cluster, record), asked, refused, tuple(done))
+    return Looked(leases.ended(paths, record), asked, refused, tuple(done))

@@ -31,7 +31,7 @@ _HERE = {"Identity", "Key", "Image"}  # resources of the controller, which hold 
 
 
 def status(
-    cluster: ClusterPaths, engine: EngineName, *, use: bool = False, seen: Condition | None = None
+    paths: ClusterPaths, engine: EngineName, *, use: bool = False, seen: Condition | None = None
 ) -> dict[str, Any]:
     """Return the document of `status`: nodes and their hardware, lease, services, verification.
 
@@ -44,18 +44,18 @@ def status(
         NotUp: The cluster has no nodes; see `of_none`.
         GpubedError: Something of it cannot be read.
     """
-    granted = allocations.load(cluster.allocation)
-    testbed = registry.bound(granted.backend, cluster)
-    wanted = _wanted(cluster, granted.backend)
+    granted = allocations.load(paths.allocation)
+    testbed = registry.bound(granted.backend, paths)
+    wanted = _wanted(paths, granted.backend)
     now = seen or condition.look(testbed, wanted, granted)
-    _tell_of_chaos(cluster)
+    _tell_of_chaos(paths)
     unwell = _unwell(now)
-    unreadable = _unreadable(cluster, engine, granted)
-    verified = _verified(cluster)
-    found = hardware.of_cluster(cluster.facts, granted)
+    unreadable = _unreadable(paths, engine, granted)
+    verified = _verified(paths)
+    found = hardware.of_cluster(paths.facts, granted)
     # Where `up` configures nothing, it would not go on with what `configure` has begun.
-    goes_on = wanted.spec.configure or changes.is_noted(cluster)
-    begun = unfinished.state(cluster) if goes_on else ""
+    goes_on = wanted.spec.configure or changes.is_noted(paths)
+    begun = unfinished.state(paths) if goes_on else ""
     return {
         "engine": engine,
         "state": begun or ("degraded" if unwell or unreadable else now.state),
@@ -69,23 +69,23 @@ def status(
             for node in granted.nodes
         ],
         "failed": [failure.model_dump() for failure in granted.failed],
-        "lease": current_lease(cluster, wanted, granted, now).document(),
-        "services": _services(cluster, wanted, granted, now),
-        "pending": door.pending(cluster, wanted, granted),
+        "lease": current_lease(paths, wanted, granted, now).document(),
+        "services": _services(paths, wanted, granted, now),
+        "pending": door.pending(paths, wanted, granted),
         "stopped": [asdict(one) for one in now.stopped],
         "reshaped": now.reshaped,
-        **({"use": _use(cluster, wanted, granted, unwell)} if use else {}),
+        **({"use": _use(paths, wanted, granted, unwell)} if use else {}),
         **_jobs(testbed, granted),
-        "verification": verified and _verification(cluster, granted, verified),
+        "verification": verified and _verification(paths, granted, verified),
     }
 
 
-def of_none(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
+def of_none(paths: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     """Return the document of `status` for a cluster without nodes: absent, or partly made."""
-    there = "allocated" if _holds_something(cluster, engine) else "absent"
+    there = "allocated" if _holds_something(paths, engine) else "absent"
     return {
         "engine": engine,
-        "state": unfinished.state(cluster) or there,
+        "state": unfinished.state(paths) or there,
         "nodes": [],
         "lease": leases.Record().document(),
         "services": [],
@@ -93,98 +93,98 @@ def of_none(cluster: ClusterPaths, engine: EngineName) -> dict[str, Any]:
     }
 
 
-def _holds_something(cluster: ClusterPaths, engine: EngineName) -> bool:
+def _holds_something(paths: ClusterPaths, engine: EngineName) -> bool:
     """Say whether anything of the cluster is on its testbed, or may be, as the state has it."""
-    if not cluster.project.pulumi.exists():
+    if not paths.project.pulumi.exists():
         return False
-    stack = Stack(cluster, engine)
+    stack = Stack(paths, engine)
     recorded = stack.export().get("deployment", {}).get("resources") or ()
     made = {one["type"].rpartition(":")[2] for one in recorded if one.get("custom")}
     return bool(made - _HERE) or stack.interrupted()
 
 
-def _wanted(cluster: ClusterPaths, backend: str) -> ClusterPlan:
+def _wanted(paths: ClusterPaths, backend: str) -> ClusterPlan:
     """Return what the cluster is to be; where the file is gone, what was applied last."""
     try:
-        if cluster.spec.exists():
-            return load_plan(cluster.spec)
+        if paths.spec.exists():
+            return load_plan(paths.spec)
     except UsageError as error:
-        if not made_on.put_back(cluster):
+        if not made_on.put_back(paths):
             raise
         progress.emit("note", message=f"{error.message}; shown is what was applied last")
-        return plan(made_on.applied(cluster, backend))
-    kept = plan(made_on.specification(cluster, backend))
-    message = f"{cluster.spec} is gone; what was applied last comes back with:"
-    progress.emit("note", message=f"{message} {made_on.put_back(cluster)}")
+        return plan(made_on.applied(paths, backend))
+    kept = plan(made_on.specification(paths, backend))
+    message = f"{paths.spec} is gone; what was applied last comes back with:"
+    progress.emit("note", message=f"{message} {made_on.put_back(paths)}")
     return kept
 
 
-def _tell_of_chaos(cluster: ClusterPaths) -> None:
+def _tell_of_chaos(paths: ClusterPaths) -> None:
     """Say what was broken on purpose and not undone: what is full, say, has this cause."""
     with suppress(Unreadable):  # `up` says what is wrong with it
-        if found := broken.left(cluster):
-            progress.emit("note", message=f"{found}: gpubed up {cluster.name} does that")
+        if found := broken.left(paths):
+            progress.emit("note", message=f"{found}: gpubed up {paths.name} does that")
 
 
 def _use(
-    cluster: ClusterPaths,
-    wanted: ClusterPlan,
-    granted: Allocation,
+    paths: ClusterPaths,
+    plan: ClusterPlan,
+    allocation: Allocation,
     unwell: dict[str, dict[str, str]],
 ) -> dict[str, Any] | None:
     said = {name: one["reason"] for name, one in unwell.items() if one["state"] == "quarantined"}
-    found = idle.look(cluster, wanted, granted, said)
+    found = idle.look(paths, plan, allocation, said)
     return found.document() if found else None
 
 
-def _jobs(testbed: Testbed, granted: Allocation) -> dict[str, Any]:
+def _jobs(testbed: Testbed, allocation: Allocation) -> dict[str, Any]:
     if not isinstance(testbed, JobTestbed):
         return {}
-    return {"jobs": [asdict(job) for job in testbed.jobs(granted.uuid)]}
+    return {"jobs": [asdict(job) for job in testbed.jobs(allocation.uuid)]}
 
 
-def _verified(cluster: ClusterPaths) -> Verification | None:
+def _verified(paths: ClusterPaths) -> Verification | None:
     try:
-        return Verification.last(cluster.verification)
+        return Verification.last(paths.verification)
     except Unreadable as error:
         progress.emit("note", message=f"{error.message}: it counts as none, {error.hint}")
         return None
 
 
 def _verification(
-    cluster: ClusterPaths, granted: Allocation, verified: Verification
+    paths: ClusterPaths, allocation: Allocation, verified: Verification
 ) -> dict[str, Any]:
-    current = verified.is_of(granted, applied.digest(cluster, granted))
+    current = verified.is_of(allocation, applied.digest(paths, allocation))
     return {**verified.summary(), "current": current}
 
 
 def _unreadable(
-    cluster: ClusterPaths, engine: EngineName, granted: Allocation
+    paths: ClusterPaths, engine: EngineName, allocation: Allocation
 ) -> list[dict[str, str]]:
     """Say why no other verb could go on from the state, and what helps; empty where it could."""
     found = []
     try:
-        if granted.nodes:
-            secret.require_key(cluster)
+        if allocation.nodes:
+            secret.require_key(paths)
     except Unreadable:
         pass  # one that cannot be read is not lost
     except GpubedError as error:
         found.append({"message": error.message, "hint": error.hint or ""})
-    if not cluster.project.pulumi.exists():
+    if not paths.project.pulumi.exists():
         return found
     try:
-        Stack(cluster, engine).export()
+        Stack(paths, engine).export()
     except GpubedError as error:
         found.append({"message": error.message, "hint": error.hint or ""})
     return found
 
 
 def _services(
-    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, now: Condition
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, now: Condition
 ) -> list[dict[str, str]]:
-    if not wanted.spec.configure:
+    if not plan.spec.configure:
         return []
-    known = services.urls(cluster, wanted, granted)
+    known = services.urls(paths, plan, allocation)
     return [{**service, "reason": now.services.get(service["name"], "")} for service in known]
 
 
@@ -213,13 +213,13 @@ def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
 
 
 def current_lease(
-    cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation, now: Condition | None
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, now: Condition | None
 ) -> leases.Record:
     """Return until when the nodes are lent; of nodes that went before their time, nothing is."""
     try:
-        known = leases.read(cluster, wanted, granted)
+        known = leases.read(paths, plan, allocation)
     except GpubedError as error:
         progress.emit("note", message=f"the lease is what was known before: {error.message}")
-        known = leases.known(cluster)
+        known = leases.known(paths)
     gone = now is not None and set(now.nodes.values()) == {"missing"}
     return leases.Record() if gone and known.state(0) != "expired" else known

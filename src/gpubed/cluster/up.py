@@ -53,7 +53,7 @@ class Ahead:
 
 
 def up(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     engine: EngineName,
     *,
     approve: Approve,
@@ -74,26 +74,26 @@ def up(
         Locked: Another run holds the cluster.
         GpubedError: A resource, a role or a check failed.
     """
-    wanted = load_plan(cluster.spec)
-    owners_variables.require_readable(cluster)
-    testbed = registry.bound(wanted.backend, cluster)
+    wanted = load_plan(paths.spec)
+    owners_variables.require_readable(paths)
+    testbed = registry.bound(wanted.backend, paths)
     testbed.backend.require_engine(engine)
-    cluster.project.prepare()
-    cluster.require_files()
-    with runlock.hold(cluster.state, "up") as ended:
+    paths.project.prepare()
+    paths.require_files()
+    with runlock.hold(paths.state, "up") as ended:
         still_wanted()
-        cluster.removing.unlink(missing_ok=True)
+        paths.removing.unlink(missing_ok=True)
         if ended:
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")
-        stack = Stack(cluster, engine)
+        stack = Stack(paths, engine)
         stack.mend()
         made_on.require_same(testbed)
-        _restore_rates(cluster, last=False)  # before links are measured
-        _undo_chaos(cluster, last=False)  # before anybody finds a disk full
+        _restore_rates(paths, last=False)  # before links are measured
+        _undo_chaos(paths, last=False)  # before anybody finds a disk full
         _mind_what_is_there(stack, testbed, wanted, approve)
         if not stack.outputs():
             _require(testbed, wanted)
-        killed = cluster.state / "killed"
+        killed = paths.state / "killed"
         if stack.interrupted():
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
             killed.touch()
@@ -108,56 +108,56 @@ def up(
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack, approve)
             killed.unlink()
-        made_on.forget_attempts(cluster)
-        granted = allocations.load(cluster.allocation)
-        identities.keep(cluster, granted.uuid)
-        current_lease(cluster, wanted, granted, None)
-        _restore_rates(cluster, last=True)
-        _undo_chaos(cluster, last=True)
+        made_on.forget_attempts(paths)
+        granted = allocations.load(paths.allocation)
+        identities.keep(paths, granted.uuid)
+        current_lease(paths, wanted, granted, None)
+        _restore_rates(paths, last=True)
+        _undo_chaos(paths, last=True)
         found = None
         if damaged or not changed(result):
             # A look a moment ago that found all well, after which nothing was changed, is enough.
             found = seen[1] if seen and not damaged and not anew else None
             found = found or _require_whole(testbed, wanted, granted, started=changed(result))
-        leases.tell_nodes(cluster, wanted, granted)
+        leases.tell_nodes(paths, wanted, granted)
         if changed(result):
             return Done(result, found)
         if wanted.spec.configure and granted.nodes:
-            served_folder.remember(cluster, wanted, granted)  # a former version did not
-            door.remember(cluster, wanted)
+            served_folder.remember(paths, wanted, granted)  # a former version did not
+            door.remember(paths, wanted)
         if verify and wanted.spec.configure and granted.nodes:
-            handover.verify_cluster(cluster, wanted, granted)
+            handover.verify_cluster(paths, wanted, granted)
     return Done(result, found)
 
 
 def _mind_what_is_there(
-    stack: Stack, testbed: Testbed, wanted: ClusterPlan, approve: Approve
+    stack: Stack, testbed: Testbed, plan: ClusterPlan, approve: Approve
 ) -> None:
     """Mind what a lost state knew of; where the testbed cannot be asked, say what is missing."""
     try:
-        lost_state.mind(stack, testbed, wanted, approve)
+        lost_state.mind(stack, testbed, plan, approve)
     except (PrerequisiteMissing, Refused):
-        _require(testbed, wanted)
+        _require(testbed, plan)
         raise
 
 
-def _restore_rates(cluster: ClusterPaths, *, last: bool) -> None:
+def _restore_rates(paths: ClusterPaths, *, last: bool) -> None:
     """Put back what a killed `bench` changed; before nodes are repaired, one may not answer."""
-    if not cluster.reshaped.exists() or not cluster.allocation.exists():
+    if not paths.reshaped.exists() or not paths.allocation.exists():
         return
-    for fault in rates.restore(cluster, allocations.load(cluster.allocation)):
+    for fault in rates.restore(paths, allocations.load(paths.allocation)):
         message = f"a link has not got its declared rate back: {fault}"
         if last:
-            raise GpubedError(message, f"gpubed up {cluster.name} --refresh")
+            raise GpubedError(message, f"gpubed up {paths.name} --refresh")
         progress.emit("note", message=message)
 
 
-def _undo_chaos(cluster: ClusterPaths, *, last: bool) -> None:
+def _undo_chaos(paths: ClusterPaths, *, last: bool) -> None:
     """Undo what a killed `chaos` left broken; before nodes are repaired, one may not run."""
-    if not cluster.broken.exists() or not cluster.allocation.exists():
+    if not paths.broken.exists() or not paths.allocation.exists():
         return
     try:
-        if undone := broken.undo(cluster, allocations.load(cluster.allocation)):
+        if undone := broken.undo(paths, allocations.load(paths.allocation)):
             message = f"undone: what `gpubed chaos {undone.scenario}` did to {undone.node}"
             progress.emit("note", message=message)
     except GpubedError as error:
@@ -167,35 +167,35 @@ def _undo_chaos(cluster: ClusterPaths, *, last: bool) -> None:
 
 
 def _require_whole(
-    testbed: Testbed, wanted: ClusterPlan, granted: Allocation, *, started: bool
+    testbed: Testbed, plan: ClusterPlan, allocation: Allocation, *, started: bool
 ) -> Condition:
     """Refuse a cluster that is not whole, once nodes that were started have booted."""
     if started and testbed.backend.boots_later:
-        handover.await_nodes(testbed.cluster, granted)
-    return condition.require(testbed, wanted, granted)
+        handover.await_nodes(testbed.paths, allocation)
+    return condition.require(testbed, plan, allocation)
 
 
 def _up(
     stack: Stack,
     testbed: Testbed,
-    wanted: ClusterPlan,
+    plan: ClusterPlan,
     approve: Approve,
     damaged: Seen | None,
     ahead: Ahead | None,
 ) -> Result:
-    with left_out.of_run(stack.cluster, wanted) as run:
+    with left_out.of_run(stack.paths, plan) as run:
         if _remove_faulty(stack, testbed, approve):
             ahead = None  # of another state
-        planned = _look_ahead(stack, testbed, wanted, approve, ahead)
+        planned = _look_ahead(stack, testbed, plan, approve, ahead)
         _note_testbeds(stack, testbed)
         if damaged:
             # A plan does not know of that yet.
-            damage.prepare_repair(stack.cluster, wanted, *damaged)
+            damage.prepare_repair(stack.paths, plan, *damaged)
         elif planned and not changed(planned):
             return planned
         while True:
             # A user may have had time to edit it, while he was asked or nodes were mended.
-            load_same(stack.cluster.spec, wanted.spec.digest)
+            load_same(stack.paths.spec, plan.spec.digest)
             try:
                 return _applied(stack, testbed, planned)
             except Locked:
@@ -216,9 +216,9 @@ def _applied(stack: Stack, testbed: Testbed, planned: Result | None) -> Result:
     Our own resources note themselves that nodes are about to be changed; those of Pulumi's plugins
     know nothing of that. If none of them was begun, nothing has been changed.
     """
-    cluster, acted = stack.cluster, False
+    paths, acted = stack.paths, False
     native = planned and testbed.backend.native and costs.changes_nodes(planned)
-    if not native or begun.is_noted(cluster) or not begun.has_nodes(cluster):
+    if not native or begun.is_noted(paths) or not begun.has_nodes(paths):
         return stack.up(emit)
 
     def hear(event: ResourceEvent | LogEvent) -> None:
@@ -227,12 +227,12 @@ def _applied(stack: Stack, testbed: Testbed, planned: Result | None) -> Result:
             acted = True
         emit(event)
 
-    begun.note(cluster)
+    begun.note(paths)
     try:
         return stack.up(hear)
     except BaseException:
         if not acted:
-            begun.forget(cluster)
+            begun.forget(paths)
         raise
 
 
@@ -240,7 +240,7 @@ def _note_testbeds(stack: Stack, testbed: Testbed) -> None:
     """Keep where the cluster is, or was made before, and the specification that is applied now."""
     audits.testbeds(stack).note()
     made_on.note(testbed)
-    made_on.keep_specification(stack.cluster, testbed.backend.name)
+    made_on.keep_specification(stack.paths, testbed.backend.name)
 
 
 def _preview(stack: Stack) -> Ahead | None:
@@ -254,7 +254,7 @@ def _preview(stack: Stack) -> Ahead | None:
 def _look_ahead(
     stack: Stack,
     testbed: Testbed,
-    wanted: ClusterPlan,
+    plan: ClusterPlan,
     approve: Approve,
     ahead: Ahead | None = None,
 ) -> Result | None:
@@ -266,14 +266,14 @@ def _look_ahead(
     else:
         planned = stack.preview(discard_steps) if stack.has_resources() else None
     if planned and testbed.backend.vacates and costs.makes_nodes(planned):
-        lost_state.spare(stack, wanted)
+        lost_state.spare(stack, plan)
     steps = planned.steps if planned else ()
     there = None if planned else lost_state.of_lost(testbed)
-    left = served_folder.left_behind(stack.cluster, wanted, steps, there)
+    left = served_folder.left_behind(stack.paths, plan, steps, there)
     lost = costs.lost(planned, left) if planned else left
     # Of nodes that a plugin begins to make and cannot, something is left.
     makes = planned is not None and testbed.backend.native and costs.makes_nodes(planned)
-    if (lost or makes) and (found := testbed.refusals(wanted)):
+    if (lost or makes) and (found := testbed.refusals(plan)):
         said = "\n  ".join(finding.message for finding in found)
         raise Refused(f"nothing was changed, since {said}", found[0].fix)
     if lost:
@@ -323,7 +323,7 @@ def changed(result: Result) -> bool:
 
 def _look_first(
     stack: Stack,
-    wanted: ClusterPlan,
+    plan: ClusterPlan,
     approve: Approve,
     *,
     refresh: bool,
@@ -335,18 +335,18 @@ def _look_first(
         What was granted, and how it is; None where nobody could look. And what the engine would
         do, if that was computed meanwhile and holds.
     """
-    cluster = stack.cluster
+    paths = stack.paths
     if not (refresh or killed):
-        leases.check_not_expired(cluster)
-    with together.beside(lambda: damage.look(cluster, wanted)) as looking:
+        leases.check_not_expired(paths)
+    with together.beside(lambda: damage.look(paths, plan)) as looking:
         # Most often nothing is damaged, and what the engine computes from its state holds. What an
         # earlier run left out is told to the engine only once this one has begun.
-        ahead = None if refresh or killed or cluster.left_out.exists() else _preview(stack)
+        ahead = None if refresh or killed or paths.left_out.exists() else _preview(stack)
         seen = looking.result()
     damaged = damage.damaged(seen)
     if damaged:
         if not refresh:
-            condition.recognize(cluster, *damaged)
+            condition.recognize(paths, *damaged)
         for line in damaged[1].words:
             progress.emit("note", message=line)
     if refresh or killed or damaged:
@@ -355,8 +355,8 @@ def _look_first(
     return seen, ahead
 
 
-def _require(testbed: Testbed, wanted: ClusterPlan) -> None:
-    missing = [finding for finding in testbed.doctor(wanted.spec) if not finding.ok]
+def _require(testbed: Testbed, plan: ClusterPlan) -> None:
+    missing = [finding for finding in testbed.doctor(plan.spec) if not finding.ok]
     if missing:
         first = missing[0]
         rest = "".join(f"\n  {finding.message}" for finding in missing[1:])

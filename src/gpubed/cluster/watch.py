@@ -64,7 +64,7 @@ class Watch:
     """The watch of one cluster.
 
     Args:
-        cluster: Its paths.
+        paths: Its paths.
         engine: What repairs run with.
         repairs: How many of them may begin within 24 hours.
         hear: Hears of events; they are in the log by then.
@@ -73,15 +73,15 @@ class Watch:
 
     def __init__(
         self,
-        cluster: ClusterPaths,
+        paths: ClusterPaths,
         engine: EngineName,
         repairs: int,
         hear: Callable[[Event], None],
         following: Callable[[Path], AbstractContextManager[None]],
     ) -> None:
-        self._cluster, self._engine, self._most = cluster, engine, repairs
+        self._paths, self._engine, self._most = paths, engine, repairs
         self._hear, self._following = hear, following
-        self.memory = watch_memory.load(cluster)
+        self.memory = watch_memory.load(paths)
         self._broken, self._said = 0, ""  # looks that broke off one after another, and the last why
 
     def start(self, every_s: float) -> None:
@@ -92,7 +92,7 @@ class Watch:
     @property
     def is_over(self) -> bool:
         """Whether there is no cluster, and no run that makes one or is about to remove it."""
-        return _is_gone(self._cluster) and runlock.holder(self._cluster.state) is None
+        return _is_gone(self._paths) and runlock.holder(self._paths.state) is None
 
     def look(self) -> State:
         """Look once, and do what is due.
@@ -101,14 +101,14 @@ class Watch:
             OSError: The log, or what is remembered, cannot be written.
         """
         if self.is_over:
-            name = self._cluster.name
+            name = self._paths.name
             self.tell("gone", f"{name} is not up", f"the watch is over; gpubed up {name} makes it")
             return "gone"
-        who = runlock.holder(self._cluster.state)
+        who = runlock.holder(self._paths.state)
         if who and self._is_going:
             return self._pass()
         try:
-            granted = allocations.load(self._cluster.allocation)
+            granted = allocations.load(self._paths.allocation)
             wanted = self._wanted(granted)
         except GpubedError as error:
             return self._leave(error.message, error.hint)
@@ -118,8 +118,8 @@ class Watch:
     @property
     def _is_going(self) -> bool:
         """Whether the cluster's folder is gone, or about to be: nothing is written into it."""
-        who = runlock.holder(self._cluster.state)
-        return _is_gone(self._cluster) or (who is not None and who.verb in _MAY_REMOVE)
+        who = runlock.holder(self._paths.state)
+        return _is_gone(self._paths) or (who is not None and who.verb in _MAY_REMOVE)
 
     def _pass(self) -> State:
         """Look at nothing while another run is at work, and forget what was amiss before it."""
@@ -130,7 +130,7 @@ class Watch:
         """Write an event to the log, and let it be heard."""
         told = Event(leases.now(), event, why, outcome, tuple(nodes))
         if not self._is_going:
-            watch_log.append(self._cluster, told)
+            watch_log.append(self._paths, told)
         self._hear(told)
 
     def survive(self, error: Exception) -> float:
@@ -158,7 +158,7 @@ class Watch:
             details = "" if isinstance(error, GpubedError) else "".join(format_exception(error))
             with suppress(OSError):
                 if not self._is_going:
-                    watch_log.append(self._cluster, told, details)
+                    watch_log.append(self._paths, told, details)
             self._hear(told)
         return wait
 
@@ -170,7 +170,7 @@ class Watch:
         """
         if self._broken:
             self._broken, self._said = 0, ""
-            self.tell("well", f"{self._cluster.name} can be looked at again")
+            self.tell("well", f"{self._paths.name} can be looked at again")
 
     def _tell_once(
         self, matter: str, event: str, why: str, outcome: str = "", nodes: Sequence[str] = ()
@@ -192,27 +192,27 @@ class Watch:
         if memory != self.memory:
             self.memory = memory
             if not self._is_going:
-                watch_memory.keep(self._cluster, memory)
+                watch_memory.keep(self._paths, memory)
 
     def _leave(self, why: str, hint: str | None) -> State:
         """Leave it to a person; told once."""
-        self._tell_once("cluster", "person", why, hint or f"gpubed status {self._cluster.name}")
+        self._tell_once("cluster", "person", why, hint or f"gpubed status {self._paths.name}")
         return "amiss"
 
-    def _wanted(self, granted: Allocation) -> ClusterPlan:
+    def _wanted(self, allocation: Allocation) -> ClusterPlan:
         """Return what the cluster is to be; what was applied last where the file says no such."""
         try:
-            wanted = load_plan(self._cluster.spec)
-            if spec_backend(wanted.spec) == granted.backend:
+            wanted = load_plan(self._paths.spec)
+            if spec_backend(wanted.spec) == allocation.backend:
                 return wanted
         except UsageError:
             pass  # somebody is writing it, perhaps
-        return plan(made_on.applied(self._cluster, granted.backend))
+        return plan(made_on.applied(self._paths, allocation.backend))
 
-    def _keep_lease(self, wanted: ClusterPlan, granted: Allocation) -> None:
+    def _keep_lease(self, plan: ClusterPlan, allocation: Allocation) -> None:
         """Do what `renew --auto` does."""
         try:
-            looked = renewal.look(self._cluster, wanted, granted)
+            looked = renewal.look(self._paths, plan, allocation)
         except GpubedError as error:
             self._tell_once("lease", "unasked", f"the lease: {error.message}", error.hint or "")
             return
@@ -232,26 +232,26 @@ class Watch:
         elif self._forget_told("nodes"):
             self.tell("well", "all nodes know until when the lease lasts")
 
-    def _look(self, wanted: ClusterPlan, granted: Allocation) -> State:
-        testbed = registry.bound(granted.backend, self._cluster)
+    def _look(self, plan: ClusterPlan, allocation: Allocation) -> State:
+        testbed = registry.bound(allocation.backend, self._paths)
         try:
-            found = condition.look(testbed, wanted, granted)
-            quarantined = self._quarantined(granted, found)
+            found = condition.look(testbed, plan, allocation)
+            quarantined = self._quarantined(allocation, found)
         except GpubedError as error:
-            why = f"{granted.backend} cannot be asked: {error.message}"
+            why = f"{allocation.backend} cannot be asked: {error.message}"
             self._remember(amiss={})
             self._tell_once("testbed", "unasked", why, error.hint or "")
             return "amiss"
-        if runlock.holder(self._cluster.state):
+        if runlock.holder(self._paths.state):
             return self._pass()  # it has begun meanwhile, and what was seen may be its work
         if self._forget_told("testbed"):
-            self.tell("well", f"{granted.backend} answers again")
+            self.tell("well", f"{allocation.backend} answers again")
         self._tell_of_disks(found)
-        faults = self._faults(found, granted)
+        faults = self._faults(found, allocation)
         now, before = leases.now(), self.memory.amiss
         since = {fault.key: before.get(fault.key, now) for fault in faults}
         self._remember(amiss=since, quarantined=quarantined)
-        if self._care(wanted, granted):
+        if self._care(plan, allocation):
             return "gone" if self.is_over else "amiss"
         held = self._spare([fault for fault in faults if fault.node in quarantined])
         broken = [fault for fault in faults if fault.node not in quarantined]
@@ -267,21 +267,21 @@ class Watch:
                 self._tell_once("cluster", "amiss", why, again, _nodes(broken))
             return "amiss"
         try:
-            self._require_ours(wanted, granted)
-            condition.recognize(self._cluster, granted, found)
+            self._require_ours(plan, allocation)
+            condition.recognize(self._paths, allocation, found)
             self._require_nobody_held(held)
         except GpubedError as error:
             return self._leave(f"{why}: {error.message}", error.hint)
         if self.memory.left == why or self._waits(why):
             return "amiss"
-        return self._repair(wanted, granted, broken, why)
+        return self._repair(plan, allocation, broken, why)
 
-    def _care(self, wanted: ClusterPlan, granted: Allocation) -> bool:
+    def _care(self, plan: ClusterPlan, allocation: Allocation) -> bool:
         """Do what is due about a cluster that nobody uses; say whether it was released."""
-        policy, warned = wanted.spec.lease.idle, self.memory.warned
+        policy, warned = plan.spec.lease.idle, self.memory.warned
         if not (policy or warned):
             return False
-        used = idle.look(self._cluster, wanted, granted, self.memory.quarantined)
+        used = idle.look(self._paths, plan, allocation, self.memory.quarantined)
         if used is None:
             return False
         act = idle.decide(used, warned, policy)
@@ -289,14 +289,14 @@ class Watch:
         try:
             if act == "back":
                 self._remember(warned=None)
-                told = idle.take_back(self._cluster, granted)
-                self.tell("idle", why, told + idle.hook(self._cluster, policy, "back", used))
+                told = idle.take_back(self._paths, allocation)
+                self.tell("idle", why, told + idle.hook(self._paths, policy, "back", used))
             elif act == "warn" and policy:
-                told = idle.warn(self._cluster, granted, used, policy)
+                told = idle.warn(self._paths, allocation, used, policy)
                 self._remember(warned=Warned(used.idle_s, used.spell))
-                self.tell("idle", why, told + idle.hook(self._cluster, policy, "warn", used))
+                self.tell("idle", why, told + idle.hook(self._paths, policy, "warn", used))
             elif act == "release" and warned:
-                return self._release(wanted, granted, warned, why)
+                return self._release(plan, allocation, warned, why)
         except Locked as error:
             self._tell_once("idle", "waits", why, error.message)
             return False
@@ -307,16 +307,16 @@ class Watch:
         self._forget_told("idle")
         return False
 
-    def _release(self, wanted: ClusterPlan, granted: Allocation, warned: Warned, why: str) -> bool:
-        held, linked = self.memory.quarantined, self._cluster.state.is_symlink()
-        with watch_log.kept(self._cluster):
-            done, gone = idle.release(self._cluster, wanted, granted, self._engine, warned, held)
+    def _release(self, plan: ClusterPlan, allocation: Allocation, warned: Warned, why: str) -> bool:
+        held, linked = self.memory.quarantined, self._paths.state.is_symlink()
+        with watch_log.kept(self._paths):
+            done, gone = idle.release(self._paths, plan, allocation, self._engine, warned, held)
         if not gone:
             self.tell("idle", why, done)
             return False
-        told = Event(leases.now(), "idle", why, done, tuple(node.name for node in granted.nodes))
+        told = Event(leases.now(), "idle", why, done, tuple(node.name for node in allocation.nodes))
         if not linked:
-            watch_log.append(self._cluster, told)
+            watch_log.append(self._paths, told)
         self._hear(told)
         return True
 
@@ -324,30 +324,30 @@ class Watch:
         """A full disk is nothing that `up` repairs."""
         if found.full:
             why = "; ".join(f"{node}: {why}" for node, why in found.full.items())
-            first = condition.free(self._cluster.name, next(iter(found.full)))
+            first = condition.free(self._paths.name, next(iter(found.full)))
             self._tell_once("disks", "person", why, first)
         elif self._forget_told("disks"):
             self.tell("well", "disks have space again")
 
-    def _quarantined(self, granted: Allocation, found: Condition) -> dict[str, str]:
+    def _quarantined(self, allocation: Allocation, found: Condition) -> dict[str, str]:
         """Return the nodes that a person, or they themselves, took out of use.
 
         One that does not answer now is known from when it last did.
         """
-        silent = {node.name for node in granted.nodes if found.nodes[node.name] != "ready"}
+        silent = {node.name for node in allocation.nodes if found.nodes[node.name] != "ready"}
         kept = {name: why for name, why in self.memory.quarantined.items() if name in silent}
         return kept | {one.node: one.quarantine.reason for one in found.unwell if one.quarantine}
 
-    def _faults(self, found: Condition, granted: Allocation) -> list[_Fault]:
+    def _faults(self, found: Condition, allocation: Allocation) -> list[_Fault]:
         """List what `up` would put right; a full disk is nothing of that."""
         faults = [
             _Fault(name, name, f"{name} is {state}", state) for name, state in found.damaged.items()
         ]
         faults += [_Fault(f"{one.unit} {one.node}", one.node, one.why) for one in found.stopped]
-        head = granted.head.name if granted.nodes else ""
+        head = allocation.head.name if allocation.nodes else ""
         faults += [_Fault(f"service {name}", head, why) for name, why in found.broken.items()]
         faults += [_Fault("links", "", condition.RESHAPED)] if found.reshaped else []
-        if self.memory.unfinished and unfinished.state(self._cluster) == unfinished.INTERRUPTED:
+        if self.memory.unfinished and unfinished.state(self._paths) == unfinished.INTERRUPTED:
             why = "the last repair did not come to its end"
             faults.append(_Fault("configuration", "", why))
         return faults
@@ -357,7 +357,7 @@ class Watch:
         held = self.memory.quarantined
         said = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
         if said:
-            back = f"gpubed health {self._cluster.name} --requalify NODE takes it back"
+            back = f"gpubed health {self._paths.name} --requalify NODE takes it back"
             self._tell_once("quarantine", "left", said, f"left alone; {back}")
         else:
             self._forget_told("quarantine")
@@ -367,7 +367,7 @@ class Watch:
         """Let what was to be repaired be settled."""
         self._remember(failures=0, wait_until=None, unfinished=False, left="")
         if self._forget_told("cluster"):
-            self.tell("well", f"nothing of {self._cluster.name} is left to repair")
+            self.tell("well", f"nothing of {self._paths.name} is left to repair")
         return state
 
     def _require_nobody_held(self, held: str) -> None:
@@ -377,16 +377,16 @@ class Watch:
             GpubedError: It would.
         """
         if held:
-            again = f"gpubed up {self._cluster.name}"
+            again = f"gpubed up {self._paths.name}"
             raise GpubedError(f"to repair it would touch what is left alone, too: {held}", again)
 
-    def _require_ours(self, wanted: ClusterPlan, granted: Allocation) -> None:
+    def _require_ours(self, plan: ClusterPlan, allocation: Allocation) -> None:
         """Refuse to repair where `up` would do more than that, or a person is to decide.
 
         Raises:
             GpubedError: It would.
         """
-        cluster, name = self._cluster, self._cluster.name
+        cluster, name = self._paths, self._paths.name
         if cluster.removing.exists():
             raise GpubedError(
                 f"a `down` of {name} was begun and did not come to its end",
@@ -396,12 +396,12 @@ class Watch:
             raise GpubedError(f"the state of {name} is lost", f"gpubed audit {name}")
         leases.check_not_expired(cluster)
         secret.require_key(cluster)
-        if load(cluster.spec) != made_on.applied(cluster, granted.backend):
+        if load(cluster.spec) != made_on.applied(cluster, allocation.backend):
             raise GpubedError(
                 f"{cluster.spec} is not what was applied last", f"gpubed plan {name} says more"
             )
-        configures = wanted.spec.configure and granted.nodes and not self.memory.unfinished
-        if configures and (roles := due.now(cluster, wanted, granted)):
+        configures = plan.spec.configure and allocation.nodes and not self.memory.unfinished
+        if configures and (roles := due.now(cluster, plan, allocation)):
             raise GpubedError(
                 f"roles are due that nobody has applied yet: {', '.join(roles)}",
                 f"gpubed up {name}",
@@ -417,11 +417,11 @@ class Watch:
             return False
         until = f" until {stamp(recent[-self._most] + DAY)}" if self._most else ""
         outcome = f"{self._most} repairs in 24 h are spent: it only watches{until}; to repair it:"
-        self._tell_once("cluster", "spent", why, f"{outcome} gpubed up {self._cluster.name}")
+        self._tell_once("cluster", "spent", why, f"{outcome} gpubed up {self._paths.name}")
         return True
 
     def _repair(
-        self, wanted: ClusterPlan, granted: Allocation, broken: Sequence[_Fault], why: str
+        self, plan: ClusterPlan, allocation: Allocation, broken: Sequence[_Fault], why: str
     ) -> State:
         before, now, began = self.memory, leases.now(), time.monotonic()
         nodes = _nodes(broken)
@@ -429,7 +429,7 @@ class Watch:
         # On disk before anything is done: a watch that is killed has spent it all the same.
         self._remember(repairs=(*before.recent(now), now), unfinished=True)
         try:
-            self._up(wanted, granted, _approve(self._cluster.name, broken, refused))
+            self._up(plan, allocation, _approve(self._paths.name, broken, refused))
         except Locked as error:
             self._remember(repairs=before.repairs, unfinished=before.unfinished)
             self._tell_once("cluster", "waits", why, error.message)
@@ -446,23 +446,23 @@ class Watch:
         self.tell("repair", why, f"repaired in {time.monotonic() - began:.0f} s", nodes)
         return "well"
 
-    def _up(self, wanted: ClusterPlan, granted: Allocation, approve: lost_state.Approve) -> None:
-        cluster = self._cluster
+    def _up(self, plan: ClusterPlan, allocation: Allocation, approve: lost_state.Approve) -> None:
+        paths = self._paths
 
         def still_wanted() -> None:
-            if not cluster.allocation.exists() or allocations.load(cluster.allocation) != granted:
-                raise Locked(f"another run has changed {cluster.name} meanwhile")
-            self._require_ours(wanted, granted)
+            if not paths.allocation.exists() or allocations.load(paths.allocation) != allocation:
+                raise Locked(f"another run has changed {paths.name} meanwhile")
+            self._require_ours(plan, allocation)
 
         # A job's ranks share the processors with what is repaired; one on broken nodes ends soon,
         # unless it is made to outlive them.
-        outlives = at_work.outlive_nodes(cluster)
+        outlives = at_work.outlive_nodes(paths)
         with (
-            nullcontext() if outlives else runlock.measuring(cluster.state, "watch"),
-            event_file(cluster, "watch", None) as path,
+            nullcontext() if outlives else runlock.measuring(paths.state, "watch"),
+            event_file(paths, "watch", None) as path,
             self._following(path),
         ):
-            up.up(cluster, self._engine, approve=approve, still_wanted=still_wanted)
+            up.up(paths, self._engine, approve=approve, still_wanted=still_wanted)
 
     def _failed(self, error: GpubedError) -> str:
         """Remember that a repair failed; return what to tell."""
@@ -474,8 +474,8 @@ class Watch:
         return f"failed: {error.message}{hint}; not again for {wait / 60:g} min"
 
 
-def _is_gone(cluster: ClusterPaths) -> bool:
-    return not (cluster.allocation.exists() or cluster.has_stack)
+def _is_gone(paths: ClusterPaths) -> bool:
+    return not (paths.allocation.exists() or paths.has_stack)
 
 
 def _backed_off(failures: int) -> float:

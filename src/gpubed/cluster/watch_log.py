@@ -53,7 +53,7 @@ def stamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def append(cluster: ClusterPaths, event: Event, details: str = "") -> None:
+def append(paths: ClusterPaths, event: Event, details: str = "") -> None:
     """Add an event to the log.
 
     Args:
@@ -62,22 +62,22 @@ def append(cluster: ClusterPaths, event: Event, details: str = "") -> None:
     Raises:
         OSError: The disk is full.
     """
-    cluster.logs.mkdir(parents=True, exist_ok=True)
-    with _path(cluster).open("a", encoding="utf-8") as log:
+    paths.logs.mkdir(parents=True, exist_ok=True)
+    with _path(paths).open("a", encoding="utf-8") as log:
         log.write(f"{event.line}\n")
         log.writelines(f"  {line}\n" for line in harmless.text(details).splitlines())
 
 
 @contextmanager
-def kept(cluster: ClusterPaths) -> Iterator[None]:
+def kept(paths: ClusterPaths) -> Iterator[None]:
     """Let the log outlive the cluster's folder, which may go meanwhile with all that is in it.
 
     Raises:
         OSError: The disk is full.
     """
     # What a link leads to is somebody else's, and only the link goes.
-    linked = cluster.state.is_symlink()
-    if not (log := _path(cluster)).exists() or linked:
+    linked = paths.state.is_symlink()
+    if not (log := _path(paths)).exists() or linked:
         yield
         return
     with TemporaryDirectory() as folder:
@@ -88,5 +88,5 @@ def kept(cluster: ClusterPaths) -> Iterator[None]:
             shutil.move(copy, log)
 
 
-def _path(cluster: ClusterPaths) -> Path:
-    return cluster.logs / "watch.log"
+def _path(paths: ClusterPaths) -> Path:
+    return paths.logs / "watch.log"

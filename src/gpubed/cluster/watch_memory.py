@@ -49,10 +49,10 @@ class Memory(BaseModel):
         return tuple(moment for moment in self.repairs if now - moment < DAY)
 
 
-def load(cluster: ClusterPaths) -> Memory:
+def load(paths: ClusterPaths) -> Memory:
     """Return what is remembered; what cannot be read counts as nothing, and is told."""
     try:
-        return reading.file(cluster.watch).json(Memory)
+        return reading.file(paths.watch).json(Memory)
     except Missing:
         return Memory()
     except Unreadable as error:
@@ -60,11 +60,11 @@ def load(cluster: ClusterPaths) -> Memory:
         return Memory()
 
 
-def keep(cluster: ClusterPaths, memory: Memory) -> None:
+def keep(paths: ClusterPaths, memory: Memory) -> None:
     """Write what is remembered.
 
     Raises:
         OSError: The disk is full.
     """
-    cluster.state.mkdir(parents=True, exist_ok=True)
-    files.write(cluster.watch, memory.model_dump_json(indent=1).encode())
+    paths.state.mkdir(parents=True, exist_ok=True)
+    files.write(paths.watch, memory.model_dump_json(indent=1).encode())

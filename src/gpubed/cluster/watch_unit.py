@@ -42,25 +42,25 @@ WantedBy=default.target
 """
 
 
-def file(cluster: ClusterPaths) -> Path:
+def file(paths: ClusterPaths) -> Path:
     """Return where the unit of a cluster is; another project's cluster of the name has another."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    project = hashlib.sha256(str(cluster.project.root).encode()).hexdigest()[:8]
-    return Path(base) / "systemd" / "user" / f"gpubed-watch-{cluster.name}-{project}.service"
+    project = hashlib.sha256(str(paths.project.root).encode()).hexdigest()[:8]
+    return Path(base) / "systemd" / "user" / f"gpubed-watch-{paths.name}-{project}.service"
 
 
-def text(cluster: ClusterPaths, options: Sequence[str]) -> str:
+def text(paths: ClusterPaths, options: Sequence[str]) -> str:
     """Return the unit.
 
     Args:
         options: What the watch is told beside the cluster's name.
     """
-    root = str(cluster.project.root)
+    root = str(paths.project.root)
     kept = {name: os.environ[name] for name in _KEPT if os.environ.get(name)}
     variables = {**kept, "GPUBED_ROOT": root}
-    words = [_program(), "watch", cluster.name, *options]
+    words = [_program(), "watch", paths.name, *options]
     return _UNIT.format(
-        name=cluster.name,
+        name=paths.name,
         root=_escaped(root),
         folder=_escaped(root),
         environment="\n".join(f"Environment={_quoted(f'{k}={v}')}" for k, v in variables.items()),
@@ -68,7 +68,7 @@ def text(cluster: ClusterPaths, options: Sequence[str]) -> str:
     )
 
 
-def install(cluster: ClusterPaths, options: Sequence[str]) -> Path:
+def install(paths: ClusterPaths, options: Sequence[str]) -> Path:
     """Write the unit, start it, and let it start with each login; return where it is.
 
     One that runs already starts anew: it may have other options, or gpubed another version.
@@ -76,10 +76,10 @@ def install(cluster: ClusterPaths, options: Sequence[str]) -> Path:
     Raises:
         PrerequisiteMissing: The user has no systemd that answers.
     """
-    require(cluster)
-    path = file(cluster)
+    require(paths)
+    path = file(paths)
     was = path.exists()
-    files.write_if_changed(path, text(cluster, options))
+    files.write_if_changed(path, text(paths, options))
     _systemctl("daemon-reload")
     _systemctl("enable", "--now", path.name)
     if was:
@@ -87,29 +87,29 @@ def install(cluster: ClusterPaths, options: Sequence[str]) -> Path:
     return path
 
 
-def remove(cluster: ClusterPaths) -> Path | None:
+def remove(paths: ClusterPaths) -> Path | None:
     """Stop the unit and remove it; return where it was, None where there was none.
 
     Raises:
         PrerequisiteMissing: The user has no systemd that answers.
     """
-    path = file(cluster)
+    path = file(paths)
     if not path.exists():
         return None
-    require(cluster)
+    require(paths)
     _systemctl("disable", "--now", path.name)
     path.unlink()
     _systemctl("daemon-reload")
     return path
 
 
-def require(cluster: ClusterPaths) -> None:
+def require(paths: ClusterPaths) -> None:
     """Refuse to go on where no systemd of the user answers, as in most containers.
 
     Raises:
         PrerequisiteMissing: None does.
     """
-    instead = f"gpubed watch {cluster.name} in a terminal; from cron, with --once"
+    instead = f"gpubed watch {paths.name} in a terminal; from cron, with --once"
     if shutil.which("systemctl") is None:
         raise PrerequisiteMissing("there is no systemd on this machine", instead)
     done = _call("systemctl", "--user", "show", "--property=Version")

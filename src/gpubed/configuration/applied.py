@@ -21,7 +21,7 @@ _BEGUN, _AGAIN = "begun", "begun-again"
 
 
 def missing(
-    cluster: ClusterPaths, allocation: Allocation, fingerprints: Mapping[str, Mapping[str, str]]
+    paths: ClusterPaths, allocation: Allocation, fingerprints: Mapping[str, Mapping[str, str]]
 ) -> dict[str, list[str]]:
     """Return the nodes that do not have a role in the wanted version, by role.
 
@@ -30,29 +30,29 @@ def missing(
     """
     stale: dict[str, list[str]] = {}
     for node in allocation.nodes:
-        done = _record(cluster, node.id)
+        done = _record(paths, node.id)
         for role, wanted in fingerprints[node.name].items():
             if done.get(role) != wanted:
                 stale.setdefault(role, []).append(node.name)
     return stale
 
 
-def digest(cluster: ClusterPaths, allocation: Allocation) -> str:
+def digest(paths: ClusterPaths, allocation: Allocation) -> str:
     """Return one word for all that is applied to the nodes; another once any of it changes."""
-    records = {node.id: _record(cluster, node.id) for node in allocation.nodes}
+    records = {node.id: _record(paths, node.id) for node in allocation.nodes}
     return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
 
 
-def prune(cluster: ClusterPaths, allocation: Allocation) -> None:
+def prune(paths: ClusterPaths, allocation: Allocation) -> None:
     """Forget nodes that are gone."""
     known = {f"{node.id}.json" for node in allocation.nodes}
-    for path in cluster.applied.glob("*.json"):
+    for path in paths.applied.glob("*.json"):
         if path.name not in known:
             path.unlink()
 
 
 def forget(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     allocation: Allocation,
     nodes: Collection[str],
     roles: Mapping[str, Collection[str]],
@@ -67,18 +67,18 @@ def forget(
             there, and its services restarted.
     """
     for node in allocation.nodes:
-        done = _record(cluster, node.id)
+        done = _record(paths, node.id)
         kept = {
             role: _AGAIN if node.name in roles.get(role, ()) else had for role, had in done.items()
         }
         if node.name in nodes:
             kept = {role: had for role, had in kept.items() if had.startswith(_BEGUN)}
         if kept != done:
-            files.write(cluster.applied / f"{node.id}.json", json.dumps(kept).encode())
+            files.write(paths.applied / f"{node.id}.json", json.dumps(kept).encode())
 
 
 def outdate(
-    cluster: ClusterPaths, allocation: Allocation, due: Mapping[str, Collection[str]]
+    paths: ClusterPaths, allocation: Allocation, due: Mapping[str, Collection[str]]
 ) -> None:
     """Forget which version of roles nodes had, before these are applied there.
 
@@ -90,18 +90,18 @@ def outdate(
     """
     nodes = {role: frozenset(names) for role, names in due.items()}
     for node in allocation.nodes:
-        done = _record(cluster, node.id)
+        done = _record(paths, node.id)
         kept = {
             role: had
             for role, had in done.items()
             if had.startswith(_BEGUN) or node.name not in nodes.get(role, ())
         }
         if kept != done:
-            files.write(cluster.applied / f"{node.id}.json", json.dumps(kept).encode())
+            files.write(paths.applied / f"{node.id}.json", json.dumps(kept).encode())
 
 
-def _record(cluster: ClusterPaths, node_id: str) -> dict[str, str]:
+def _record(paths: ClusterPaths, node_id: str) -> dict[str, str]:
     try:
-        return reading.file(cluster.applied / f"{node_id}.json").json(dict[str, str])
+        return reading.file(paths.applied / f"{node_id}.json").json(dict[str, str])
     except reading.Unreadable:  # then everything is applied again
         return {}

@@ -25,9 +25,9 @@ from typing import Any
 import ansible_runner
 
 from gpubed.configuration.roles import PHASES
-from gpubed.core import files, harmless, paths, reading, runlock
+from gpubed.core import files, harmless, reading, runlock
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.core.paths import ClusterPaths
+from gpubed.core.paths import ClusterPaths, assets
 from gpubed.core.progress import emit
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.ssh import greet
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def configure(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     *,
     tags: Iterable[str] = (),
     limit: str | None = None,
@@ -70,7 +70,7 @@ def configure(
     """Run a playbook on a cluster's nodes.
 
     Args:
-        cluster: The cluster; its inventory must have been rendered.
+        paths: The cluster's; its inventory must have been rendered.
         tags: Roles to apply; all when empty.
         limit: Ansible host pattern.
         due: The nodes to apply a role on, by role; all roles on all nodes when None.
@@ -82,13 +82,13 @@ def configure(
         HostKeyMismatch: Somebody else answers in a node's place.
         Locked: Another configuration of the cluster does not end.
     """
-    with runlock.locked(cluster.state / "configure.lock", "configure", _WAIT_FOR_OTHER_RUN):
-        watcher, folder = _Watcher(), _private_folder(cluster)
+    with runlock.locked(paths.state / "configure.lock", "configure", _WAIT_FOR_OTHER_RUN):
+        watcher, folder = _Watcher(), _private_folder(paths)
         runner = ansible_runner.run(
             private_data_dir=str(folder),
-            project_dir=str(paths.assets() / "playbooks"),
-            playbook=str(paths.assets() / "playbooks" / playbook),
-            inventory=str(cluster.inventory),
+            project_dir=str(assets() / "playbooks"),
+            playbook=str(assets() / "playbooks" / playbook),
+            inventory=str(paths.inventory),
             envvars=environment(),
             cmdline=shlex.join(_options(tags, limit, check) + where(folder, due)),
             event_handler=watcher.handle,
@@ -98,10 +98,10 @@ def configure(
             suppress_env_files=True,
             quiet=True,
         )
-    log = watcher.outcome.log = _keep_log(cluster, Path(runner.config.artifact_dir) / "stdout")
+    log = watcher.outcome.log = _keep_log(paths, Path(runner.config.artifact_dir) / "stdout")
     watcher.finish()
     if runner.rc != 0:
-        _say_whose_key(cluster, watcher.distrusted)
+        _say_whose_key(paths, watcher.distrusted)
         raise ConfigurationFailed(
             watcher.failure or _last_words(log, runner.rc),
             f"whole output: {log}",
@@ -109,13 +109,13 @@ def configure(
     return watcher.outcome
 
 
-def limited(cluster: ClusterPaths, limit: str) -> list[str]:
+def limited(paths: ClusterPaths, limit: str) -> list[str]:
     """Return the nodes that an Ansible pattern means in the rendered inventory.
 
     Raises:
         UsageError: It means none.
     """
-    words = ["ansible", "all", f"--inventory={cluster.inventory}", f"--limit={limit}"]
+    words = ["ansible", "all", f"--inventory={paths.inventory}", f"--limit={limit}"]
     done = subprocess.run(
         [*words, "--list-hosts"],
         env={**os.environ, **environment()},
@@ -124,7 +124,7 @@ def limited(cluster: ClusterPaths, limit: str) -> list[str]:
         check=False,
     )
     if done.returncode:
-        nodes = ", ".join(node.name for node in load_allocation(cluster.allocation).nodes)
+        nodes = ", ".join(node.name for node in load_allocation(paths.allocation).nodes)
         raise UsageError(f"--limit {limit} names no node", f"nodes: {nodes}")
     return [line.strip() for line in done.stdout.splitlines()[1:]]
 
@@ -132,7 +132,7 @@ def limited(cluster: ClusterPaths, limit: str) -> list[str]:
 def environment() -> dict[str, str]:
     """Return what Ansible needs in its environment to run as gpubed runs it."""
     needed = {
-        "ANSIBLE_CONFIG": str(paths.assets() / "ansible.cfg"),
+        "ANSIBLE_CONFIG": str(assets() / "ansible.cfg"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "ANSIBLE_NOCOLOR": "1",
         # ansible-runner would set it to False; an inventory of an earlier gpubed does not object.
@@ -143,8 +143,8 @@ def environment() -> dict[str, str]:
     return needed
 
 
-def _private_folder(cluster: ClusterPaths) -> Path:
-    folder = cluster.state / "ansible"
+def _private_folder(paths: ClusterPaths) -> Path:
+    folder = paths.state / "ansible"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # What ansible-runner keeps there would count again in a run without options of its own.
     shutil.rmtree(folder / "env", ignore_errors=True)
@@ -172,8 +172,8 @@ def where(folder: Path, due: Mapping[str, Sequence[str]] | None) -> list[str]:
     return ["--extra-vars", f"@{told}", "--limit", ",".join(nodes)]
 
 
-def _keep_log(cluster: ClusterPaths, stdout: Path) -> Path:
-    log = cluster.logs / time.strftime("%Y%m%d-%H%M%S-ansible.log")
+def _keep_log(paths: ClusterPaths, stdout: Path) -> Path:
+    log = paths.logs / time.strftime("%Y%m%d-%H%M%S-ansible.log")
     log.parent.mkdir(parents=True, exist_ok=True)
     if stdout.exists():
         # What nodes say is in it, and people print it.
@@ -195,11 +195,11 @@ def _last_words(log: Path, code: int) -> str:
     return f"Ansible ended with exit code {code}" + (f": {said}" if said else "")
 
 
-def _say_whose_key(cluster: ClusterPaths, names: Iterable[str]) -> None:
+def _say_whose_key(paths: ClusterPaths, names: Iterable[str]) -> None:
     """Look again at nodes whose host keys Ansible did not know: it does not say which it saw."""
-    allocation = load_allocation(cluster.allocation)
+    allocation = load_allocation(paths.allocation)
     for name in names:
-        greet(allocation.node(name), cluster)
+        greet(allocation.node(name), paths)
 
 
 class _Watcher:

@@ -26,21 +26,21 @@ class _Door(BaseModel):
     port: Port
 
 
-def remember(cluster: ClusterPaths, plan: ClusterPlan) -> None:
+def remember(paths: ClusterPaths, plan: ClusterPlan) -> None:
     """Keep at which port JupyterLab is, once it is there; nothing where there is none."""
     lab = plan.spec.services.jupyterlab
     if lab is None:
-        cluster.door.unlink(missing_ok=True)
-    elif _kept(cluster) != lab.port:
-        files.write(cluster.door, _Door(port=lab.port).model_dump_json().encode())
+        paths.door.unlink(missing_ok=True)
+    elif _kept(paths) != lab.port:
+        files.write(paths.door, _Door(port=lab.port).model_dump_json().encode())
 
 
-def is_due(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> bool:
+def is_due(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> bool:
     """Say whether JupyterLab has yet to be set up as declared."""
-    return granted.head.name in due.now(cluster, plan, granted).get(ROLE, ())
+    return allocation.head.name in due.now(paths, plan, allocation).get(ROLE, ())
 
 
-def port(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> int:
+def port(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> int:
     """Return the port that was applied; the declared one where nobody knows.
 
     Raises:
@@ -49,31 +49,31 @@ def port(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> int:
     lab = plan.spec.services.jupyterlab
     if lab is None:
         raise LookupError("the cluster has no JupyterLab")
-    kept = _kept(cluster)
+    kept = _kept(paths)
     # Whoever ran the playbook by hand has kept nothing, and the role has.
-    if kept in (None, lab.port) or not is_due(cluster, plan, granted):
+    if kept in (None, lab.port) or not is_due(paths, plan, allocation):
         return lab.port
     return kept
 
 
-def pending(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> list[str]:
+def pending(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:
     """Say what of JupyterLab cluster.yml has otherwise than it was applied; empty where nothing."""
-    lab, kept = plan.spec.services.jupyterlab, _kept(cluster)
-    if kept is None or not granted.nodes:
+    lab, kept = plan.spec.services.jupyterlab, _kept(paths)
+    if kept is None or not allocation.nodes:
         return []
     if lab is None:
         wanted = "no JupyterLab"
-    elif lab.port != (kept := port(cluster, plan, granted)):
+    elif lab.port != (kept := port(paths, plan, allocation)):
         wanted = f"port {lab.port} for JupyterLab"
     else:
         return []
     return [
-        f"cluster.yml says {wanted}, which is at port {kept}: gpubed up {cluster.name} applies it"
+        f"cluster.yml says {wanted}, which is at port {kept}: gpubed up {paths.name} applies it"
     ]
 
 
-def _kept(cluster: ClusterPaths) -> int | None:
+def _kept(paths: ClusterPaths) -> int | None:
     try:
-        return reading.file(cluster.door).json(_Door).port
+        return reading.file(paths.door).json(_Door).port
     except reading.Unreadable:  # a former version kept none, and the next `up` writes it
         return None

@@ -21,13 +21,13 @@ def document(due: Due) -> list[dict[str, Any]]:
     return [{"name": role, "nodes": nodes} for role, nodes in due.items()]
 
 
-def now(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> Due:
+def now(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Due:
     """Return the roles that nodes lack in the wanted version."""
-    return _together(plan, granted, _missing(cluster, plan, granted))
+    return _together(plan, allocation, _missing(paths, plan, allocation))
 
 
 def foreseen(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     plan: ClusterPlan,
     known: Allocation | None,
     *,
@@ -47,7 +47,7 @@ def foreseen(
     """
     broken = broken or {}
     expected = _expected(plan, known, anew, strange)
-    missing = _missing(cluster, plan, expected)
+    missing = _missing(paths, plan, expected)
     lacking = {
         role: {*broken.get(role, ()), *cut, *missing.get(role, ())} for role in roles.active(plan)
     }
@@ -58,14 +58,14 @@ def foreseen(
     return _together(plan, expected, stale)
 
 
-def _missing(cluster: ClusterPaths, plan: ClusterPlan, granted: Allocation) -> Due:
-    wanted = roles.fingerprints(plan, granted, cluster.inventory)
-    return applied.missing(cluster, granted, wanted)
+def _missing(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Due:
+    wanted = roles.fingerprints(plan, allocation, paths.inventory)
+    return applied.missing(paths, allocation, wanted)
 
 
-def _together(plan: ClusterPlan, granted: Allocation, missing: Due) -> Due:
+def _together(plan: ClusterPlan, allocation: Allocation, missing: Due) -> Due:
     """Bring roles into their order; those that read all nodes are applied on all of them."""
-    everywhere = [node.name for node in granted.nodes]
+    everywhere = [node.name for node in allocation.nodes]
     return {
         role: everywhere if "nodes" in roles.reads(plan, role) else missing[role]
         for role in roles.active(plan)

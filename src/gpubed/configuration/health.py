@@ -91,9 +91,9 @@ class _Held(BaseModel):
     since: reading.Name
 
 
-def look(cluster: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
+def look(paths: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
     """Look at nodes, all at once; a node that does not answer is told, not raised."""
-    return together.each(lambda node: _look(cluster, node), nodes)
+    return together.each(lambda node: _look(paths, node), nodes)
 
 
 def is_told(plan: ClusterPlan) -> bool:
@@ -101,15 +101,15 @@ def is_told(plan: ClusterPlan) -> bool:
     return plan.spec.configure and "health" in roles.active(plan)
 
 
-def unwell(cluster: ClusterPaths, plan: ClusterPlan, nodes: Sequence[Node]) -> list[NodeHealth]:
+def unwell(paths: ClusterPaths, plan: ClusterPlan, nodes: Sequence[Node]) -> list[NodeHealth]:
     """Return the nodes that jobs leave out; none where nodes do not look after themselves."""
     if not nodes or not is_told(plan):
         return []
-    return [found for found in look(cluster, nodes) if found.state != "well"]
+    return [found for found in look(paths, nodes) if found.state != "well"]
 
 
 def usable(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation
 ) -> tuple[Allocation, list[NodeHealth]]:
     """Return the allocation without the nodes that are not well, and why each is left out.
 
@@ -117,53 +117,53 @@ def usable(
         GpubedError: The head is not well: nothing can start without it.
         Unreachable: The head does not answer, or somebody else does in its place.
     """
-    left_out = unwell(cluster, plan, allocation.nodes)
+    left_out = unwell(paths, plan, allocation.nodes)
     names = {found.node for found in left_out}
     if not names:
         return allocation, []
     if allocation.head.name in names:
-        greet(allocation.head, cluster)
+        greet(allocation.head, paths)
         head = next(found for found in left_out if found.node == allocation.head.name)
-        again = f"repair it, then: gpubed health {cluster.name} --requalify {head.node}"
+        again = f"repair it, then: gpubed health {paths.name} --requalify {head.node}"
         raise GpubedError(
             f"the head {head.node} is not well: {head.reason}",
-            f"gpubed renew {cluster.name}" if head.is_held_by_lease else again,
+            f"gpubed renew {paths.name}" if head.is_held_by_lease else again,
         )
     kept = tuple(node for node in allocation.nodes if node.name not in names)
     return allocation.model_copy(update={"nodes": kept}), left_out
 
 
-def quarantine(cluster: ClusterPaths, allocation: Allocation, name: str, reason: str) -> None:
+def quarantine(paths: ClusterPaths, allocation: Allocation, name: str, reason: str) -> None:
     """Let no job start on a node until it is requalified.
 
     Raises:
         GpubedError: There is no such node, or it does not answer.
     """
-    with SSH(allocation.node(name), cluster) as session:
+    with SSH(allocation.node(name), paths) as session:
         session.run(f"{_PROGRAM} quarantine %s", reason)
 
 
-def requalify(cluster: ClusterPaths, allocation: Allocation, name: str) -> NodeHealth:
+def requalify(paths: ClusterPaths, allocation: Allocation, name: str) -> NodeHealth:
     """End a node's quarantine if nothing is wrong with it any more; return what was found.
 
     Raises:
         GpubedError: There is no such node, or it does not answer.
     """
     node = allocation.node(name)
-    with SSH(node, cluster) as session:
+    with SSH(node, paths) as session:
         session.run(f"{_PROGRAM} requalify", check=False)
-    return _look(cluster, node)
+    return _look(paths, node)
 
 
-def _look(cluster: ClusterPaths, node: Node) -> NodeHealth:
+def _look(paths: ClusterPaths, node: Node) -> NodeHealth:
     try:
-        with SSH(node, cluster) as session:
-            return ask(session, cluster, node)
+        with SSH(node, paths) as session:
+            return ask(session, paths, node)
     except Unreachable as error:
         return NodeHealth(node=node.name, problems=(error.message,), reachable=False)
 
 
-def ask(session: SSH, cluster: ClusterPaths, node: Node) -> NodeHealth:
+def ask(session: SSH, paths: ClusterPaths, node: Node) -> NodeHealth:
     """Ask a node how it is, in a session that is open.
 
     Raises:
@@ -177,6 +177,6 @@ def ask(session: SSH, cluster: ClusterPaths, node: Node) -> NodeHealth:
         told = reading.reply(answer.stdout, "its health").json(_Told)
     except Unreadable:
         mute = f"it cannot tell how it is: {reading.tail(answer.stderr, 1, _SHOWN) or 'no word'}"
-        repair = f"gpubed configure {cluster.name} --tags health"
+        repair = f"gpubed configure {paths.name} --tags health"
         return NodeHealth(node=node.name, problems=(f"{mute}; repair: {repair}",))
     return told.of(node)

@@ -50,7 +50,7 @@ def are_to_mind(plan: ClusterPlan) -> bool:
 
 
 def tell(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     plan: ClusterPlan,
     allocation: Allocation,
     until: datetime | None,
@@ -69,14 +69,14 @@ def tell(
     if policy and until:
         # By hand, to the second: that is how a node compares it with what it knows.
         end = until.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S+00:00")
-        said = {"cluster": allocation.uuid, "name": cluster.name, "until": end}
+        said = {"cluster": allocation.uuid, "name": paths.name, "until": end}
         said |= {"warning": policy.warning, "stop": policy.stop}
         # On a host that is somebody's own, others compute, too.
         said |= {"everyone": plan.spec.backend.releases}
     words = json.dumps(said) if said else ""
     stale = [node for node in allocation.nodes if known.get(node.id, "") != words]
     what = ("tell", json.dumps({**said, "left_s": left_s})) if said else ("forget",)
-    faults = together.each(partial(_tell, cluster, what), stale)
+    faults = together.each(partial(_tell, paths, what), stale)
     failed = {node.name: why for node, why in zip(stale, faults, strict=True) if why}
     now = {
         node.id: known.get(node.id, "") if node.name in failed else words
@@ -85,14 +85,14 @@ def tell(
     return Told({id_: one for id_, one in now.items() if one}, failed)
 
 
-def _tell(cluster: ClusterPaths, what: tuple[str, ...], node: Node) -> str:
+def _tell(paths: ClusterPaths, what: tuple[str, ...], node: Node) -> str:
     try:
-        with SSH(node, cluster) as session:
+        with SSH(node, paths) as session:
             session.run(f"{_PROGRAM}{' %s' * len(what)}", *what)
     except CommandFailed as error:
         if error.result.exit_code != 127:
             return error.message
-        return f"it has no gpubed-lease; repair: gpubed configure {cluster.name} --tags health"
+        return f"it has no gpubed-lease; repair: gpubed configure {paths.name} --tags health"
     except GpubedError as error:
         return error.message
     return ""

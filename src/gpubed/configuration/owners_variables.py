@@ -17,10 +17,10 @@ _FOLDERS = ("group_vars", "host_vars")
 _READ = {"", ".yml", ".yaml", ".json"}  # Ansible's YAML_FILENAME_EXTENSIONS
 
 
-def faults(cluster: ClusterPaths) -> list[SpecError]:
+def faults(paths: ClusterPaths) -> list[SpecError]:
     """Return what is no YAML in a cluster's group_vars and host_vars, by file and line."""
     found = []
-    for path in _files(cluster.inventory):
+    for path in _files(paths.inventory):
         try:
             located.require_yaml(path)
         except located.MalformedYamlError as error:
@@ -30,15 +30,15 @@ def faults(cluster: ClusterPaths) -> list[SpecError]:
     return found
 
 
-def require_readable(cluster: ClusterPaths) -> None:
+def require_readable(paths: ClusterPaths) -> None:
     """Refuse to begin what Ansible could not end.
 
     Raises:
         UsageError: A file is no YAML; all of them are in the message.
     """
-    if found := faults(cluster):
+    if found := faults(paths):
         lines = "\n".join(f"  {fault}" for fault in found)
-        raise UsageError(f"variables of {cluster.name} cannot be read:\n{lines}")
+        raise UsageError(f"variables of {paths.name} cannot be read:\n{lines}")
 
 
 def _files(inventory: Path) -> list[Path]:

@@ -20,7 +20,9 @@ from jinja2 import StrictUndefined, Template
 from jinja2.nativetypes import NativeEnvironment
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from gpubed.core import paths, reading
+import gpubed
+from gpubed.core import reading
+from gpubed.core.paths import assets
 from gpubed.nodes.allocation import Allocation, Node
 from gpubed.recipes import recipe
 from gpubed.spec.plan import ClusterPlan
@@ -47,7 +49,7 @@ _UNITS = TypeAdapter(dict[str, Where])
 # Who serves the storage, and who publishes the environment.
 SERVER, ENVIRONMENT = "nfs", "python_env"
 # Where roles reach gpubed's own code, and where that is.
-_FILTERS, _PACKAGE = "playbooks/filter_plugins", Path(paths.__file__).parents[1]
+_FILTERS, _PACKAGE = "playbooks/filter_plugins", Path(gpubed.__file__).parent
 _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
 
 
@@ -55,7 +57,7 @@ _NOT_APPLIED = {"molecule", "README.md", "__pycache__"}
 def names() -> tuple[str, ...]:
     """Return the names of all roles, sorted."""
     return tuple(
-        sorted(p.parent.parent.name for p in (paths.assets() / "roles").glob("*/meta/gpubed.yml"))
+        sorted(p.parent.parent.name for p in (assets() / "roles").glob("*/meta/gpubed.yml"))
     )
 
 
@@ -176,7 +178,7 @@ def fingerprints(
     everywhere = [
         _known_to_all(allocation),
         _files_digest(_user_variables(inventory / "group_vars"), inventory),
-        _files_digest((paths.assets() / "playbooks").rglob("*.yml"), paths.assets()),
+        _files_digest((assets() / "playbooks").rglob("*.yml"), assets()),
     ]
     users = _HostVariables(inventory)
     parts = _parts(plan, allocation, users)
@@ -190,7 +192,7 @@ def active(plan: ClusterPlan) -> list[str]:
 
 
 def _folder(role: str) -> Path:
-    return paths.assets() / "roles" / role
+    return assets() / "roles" / role
 
 
 def _ordered(roles: Iterable[str]) -> list[str]:
@@ -299,7 +301,7 @@ class _HostVariables:
 
 
 def _role_digest(role: str) -> str:
-    return _digest_within(role, paths.assets(), _PACKAGE)
+    return _digest_within(role, assets(), _PACKAGE)
 
 
 @cache  # a process applies the roles of one version

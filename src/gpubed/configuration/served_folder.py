@@ -73,10 +73,10 @@ class _All(BaseModel):
 _RENDERED = TypeAdapter(dict[Literal["all"], _All])
 
 
-def remember(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
+def remember(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
     """Keep which node serves the shared storage, once it does; nothing where none does."""
     if plan.spec.storage.shared.provider != "nfs":
-        cluster.served.unlink(missing_ok=True)
+        paths.served.unlink(missing_ok=True)
         return
     name = roles.server(plan)
     served = Served(
@@ -87,34 +87,34 @@ def remember(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -
     )
     kept = None
     with suppress(reading.Unreadable):  # whoever was to be asked has been
-        kept = _noted(cluster)
+        kept = _noted(paths)
     if served != kept:
-        _write(cluster, served)
+        _write(paths, served)
 
 
-def note_former(cluster: ClusterPaths) -> None:
+def note_former(paths: ClusterPaths) -> None:
     """Keep what a former version, which kept nothing, had served, before it is rendered anew."""
-    if not cluster.served.exists() and (served := _rendered(cluster)):
-        _write(cluster, served)
+    if not paths.served.exists() and (served := _rendered(paths)):
+        _write(paths, served)
 
 
-def _write(cluster: ClusterPaths, served: Served) -> None:
-    files.write(cluster.served, served.model_dump_json(indent=1).encode())
+def _write(paths: ClusterPaths, served: Served) -> None:
+    files.write(paths.served, served.model_dump_json(indent=1).encode())
 
 
-def require_same(cluster: ClusterPaths, plan: ClusterPlan) -> None:
+def require_same(paths: ClusterPaths, plan: ClusterPlan) -> None:
     """Refuse to have another node serve where nobody asks.
 
     Raises:
         UsageError: The specification names another one than has served.
         Unreadable: What was kept cannot be read.
     """
-    if left := left_behind(cluster, plan, ()):
-        raise UsageError(left[0], f"gpubed up {cluster.name} asks before it does that")
+    if left := left_behind(paths, plan, ()):
+        raise UsageError(left[0], f"gpubed up {paths.name} asks before it does that")
 
 
 def left_behind(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     plan: ClusterPlan,
     steps: Sequence[ResourceEvent],
     there: Sequence[Existing] | None = None,
@@ -122,7 +122,7 @@ def left_behind(
     """Say what nodes would see no more of what one has served, a line for the folder.
 
     Args:
-        cluster: The cluster's.
+        paths: The cluster's.
         plan: What the specification wants.
         steps: What becomes of its resources; none where no state tells.
         there: What is found again of a cluster whose state is lost; None where nobody looked.
@@ -130,7 +130,7 @@ def left_behind(
     Raises:
         Unreadable: What was kept cannot be read.
     """
-    served = _noted(cluster) or _rendered(cluster)
+    served = _noted(paths) or _rendered(paths)
     if served is None:
         return []
     what = f"{served.path}, which {served.node} serves from its own disk"
@@ -169,23 +169,23 @@ def _is_missed(served: Served, there: Sequence[Existing], plan: ClusterPlan) -> 
     return all(thing.id != served.id or thing.heir for thing in there)
 
 
-def _noted(cluster: ClusterPaths) -> Served | None:
-    fix = f"remove it, when all data of {cluster.name} are where they should be"
+def _noted(paths: ClusterPaths) -> Served | None:
+    fix = f"remove it, when all data of {paths.name} are where they should be"
     try:
-        return reading.file(cluster.served, fix).json(Served)
+        return reading.file(paths.served, fix).json(Served)
     except reading.Missing:
         return None
 
 
-def _rendered(cluster: ClusterPaths) -> Served | None:
+def _rendered(paths: ClusterPaths) -> Served | None:
     """Return what the inventory rendered last has a node serve, once roles were applied by it."""
-    if not cluster.verification.exists():
+    if not paths.verification.exists():
         return None
     with suppress(GpubedError, LookupError, ValueError):  # what is no inventory tells nothing
-        variables = reading.file(cluster.variables)
+        variables = reading.file(paths.variables)
         if b"nfs_server:" not in variables.data:
             return None  # of many nodes, it takes long to parse
-        given, granted = variables.yaml(_RENDERED)["all"].vars, allocations.load(cluster.allocation)
+        given, granted = variables.yaml(_RENDERED)["all"].vars, allocations.load(paths.allocation)
         return Served(
             node=given.nfs_server,
             id=granted.node(given.nfs_server).id,

@@ -24,66 +24,66 @@ _CONFIGURES = {"up", _BY_HAND, ""}
 
 
 @contextmanager
-def noted(cluster: ClusterPaths, *, whole: bool = True) -> Iterator[None]:
+def noted(paths: ClusterPaths, *, whole: bool = True) -> Iterator[None]:
     """Note that nodes are not all as the specification says, until the end is reached.
 
     Args:
-        cluster: The cluster's paths.
+        paths: The cluster's paths.
         whole: Whether all that is due is done by then; a part leaves what was noted before.
     """
-    stays = not whole and cluster.unfinished.exists()
-    cluster.unfinished.touch()
+    stays = not whole and paths.unfinished.exists()
+    paths.unfinished.touch()
     yield
     if not stays:
-        cluster.unfinished.unlink(missing_ok=True)
+        paths.unfinished.unlink(missing_ok=True)
 
 
-def state(cluster: ClusterPaths) -> str:
+def state(paths: ClusterPaths) -> str:
     """Return `configuring` or `interrupted`; empty where the last run came to its end."""
-    if not cluster.unfinished.exists():
+    if not paths.unfinished.exists():
         return ""
-    who = runlock.holder(cluster.state)
+    who = runlock.holder(paths.state)
     return CONFIGURING if who and who.verb in _CONFIGURES else INTERRUPTED
 
 
-def require_still(cluster: ClusterPaths) -> None:
+def require_still(paths: ClusterPaths) -> None:
     """Refuse to judge nodes while a run applies roles to them.
 
     Raises:
         Locked: A run is at work.
     """
-    who = runlock.holder(cluster.state)
-    if who and (who.verb == _BY_HAND or state(cluster) == CONFIGURING):
-        runlock.require_free(cluster.state)
+    who = runlock.holder(paths.state)
+    if who and (who.verb == _BY_HAND or state(paths) == CONFIGURING):
+        runlock.require_free(paths.state)
 
 
-def require_none(cluster: ClusterPaths) -> None:
+def require_none(paths: ClusterPaths) -> None:
     """Refuse to use a cluster whose nodes are not all as the specification says.
 
     Raises:
         Locked: A run is at work.
         GpubedError: The last one did not come to its end.
     """
-    now = state(cluster)
+    now = state(paths)
     if now == CONFIGURING:
-        who = runlock.holder(cluster.state)
-        raise Locked(f"{cluster.name} is not ready: {who} is at work", "wait for its end")
+        who = runlock.holder(paths.state)
+        raise Locked(f"{paths.name} is not ready: {who} is at work", "wait for its end")
     if now:
         raise GpubedError(
-            f"the last configuration of {cluster.name} did not come to its end",
-            f"gpubed up {cluster.name} goes on with it",
+            f"the last configuration of {paths.name} did not come to its end",
+            f"gpubed up {paths.name} goes on with it",
         )
 
 
-def require_configured(cluster: ClusterPaths, wanted: ClusterPlan, granted: Allocation) -> None:
+def require_configured(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
     """Refuse to use what roles install on nodes that were to stay as the testbed made them.
 
     Raises:
         UsageError: The specification says `configure: false`.
     """
-    if granted.nodes and not wanted.spec.configure:
+    if allocation.nodes and not plan.spec.configure:
         raise UsageError(
-            f"nothing is installed on the nodes of {cluster.name}: its specification says "
+            f"nothing is installed on the nodes of {paths.name}: its specification says "
             "configure: false",
-            f"take that line out of {cluster.spec}, then: gpubed up {cluster.name}",
+            f"take that line out of {paths.spec}, then: gpubed up {paths.name}",
         )

@@ -97,11 +97,11 @@ class Use:
         return {"idle_s": round(self.idle_s), "why": self.why, "gpus": self.gpus, "rows": rows}
 
 
-def look(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Use | None:
+def look(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Use | None:
     """Ask all nodes at once; None where nodes do not tell, as bare ones."""
     if not allocation.nodes or not plan.spec.configure or "health" not in roles.active(plan):
         return None
-    found = together.each(partial(_look, cluster), allocation.nodes)
+    found = together.each(partial(_look, paths), allocation.nodes)
     return put_together({node.name: one for node, one in zip(allocation.nodes, found, strict=True)})
 
 
@@ -148,9 +148,9 @@ def _added(rows: Iterable[Row]) -> tuple[Row, ...]:
     )
 
 
-def _look(cluster: ClusterPaths, node: Node) -> NodeUse | str:
+def _look(paths: ClusterPaths, node: Node) -> NodeUse | str:
     try:
-        with SSH(node, cluster) as session:
+        with SSH(node, paths) as session:
             answer = session.run(f"{_PROGRAM} status", check=False)
     except GpubedError as error:
         return error.message
@@ -159,7 +159,7 @@ def _look(cluster: ClusterPaths, node: Node) -> NodeUse | str:
     except Unreadable:
         said = reading.tail(answer.stderr, 1, _SHOWN) or "no word"
         mute = f"it cannot tell what it is used for: {said}"
-        return f"{mute}; repair: gpubed configure {cluster.name} --tags health"
+        return f"{mute}; repair: gpubed configure {paths.name} --tags health"
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def _tell_own(sessions: Sequence[SSH], seconds: int) -> None:
     together.each(tell, sessions)
 
 
-def warn(cluster: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = False) -> None:
+def warn(paths: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = False) -> None:
     """Write on the terminals of all nodes, and let their monitoring warn.
 
     Args:
@@ -194,7 +194,7 @@ def warn(cluster: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool 
     """
 
     def tell(node: Node) -> None:
-        with SSH(node, cluster) as session:
+        with SSH(node, paths) as session:
             session.run(f"{_PROGRAM} {'unwarn' if back else 'warn'} %s", text)
 
     together.each(tell, nodes)

@@ -60,17 +60,17 @@ def public_key(path: Path) -> str:
     return private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-def require_key(cluster: ClusterPaths) -> None:
+def require_key(paths: ClusterPaths) -> None:
     """Refuse to go on without the key that lets us in to a cluster's nodes.
 
     Raises:
         GpubedError: It is lost.
         Unreadable: It is damaged.
     """
-    if not public_key(cluster.private_key):
+    if not public_key(paths.private_key):
         raise GpubedError(
-            f"the cluster's SSH key is lost ({cluster.private_key}): no node lets us in",
-            f"put it back, or see what a new one costs: gpubed plan {cluster.name}",
+            f"the cluster's SSH key is lost ({paths.private_key}): no node lets us in",
+            f"put it back, or see what a new one costs: gpubed plan {paths.name}",
         )
 
 

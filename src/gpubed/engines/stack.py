@@ -75,14 +75,14 @@ def _require_unsealed(project: Project, passphrase: Path) -> None:
         )
 
 
-def environment(cluster: ClusterPaths) -> dict[str, str]:
+def environment(paths: ClusterPaths) -> dict[str, str]:
     """Return the variables with which plain `pulumi` works on a cluster's stack."""
-    project, plugins, names = cluster.project, dict[str, str](), made_on.noted(cluster)
+    project, plugins, names = paths.project, dict[str, str](), made_on.noted(paths)
     with suppress(GpubedError):  # `down` goes on without a specification
-        names = [*names, spec_backend(load(cluster.spec))]
+        names = [*names, spec_backend(load(paths.spec))]
     for name in names:
         with suppress(GpubedError):
-            plugins |= registry.bound(name, cluster).plugin_environment()
+            plugins |= registry.bound(name, paths).plugin_environment()
     return {
         **plugins,
         "PULUMI_BACKEND_URL": f"file://{project.pulumi}",
@@ -104,12 +104,12 @@ def environment(cluster: ClusterPaths) -> dict[str, str]:
 class Stack:
     """The stack of one cluster."""
 
-    cluster: ClusterPaths
+    paths: ClusterPaths
     engine: EngineName
 
     def init(self) -> None:
         """Make an empty stack where there is none, for the plain CLI to find."""
-        (self.cluster.project.pulumi / "config").mkdir(exist_ok=True)
+        (self.paths.project.pulumi / "config").mkdir(exist_ok=True)
         self._embedded().init()
 
     def preview(self, sink: EventSink, *, refresh: bool = False) -> Result:
@@ -162,27 +162,27 @@ class Stack:
         return self._embedded().export()
 
     def _embedded(self) -> Engine:
-        project = self.cluster.project
+        project = self.paths.project
         return Engine(
             project.root,
-            self.cluster.name,
+            self.paths.name,
             backend_dir=project.pulumi,
             passphrase_file=passphrase_file(project),
             worker_environment=self._worker_environment(),
         )
 
     def _worker_environment(self) -> dict[str, str]:
-        return {"GPUBED_ROOT": str(self.cluster.project.root)}
+        return {"GPUBED_ROOT": str(self.paths.project.root)}
 
     def _cli(self, verb: automation.Verb, sink: EventSink, **options: bool) -> Result:
         # The Automation API loads the whole SDK, which only this needs.
         from gpubed.engines import automation
 
-        project = self.cluster.project
+        project = self.paths.project
         if verb != "preview":
             self._embedded().require_free()
         (project.pulumi / "config").mkdir(parents=True, exist_ok=True)
         result = automation.operate(
-            verb, self.cluster.name, project.root, environment(self.cluster), sink, **options
+            verb, self.paths.name, project.root, environment(self.paths), sink, **options
         )
         return result if verb == "destroy" else replace(result, outputs=self.outputs())

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gpubed.core import paths, reading
+from gpubed.core import reading
+from gpubed.core.paths import assets
 from gpubed.hardware.drivers import Offer
 
 _VARIABLES = TypeAdapter(dict[str, Any])
@@ -35,5 +36,5 @@ def offers(image: str) -> Mapping[str, tuple[Offer, ...]]:
 
 
 def _variables(file: str) -> dict[str, Any]:
-    path = paths.assets() / "roles" / "nvidia_driver" / file
+    path = assets() / "roles" / "nvidia_driver" / file
     return reading.file(path).yaml(_VARIABLES)

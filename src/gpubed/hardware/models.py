@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from gpubed.core import paths, reading
+from gpubed.core import reading
+from gpubed.core.paths import assets
 from gpubed.hardware.facts import Facts
 from gpubed.hardware.table import chip_of
 
@@ -58,7 +59,7 @@ class Model(BaseModel):
         Raises:
             ValueError: A machine has no room for so many, or none is asked for.
         """
-        folder = paths.assets() / _FOLDER
+        folder = assets() / _FOLDER
         made = runpy.run_path(str(folder / "machine.py"))
         content = made["load"](folder / "models" / f"{self.model}.json")
         machine = made["machine"](content, gpus, "", cpus=[0, 1])
@@ -93,13 +94,13 @@ class _Board(BaseModel):
 @cache
 def models() -> Mapping[str, Model]:
     """Return the models by name."""
-    files = sorted((paths.assets() / _FOLDER / "models").glob("*.json"))
+    files = sorted((assets() / _FOLDER / "models").glob("*.json"))
     found = (reading.file(file).json(Model) for file in files)
     return {model.model: model for model in found}
 
 
 @cache
 def _addresses(board: str) -> tuple[str, ...]:
-    boards = reading.file(paths.assets() / _FOLDER / "boards.json").json(_BOARDS)
+    boards = reading.file(assets() / _FOLDER / "boards.json").json(_BOARDS)
     sockets = _Board.model_validate(boards[board]).addresses
     return tuple(address for socket in sockets for address in socket)

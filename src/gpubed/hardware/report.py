@@ -15,9 +15,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from gpubed import __version__
-from gpubed.core import paths, reading
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths
+from gpubed.core.paths import ClusterPaths, assets
 from gpubed.hardware.anonymous import Anonymous
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.ssh import SSH
@@ -66,7 +66,7 @@ class Report(_Model):
     nodes: tuple[NodeReport, ...]
 
 
-def of_cluster(cluster: ClusterPaths, allocation: Allocation) -> Report:
+def of_cluster(paths: ClusterPaths, allocation: Allocation) -> Report:
     """Return the report of the nodes that are to have GPUs.
 
     Raises:
@@ -74,10 +74,10 @@ def of_cluster(cluster: ClusterPaths, allocation: Allocation) -> Report:
     """
     asked = [node for node in allocation.nodes if node.gpus]
     if not asked:
-        raise GpubedError(f"no node of {cluster.name} is to have GPUs", "gpus: in cluster.yml")
+        raise GpubedError(f"no node of {paths.name} is to have GPUs", "gpus: in cluster.yml")
     collected = {}
     for node in asked:
-        with SSH(node, cluster) as ssh:
+        with SSH(node, paths) as ssh:
             collected[node.name] = collect(ssh)
     return make(collected)
 
@@ -88,7 +88,7 @@ def collect(ssh: SSH) -> dict[str, Any]:
     Raises:
         GpubedError: It cannot be reached, or does not answer.
     """
-    programs = paths.assets() / "roles" / "hardware" / "files"
+    programs = assets() / "roles" / "hardware" / "files"
     found = _ask(ssh, "sudo -n python3 -", reading.file(programs / "gpubed-gpu-report").text())
     facts = _ask(ssh, "gpubed-facts")
     return {

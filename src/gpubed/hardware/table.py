@@ -10,7 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.core import paths, reading
+from gpubed.core import reading
+from gpubed.core.paths import assets
 
 
 class Generation(BaseModel):
@@ -69,7 +70,7 @@ class Table(BaseModel):
 @cache
 def table() -> Table:
     """Return the table."""
-    path = paths.assets() / "roles" / "hardware" / "files" / "nvidia-gpus.json"
+    path = assets() / "roles" / "hardware" / "files" / "nvidia-gpus.json"
     return reading.file(path).json(Table)
 
 

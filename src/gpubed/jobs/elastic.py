@@ -82,7 +82,7 @@ class Training:
     """A training of one cluster that goes on until it is done.
 
     Args:
-        cluster: Its paths.
+        paths: Its paths.
         request: What was asked for; of which nodes, `bounds` say.
         bounds: How many nodes it may have.
         say: Is told what happens between runs.
@@ -99,7 +99,7 @@ class Training:
 
     def __init__(
         self,
-        cluster: ClusterPaths,
+        paths: ClusterPaths,
         request: Request,
         bounds: Bounds,
         say: Callable[[str], None],
@@ -107,8 +107,8 @@ class Training:
         *,
         resumes: str = "",
     ) -> None:
-        self._name = require_elastic(cluster, request)
-        self._cluster, self._bounds = cluster, bounds
+        self._name = require_elastic(paths, request)
+        self._paths, self._bounds = paths, bounds
         settings = {**request.settings, **self._name}
         self._request = request.model_copy(update={"settings": settings})
         self._say, self._on_output = say, on_output
@@ -126,8 +126,8 @@ class Training:
             GpubedError: It cannot begin, or there were too few nodes for an hour.
         """
         with (
-            checkpoints.kept(self._cluster, self._name.values(), checkpoints.ELASTIC),
-            runlock.measuring(self._cluster.state, checkpoints.ELASTIC, shared=True),
+            checkpoints.kept(self._paths, self._name.values(), checkpoints.ELASTIC),
+            runlock.measuring(self._paths.state, checkpoints.ELASTIC, shared=True),
         ):
             return self._run()
 
@@ -163,7 +163,7 @@ class Training:
                     raise
                 why = error.message
             if time.monotonic() > until:
-                again = f"gpubed run {self._cluster.name} --elastic --resume {self.run_id}"
+                again = f"gpubed run {self._paths.name} --elastic --resume {self.run_id}"
                 raise GpubedError(f"{why}; it waited for an hour", again if self.run_id else None)
             if why != said:
                 self._say(f"waits: {why}")
@@ -171,18 +171,18 @@ class Training:
             time.sleep(_ASK_AGAIN_S)
 
     def _look(self) -> _Pool:
-        cluster = self._cluster
-        granted, plan = load_allocation(cluster.allocation), load_plan(cluster.spec)
+        paths = self._paths
+        granted, plan = load_allocation(paths.allocation), load_plan(paths.spec)
         self._uuid = self._uuid or granted.uuid
         if granted.uuid != self._uuid:
             raise NotUp(
-                f"the {cluster.name} that it was begun on is no more", f"gpubed runs {cluster.name}"
+                f"the {paths.name} that it was begun on is no more", f"gpubed runs {paths.name}"
             )
-        runlock.require_free(cluster.state)  # an `up` that verifies would measure it, too
-        unfinished.require_configured(cluster, plan, granted)
-        unfinished.require_none(cluster)
-        rates.require_declared(cluster)
-        usable, unwell = health.usable(cluster, plan, granted)
+        runlock.require_free(paths.state)  # an `up` that verifies would measure it, too
+        unfinished.require_configured(paths, plan, granted)
+        unfinished.require_none(paths)
+        rates.require_declared(paths)
+        usable, unwell = health.usable(paths, plan, granted)
         return _Pool(plan, usable, {one.node: one.reason for one in unwell})
 
     def _lacks(self, pool: _Pool) -> str:
@@ -208,7 +208,7 @@ class Training:
         try:
             with lookout.at_work():
                 result = execution.run(
-                    self._cluster,
+                    self._paths,
                     pool.plan,
                     pool.usable,
                     request,
@@ -222,7 +222,7 @@ class Training:
         except UsageError:
             raise
         except GpubedError as error:  # the head is gone, as a rule, and with it what it wrote
-            here = str(self._cluster.runs / run_id)
+            here = str(self._paths.runs / run_id)
             result = JobResult(request.job, here, len(names), failures=[error.message])
         result.seconds = time.monotonic() - began
         why = "; ".join(result.failures)
@@ -233,10 +233,10 @@ class Training:
 
     def _sight(self, had: Sequence[Node]) -> Sight:
         """Look whether the nodes of a run are there, and whether others would do better."""
-        cluster = self._cluster
+        paths = self._paths
         try:
-            granted, plan = load_allocation(cluster.allocation), load_plan(cluster.spec)
-            usable, unwell = health.usable(cluster, plan, granted)
+            granted, plan = load_allocation(paths.allocation), load_plan(paths.spec)
+            usable, unwell = health.usable(paths, plan, granted)
         except Unreachable as error:
             return Sight(lost=error.message)
         except GpubedError:
@@ -249,7 +249,7 @@ class Training:
         if lost:
             return Sight(lost="; ".join(lost))
         able = [node.name for node in usable.with_ranks][: self._bounds.most]
-        changes = runlock.holder(cluster.state) or unfinished.state(cluster)
+        changes = runlock.holder(paths.state) or unfinished.state(paths)
         if changes or len(able) < self._bounds.least:
             return Sight()
         wishes = [f"{name} is left out ({why})" for name, why in reasons.items()]
@@ -260,7 +260,7 @@ class Training:
         """Return what changes with each checkpoint; empty where the head cannot be asked."""
         shared = pool.plan.spec.storage.shared.path
         folders = [f"{shared}/checkpoints/{name}" for name in self._name.values()]
-        with suppress(GpubedError), SSH(pool.usable.head, self._cluster) as head:
+        with suppress(GpubedError), SSH(pool.usable.head, self._paths) as head:
             return "".join(head.run(_KEEPS, folder).stdout for folder in folders)
         return ""
 
@@ -292,7 +292,7 @@ def require_bounds(bounds: Bounds) -> None:
         raise UsageError(f"{said}: no number of nodes is so", "--min 1 or more, --max not below it")
 
 
-def require_elastic(cluster: ClusterPaths, request: Request) -> dict[str, str]:
+def require_elastic(paths: ClusterPaths, request: Request) -> dict[str, str]:
     """Refuse a job that cannot outlive its nodes.
 
     Returns:
@@ -303,7 +303,7 @@ def require_elastic(cluster: ClusterPaths, request: Request) -> dict[str, str]:
     """
     job = jobfile.load(request.job)
     _require_ending(request.launcher or job.launcher)
-    return _kept_by(cluster, job, request)
+    return _kept_by(paths, job, request)
 
 
 def _require_ending(launcher: str) -> None:
@@ -314,7 +314,7 @@ def _require_ending(launcher: str) -> None:
         )
 
 
-def _kept_by(cluster: ClusterPaths, job: Job, request: Request) -> dict[str, str]:
+def _kept_by(paths: ClusterPaths, job: Job, request: Request) -> dict[str, str]:
     """Return the argument by which the job keeps its checkpoints, with the name of their folder.
 
     Raises:
@@ -324,7 +324,7 @@ def _kept_by(cluster: ClusterPaths, job: Job, request: Request) -> dict[str, str
     if not names:
         raise UsageError(
             f"job {request.job} keeps no checkpoints to go on from",
-            f"gpubed run {cluster.name} {request.job}; docs/how-to/write-a-job.md tells how a job "
+            f"gpubed run {paths.name} {request.job}; docs/how-to/write-a-job.md tells how a job "
             "keeps some",
         )
     given = job.values(request.job, request.settings)[names[0]]

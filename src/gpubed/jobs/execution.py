@@ -120,7 +120,7 @@ class JobResult:
 
 
 def run(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     plan: ClusterPlan,
     allocation: Allocation,
     request: Request,
@@ -162,7 +162,7 @@ def run(
         Locked: Another run writes the checkpoints that this one would.
         GpubedError: A node could not be reached, or lacks the image, or it would not be alone.
     """
-    run = _foresee(cluster, plan, allocation, request, run_id)
+    run = _foresee(paths, plan, allocation, request, run_id)
     kin = {"set": set_, "repetition": repetition, "again": again, "resumes": resumes}
     kin |= {"elastic": elastic, "by": by}
     begun = run.record.model_copy(update=kin)
@@ -172,12 +172,12 @@ def run(
     started = time.monotonic()
     # A training that goes on run by run keeps them for all of its runs.
     mine = () if elastic else checkpoints.folders(run.job, begun.values)
-    with checkpoints.kept(cluster, mine, "run"), run.kept(begun, on_output) as keep:
+    with checkpoints.kept(paths, mine, "run"), run.kept(begun, on_output) as keep:
         result = run.by_service(keep) if run.service else run.over_ssh(keep, unwanted, alone=alone)
         result.interrupted = bool(result.failures and unwanted() and was_well())
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics
-        others = [*result.shared_with, *beside.found(cluster, begun)]
+        others = [*result.shared_with, *beside.found(paths, begun)]
         result.shared_with = list(dict.fromkeys(others))
         record.write(run.here, _ended(begun, result))
     record.seal(run.here)
@@ -185,18 +185,18 @@ def run(
 
 
 def foresee(
-    cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, request: Request
+    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, request: Request
 ) -> Record:
     """Return the record of a run as it would begin now; nothing is started.
 
     Raises:
         UsageError: It could not begin; see `run`.
     """
-    return _foresee(cluster, plan, allocation, request).record
+    return _foresee(paths, plan, allocation, request).record
 
 
 def _foresee(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     plan: ClusterPlan,
     allocation: Allocation,
     request: Request,
@@ -214,20 +214,20 @@ def _foresee(
     ranks = sum(node.slots for node in (used.nodes or plan.nodes[:1]))
     if not ranks:
         raise UsageError(
-            f"cluster {cluster.name} has no node that ranks could start on",
-            f"gpubed health {cluster.name}; nodes without GPUs have none beside others",
+            f"cluster {paths.name} has no node that ranks could start on",
+            f"gpubed health {paths.name}; nodes without GPUs have none beside others",
         )
     run_id = run_id or name_run(request.job)
     planned = Record(
         run_id=run_id,
         request=request,
-        origin=origin.look(cluster, plan, used, request.job),
+        origin=origin.look(paths, plan, used, request.job),
         command=tuple(job.words(request.job, request.settings)),
         values=values,
         world_size=ranks,
         started=record.now(),
     )
-    return _Run(cluster, plan, used, job, chosen, planned, cluster.runs / run_id)
+    return _Run(paths, plan, used, job, chosen, planned, paths.runs / run_id)
 
 
 def _require_other_names(folder: Path) -> None:
@@ -302,7 +302,7 @@ def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | Job
 class _Run:
     """One run of a job; `here` is its folder on the controller."""
 
-    cluster: ClusterPaths
+    paths: ClusterPaths
     plan: ClusterPlan
     allocation: Allocation
     job: Job
@@ -338,7 +338,7 @@ class _Run:
             files.named(self._log),
             self._log.open("w", buffering=1) as log,
         ):
-            origin.copy(self.cluster, self.plan, self.here)
+            origin.copy(self.paths, self.plan, self.here)
 
             def keep(line: str) -> None:
                 log.write(line + "\n")
@@ -353,11 +353,11 @@ class _Run:
         launcher = cast("Launcher", self.launcher)
         words, ranks, id_ = list(self.record.command), self.record.world_size, ""
         if image := self.request.container or self.job.container:
-            id_ = images.require(self.cluster, self.plan, self.allocation, image)
+            id_ = images.require(self.paths, self.plan, self.allocation, image)
             words = [_IN_CONTAINER, image, *words]
-        with SSH(self.allocation.head, self.cluster) as head:
+        with SSH(self.allocation.head, self.paths) as head:
             others = list[str]()
-            for line in leftovers.end(self.cluster, self.allocation):
+            for line in leftovers.end(self.paths, self.allocation):
                 keep(line)
                 if not isinstance(line, leftovers.AtWork):
                     continue
@@ -376,7 +376,7 @@ class _Run:
                 said.read(line)
                 keep(line)
 
-            code = launcher.run(self.cluster, self.allocation, launch, hear)
+            code = launcher.run(self.paths, self.allocation, launch, hear)
             for line in head.get(launch.folder, self.here, record.OWN):
                 keep(line)
         result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
@@ -402,7 +402,7 @@ class _Run:
 
     def _simulated(self) -> tuple[str, ...]:
         """Return the GPU models that nodes pretend to have, by what is known of the nodes."""
-        known = facts.of_cluster(self.cluster.facts, self.allocation).values()
+        known = facts.of_cluster(self.paths.facts, self.allocation).values()
         return tuple(sorted({found.simulated for found in known if found.simulated}))
 
     def by_service(self, keep: Callable[[str], None]) -> JobResult:
@@ -423,7 +423,7 @@ class _Run:
         task = Task(name, source, self.record.run_id, self.here, worlds, image)
         for world in worlds:
             world.here.mkdir(exist_ok=True)
-        reasons = service.run(self.cluster, self.plan, self.allocation, task, keep)
+        reasons = service.run(self.paths, self.plan, self.allocation, task, keep)
         trials = [
             self._world_result(world, reason) for world, reason in zip(worlds, reasons, strict=True)
         ]

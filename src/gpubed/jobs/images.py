@@ -24,7 +24,7 @@ _MISSING = "no such image"  # what Docker says, in any release and in any case o
 
 
 def hand_out(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     plan: ClusterPlan,
     allocation: Allocation,
     image: str,
@@ -46,7 +46,7 @@ def hand_out(
     require_docker(plan)
     if archive and not archive.is_file():
         raise UsageError(f"there is no archive {archive}", "docker save IMAGE -o FILE makes one")
-    with SSH(allocation.head, cluster) as head:
+    with SSH(allocation.head, paths) as head:
         head.run("mkdir -p %s", f"{plan.spec.storage.shared.path}/images")
         arrived = f"{plan.spec.storage.shared.path}/images/.arrived.tar"
         try:
@@ -58,11 +58,11 @@ def hand_out(
             head.run(keep, image, *source, timeout=_TRANSFER_S)
         finally:
             head.run("rm -f %s", arrived)
-    _on_each(cluster, allocation, lambda ssh: ssh.run("gpubed-image load", timeout=_TRANSFER_S))
-    return require(cluster, plan, allocation, image)
+    _on_each(paths, allocation, lambda ssh: ssh.run("gpubed-image load", timeout=_TRANSFER_S))
+    return require(paths, plan, allocation, image)
 
 
-def require(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, image: str) -> str:
+def require(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, image: str) -> str:
     """Check that all nodes have the same image under this name.
 
     Returns:
@@ -73,14 +73,14 @@ def require(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, im
         GpubedError: A node lacks the image, has another one, or its Docker does not answer.
     """
     require_docker(plan)
-    repair = f"gpubed image {cluster.name} {image}"
+    repair = f"gpubed image {paths.name} {image}"
     found: dict[str, str] = {}
-    for node, answer in _on_each(cluster, allocation, lambda ssh: ssh.run(_ID, image, check=False)):
+    for node, answer in _on_each(paths, allocation, lambda ssh: ssh.run(_ID, image, check=False)):
         if answer.exit_code == 0:
             found[node] = answer.stdout.strip()
         elif _MISSING not in answer.stderr.lower():
             why = f"Docker on {node} does not answer: {answer.tail}"
-            raise GpubedError(why, f"gpubed configure {cluster.name}")
+            raise GpubedError(why, f"gpubed configure {paths.name}")
     missing = [node.name for node in allocation.nodes if node.name not in found]
     if missing:
         raise GpubedError(f"image {image} is not on {', '.join(missing)}", repair)
@@ -107,10 +107,10 @@ def require_docker(plan: ClusterPlan) -> None:
 
 
 def _on_each(
-    cluster: ClusterPaths, allocation: Allocation, function: Callable[[SSH], T]
+    paths: ClusterPaths, allocation: Allocation, function: Callable[[SSH], T]
 ) -> list[tuple[str, T]]:
     def ask(node: Node) -> tuple[str, T]:
-        with SSH(node, cluster) as ssh:
+        with SSH(node, paths) as ssh:
             return node.name, function(ssh)
 
     return together.each(ask, allocation.nodes)

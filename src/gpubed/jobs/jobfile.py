@@ -23,8 +23,9 @@ from pydantic import (
     model_validator,
 )
 
-from gpubed.core import command_words, nearest, paths, reading
+from gpubed.core import command_words, nearest, reading
 from gpubed.core.errors import UsageError
+from gpubed.core.paths import Project, assets
 from gpubed.core.reading import Unreadable
 from gpubed.jobs import checkpoint_folder, launchers
 
@@ -328,7 +329,7 @@ def parse_words(words: Sequence[str]) -> dict[str, str]:
 
 def _folders() -> dict[str, Path]:
     """Return the folder of each job; a project's own job wins over one that gpubed brings."""
-    roots = (paths.assets() / "jobs", paths.Project.find().jobs)
+    roots = (assets() / "jobs", Project.find().jobs)
     return {path.parent.name: path.parent for root in roots for path in root.glob("*/job.yml")}
 
 

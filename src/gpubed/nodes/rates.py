@@ -51,39 +51,39 @@ def compact(bps: int) -> str:
     return units.format_rate(bps).removesuffix("bit/s").replace(" ", "")
 
 
-def require_declared(cluster: ClusterPaths) -> None:
+def require_declared(paths: ClusterPaths) -> None:
     """Refuse to measure on links that may have another rate than the declared one.
 
     Raises:
         GpubedError: They may, since a `bench` or `chaos` is at work, or was killed.
     """
-    if cluster.reshaped.exists():
+    if paths.reshaped.exists():
         raise GpubedError(
-            f"links of {cluster.name} may have another rate than declared: a `gpubed bench` or "
+            f"links of {paths.name} may have another rate than declared: a `gpubed bench` or "
             "`gpubed chaos` is at work, or was killed",
-            f"wait for its end; after a kill: gpubed up {cluster.name} puts them back",
+            f"wait for its end; after a kill: gpubed up {paths.name} puts them back",
         )
 
 
-def left_changed(cluster: ClusterPaths) -> bool:
+def left_changed(paths: ClusterPaths) -> bool:
     """Say whether links may have another rate than the declared one, and nobody is at work on that.
 
     A `bench` has the cluster meanwhile, a `chaos` the lock of who looks after it.
     """
-    if not cluster.reshaped.exists() or runlock.holder(cluster.state):
+    if not paths.reshaped.exists() or runlock.holder(paths.state):
         return False
-    guard = runlock.holder_of(cluster.watching)
+    guard = runlock.holder_of(paths.watching)
     return guard is None or guard.verb != "chaos"
 
 
 class Links:
     """The links of a cluster, and at which rate each is, as far as this run knows."""
 
-    def __init__(self, cluster: ClusterPaths, allocation: Allocation) -> None:
-        self._cluster = cluster
+    def __init__(self, paths: ClusterPaths, allocation: Allocation) -> None:
+        self._paths = paths
         self._nodes = allocation.nodes
         self.declared = allocation.experiment.rate_bps if allocation.experiment else None
-        known = {} if cluster.reshaped.exists() else {n.name: self.declared for n in self._nodes}
+        known = {} if paths.reshaped.exists() else {n.name: self.declared for n in self._nodes}
         self._rates: dict[str, int | None] = known
 
     def hold(self, nodes: Iterable[Node], bps: int | None) -> None:
@@ -96,7 +96,7 @@ class Links:
         due = [node for node in nodes if self._rates.get(node.name) != wanted]
         if not due or wanted is None:
             return
-        self._cluster.reshaped.touch()
+        self._paths.reshaped.touch()
         for node in due:
             self._rates.pop(node.name, None)
         together.each(lambda node: self._shape(node, wanted), due)
@@ -105,7 +105,7 @@ class Links:
         """Give every link its declared rate; return why some could not have it."""
         faults = [fault for node in self._nodes if (fault := self._restored(node))]
         if not faults:
-            self._cluster.reshaped.unlink(missing_ok=True)
+            self._paths.reshaped.unlink(missing_ok=True)
         return faults
 
     def _restored(self, node: Node) -> str:
@@ -116,17 +116,17 @@ class Links:
         return ""
 
     def _shape(self, node: Node, bps: int) -> None:
-        with SSH(node, self._cluster) as session:
+        with SSH(node, self._paths) as session:
             session.run("sudo -n sh -c %s sh %s", _SHAPE, str(bps))
         self._rates[node.name] = bps
 
 
-def restore(cluster: ClusterPaths, allocation: Allocation) -> Sequence[str]:
+def restore(paths: ClusterPaths, allocation: Allocation) -> Sequence[str]:
     """Give links the declared rate where a run that was killed may have left another one.
 
     Returns:
         Why some could not have it; empty where all have it.
     """
-    if not cluster.reshaped.exists():
+    if not paths.reshaped.exists():
         return []
-    return Links(cluster, allocation).restore()
+    return Links(paths, allocation).restore()

@@ -21,8 +21,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from gpubed.core import paths, reading
+from gpubed.core import reading
 from gpubed.core.errors import UsageError
+from gpubed.core.paths import recipes
 from gpubed.recipes.fatbin import Architectures
 
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})\b")
@@ -100,7 +101,7 @@ class Recipe(_Model):
     @property
     def folder(self) -> Path:
         """Where the recipe's files are."""
-        return paths.recipes() / self.name
+        return recipes() / self.name
 
     @property
     def lock_path(self) -> Path:
@@ -166,13 +167,13 @@ class Locked:
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all recipes, sorted."""
-    return tuple(sorted(path.parent.name for path in paths.recipes().glob("*/recipe.yml")))
+    return tuple(sorted(path.parent.name for path in recipes().glob("*/recipe.yml")))
 
 
 @cache
 def content(name: str) -> dict[str, Any]:
     """Return what `recipe.yml` says, as it is written; the caller must not change it."""
-    path = paths.recipes() / name / "recipe.yml"
+    path = recipes() / name / "recipe.yml"
     return reading.file(path, f"correct {path}").yaml(dict[str, Any])
 
 
@@ -186,7 +187,7 @@ def load(name: str) -> Recipe:
     if name not in names():
         known = ", ".join(names())
         raise UsageError(f"there is no recipe {name!r}", f"recipes: {known}")
-    path = paths.recipes() / name / "recipe.yml"
+    path = recipes() / name / "recipe.yml"
     return reading.file(path, f"correct {path}").yaml(Recipe)
 
 

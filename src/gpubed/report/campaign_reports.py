@@ -61,7 +61,7 @@ rm -rf "$draft"
 
 
 def place(
-    cluster: ClusterPaths,
+    paths: ClusterPaths,
     plan: ClusterPlan,
     allocation: Allocation,
     measured: Measured,
@@ -86,7 +86,7 @@ def place(
     page = written[0]
     files = {path: path.relative_to(page.parent).as_posix() for path in written}
     folders = sorted({str(Path(file).parent) for file in files.values()})
-    with SSH(allocation.head, cluster) as head:
+    with SSH(allocation.head, paths) as head:
         if not head.answers(head.node.port, _ANSWER_S):
             raise Unreachable(f"{head.node.name} does not answer")
         given = (reports, name, _identity(measured), link, *folders)
@@ -98,7 +98,7 @@ def place(
         except GpubedError:
             head.run("rm -rf %s", draft, check=False)
             raise
-    door = services.urls(cluster, plan, allocation)[0]["url"]
+    door = services.urls(paths, plan, allocation)[0]["url"]
     return f"{door}/tree/{LINK}/{quote(name)}/{page.name}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from gpubed.core import paths
+from gpubed.core.paths import assets
 from gpubed.report import findings, svg, tables
 from gpubed.report.analysis import Analysis
 from gpubed.report.read import Campaign, Measured
@@ -19,7 +19,7 @@ _TEMPLATE = "report.html.j2"
 def html(analysis: Analysis, figures: list[Figure]) -> str:
     """Return the page; whatever came from files is text in it, never markup."""
     environment = Environment(
-        loader=FileSystemLoader(paths.assets() / "templates" / "report"),
+        loader=FileSystemLoader(assets() / "templates" / "report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_clean,

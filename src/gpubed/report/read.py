@@ -137,41 +137,41 @@ class Measured:
         return self.campaign.simulated or any(p.metrics.get("simulated") for p in self.points)
 
 
-def names(cluster: ClusterPaths) -> list[str]:
+def names(paths: ClusterPaths) -> list[str]:
     """Return the campaigns that were started on a cluster."""
-    return sorted(path.parent.name for path in cluster.campaigns.glob("*/campaign.json"))
+    return sorted(path.parent.name for path in paths.campaigns.glob("*/campaign.json"))
 
 
-def chosen(cluster: ClusterPaths, name: str | None) -> str:
+def chosen(paths: ClusterPaths, name: str | None) -> str:
     """Return the campaign that is meant: by its name, or its file; else the newest.
 
     Raises:
         UsageError: There is no such one.
         Unreadable: Which one is the newest cannot be told.
     """
-    known = names(cluster)
+    known = names(paths)
     if not known:
         raise UsageError(
-            f"nothing was measured on {cluster.name} yet", f"gpubed bench {cluster.name} smoke"
+            f"nothing was measured on {paths.name} yet", f"gpubed bench {paths.name} smoke"
         )
     if name is None:
-        return max(known, key=lambda one: _campaign(cluster.campaigns / one)[0].started)
+        return max(known, key=lambda one: _campaign(paths.campaigns / one)[0].started)
     wanted = Path(name).stem if name.endswith((".yml", ".yaml")) else Path(name).name
     if wanted not in known:
         raise UsageError(
-            f"there is no campaign {name!r} in {cluster.campaigns}",
+            f"there is no campaign {name!r} in {paths.campaigns}",
             nearest.suggestion(wanted, known),
         )
     return wanted
 
 
-def load(cluster: ClusterPaths, name: str) -> Measured:
+def load(paths: ClusterPaths, name: str) -> Measured:
     """Read a campaign; points that cannot be used are left out, and named.
 
     Raises:
         Unreadable: What was asked for is not known.
     """
-    folder = cluster.campaigns / name
+    folder = paths.campaigns / name
     campaign, document = _campaign(folder)
     points: list[Point] = []
     broken: list[Broken] = []

@@ -11,15 +11,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpubed.core import located, paths
+from gpubed.core import located
 from gpubed.core.located import Located, Location
+from gpubed.core.paths import assets
 
 _MARK = re.compile(r"#\s*fill in: (.+)$")
 
 
 def template(backend: str) -> Path:
     """Return the specification to start from on a testbed."""
-    return paths.assets() / "templates" / "cluster" / f"{backend}.yml"
+    return assets() / "templates" / "cluster" / f"{backend}.yml"
 
 
 def left(backend: str, document: Located) -> Iterator[tuple[Location, str, str]]:

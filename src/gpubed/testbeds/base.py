@@ -268,7 +268,7 @@ class Backend(ABC):
         return False
 
     @abstractmethod
-    def bind(self, cluster: ClusterPaths) -> Testbed:
+    def bind(self, paths: ClusterPaths) -> Testbed:
         """Return the testbed as a cluster sees it; nothing has been asked yet."""
 
     def doctor(self) -> list[Finding]:
@@ -379,11 +379,11 @@ class Testbed(ABC):
 
     Attributes:
         backend: Its kind.
-        cluster: The cluster's paths.
+        paths: The cluster's paths.
     """
 
-    def __init__(self, backend: Backend, cluster: ClusterPaths) -> None:
-        self.backend, self.cluster = backend, cluster
+    def __init__(self, backend: Backend, paths: ClusterPaths) -> None:
+        self.backend, self.paths = backend, paths
 
     @abstractmethod
     def doctor(self, spec: ClusterSpec) -> list[Finding]:

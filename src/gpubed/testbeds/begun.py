@@ -15,37 +15,37 @@ from gpubed.nodes import allocation
 _BY_AN_ENGINE = b"nodes\n"
 
 
-def note(cluster: ClusterPaths) -> None:
+def note(paths: ClusterPaths) -> None:
     """Note that nodes which the cluster has are about to be changed."""
-    if not is_noted(cluster):
-        files.write(cluster.unfinished, _BY_AN_ENGINE)
+    if not is_noted(paths):
+        files.write(paths.unfinished, _BY_AN_ENGINE)
 
 
-def is_noted(cluster: ClusterPaths) -> bool:
+def is_noted(paths: ClusterPaths) -> bool:
     """Say whether nodes were changed and no configuration has come to its end since."""
     try:
-        return reading.file(cluster.unfinished).data == _BY_AN_ENGINE
+        return reading.file(paths.unfinished).data == _BY_AN_ENGINE
     except reading.Unreadable:
         return False
 
 
-def forget(cluster: ClusterPaths) -> None:
+def forget(paths: ClusterPaths) -> None:
     """Forget the note, since nothing was changed."""
-    cluster.unfinished.unlink(missing_ok=True)
+    paths.unfinished.unlink(missing_ok=True)
 
 
-def has_nodes(cluster: ClusterPaths) -> bool:
+def has_nodes(paths: ClusterPaths) -> bool:
     """Say whether the cluster was granted nodes that somebody may use meanwhile."""
-    return bool(_names(cluster))
+    return bool(_names(paths))
 
 
-def has_node(cluster: ClusterPaths, name: str) -> bool:
+def has_node(paths: ClusterPaths, name: str) -> bool:
     """Say whether a node is one of them; one that is new is used by nobody yet."""
-    return name in _names(cluster)
+    return name in _names(paths)
 
 
-def _names(cluster: ClusterPaths) -> set[str]:
+def _names(paths: ClusterPaths) -> set[str]:
     try:
-        return {node.name for node in allocation.load(cluster.allocation).nodes}
+        return {node.name for node in allocation.load(paths.allocation).nodes}
     except GpubedError:  # nobody can use what none can read
         return set()

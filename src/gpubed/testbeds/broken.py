@@ -40,41 +40,41 @@ class Left(BaseModel):
         return f"`gpubed chaos {self.scenario}` on {self.node} has not been undone"
 
 
-def note(cluster: ClusterPaths, granted: Allocation, scenario: str, node: str, harm: Harm) -> None:
+def note(paths: ClusterPaths, allocation: Allocation, scenario: str, node: str, harm: Harm) -> None:
     """Keep how something will be undone, before it is broken; of no script, nothing is kept."""
     if harm.script:
         left = Left(
             scenario=scenario,
-            uuid=granted.uuid,
+            uuid=allocation.uuid,
             node=node,
             script=harm.script,
             mounts=harm.mounts,
             by_hand=harm.by_hand,
         )
-        files.write(cluster.broken, left.model_dump_json(indent=2).encode(), durable=True)
+        files.write(paths.broken, left.model_dump_json(indent=2).encode(), durable=True)
 
 
-def forget(cluster: ClusterPaths) -> None:
+def forget(paths: ClusterPaths) -> None:
     """Keep no more of it: it was undone."""
-    cluster.broken.unlink(missing_ok=True)
+    paths.broken.unlink(missing_ok=True)
 
 
-def left(cluster: ClusterPaths) -> Left | None:
+def left(paths: ClusterPaths) -> Left | None:
     """Return what is broken, if something is and nobody is at work on that.
 
     Raises:
         Unreadable: Something is, and what cannot be told.
     """
-    guard = runlock.holder_of(cluster.watching)
+    guard = runlock.holder_of(paths.watching)
     if guard and guard.verb == _WORKS:
         return None
     try:
-        return reading.file(cluster.broken, f"rm -r {cluster.broken}, where nothing is").json(Left)
+        return reading.file(paths.broken, f"rm -r {paths.broken}, where nothing is").json(Left)
     except reading.Missing:
         return None
 
 
-def undo(cluster: ClusterPaths, granted: Allocation) -> Left | None:
+def undo(paths: ClusterPaths, allocation: Allocation) -> Left | None:
     """Undo what is broken; what went with its node is undone.
 
     Returns:
@@ -83,17 +83,17 @@ def undo(cluster: ClusterPaths, granted: Allocation) -> Left | None:
     Raises:
         GpubedError: It cannot be undone now; the hint does it by hand.
     """
-    found = left(cluster)
+    found = left(paths)
     if found is None:
         return None
-    node = next((one for one in granted.nodes if one.name == found.node), None)
-    if node and granted.uuid == found.uuid:
-        breaker = registry.bound(granted.backend, cluster).breaker()
+    node = next((one for one in allocation.nodes if one.name == found.node), None)
+    if node and allocation.uuid == found.uuid:
+        breaker = registry.bound(allocation.backend, paths).breaker()
         harm = breaker.scripted(node, "true", found.script, mounts=found.mounts)
         try:
             if harm.undo:
                 harm.undo()
         except GpubedError as error:
             raise GpubedError(f"{found}: {error.message}", found.by_hand) from None
-    forget(cluster)
+    forget(paths)
     return found

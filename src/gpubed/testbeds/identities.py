@@ -14,18 +14,18 @@ from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 
 
-def kept(cluster: ClusterPaths) -> str | None:
+def kept(paths: ClusterPaths) -> str | None:
     """Return the UUID that is kept of a cluster; None when there is none.
 
     Raises:
         Unreadable: The file holds something else.
     """
     fix = (
-        f"rm {cluster.uuid}   (then: gpubed audit {cluster.name} tells what exists, and the uuid "
+        f"rm {paths.uuid}   (then: gpubed audit {paths.name} tells what exists, and the uuid "
         "that it carries)"
     )
     try:
-        found = reading.file(cluster.uuid, fix)
+        found = reading.file(paths.uuid, fix)
     except reading.Missing:
         return None
     try:
@@ -34,12 +34,12 @@ def kept(cluster: ClusterPaths) -> str | None:
         raise found.refusal("it holds no UUID") from None
 
 
-def forget(cluster: ClusterPaths) -> None:
+def forget(paths: ClusterPaths) -> None:
     """Forget a cluster's UUID, where nothing was made or taken over under it."""
-    cluster.uuid.unlink(missing_ok=True)
+    paths.uuid.unlink(missing_ok=True)
 
 
-def keep(cluster: ClusterPaths, wanted: str) -> None:
+def keep(paths: ClusterPaths, wanted: str) -> None:
     """Keep a cluster's UUID.
 
     Raises:
@@ -48,6 +48,6 @@ def keep(cluster: ClusterPaths, wanted: str) -> None:
     try:
         text = str(uuid.UUID(wanted))
     except ValueError:
-        raise UsageError(f"{wanted!r} is no UUID", f"gpubed audit {cluster.name}") from None
-    cluster.state.mkdir(parents=True, exist_ok=True)
-    files.write(cluster.uuid, f"{text}\n".encode(), durable=True)
+        raise UsageError(f"{wanted!r} is no UUID", f"gpubed audit {paths.name}") from None
+    paths.state.mkdir(parents=True, exist_ok=True)
+    files.write(paths.uuid, f"{text}\n".encode(), durable=True)

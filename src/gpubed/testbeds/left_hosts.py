@@ -56,20 +56,20 @@ def of_state(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def noted(cluster: ClusterPaths, hosts: Collection[str]) -> Iterator[None]:
+def noted(paths: ClusterPaths, hosts: Collection[str]) -> Iterator[None]:
     """Keep which hosts a run goes without, until it ends; a killed one's count no more."""
-    cluster.without.unlink(missing_ok=True)
+    paths.without.unlink(missing_ok=True)
     if hosts:
-        files.write(cluster.without, json.dumps(sorted(hosts)).encode())
+        files.write(paths.without, json.dumps(sorted(hosts)).encode())
     try:
         yield
     finally:
-        cluster.without.unlink(missing_ok=True)
+        paths.without.unlink(missing_ok=True)
 
 
-def is_named(cluster: ClusterPaths, address: str, port: int) -> bool:
+def is_named(paths: ClusterPaths, address: str, port: int) -> bool:
     """Say whether a run goes without a host."""
     try:
-        return place(address, port) in reading.file(cluster.without).json(list[str])
+        return place(address, port) in reading.file(paths.without).json(list[str])
     except reading.Missing:
         return False

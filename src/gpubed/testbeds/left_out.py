@@ -19,10 +19,10 @@ from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Fault
 
 
-def read(cluster: ClusterPaths, plan: ClusterPlan) -> dict[str, str]:
+def read(paths: ClusterPaths, plan: ClusterPlan) -> dict[str, str]:
     """Return why each node is left out, of those that the plan may do without."""
     try:
-        noted = reading.file(cluster.left_out).json(dict[str, str])
+        noted = reading.file(paths.left_out).json(dict[str, str])
     except reading.Missing:
         return {}
     except Unreadable as error:
@@ -38,8 +38,8 @@ def _policies(plan: ClusterPlan) -> dict[str, str]:
 class Run:
     """What failed in one run of `up`."""
 
-    def __init__(self, cluster: ClusterPaths, plan: ClusterPlan) -> None:
-        self._cluster, self._plan = cluster, plan
+    def __init__(self, paths: ClusterPaths, plan: ClusterPlan) -> None:
+        self._paths, self._plan = paths, plan
         self._asked_again: set[str] = set()
 
     def add(self, faults: Sequence[Fault]) -> None:
@@ -48,7 +48,7 @@ class Run:
         Raises:
             Refused: The cluster cannot do without a node that failed.
         """
-        noted, policies = read(self._cluster, self._plan), _policies(self._plan)
+        noted, policies = read(self._paths, self._plan), _policies(self._plan)
         for fault in faults:
             again = policies.get(fault.node) == "replace" and fault.node not in self._asked_again
             if again:
@@ -63,7 +63,7 @@ class Run:
     def forget(self) -> None:
         """Forget what is to be asked for again, and what the cluster now needs."""
         policies = _policies(self._plan)
-        noted = read(self._cluster, self._plan)
+        noted = read(self._paths, self._plan)
         kept = {name: why for name, why in noted.items() if policies[name] == "leave_out"}
         try:
             require_enough(self._plan, kept)
@@ -73,15 +73,15 @@ class Run:
 
     def _write(self, noted: Mapping[str, str]) -> None:
         if noted:
-            files.write(self._cluster.left_out, json.dumps(noted, indent=1).encode())
+            files.write(self._paths.left_out, json.dumps(noted, indent=1).encode())
         else:
-            self._cluster.left_out.unlink(missing_ok=True)
+            self._paths.left_out.unlink(missing_ok=True)
 
 
 @contextmanager
-def of_run(cluster: ClusterPaths, plan: ClusterPlan) -> Iterator[Run]:
+def of_run(paths: ClusterPaths, plan: ClusterPlan) -> Iterator[Run]:
     """Keep notes during a run; one that was killed has left some."""
-    run = Run(cluster, plan)
+    run = Run(paths, plan)
     run.forget()
     try:
         yield run

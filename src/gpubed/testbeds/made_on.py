@@ -44,34 +44,34 @@ class AnotherTestbed(PrerequisiteMissing):
     """It is of the same kind as the one that the cluster was made on, and not the same."""
 
 
-def noted(cluster: ClusterPaths) -> list[str]:
+def noted(paths: ClusterPaths) -> list[str]:
     """Return the names of the backends that a cluster was made on."""
-    return [name for name in backend_config.names() if _file(cluster, name).exists()]
+    return [name for name in backend_config.names() if _file(paths, name).exists()]
 
 
 def note(testbed: Testbed) -> None:
     """Note that something of a cluster is made on a testbed; what was noted of it stays."""
-    cluster, name = testbed.cluster, testbed.backend.name
+    paths, name = testbed.paths, testbed.backend.name
     with suppress(reading.Missing):
-        if _read(cluster, name).id:
+        if _read(paths, name).id:
             return
     now = None
     with suppress(GpubedError):  # who makes something there says why it cannot be asked
         now = testbed.identity()
-    if now or not _file(cluster, name).exists():
-        _write(cluster, name, now)
+    if now or not _file(paths, name).exists():
+        _write(paths, name, now)
 
 
-def keep_specification(cluster: ClusterPaths, backend: str) -> None:
+def keep_specification(paths: ClusterPaths, backend: str) -> None:
     """Keep a copy of the specification that is about to be applied on a testbed.
 
     The one before stays until `forget_attempts`: a run that was killed may have begun what no
     state knows, and what only that specification names.
     """
-    cluster.testbeds.mkdir(parents=True, exist_ok=True)
-    text, copy = files.read(cluster.spec, located.MAX_BYTES), copy_of(cluster, backend)
+    paths.testbeds.mkdir(parents=True, exist_ok=True)
+    text, copy = files.read(paths.spec, located.MAX_BYTES), copy_of(paths, backend)
     if copy.is_file() and (before := files.read(copy, located.MAX_BYTES)) != text:
-        attempts = _attempts(cluster)
+        attempts = _attempts(paths)
         attempts.mkdir(exist_ok=True)
         # By its content: the same one, applied again and again, is one.
         digest = hashlib.sha256(before).hexdigest()[:12]
@@ -79,70 +79,70 @@ def keep_specification(cluster: ClusterPaths, backend: str) -> None:
     files.write(copy, text)
 
 
-def copies_of(cluster: ClusterPaths, backend: str) -> list[Path]:
+def copies_of(paths: ClusterPaths, backend: str) -> list[Path]:
     """Return where specifications are kept that may have led to what is on a testbed."""
-    return [copy_of(cluster, backend), *sorted(_attempts(cluster).glob(f"{backend}-*.yml"))]
+    return [copy_of(paths, backend), *sorted(_attempts(paths).glob(f"{backend}-*.yml"))]
 
 
-def forget_attempts(cluster: ClusterPaths) -> None:
+def forget_attempts(paths: ClusterPaths) -> None:
     """Forget the specifications of former runs: what they began has been adopted or removed."""
-    shutil.rmtree(_attempts(cluster), ignore_errors=True)
+    shutil.rmtree(_attempts(paths), ignore_errors=True)
 
 
-def _attempts(cluster: ClusterPaths) -> Path:
-    return cluster.testbeds / "attempts"
+def _attempts(paths: ClusterPaths) -> Path:
+    return paths.testbeds / "attempts"
 
 
-def copy_of(cluster: ClusterPaths, backend: str) -> Path:
+def copy_of(paths: ClusterPaths, backend: str) -> Path:
     """Return where the specification is kept that was applied last on a testbed."""
-    return cluster.testbeds / f"{backend}.yml"
+    return paths.testbeds / f"{backend}.yml"
 
 
-def kept_specification(cluster: ClusterPaths) -> Path | None:
+def kept_specification(paths: ClusterPaths) -> Path | None:
     """Return the copy of the specification that was applied last; None where there is none."""
-    copies = [path for name in backend_config.names() if (path := copy_of(cluster, name)).is_file()]
+    copies = [path for name in backend_config.names() if (path := copy_of(paths, name)).is_file()]
     return max(copies, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
-def put_back(cluster: ClusterPaths) -> str:
+def put_back(paths: ClusterPaths) -> str:
     """Return the command that brings a lost specification back; empty where no copy was kept."""
-    copy = kept_specification(cluster)
+    copy = kept_specification(paths)
     if copy is None:
         return ""
-    folder, target = cluster.inventory, shlex.quote(str(cluster.spec))
+    folder, target = paths.inventory, shlex.quote(str(paths.spec))
     made = "" if folder.is_dir() else f"mkdir -p {shlex.quote(str(folder))} && "
     return f"{made}cp {shlex.quote(str(copy))} {target}"
 
 
-def applied(cluster: ClusterPaths, backend: str) -> ClusterSpec:
+def applied(paths: ClusterPaths, backend: str) -> ClusterSpec:
     """Return the specification that was applied last on a testbed.
 
     Raises:
         UsageError: No copy was kept, or it has errors for this version.
     """
-    found, errors = check(copy_of(cluster, backend), cluster.name)
+    found, errors = check(copy_of(paths, backend), paths.name)
     if found is None:
-        raise refusal(copy_of(cluster, backend), errors)
+        raise refusal(copy_of(paths, backend), errors)
     return found
 
 
-def specification(cluster: ClusterPaths, backend: str) -> ClusterSpec:
+def specification(paths: ClusterPaths, backend: str) -> ClusterSpec:
     """Return how a testbed is reached: as the specification says, else as the last one there did.
 
     Raises:
         UsageError: The specification has errors, or there is none, and no copy was kept.
         PrerequisiteMissing: It names another testbed, and no copy was kept.
     """
-    found, errors = check(cluster.spec)
+    found, errors = check(paths.spec)
     if found is None or spec_backend(found) != backend:
-        former, _ = check(copy_of(cluster, backend), cluster.name)
+        former, _ = check(copy_of(paths, backend), paths.name)
         if former is not None and spec_backend(former) == backend:
             return former
     if found is None:
-        raise refusal(cluster.spec, errors)
+        raise refusal(paths.spec, errors)
     if spec_backend(found) != backend:
         raise PrerequisiteMissing(
-            f"the specification of {cluster.name} no longer says how {backend} is reached",
+            f"the specification of {paths.name} no longer says how {backend} is reached",
             "put its former `backend:` back until the cluster is down",
         )
     return found
@@ -158,29 +158,29 @@ def require_same(testbed: Testbed) -> None:
         Unreadable: What was noted cannot be read.
         GpubedError: The testbed cannot be asked.
     """
-    cluster, backend = testbed.cluster, testbed.backend
+    paths, backend = testbed.paths, testbed.backend
     try:
-        had = _read(cluster, backend.name)
+        had = _read(paths, backend.name)
     except reading.Missing:
         return
     now = testbed.identity() if had.id else None
     if now is None or now.id == had.id:
         return
-    uuid = identities.kept(cluster)
+    uuid = identities.kept(paths)
     if uuid and any(thing.uuid == uuid for thing in testbed.existing()):
-        _write(cluster, backend.name, now)
+        _write(paths, backend.name, now)
         return
     raise AnotherTestbed(
-        f"{now.called} has nothing of {cluster.name} and is not the one that it was made on: "
+        f"{now.called} has nothing of {paths.name} and is not the one that it was made on: "
         f"{had.called}, with the id {had.id}",
         f"{backend.the_way_back}; only if that one is no more (a daemon that was installed anew), "
-        f"with what it had: {forget_command(cluster, backend.name)}, and again",
+        f"with what it had: {forget_command(paths, backend.name)}, and again",
     )
 
 
-def forget_command(cluster: ClusterPaths, backend: str) -> str:
+def forget_command(paths: ClusterPaths, backend: str) -> str:
     """Return the command that says that nothing of a cluster is on a testbed any more."""
-    return f"rm {shlex.quote(str(_file(cluster, backend)))}"
+    return f"rm {shlex.quote(str(_file(paths, backend)))}"
 
 
 @dataclass(frozen=True)
@@ -301,17 +301,17 @@ def _marked(testbed: Testbed, things: list[Existing]) -> list[Existing]:
     return [replace(thing, backend=testbed.backend.name) for thing in things]
 
 
-def _file(cluster: ClusterPaths, backend: str) -> Path:
-    return cluster.testbeds / f"{backend}.json"
+def _file(paths: ClusterPaths, backend: str) -> Path:
+    return paths.testbeds / f"{backend}.json"
 
 
-def _read(cluster: ClusterPaths, backend: str) -> _Note:
-    path = _file(cluster, backend)
+def _read(paths: ClusterPaths, backend: str) -> _Note:
+    path = _file(paths, backend)
     return reading.file(path, f"remove {path}, if nothing of it is on {backend}").json(_Note)
 
 
-def _write(cluster: ClusterPaths, backend: str, now: Identity | None) -> None:
-    cluster.testbeds.mkdir(parents=True, exist_ok=True)
+def _write(paths: ClusterPaths, backend: str, now: Identity | None) -> None:
+    paths.testbeds.mkdir(parents=True, exist_ok=True)
     noted = _Note(id=now.id, called=now.called) if now else _Note()
     content = noted.model_dump_json(indent=1).encode()
-    files.write(_file(cluster, backend), content, durable=True)  # the UUID goes by it
+    files.write(_file(paths, backend), content, durable=True)  # the UUID goes by it

@@ -28,10 +28,10 @@ def backend(name: str) -> Backend:
     return made
 
 
-def bound(name: str, cluster: ClusterPaths) -> Testbed:
+def bound(name: str, paths: ClusterPaths) -> Testbed:
     """Return the testbed of that name as a cluster sees it.
 
     Raises:
         UsageError: There is no such backend.
     """
-    return backend(name).bind(cluster)
+    return backend(name).bind(paths)

@@ -31,11 +31,11 @@ class GpulabBackend(JobBackend):
     launcher = "gpulab"
     the_way_back = "put `backend.certificate` of cluster.yml back"
 
-    def bind(self, cluster: ClusterPaths) -> GpulabTestbed:
+    def bind(self, paths: ClusterPaths) -> GpulabTestbed:
         """Return the service as who owns a cluster sees it."""
         from gpubed.backends.gpulab.testbed import GpulabTestbed
 
-        return GpulabTestbed(self, cluster)
+        return GpulabTestbed(self, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Return what jobs in containers cannot do."""

@@ -20,8 +20,8 @@ from gpubed.backends.gpulab.definition import (
     Resources,
     Scheduling,
 )
-from gpubed.core import paths
 from gpubed.core.errors import PrerequisiteMissing, UsageError
+from gpubed.core.paths import assets
 from gpubed.recipes import recipe
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import ClusterPlan, NodePlan
@@ -159,7 +159,7 @@ def _words(
         "mark": mark,
         "limit": parcel.LIMIT,
     }
-    program = (paths.assets() / "templates/gpulab/container.py").read_text(encoding="utf-8")
+    program = (assets() / "templates/gpulab/container.py").read_text(encoding="utf-8")
     bundle = parcel.pack(source, {"hostfile": f"localhost slots={slots}\n"})
     return ("python3", "-u", "-c", program, json.dumps(settings), bundle)
 

@@ -33,7 +33,7 @@ class GpulabTestbed(JobTestbed):
     @cached_property
     def _config(self) -> Config:
         """How the service is reached, and as whom."""
-        return request.config(made_on.specification(self.cluster, self.backend.name))
+        return request.config(made_on.specification(self.paths, self.backend.name))
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at certificate, service, project and whether the job can ever run."""
@@ -58,7 +58,7 @@ class GpulabTestbed(JobTestbed):
         found: list[Existing] = []
         for job in Client(self._config).jobs():
             labels = dict(word.split("=", 1) for word in _labels(job))
-            if labels.get("gpubed.name") == self.cluster.name and not job.ended:
+            if labels.get("gpubed.name") == self.paths.name and not job.ended:
                 owner = labels.get("gpubed.cluster", "")
                 found.append(Existing("job", job.name, job.uuid, owner, transient=True))
         return found
@@ -72,7 +72,7 @@ class GpulabTestbed(JobTestbed):
 
     def jobs(self, uuid: str) -> list[JobState]:
         """Return the jobs of the cluster that the service still lists."""
-        wanted = request.label(self.cluster.name, uuid)
+        wanted = request.label(self.paths.name, uuid)
         return [
             JobState(job.uuid, job.name, job.status, job.explanation)
             for job in Client(self._config).jobs()

@@ -26,11 +26,11 @@ class LocalBackend(Backend):
     lists_nodes = True
     the_way_back = "set DOCKER_HOST as it was then, or unset it"
 
-    def bind(self, cluster: ClusterPaths) -> LocalTestbed:
+    def bind(self, paths: ClusterPaths) -> LocalTestbed:
         """Return the nodes of a cluster."""
         from gpubed.backends.local.testbed import LocalTestbed
 
-        return LocalTestbed(self, cluster)
+        return LocalTestbed(self, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what containers cannot do."""

@@ -26,8 +26,8 @@ _ENTER = ("nsenter", "--target", "1", "--mount", *_SHELL)
 class ContainerBreaker(Breaker):
     """Breaks the containers of a cluster."""
 
-    def __init__(self, granted: Allocation) -> None:
-        self._owner = Owner(granted.cluster, granted.uuid)
+    def __init__(self, allocation: Allocation) -> None:
+        self._owner = Owner(allocation.cluster, allocation.uuid)
 
     def killed(self, node: Node) -> Harm:
         """Kill the container; Docker does not start again what was killed by hand."""

@@ -16,8 +16,9 @@ from docker.errors import APIError, BuildError, DockerException, ImageNotFound
 
 from gpubed.backends.local import apt_sources, daemon, environment
 from gpubed.backends.local.image import LABEL, STAGE, Recipe
-from gpubed.core import paths, progress
+from gpubed.core import progress
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
+from gpubed.core.paths import cache
 
 _TAIL = 10
 _NOTE = "note: "
@@ -112,7 +113,7 @@ def _with_mmdebstrap(recipe: Recipe, refusal: str) -> None:
             f"and {why}",
             "give Docker a registry, or on Debian: sudo apt-get install mmdebstrap",
         )
-    with tempfile.TemporaryDirectory(dir=paths.cache(), prefix="image-") as folder:
+    with tempfile.TemporaryDirectory(dir=cache(), prefix="image-") as folder:
         _bootstrap(recipe, Path(folder))
         _import(recipe, Path(folder) / "root.tar")
 
@@ -134,7 +135,7 @@ def _bootstrap(recipe: Recipe, folder: Path) -> None:
     if done.returncode:
         tail = "\n".join(done.stderr.splitlines()[-_TAIL:])
         if "No space left on device" in done.stderr:
-            raise PrerequisiteMissing(f"the disk that holds {paths.cache()} is full", "df -h")
+            raise PrerequisiteMissing(f"the disk that holds {cache()} is full", "df -h")
         raise GpubedError(f"mmdebstrap failed:\n{tail}", "gpubed doctor")
 
 

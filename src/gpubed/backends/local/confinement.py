@@ -20,7 +20,7 @@ from typing import Any
 from gpubed.backends.local import daemon, ownership
 from gpubed.backends.local.node_inputs import NodeInputs
 from gpubed.backends.local.runtime import File
-from gpubed.core import paths
+from gpubed.core.paths import assets
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import NodePlan
 
@@ -139,7 +139,7 @@ def holds(host: Mapping[str, Any]) -> bool:
 
 def files() -> list[File]:
     """Return what a node needs that can unmount nothing."""
-    root = paths.assets() / "templates" / "confined"
+    root = assets() / "templates" / "confined"
     return [
         File(str(path.relative_to(root)), path.read_bytes(), _mode(path))
         for path in sorted(root.rglob("*"))

@@ -36,12 +36,12 @@ _SHAPING = ("NET_SCH_HTB", "IFB", *_REDIRECTING)
 _TUN, _KVM = Path("/dev/net/tun"), Path("/dev/kvm")
 
 
-def findings(spec: ClusterSpec | None = None, cluster: ClusterPaths | None = None) -> list[Finding]:
+def findings(spec: ClusterSpec | None = None, paths: ClusterPaths | None = None) -> list[Finding]:
     """Return what was looked at; nothing that needs Docker when Docker does not do.
 
     Args:
         spec: What a cluster is to be; None to look at the machine alone.
-        cluster: The cluster's paths.
+        paths: The cluster's paths.
     """
     virtual = _is_virtual(spec)
     kernel = _kernel(_REDIRECTING if virtual else _SHAPING)
@@ -59,12 +59,12 @@ def findings(spec: ClusterSpec | None = None, cluster: ClusterPaths | None = Non
         *found,
         kernel,
         _environment(),
-        *(_of_cluster(spec, cluster) if spec and cluster else []),
+        *(_of_cluster(spec, paths) if spec and paths else []),
     ]
 
 
-def _of_cluster(spec: ClusterSpec, cluster: ClusterPaths) -> Iterator[Finding]:
-    yield from subnets(plan(spec), cluster)
+def _of_cluster(spec: ClusterSpec, paths: ClusterPaths) -> Iterator[Finding]:
+    yield from subnets(plan(spec), paths)
     for warning in limits.warnings(spec):
         yield Finding("local.isolation", True, warning)
     if pretended := sorted({group.simulate.model for group in spec.nodes if group.simulate}):
@@ -219,9 +219,9 @@ def _environment() -> Finding:
     return Finding("local.environment", False, message, fix)
 
 
-def subnets(planned: ClusterPlan, cluster: ClusterPaths) -> Iterator[Finding]:
+def subnets(planned: ClusterPlan, paths: ClusterPaths) -> Iterator[Finding]:
     """Look whether others have the cluster's addresses."""
-    taken = _taken(cluster.name, identities.kept(cluster))
+    taken = _taken(paths.name, identities.kept(paths))
     networks = {"control": planned.control, "experiment": planned.experiment}
     own = [network.subnet for network in networks.values() if network]
     for purpose, network in networks.items():
@@ -234,8 +234,8 @@ def subnets(planned: ClusterPlan, cluster: ClusterPaths) -> Iterator[Finding]:
             f"{network.subnet} is used by {clash}"
             if clash
             else f"nobody else uses {network.subnet}",
-            f"set networks.{purpose}.subnet in inventories/{cluster.name}/cluster.yml"
-            + _proposed(cluster.name, purpose, [*own, *(net for net, _ in taken)]),
+            f"set networks.{purpose}.subnet in inventories/{paths.name}/cluster.yml"
+            + _proposed(paths.name, purpose, [*own, *(net for net, _ in taken)]),
         )
 
 

@@ -17,7 +17,7 @@ from docker.errors import ImageNotFound
 
 from gpubed.backends.local import daemon
 from gpubed.backends.local.config import Runtime
-from gpubed.core import paths
+from gpubed.core.paths import assets
 
 LABEL = "gpubed.image"
 STAGE = "gpubed.stage"
@@ -66,8 +66,8 @@ class Recipe:
     def folder(self) -> Path:
         """Where the recipe's files are."""
         if self.runtime == "vm":
-            return paths.assets() / "templates" / "machine"
-        return paths.assets() / "templates" / ("simulation" if self.simulate else "node")
+            return assets() / "templates" / "machine"
+        return assets() / "templates" / ("simulation" if self.simulate else "node")
 
     @property
     def below(self) -> Recipe | None:

@@ -11,8 +11,8 @@ from typing import Any
 from gpubed.backends.local import build
 from gpubed.backends.local.image import RELEASES, REPOSITORIES, Recipe, exists
 from gpubed.backends.local.python_image import PythonImage
-from gpubed.core import paths
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import cache
 from gpubed.recipes import recipe as software
 from gpubed.testbeds.base import Driver, Properties
 
@@ -67,10 +67,10 @@ def restore(tag: str) -> None:
 @contextmanager
 def _lock(recipe: Recipe | PythonImage) -> Iterator[None]:
     # Two clusters that come up at the same time need one image, once.
-    paths.cache().mkdir(parents=True, exist_ok=True)
+    cache().mkdir(parents=True, exist_ok=True)
     kind = recipe.tag.partition(":")[2].rpartition("-")[0]
     if isinstance(recipe, PythonImage):
         kind += f"-{recipe.software}"
-    with (paths.cache() / f"image-{kind}.lock").open("w") as lock:
+    with (cache() / f"image-{kind}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

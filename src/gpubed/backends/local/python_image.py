@@ -18,8 +18,8 @@ from docker.errors import APIError
 from docker.models.containers import Container
 
 from gpubed.backends.local import daemon, environment, image, runtime
-from gpubed.core import paths
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import assets, private_cache
 from gpubed.recipes import recipe
 
 # As role python_env has them.
@@ -90,7 +90,7 @@ class PythonImage:
 
     def _container(self) -> Container:
         client = daemon.client()
-        cache = paths.private_cache() / "nodes"
+        cache = private_cache() / "nodes"
         cache.mkdir(exist_ok=True)
         own = {str(cache.resolve()): {"bind": runtime.NODE_CACHE, "mode": "rw"}}
         certificates = {
@@ -179,7 +179,7 @@ def node_image(system: image.Recipe, software: str | None) -> image.Recipe | Pyt
 
 
 def _role() -> Path:
-    return paths.assets() / "roles" / "python_env" / "files"
+    return assets() / "roles" / "python_env" / "files"
 
 
 def _files() -> tuple[str, ...]:

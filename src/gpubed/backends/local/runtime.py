@@ -20,7 +20,7 @@ from docker.models.containers import Container
 
 from gpubed.backends.local import daemon, environment, ownership
 from gpubed.backends.local.node_inputs import NodeInputs, Simulation
-from gpubed.core import paths
+from gpubed.core.paths import private_cache
 from gpubed.core.reading import Unreadable
 
 # Below a folder of the node's own, which templates/node makes, that accounts may not enter: root
@@ -232,7 +232,7 @@ def get(container: Container, path: str) -> bytes:
 def mounts(node: NodeInputs) -> dict[str, dict[str, str]]:
     """Return what of this machine a node sees, in Docker's form, and what it may write to."""
     # A folder of their own: in the one above, the controller makes images and locks.
-    cache = paths.private_cache() / "nodes"
+    cache = private_cache() / "nodes"
     cache.mkdir(exist_ok=True)
     writable = {str(cache.resolve()): NODE_CACHE}
     if node.shared:

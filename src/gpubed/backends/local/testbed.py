@@ -24,7 +24,7 @@ class LocalTestbed(Testbed):
         """Look at Docker, disk, memory, kernel and addresses."""
         from gpubed.backends.local import doctor
 
-        return doctor.findings(spec, self.cluster)
+        return doctor.findings(spec, self.paths)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node."""
@@ -42,7 +42,7 @@ class LocalTestbed(Testbed):
         """Return what Docker has under the cluster's name."""
         from gpubed.backends.local import census
 
-        return census.existing(self.cluster.name)
+        return census.existing(self.paths.name)
 
     def remove(self, thing: Existing) -> None:
         """Remove a container, network or volume."""
@@ -58,8 +58,8 @@ class LocalTestbed(Testbed):
         """
         from gpubed.backends.local import breaking
 
-        granted = allocation.load(self.cluster.allocation)
-        backend = made_on.applied(self.cluster, granted.backend).backend
+        granted = allocation.load(self.paths.allocation)
+        backend = made_on.applied(self.paths, granted.backend).backend
         if backend.runtime != "container":  # type: ignore[attr-defined]
             raise UsageError(
                 "`gpubed chaos` breaks containers, and has never been tried on virtual machines",
@@ -77,4 +77,4 @@ class LocalTestbed(Testbed):
         """Return which networks of the cluster others have already."""
         from gpubed.backends.local import doctor
 
-        return [finding for finding in doctor.subnets(plan, self.cluster) if not finding.ok]
+        return [finding for finding in doctor.subnets(plan, self.paths) if not finding.ok]

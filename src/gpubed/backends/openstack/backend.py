@@ -32,11 +32,11 @@ class OpenStackBackend(Backend):
     the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(labels.TYPES.values())
 
-    def bind(self, cluster: ClusterPaths) -> OpenStackTestbed:
+    def bind(self, paths: ClusterPaths) -> OpenStackTestbed:
         """Return the cloud as who owns a cluster sees it."""
         from gpubed.backends.openstack.testbed import OpenStackTestbed
 
-        return OpenStackTestbed(self, cluster)
+        return OpenStackTestbed(self, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what a cloud cannot do."""

@@ -65,14 +65,14 @@ def connect(cloud: str | None, region: str | None) -> Connection:
     return connection
 
 
-def of(cluster: ClusterPaths) -> Connection:
+def of(paths: ClusterPaths) -> Connection:
     """Return the connection to a cluster's cloud, as the last specification to name one does.
 
     Raises:
         UsageError: The specification has errors.
         PrerequisiteMissing: Its backend is another one by now, or there are no credentials.
     """
-    config = made_on.specification(cluster, "openstack").backend
+    config = made_on.specification(paths, "openstack").backend
     assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
     return connect(config.cloud, config.region)
 

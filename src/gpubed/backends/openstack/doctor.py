@@ -37,9 +37,9 @@ class _Plugin(BaseModel):
     version: str | None = None
 
 
-def findings(spec: ClusterSpec, cluster: ClusterPaths) -> list[Finding]:
+def findings(spec: ClusterSpec, paths: ClusterPaths) -> list[Finding]:
     """Look at everything; what does not depend on a specification first."""
-    return [*tools(), clouds_file.finding(cluster.project), *cloud_findings(spec, cluster)]
+    return [*tools(), clouds_file.finding(paths.project), *cloud_findings(spec, paths)]
 
 
 def tools() -> list[Finding]:
@@ -96,13 +96,13 @@ def _wanted() -> str:
     return version("pulumi_openstack")
 
 
-def cloud_findings(spec: ClusterSpec, cluster: ClusterPaths) -> Iterator[Finding]:
+def cloud_findings(spec: ClusterSpec, paths: ClusterPaths) -> Iterator[Finding]:
     """Look at credentials, clock, region, and whether the cloud has what is wanted."""
     wanted = plan(spec)
     needs = Needs.of(wanted)
     try:
         connection = cloud.connect(needs.cloud, needs.region)
-        clouds_file.require_login(connection, cluster.project)
+        clouds_file.require_login(connection, paths.project)
         with cloud.errors("log in"):
             connection.session.get_token()  # `authorize` hides what Keystone says
             yield _identity(connection)
@@ -113,7 +113,7 @@ def cloud_findings(spec: ClusterSpec, cluster: ClusterPaths) -> Iterator[Finding
         if not region.ok:
             return  # no service of the cloud can be found
         with cloud.errors("look at what the cloud has"):
-            held = availability.held(connection, needs, spec.name, limits.applied(cluster))
+            held = availability.held(connection, needs, spec.name, limits.applied(paths))
             yield from availability.findings(connection, needs, held)
     except GpubedError as error:
         yield Finding("openstack.credentials", False, error.message, error.hint)

@@ -10,16 +10,16 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.testbeds.base import Change, Driver, Properties
 
 
-def path(cluster: ClusterPaths, node: str) -> Path:
+def path(paths: ClusterPaths, node: str) -> Path:
     """Return the file of a node's private host key."""
-    return cluster.secrets / f"host_{node}"
+    return paths.secrets / f"host_{node}"
 
 
 class HostKeyDriver(Driver):
     """Inputs: cluster, uuid, name. The private half is in a file, never in the state."""
 
-    def __init__(self, cluster: ClusterPaths) -> None:
-        self._cluster = cluster
+    def __init__(self, paths: ClusterPaths) -> None:
+        self._paths = paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare with the file: a lost key is made again, which replaces the node."""
@@ -43,4 +43,4 @@ class HostKeyDriver(Driver):
         self._file(inputs).unlink(missing_ok=True)
 
     def _file(self, inputs: Properties) -> Path:
-        return path(self._cluster, inputs["name"])
+        return path(self._paths, inputs["name"])

@@ -24,14 +24,14 @@ def problems(spec: ClusterSpec) -> list[Problem]:
     return [*_groups(spec, config), *_storage(spec), *_link(spec)]
 
 
-def moved(plan: ClusterPlan, cluster: ClusterPaths) -> list[Finding]:
+def moved(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
     """Return which planned node would get the address of one that is there under another name.
 
     Pulumi removes last what is wanted no more, and a cloud gives no address twice.
     """
     there: dict[str, str] = {}
     with suppress(GpubedError):  # nothing is there, or nobody knows
-        granted = allocations.load(cluster.allocation)
+        granted = allocations.load(paths.allocation)
         there = {node.control_address: node.name for node in granted.nodes}
     for node in plan.nodes:
         holder = there.get(str(node.control_address), node.name)
@@ -70,10 +70,10 @@ def shrunk(before: Needs, after: Needs) -> list[Finding]:
     return found
 
 
-def applied(cluster: ClusterPaths) -> Needs | None:
+def applied(paths: ClusterPaths) -> Needs | None:
     """Return the needs of the specification that was applied last; None where none is kept."""
     with suppress(GpubedError):
-        return Needs.of(plans.plan(made_on.applied(cluster, "openstack")))
+        return Needs.of(plans.plan(made_on.applied(paths, "openstack")))
     return None
 
 

@@ -25,13 +25,13 @@ class OpenStackTestbed(Testbed):
         """The way to the cloud, as the last specification to name one says."""
         from gpubed.backends.openstack import cloud
 
-        return cloud.of(self.cluster)
+        return cloud.of(self.paths)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at tools, credentials, quota, flavors, images and networks."""
         from gpubed.backends.openstack import doctor
 
-        return doctor.findings(spec, self.cluster)
+        return doctor.findings(spec, self.paths)
 
     def plugin_environment(self) -> dict[str, str]:
         """Return which clouds.yaml and entry are meant, and which OS_* variables are not."""
@@ -43,7 +43,7 @@ class OpenStackTestbed(Testbed):
         """Return the driver of a host key, or of a look at the cloud."""
         from gpubed.backends.openstack.host_key import HostKeyDriver
 
-        return HostKeyDriver(self.cluster) if kind == "hostkey" else super().driver(kind)
+        return HostKeyDriver(self.paths) if kind == "hostkey" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node."""
@@ -61,19 +61,19 @@ class OpenStackTestbed(Testbed):
         """Name a server in a state in which the plugin reads none."""
         from gpubed.backends.openstack import census
 
-        return census.unrefreshable(self._connection, self.cluster.name)
+        return census.unrefreshable(self._connection, self.paths.name)
 
     def faults(self) -> list[Fault]:
         """Return the servers that never started, with Nova's reason."""
         from gpubed.backends.openstack import census
 
-        return census.faults(self._connection, self.cluster.name)
+        return census.faults(self._connection, self.paths.name)
 
     def existing(self) -> list[Existing]:
         """Return what the cloud has under the cluster's name."""
         from gpubed.backends.openstack import census
 
-        return census.existing(self._connection, self.cluster.name)
+        return census.existing(self._connection, self.paths.name)
 
     def remove(self, thing: Existing) -> None:
         """Remove something of a cluster from the cloud."""
@@ -96,6 +96,6 @@ class OpenStackTestbed(Testbed):
         from gpubed.backends.openstack import limits, offers
         from gpubed.backends.openstack.needs import Needs
 
-        before = limits.applied(self.cluster)
+        before = limits.applied(self.paths)
         shrunk = limits.shrunk(before, Needs.of(plan)) if before else []
-        return [*limits.moved(plan, self.cluster), *shrunk, *offers.obstacles(plan, before)]
+        return [*limits.moved(plan, self.paths), *shrunk, *offers.obstacles(plan, before)]

@@ -25,11 +25,11 @@ class StaticBackend(Backend):
     name = "static"
     lists_nodes = True
 
-    def bind(self, cluster: ClusterPaths) -> StaticTestbed:
+    def bind(self, paths: ClusterPaths) -> StaticTestbed:
         """Return the hosts of a cluster."""
         from gpubed.backends.static.testbed import StaticTestbed
 
-        return StaticTestbed(self, cluster)
+        return StaticTestbed(self, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Find groups without hosts, and hosts that cannot be on the experiment network."""

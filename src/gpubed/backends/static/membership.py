@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 
-from gpubed.core import paths, progress
+from gpubed.core import progress
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import assets
 from gpubed.nodes.ssh import SSH, CommandFailed, CommandTimedOut
 from gpubed.testbeds.base import NodeFailed
 
@@ -211,7 +212,7 @@ def _release(uuid: str, how: str = "") -> str:
 
 def units() -> list[str]:
     """Return what roles install under /etc/systemd/system; what else is there is the owner's."""
-    roles = paths.assets() / "roles"
+    roles = assets() / "roles"
     files = (path for kind in ("files", "templates") for path in roles.glob(f"*/{kind}/*"))
     names = {path.name.removesuffix(".j2") for path in files}
     return sorted(name for name in names if name.endswith(_UNIT_FILES))

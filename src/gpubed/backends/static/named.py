@@ -37,26 +37,26 @@ def options(spec: ClusterSpec) -> Config:
     return spec.backend
 
 
-def config(cluster: ClusterPaths) -> Config | None:
+def config(paths: ClusterPaths) -> Config | None:
     """Return the options of a cluster's specification, else of the one that was applied last.
 
     None where neither names own hosts, or can be read.
     """
-    found = _read(cluster.spec)
-    return found or applied(cluster)
+    found = _read(paths.spec)
+    return found or applied(paths)
 
 
-def may_have(cluster: ClusterPaths, place: object) -> bool:
+def may_have(paths: ClusterPaths, place: object) -> bool:
     """Say whether the specification has a host at a place; where it cannot be read, it may.
 
     Args:
-        cluster: Whose specification it is.
+        paths: Whose specification it is.
         place: Address and port.
     """
-    spec, _ = check(cluster.spec)
+    spec, _ = check(paths.spec)
     if spec is not None and not isinstance(spec.backend, Config):
         return False
-    known = config(cluster)
+    known = config(paths)
     if known is None:
         return True
     return place in {(host.address, host.port) for host, _ in each(known)}
@@ -74,34 +74,34 @@ def wanted(spec: ClusterSpec, config: Config) -> list[tuple[Host, str]]:
     return [(host, name) for host, name in each(config) if name in names]
 
 
-def heir(cluster: ClusterPaths, place: object) -> str:
+def heir(paths: ClusterPaths, place: object) -> str:
     """Return the node that the specification makes of the host at a place; empty for none.
 
     Args:
-        cluster: Whose specification it is.
+        paths: Whose specification it is.
         place: Address and port.
     """
-    spec, _ = check(cluster.spec)
+    spec, _ = check(paths.spec)
     if spec is None or not isinstance(spec.backend, Config):
         return ""
     nodes = wanted(spec, spec.backend)
     return next((name for host, name in nodes if (host.address, host.port) == place), "")
 
 
-def applied(cluster: ClusterPaths) -> Config | None:
+def applied(paths: ClusterPaths) -> Config | None:
     """Return the options of the specification that was applied last; None where none was kept."""
-    return _read(made_on.copy_of(cluster, "static"))
+    return _read(made_on.copy_of(paths, "static"))
 
 
-def attempted(cluster: ClusterPaths) -> list[Config]:
+def attempted(paths: ClusterPaths) -> list[Config]:
     """Return the options of all specifications that may have led to a marked host."""
-    read = map(_read, made_on.copies_of(cluster, "static"))
+    read = map(_read, made_on.copies_of(paths, "static"))
     return [found for found in read if found]
 
 
-def nodes(cluster: ClusterPaths) -> set[str] | None:
+def nodes(paths: ClusterPaths) -> set[str] | None:
     """Return the names of the nodes that are wanted, or were last; None where nobody knows."""
-    spec = check(cluster.spec)[0] or check(made_on.copy_of(cluster, "static"), cluster.name)[0]
+    spec = check(paths.spec)[0] or check(made_on.copy_of(paths, "static"), paths.name)[0]
     if spec is None:
         return None
     return {name for group in spec.nodes for name in group.node_names}

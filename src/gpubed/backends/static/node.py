@@ -58,8 +58,8 @@ _LATER = (
 class NodeDriver(Driver):
     """Inputs: cluster, uuid, name, host, config, image, gpus, public_key."""
 
-    def __init__(self, cluster: ClusterPaths) -> None:
-        self._cluster = cluster
+    def __init__(self, paths: ClusterPaths) -> None:
+        self._paths = paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Another host replaces the node; another way to it does not."""
@@ -144,8 +144,8 @@ class NodeDriver(Driver):
 
     def _heir(self, inputs: Properties) -> str:
         """Return the node that an `up` is about to make of a node's host; empty for none."""
-        run = runlock.holder(self._cluster.state)
-        return named.heir(self._cluster, _place(inputs)) if run and run.verb == "up" else ""
+        run = runlock.holder(self._paths.state)
+        return named.heir(self._paths, _place(inputs)) if run and run.verb == "up" else ""
 
     def _is_same_host(self, result: Properties, olds: Properties, news: Properties) -> bool:
         """Say whether a node stays on its host: several may share an address, each at its port.
@@ -171,21 +171,21 @@ class NodeDriver(Driver):
         return not self._is_named(inputs)
 
     def _without(self, inputs: Properties) -> str:
-        cluster, name = self._cluster, inputs["name"]
+        paths, name = self._paths, inputs["name"]
         return (
-            f"wait for it; or take it out of hosts in {cluster.spec}, and the node goes without it"
-            f"; or take the whole cluster down: gpubed down {cluster.name} --without {name}"
+            f"wait for it; or take it out of hosts in {paths.spec}, and the node goes without it"
+            f"; or take the whole cluster down: gpubed down {paths.name} --without {name}"
         )
 
     def _is_left(self, inputs: Properties) -> bool:
         host = Host.model_validate(inputs["host"])
-        return left_hosts.is_named(self._cluster, host.address, host.port)
+        return left_hosts.is_named(self._paths, host.address, host.port)
 
     def _is_named(self, inputs: Properties) -> bool:
-        return named.may_have(self._cluster, _place(inputs))
+        return named.may_have(self._paths, _place(inputs))
 
     def _connected(self, inputs: Properties) -> SSH:
-        return SSH(_door(inputs), self._cluster, _config(inputs).key)
+        return SSH(_door(inputs), self._paths, _config(inputs).key)
 
 
 class _Mark(BaseModel):

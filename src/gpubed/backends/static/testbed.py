@@ -28,15 +28,15 @@ T = TypeVar("T")
 class StaticTestbed(Testbed):
     """The hosts that a cluster is made of, or was."""
 
-    def __init__(self, backend: Backend, cluster: ClusterPaths) -> None:
-        super().__init__(backend, cluster)
+    def __init__(self, backend: Backend, paths: ClusterPaths) -> None:
+        super().__init__(backend, paths)
         self._hosts: dict[str, tuple[Config, Host, str]] = {}  # what `existing` found, by id
         self._missed: list[_Missed] = []  # what it could not look at
 
     @cached_property
     def _known(self) -> Config | None:
         """The hosts that the cluster was made of, or is to be; None where none are known."""
-        return named.config(self.cluster)
+        return named.config(self.paths)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Log in to every host and look whether it can be a node; nothing is changed."""
@@ -61,7 +61,7 @@ class StaticTestbed(Testbed):
         """Return the driver of a node."""
         from gpubed.backends.static.node import NodeDriver
 
-        return NodeDriver(self.cluster) if kind == "node" else super().driver(kind)
+        return NodeDriver(self.paths) if kind == "node" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Say of each node whether its host is still marked as such; away where it is silent."""
@@ -70,7 +70,7 @@ class StaticTestbed(Testbed):
 
         def owner(node: Any) -> dict[str, str]:
             try:
-                with SSH(node, self.cluster) as ssh:
+                with SSH(node, self.paths) as ssh:
                     return look(ssh).owner
             except LoginRefused:
                 # A host that was given back has forgotten the cluster's key: the user's own
@@ -104,7 +104,7 @@ class StaticTestbed(Testbed):
         """
         from gpubed.backends.static.node import look
 
-        known, former = self._known, named.attempted(self.cluster)
+        known, former = self._known, named.attempted(self.paths)
         missed = self._missed = list[_Missed]()
         if known is None:
             return []
@@ -123,7 +123,7 @@ class StaticTestbed(Testbed):
                 if (host, name) not in gone:
                     missed.append(_Missed(name, host, error.message))
                 return None  # removing a node that the state knows fails by itself
-            if owner.get("cluster") != self.cluster.name:
+            if owner.get("cluster") != self.paths.name:
                 return None
             self._hosts[owner["id"]] = known, host, name
             heir = name if name != owner["node"] else ""
@@ -133,8 +133,8 @@ class StaticTestbed(Testbed):
 
     def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
         """Return the hosts that nobody could look at, and why, but for what a `down` leaves."""
-        missed = [one for one in self._missed if not one.is_left(self.cluster)]
-        wanted = named.nodes(self.cluster)
+        missed = [one for one in self._missed if not one.is_left(self.paths)]
+        wanted = named.nodes(self.paths)
         if wanted is None or not known:
             return [str(one) for one in missed if one.name not in known]
         # Where there is a state, a host that is to be no node was none.
@@ -152,7 +152,7 @@ class StaticTestbed(Testbed):
         """Say what stays on hosts that nobody could log in to, and that a `down` goes without."""
         from gpubed.backends.static.membership import stays
 
-        left = [one for one in self._missed if one.is_left(self.cluster)]
+        left = [one for one in self._missed if one.is_left(self.paths)]
         return [f"{one}; {stays(uuid)}" for one in left]
 
     def remove(self, thing: Existing) -> None:
@@ -192,7 +192,7 @@ class StaticTestbed(Testbed):
         from gpubed.backends.static.node import candidate, problems
         from gpubed.testbeds import identities
 
-        config, uuid = named.options(plan.spec), identities.kept(self.cluster)
+        config, uuid = named.options(plan.spec), identities.kept(self.paths)
         nodes = {node.name: node for node in plan.nodes if node.on_failure is None}
 
         def finding(host: Host, name: str) -> Finding | None:
@@ -237,7 +237,7 @@ class StaticTestbed(Testbed):
         from gpubed.backends.static.access import door
         from gpubed.nodes.ssh import SSH
 
-        return SSH(door(config, host, name), self.cluster, config.key)
+        return SSH(door(config, host, name), self.paths, config.key)
 
     def _on(self, config: Config, host: Host, name: str, do: Callable[[SSH], T]) -> T:
         with self._session(config, host, name) as ssh:
@@ -255,11 +255,11 @@ class _Missed:
     def __str__(self) -> str:
         return f"{self.name} ({self.host.address}): {self.why}"
 
-    def is_left(self, cluster: ClusterPaths) -> bool:
+    def is_left(self, paths: ClusterPaths) -> bool:
         """Say whether a `down` goes without it."""
         from gpubed.testbeds import left_hosts
 
-        return left_hosts.is_named(cluster, self.host.address, self.host.port)
+        return left_hosts.is_named(paths, self.host.address, self.host.port)
 
 
 def _on_each(hosts: Iterable[tuple[Host, str]], do: Callable[[Host, str], T]) -> list[T]:

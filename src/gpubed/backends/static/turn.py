@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpubed.backends.static.config import Host
-from gpubed.core import paths
+from gpubed.core.paths import cache
 from gpubed.testbeds.base import Properties
 
 
@@ -15,7 +15,7 @@ from gpubed.testbeds.base import Properties
 def of(inputs: Properties) -> Iterator[None]:
     """Wait until nobody else of this user works on a node's host, and keep others waiting."""
     host = Host.model_validate(inputs["host"])
-    folder = paths.cache() / "hosts"
+    folder = cache() / "hosts"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{host.address}-{host.port}").open("w") as place:
         fcntl.flock(place, fcntl.LOCK_EX)

@@ -28,31 +28,31 @@ class _Known(BaseModel):
     via: tuple[Hop, ...]
 
 
-def save(cluster: ClusterPaths, name: str, result: dict[str, Any]) -> None:
+def save(paths: ClusterPaths, name: str, result: dict[str, Any]) -> None:
     """Keep what is known of a node."""
-    path = _path(cluster, name)
+    path = _path(paths, name)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     files.write(path, json.dumps(result, indent=2).encode())
 
 
-def load(cluster: ClusterPaths, name: str) -> dict[str, Any] | None:
+def load(paths: ClusterPaths, name: str) -> dict[str, Any] | None:
     """Return what is known of a node; None when that is nothing that can be read."""
     try:
-        return reading.file(_path(cluster, name)).json(_Known).model_dump(mode="json")
+        return reading.file(_path(paths, name)).json(_Known).model_dump(mode="json")
     except reading.Unreadable:
         return None
 
 
-def everyone(cluster: ClusterPaths) -> list[tuple[str, dict[str, Any]]]:
+def everyone(paths: ClusterPaths) -> list[tuple[str, dict[str, Any]]]:
     """Return all nodes that are known, by name, with what is known of them."""
-    names = sorted(path.stem for path in _path(cluster, "").parent.glob("*.json"))
-    return [(name, known) for name in names if (known := load(cluster, name))]
+    names = sorted(path.stem for path in _path(paths, "").parent.glob("*.json"))
+    return [(name, known) for name in names if (known := load(paths, name))]
 
 
-def forget(cluster: ClusterPaths, name: str) -> None:
+def forget(paths: ClusterPaths, name: str) -> None:
     """Forget a node."""
-    _path(cluster, name).unlink(missing_ok=True)
+    _path(paths, name).unlink(missing_ok=True)
 
 
-def _path(cluster: ClusterPaths, name: str) -> Path:
-    return cluster.state / "nodes" / f"{name}.json"
+def _path(paths: ClusterPaths, name: str) -> Path:
+    return paths.state / "nodes" / f"{name}.json"

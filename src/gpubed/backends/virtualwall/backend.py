@@ -26,11 +26,11 @@ class VirtualWallBackend(Backend):
     exchanges_keys = False
     data_records = frozenset({DATA_RECORD})
 
-    def bind(self, cluster: ClusterPaths) -> VirtualWallTestbed:
+    def bind(self, paths: ClusterPaths) -> VirtualWallTestbed:
         """Return the testbed as who asks for a cluster's slice sees it."""
         from gpubed.backends.virtualwall.testbed import VirtualWallTestbed
 
-        return VirtualWallTestbed(self, cluster)
+        return VirtualWallTestbed(self, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what the testbed cannot do."""

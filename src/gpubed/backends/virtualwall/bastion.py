@@ -23,7 +23,7 @@ _LARGEST = 2**20
 KNOWN_HOSTS = Path("~/.ssh/known_hosts")
 
 
-def way(config: Config, login: Login, cluster: ClusterPaths) -> tuple[Hop, ...]:
+def way(config: Config, login: Login, paths: ClusterPaths) -> tuple[Hop, ...]:
     """Return the hops to nodes; none without a bastion.
 
     Raises:
@@ -37,7 +37,7 @@ def way(config: Config, login: Login, cluster: ClusterPaths) -> tuple[Hop, ...]:
             port=config.bastion.port,
             user=user(config.bastion, login),
             host_keys=host_keys(config.bastion),
-            identity=str(_identity(config, login, cluster)),
+            identity=str(_identity(config, login, paths)),
         ),
     )
 
@@ -68,7 +68,7 @@ def host_keys(bastion: Bastion) -> tuple[str, ...]:
     return found
 
 
-def keep_identity(config: Config, login: Login, cluster: ClusterPaths) -> None:
+def keep_identity(config: Config, login: Login, paths: ClusterPaths) -> None:
     """Check that there will be a way to nodes, and keep its key where OpenSSH can read it.
 
     Raises:
@@ -77,16 +77,16 @@ def keep_identity(config: Config, login: Login, cluster: ClusterPaths) -> None:
     if config.bastion:
         host_keys(config.bastion)
         require_key(login)
-        renew_identity(config, login, cluster)
+        renew_identity(config, login, paths)
 
 
-def renew_identity(config: Config, login: Login, cluster: ClusterPaths) -> None:
+def renew_identity(config: Config, login: Login, paths: ClusterPaths) -> None:
     """Keep the login's key where OpenSSH can read it; it may have been renewed since.
 
     A key with a passphrase is left to an SSH agent: no copy without one is made.
     """
-    if config.bastion and not login.encrypted and not _is_of(login, _copy(cluster)):
-        logins.write_key(config, _copy(cluster))
+    if config.bastion and not login.encrypted and not _is_of(login, _copy(paths)):
+        logins.write_key(config, _copy(paths))
 
 
 def require_key(login: Login) -> None:
@@ -106,10 +106,10 @@ def require_key(login: Login) -> None:
         )
 
 
-def _identity(config: Config, login: Login, cluster: ClusterPaths) -> Path:
+def _identity(config: Config, login: Login, paths: ClusterPaths) -> Path:
     """Return the key for the bastion."""
-    renew_identity(config, login, cluster)
-    return login.path if login.encrypted else _copy(cluster)
+    renew_identity(config, login, paths)
+    return login.path if login.encrypted else _copy(paths)
 
 
 def _is_of(login: Login, copy: Path) -> bool:
@@ -119,5 +119,5 @@ def _is_of(login: Login, copy: Path) -> bool:
         return False
 
 
-def _copy(cluster: ClusterPaths) -> Path:
-    return cluster.secrets / "virtualwall-login"
+def _copy(paths: ClusterPaths) -> Path:
+    return paths.secrets / "virtualwall-login"

@@ -19,11 +19,11 @@ from gpubed.testbeds.base import Existing
 _LOOK_S = 120.0
 
 
-def describe(cluster: ClusterPaths, config: Config, allocation: Allocation) -> dict[str, str]:
+def describe(paths: ClusterPaths, config: Config, allocation: Allocation) -> dict[str, str]:
     """Return the state of each node: ready, stopped (not ready) or missing."""
-    there, slice_urn = slice_of(cluster, config, allocation.uuid)
+    there, slice_urn = slice_of(paths, config, allocation.uuid)
     # Whoever asks for states goes to the nodes next.
-    bastion.renew_identity(there.config, there.login, cluster)
+    bastion.renew_identity(there.config, there.login, paths)
     found = _look(there, slice_urn)
     states = {s.urn: s.operational for s in found.slivers} if found else {}
     return {
@@ -32,13 +32,13 @@ def describe(cluster: ClusterPaths, config: Config, allocation: Allocation) -> d
     }
 
 
-def slice_of(cluster: ClusterPaths, config: Config, uuid: str) -> tuple[Connection, str]:
+def slice_of(paths: ClusterPaths, config: Config, uuid: str) -> tuple[Connection, str]:
     """Return the way to the testbed and the name of a cluster's slice there."""
-    there, wanted = connect(config), _nothing(cluster, uuid, config)
-    return there, ownership.known_urn(there, journal.load(cluster), wanted)
+    there, wanted = connect(config), _nothing(paths, uuid, config)
+    return there, ownership.known_urn(there, journal.load(paths), wanted)
 
 
-def existing(cluster: ClusterPaths, config: Config) -> list[Existing]:
+def existing(paths: ClusterPaths, config: Config) -> list[Existing]:
     """Return every slice of the project that holds nodes under a cluster's name.
 
     An empty slice is nothing: authorities do not remove slices, they let them expire.
@@ -47,13 +47,13 @@ def existing(cluster: ClusterPaths, config: Config) -> list[Existing]:
     patience = _patience(there)
     slices = patience.insist(lambda: there.authority.of_project(there.project))
     owners = {slice_.urn: owner(slice_.description) for slice_ in slices}
-    found = {name: who[1] for name, who in owners.items() if who and who[0] == cluster.name}
+    found = {name: who[1] for name, who in owners.items() if who and who[0] == paths.name}
     # The journal knows a slice whose description the authority did not keep.
-    known = journal.load(cluster)
+    known = journal.load(paths)
     if known and known.request and not owners.get(known.slice_urn):
         found[known.slice_urn] = known.uuid
     for slice_ in slices:
-        if slice_.is_closed and slice_.urn not in found and _is_called(slice_.urn, cluster.name):
+        if slice_.is_closed and slice_.urn not in found and _is_called(slice_.urn, paths.name):
             _pass_over(slice_.urn, "the authority tells its members alone more than its name")
     mine = known.uuid if known else None
     return [
@@ -63,16 +63,16 @@ def existing(cluster: ClusterPaths, config: Config) -> list[Existing]:
     ]
 
 
-def remove(cluster: ClusterPaths, config: Config, thing: Existing) -> None:
+def remove(paths: ClusterPaths, config: Config, thing: Existing) -> None:
     """Give back what a slice holds."""
-    wanted = _nothing(cluster, thing.uuid, config)
-    Reservation(wanted, connect(config), cluster, urn=thing.id).release()
+    wanted = _nothing(paths, thing.uuid, config)
+    Reservation(wanted, connect(config), paths, urn=thing.id).release()
 
 
-def _nothing(cluster: ClusterPaths, uuid: str, config: Config) -> SliceInputs:
+def _nothing(paths: ClusterPaths, uuid: str, config: Config) -> SliceInputs:
     """Return what a cluster's slice is called, without a wish for any node."""
     return SliceInputs(
-        cluster=cluster.name,
+        cluster=paths.name,
         uuid=uuid,
         testbed=config,
         request="",

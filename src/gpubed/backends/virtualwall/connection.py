@@ -66,23 +66,23 @@ def connect(config: Config) -> Connection:
     )
 
 
-def config_of(cluster: ClusterPaths) -> Config:
+def config_of(paths: ClusterPaths) -> Config:
     """Return how a cluster's testbed is reached: as its specification says, else its journal.
 
     Raises:
         GpubedError: Neither says it.
     """
-    wanted, known = specified(cluster), journal.load(cluster)
+    wanted, known = specified(paths), journal.load(paths)
     if wanted and isinstance(wanted.backend, Config):
         return wanted.backend
     if known:
         return known.testbed
     raise GpubedError(
-        f"nothing tells how to reach the testbed of {cluster.name}",
-        f"gpubed check {cluster.name}" if cluster.spec.exists() else f"restore {cluster.spec}",
+        f"nothing tells how to reach the testbed of {paths.name}",
+        f"gpubed check {paths.name}" if paths.spec.exists() else f"restore {paths.spec}",
     )
 
 
-def specified(cluster: ClusterPaths) -> ClusterSpec | None:
+def specified(paths: ClusterPaths) -> ClusterSpec | None:
     """Return a cluster's specification; None when it cannot be used."""
-    return specification.check(cluster.spec)[0]
+    return specification.check(paths.spec)[0]

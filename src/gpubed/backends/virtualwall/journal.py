@@ -58,23 +58,23 @@ class Journal(BaseModel):
     left_out: dict[str, str] = {}
 
 
-def load(cluster: ClusterPaths) -> Journal | None:
+def load(paths: ClusterPaths) -> Journal | None:
     """Return the journal of a cluster; None when there is none that can be read."""
     try:
-        return reading.file(cluster.state / FILE).json(Journal)
+        return reading.file(paths.state / FILE).json(Journal)
     except reading.Unreadable:
         return None
 
 
-def save(cluster: ClusterPaths, journal: Journal) -> None:
+def save(paths: ClusterPaths, journal: Journal) -> None:
     """Write the journal, whole or not at all."""
-    cluster.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    files.write(cluster.state / FILE, journal.model_dump_json(indent=2).encode(), 0o600)
+    paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.write(paths.state / FILE, journal.model_dump_json(indent=2).encode(), 0o600)
 
 
-def forget(cluster: ClusterPaths) -> None:
+def forget(paths: ClusterPaths) -> None:
     """Remove the journal: nothing is there any more."""
-    (cluster.state / FILE).unlink(missing_ok=True)
+    (paths.state / FILE).unlink(missing_ok=True)
 
 
 def recorded(slivers: tuple[Sliver, ...]) -> tuple[Recorded, ...]:

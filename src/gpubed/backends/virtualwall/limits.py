@@ -52,9 +52,9 @@ def unmapped(spec: ClusterSpec) -> list[str]:
     return sorted({group.image for group in spec.nodes} - config.images.keys())
 
 
-def refusals(plan: ClusterPlan, cluster: ClusterPaths) -> list[Finding]:
+def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
     """Return why a running cluster cannot become what is planned, before anything of it goes."""
-    known, config = journal.load(cluster), plan.spec.backend
+    known, config = journal.load(paths), plan.spec.backend
     assert isinstance(config, Config)  # noqa: S101
     if known is None or known.testbed.project == config.project:
         return []

@@ -97,8 +97,8 @@ class _Door:
 class NodeDriver(Driver):
     """Inputs: see `NodeInputs`. Another sliver is another node; the rest is prepared anew."""
 
-    def __init__(self, cluster: ClusterPaths) -> None:
-        self._cluster = cluster
+    def __init__(self, paths: ClusterPaths) -> None:
+        self._paths = paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Compare what matters on the node: its sliver, and what it is prepared with."""
@@ -114,18 +114,18 @@ class NodeDriver(Driver):
         Raises:
             NodeFailed: The testbed could not give the node, or it does not let us in.
         """
-        node, cluster = NodeInputs.model_validate(inputs), self._cluster
-        given = _given(node, cluster)
+        node, paths = NodeInputs.model_validate(inputs), self._paths
+        given = _given(node, paths)
         try:
-            result = _met(node, given, cluster)
-            with SSH(_node(node.name, result), cluster) as ssh:
+            result = _met(node, given, paths)
+            with SSH(_node(node.name, result), paths) as ssh:
                 ssh.wait_ready(_SSH_S)
                 prepare(ssh, _settings(node, given))
         except (Unreachable, CommandFailed) as error:
             raise NodeFailed(error.message, error.hint) from None
-        acquaintance.save(cluster, node.name, result)
+        acquaintance.save(paths, node.name, result)
         if node.shared:
-            shared.note(cluster, node.uuid, node.shared.folder, node.shared.path)
+            shared.note(paths, node.uuid, node.shared.folder, node.shared.path)
         return given.sliver, result
 
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
@@ -134,15 +134,15 @@ class NodeDriver(Driver):
         Raises:
             Unreachable: It answers with another host key and cannot prove it.
         """
-        node, cluster = NodeInputs.model_validate(inputs), self._cluster
-        bastion.renew_identity(node.testbed, logins.load(node.testbed), cluster)
-        given = _granted_now(node, cluster)
+        node, paths = NodeInputs.model_validate(inputs), self._paths
+        bastion.renew_identity(node.testbed, logins.load(node.testbed), paths)
+        given = _granted_now(node, paths)
         if given.failed or given.sliver != id:
             return None
-        known = acquaintance.load(cluster, node.name)
-        if known and known["id"] == id and not _has_another_key(node, known, cluster):
+        known = acquaintance.load(paths, node.name)
+        if known and known["id"] == id and not _has_another_key(node, known, paths):
             return known
-        return _met(node, given, cluster)
+        return _met(node, given, paths)
 
     def update(self, id: str, olds: Properties, news: Properties) -> dict[str, Any]:  # noqa: A002
         """Prepare the node with the new settings."""
@@ -150,7 +150,7 @@ class NodeDriver(Driver):
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Forget the node: it goes with its slice, and the data on the testbed's storage stays."""
-        acquaintance.forget(self._cluster, NodeInputs.model_validate(inputs).name)
+        acquaintance.forget(self._paths, NodeInputs.model_validate(inputs).name)
 
 
 def _is_another_sliver(olds: Properties, news: Properties) -> bool:
@@ -160,7 +160,7 @@ def _is_another_sliver(olds: Properties, news: Properties) -> bool:
     return bool(olds["granted"].get("sliver") != news["granted"].get("sliver"))
 
 
-def _given(node: NodeInputs, cluster: ClusterPaths) -> Given:
+def _given(node: NodeInputs, paths: ClusterPaths) -> Given:
     """Return what was granted; a node that failed to boot is booted once more."""
     given = node.granted
     if given.failed is None:
@@ -168,8 +168,8 @@ def _given(node: NodeInputs, cluster: ClusterPaths) -> Given:
     if not given.sliver:
         raise NodeFailed(given.failed)
     try:
-        _reservation(node, cluster).restart(given.sliver)
-        again = _granted_now(node, cluster)
+        _reservation(node, paths).restart(given.sliver)
+        again = _granted_now(node, paths)
     except GpubedError as error:
         raise NodeFailed(f"{given.failed}; booting it again failed: {error.message}") from None
     if again.failed or (given.linked and not again.interfaces):
@@ -177,13 +177,13 @@ def _given(node: NodeInputs, cluster: ClusterPaths) -> Given:
     return again
 
 
-def _granted_now(node: NodeInputs, cluster: ClusterPaths) -> Given:
-    reservation = _reservation(node, cluster)
+def _granted_now(node: NodeInputs, paths: ClusterPaths) -> Given:
+    reservation = _reservation(node, paths)
     found = reservation.look()
     return Given.model_validate(reservation.judge(found)[node.name]) if found else Given()
 
 
-def _reservation(node: NodeInputs, cluster: ClusterPaths) -> Reservation:
+def _reservation(node: NodeInputs, paths: ClusterPaths) -> Reservation:
     """Return the node's slice, as far as the node is concerned."""
     wanted = SliceInputs(
         cluster=node.cluster,
@@ -195,19 +195,19 @@ def _reservation(node: NodeInputs, cluster: ClusterPaths) -> Reservation:
         groups={"": Group(nodes=(node.name,), min=1)},
         head=node.name,
     )
-    return Reservation(wanted, connect(node.testbed), cluster, keeps=False)
+    return Reservation(wanted, connect(node.testbed), paths, keeps=False)
 
 
-def _met(node: NodeInputs, given: Given, cluster: ClusterPaths) -> dict[str, Any]:
+def _met(node: NodeInputs, given: Given, paths: ClusterPaths) -> dict[str, Any]:
     """Return where the node answers, and with which host keys."""
-    door = _door(node, given, cluster)
+    door = _door(node, given, paths)
     return {
         "id": given.sliver,
         "control_address": door.address,
         "experiment_address": given.interfaces[0].address if given.interfaces else None,
         "port": door.port,
         "user": door.user,
-        "host_keys": list(_host_keys(node, door, cluster)),
+        "host_keys": list(_host_keys(node, door, paths)),
         "via": [hop.model_dump(mode="json") for hop in door.via],
     }
 
@@ -216,14 +216,14 @@ def _node(name: str, result: dict[str, Any]) -> Node:
     return Node.model_validate({"name": name, "group": "", "role": "worker", **result})
 
 
-def _door(node: NodeInputs, given: Given, cluster: ClusterPaths) -> _Door:
+def _door(node: NodeInputs, given: Given, paths: ClusterPaths) -> _Door:
     """Choose the control address: what answers behind a bastion, else what the name stands for.
 
     Roles need an address, not a name; names of nodes stand for IPv6 addresses.
     """
-    via = bastion.way(node.testbed, logins.load(node.testbed), cluster)
+    via = bastion.way(node.testbed, logins.load(node.testbed), paths)
     if via:
-        return _door_behind(node, given, via, cluster)
+        return _door_behind(node, given, via, paths)
     try:
         found = socket.getaddrinfo(given.host, given.port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -236,7 +236,7 @@ def _door(node: NodeInputs, given: Given, cluster: ClusterPaths) -> _Door:
 
 
 def _door_behind(
-    node: NodeInputs, given: Given, via: tuple[Hop, ...], cluster: ClusterPaths
+    node: NodeInputs, given: Given, via: tuple[Hop, ...], paths: ClusterPaths
 ) -> _Door:
     """Prefer the private IPv4; a bastion may let us through to the public address only."""
     addresses = dict.fromkeys(address for address in (given.ipv4, given.host) if address)
@@ -245,7 +245,7 @@ def _door_behind(
     while len(doors) > 1:
         for door in doors:
             try:
-                host_keys.presented(door.node(node.name, ()), cluster, 0)
+                host_keys.presented(door.node(node.name, ()), paths, 0)
             except Unreachable as error:
                 why = error
             else:
@@ -273,27 +273,27 @@ def _answering(node: NodeInputs, given: Given, addresses: list[str]) -> str:
         time.sleep(_LOOK_S)
 
 
-def _has_another_key(node: NodeInputs, known: dict[str, Any], cluster: ClusterPaths) -> bool:
+def _has_another_key(node: NodeInputs, known: dict[str, Any], paths: ClusterPaths) -> bool:
     """Say whether a node that can prove its keys was installed anew, or somebody else answers."""
     if node.testbed.host_keys == "first_use":
         return False
     try:
-        return host_keys.presented(_node(node.name, known), cluster, 0) not in known["host_keys"]
+        return host_keys.presented(_node(node.name, known), paths, 0) not in known["host_keys"]
     except Unreachable:
         return False
 
 
-def _host_keys(node: NodeInputs, door: _Door, cluster: ClusterPaths) -> tuple[str, ...]:
+def _host_keys(node: NodeInputs, door: _Door, paths: ClusterPaths) -> tuple[str, ...]:
     """Return the node's host keys: proved by a token that only the node has, or first seen."""
-    presented = host_keys.presented(door.node(node.name, ()), cluster, _SSH_S)
+    presented = host_keys.presented(door.node(node.name, ()), paths, _SSH_S)
     if node.testbed.host_keys == "first_use":
         return (presented,)
     deadline = time.monotonic() + _PROOF_S
-    with SSH(door.node(node.name, (presented,)), cluster) as ssh:
+    with SSH(door.node(node.name, (presented,)), paths) as ssh:
         ssh.wait_ready(_SSH_S)
         while True:
             shown = ssh.run(proof.SHOW, check=False)
-            keys = proof.proved(shown.stdout, proof.token(cluster)) if not shown.exit_code else None
+            keys = proof.proved(shown.stdout, proof.token(paths)) if not shown.exit_code else None
             if keys is not None and presented in keys:
                 return keys
             if time.monotonic() > deadline:

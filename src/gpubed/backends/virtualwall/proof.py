@@ -18,20 +18,20 @@ _KEYS = "/var/tmp/gpubed-host-keys"  # noqa: S108  # startup commands run as the
 _TOKEN = "virtualwall-proof"  # noqa: S105
 
 
-def path(cluster: ClusterPaths) -> Path:
+def path(paths: ClusterPaths) -> Path:
     """Return the file that holds a cluster's token."""
-    return cluster.secrets / _TOKEN
+    return paths.secrets / _TOKEN
 
 
-def token(cluster: ClusterPaths) -> str:
+def token(paths: ClusterPaths) -> str:
     """Return the token of a cluster, made when missing."""
-    secret.ensure_token(path(cluster))
-    return secret.text(path(cluster))
+    secret.ensure_token(path(paths))
+    return secret.text(path(paths))
 
 
-def command(cluster: ClusterPaths) -> str:
+def command(paths: ClusterPaths) -> str:
     """Return what a node runs at boot: no quotes, no variables, and short enough for Emulab."""
-    digest = f"openssl dgst -sha256 -hmac {token(cluster)} -r {_KEYS}"
+    digest = f"openssl dgst -sha256 -hmac {token(paths)} -r {_KEYS}"
     return f"cat /etc/ssh/ssh_host_*_key.pub > {_KEYS} && {digest} > {_KEYS}.mac"
 
 

@@ -15,13 +15,13 @@ _PART = 3  # of all patience: nodes have to boot, too
 _since: dict[ClusterPaths, float] = {}
 
 
-def begin(cluster: ClusterPaths) -> None:
+def begin(paths: ClusterPaths) -> None:
     """Remember that a cluster's machines were given back now."""
-    _since[cluster] = time.monotonic()
+    _since[paths] = time.monotonic()
 
 
-def goes_on(cluster: ClusterPaths, patience_s: float) -> bool:
+def goes_on(paths: ClusterPaths, patience_s: float) -> bool:
     """Say whether machines that a cluster gave back may still come back."""
-    since = _since.get(cluster)
+    since = _since.get(paths)
     longest = min(_LONGEST_S, patience_s / _PART)
     return since is not None and time.monotonic() - since < longest

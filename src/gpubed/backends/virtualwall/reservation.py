@@ -53,7 +53,7 @@ class Reservation:
     Args:
         wanted: What it shall be.
         connection: To the testbed.
-        cluster: Where its journal is.
+        paths: Where its journal is.
         keeps: Whether what is seen is written down; only one at a time may.
         urn: The slice's, where it is known; else it is looked for.
 
@@ -67,13 +67,13 @@ class Reservation:
         self,
         wanted: SliceInputs,
         connection: Connection,
-        cluster: ClusterPaths,
+        paths: ClusterPaths,
         *,
         keeps: bool = True,
         urn: str = "",
     ) -> None:
-        self.wanted, self._there, self._cluster, self._keeps = wanted, connection, cluster, keeps
-        known = journal.load(cluster)
+        self.wanted, self._there, self._paths, self._keeps = wanted, connection, paths, keeps
+        known = journal.load(paths)
         self._is_in_state = bool(urn)
         self.urn = urn or ownership.known_urn(connection, known, wanted)
         self.was_ready = self.is_ours = False
@@ -148,7 +148,7 @@ class Reservation:
         if found and not found.is_over and ownership.is_ours(found, self.wanted.uuid, known):
             self._renew_credentials(patience)
             self._delete_until_gone(patience)
-        journal.forget(self._cluster)
+        journal.forget(self._paths)
 
     def restart(self, sliver: str) -> None:
         """Boot a failed node once more, and wait for what comes of it."""
@@ -253,7 +253,7 @@ class Reservation:
             return False
         are_ready = all(sliver.operational == "geni_ready" for sliver in found.slivers)
         # What our own run asked for and never met is in use by nobody.
-        return are_ready or not self.journal.request or bool(acquaintance.everyone(self._cluster))
+        return are_ready or not self.journal.request or bool(acquaintance.everyone(self._paths))
 
     def _describe(self) -> Description | None:
         with self._outlasting():
@@ -318,7 +318,7 @@ class Reservation:
 
         Where they are replaced in order, each is forgotten before; here the state was lost.
         """
-        if names := [name for name, _ in acquaintance.everyone(self._cluster)]:
+        if names := [name for name, _ in acquaintance.everyone(self._paths)]:
             cluster = self.wanted.cluster
             raise Refused(
                 f"slice {self.wanted.name} holds {', '.join(names)}, in use, and was asked for "
@@ -342,7 +342,7 @@ class Reservation:
         except NoResources as error:
             self._save(calling=None)
             self._tickets -= 1
-            if reloading.goes_on(self._cluster, self._there.config.patience):
+            if reloading.goes_on(self._paths, self._there.config.patience):
                 why = f"{error.message}; those that were given back are loaded anew"
                 raise Busy(why, error.hint, error.code) from None
             self._leave_out_one(error)
@@ -352,7 +352,7 @@ class Reservation:
     def _request(self, left_out: Iterable[str]) -> str:
         text = rspec.without(self.wanted.request, left_out)
         if self._there.config.host_keys == "proved":
-            text = rspec.with_command(text, proof.command(self._cluster))
+            text = rspec.with_command(text, proof.command(self._paths))
         return text
 
     def _leave_out_one(self, error: NoResources) -> None:
@@ -428,7 +428,7 @@ class Reservation:
             try:
                 if self._look() is None:
                     return
-                reloading.begin(self._cluster)
+                reloading.begin(self._paths)
                 if looks % _RELEASE_AGAIN == 0:
                     with self._calling("Delete"):
                         self._there.aggregate.delete(self.urn, self._credentials)
@@ -450,7 +450,7 @@ class Reservation:
     def _save(self, **changes: object) -> None:
         self.journal = self.journal.model_copy(update=changes)
         if self._keeps:
-            journal.save(self._cluster, self.journal)
+            journal.save(self._paths, self.journal)
 
     @contextmanager
     def _calling(self, method: str) -> Iterator[None]:

@@ -46,36 +46,36 @@ def part(folder_: str, uuid: str) -> str:
     return f"{folder_}/gpubed-{uuid}"
 
 
-def note(cluster: ClusterPaths, uuid: str, folder_: str, path: str) -> None:
+def note(paths: ClusterPaths, uuid: str, folder_: str, path: str) -> None:
     """Write down that nodes have a part of the folder."""
     had = _Part(uuid=uuid, folder=folder_, path=path)
-    files.write(cluster.state / DATA_RECORD, had.model_dump_json().encode())
+    files.write(paths.state / DATA_RECORD, had.model_dump_json().encode())
 
 
-def existing(cluster: ClusterPaths) -> list[Existing]:
+def existing(paths: ClusterPaths) -> list[Existing]:
     """Return the cluster's part, if it has one."""
-    had = _noted(cluster)
+    had = _noted(paths)
     return [_existing(had)] if had else []
 
 
-def remove(cluster: ClusterPaths) -> list[Existing]:
+def remove(paths: ClusterPaths) -> list[Existing]:
     """Remove a cluster's part; where no node answers any more, say and return what stays."""
-    had = _noted(cluster)
+    had = _noted(paths)
     if had is None:
         return []
     why = "there is no node through which it could be reached"
-    for name, met in acquaintance.everyone(cluster):
+    for name, met in acquaintance.everyone(paths):
         door = Node.model_validate({"name": name, "group": "", "role": "head", **met})
         try:
-            with SSH(door, cluster) as ssh:
+            with SSH(door, paths) as ssh:
                 ssh.run("sudo -n umount -l %s", had.path, check=False)
                 ssh.run("sudo -n rm -rf --one-file-system %s", had.folder, timeout=_REMOVE_S)
         except GpubedError as error:
             why = error.message
         else:
-            (cluster.state / DATA_RECORD).unlink(missing_ok=True)
+            (paths.state / DATA_RECORD).unlink(missing_ok=True)
             return []
-    again = f"gpubed up {cluster.name}, then gpubed down {cluster.name}, removes it"
+    again = f"gpubed up {paths.name}, then gpubed down {paths.name}, removes it"
     progress.emit("note", message=f"{had.folder} stays on the testbed: {why}; {again}")
     return [_existing(had)]
 
@@ -84,19 +84,19 @@ def _existing(had: _Part) -> Existing:
     return Existing("shared folder", had.folder, had.folder, had.uuid, data=True)
 
 
-def _noted(cluster: ClusterPaths) -> _Part | None:
+def _noted(paths: ClusterPaths) -> _Part | None:
     try:
-        return reading.file(cluster.state / DATA_RECORD).json(_Part)
+        return reading.file(paths.state / DATA_RECORD).json(_Part)
     except reading.Unreadable:
-        had = _unnoted(cluster)
+        had = _unnoted(paths)
         if had:  # what it is known by may go before it does
-            note(cluster, had.uuid, had.folder, had.path)
+            note(paths, had.uuid, had.folder, had.path)
         return had
 
 
-def _unnoted(cluster: ClusterPaths) -> _Part | None:
+def _unnoted(paths: ClusterPaths) -> _Part | None:
     """Return what a version that did not write it down gave to nodes, as far as one can tell."""
-    wanted, known = specified(cluster), journal.load(cluster)
+    wanted, known = specified(paths), journal.load(paths)
     if wanted is None or known is None or not isinstance(wanted.backend, Config):
         return None
     shared, path = folder(wanted), wanted.storage.shared.path

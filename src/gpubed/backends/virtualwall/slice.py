@@ -22,8 +22,8 @@ _GIVING_BACK_S = 300.0
 class SliceDriver(Driver):
     """Inputs: see `SliceInputs`. Emulab grants and takes back a slice as a whole."""
 
-    def __init__(self, cluster: ClusterPaths) -> None:
-        self._cluster = cluster
+    def __init__(self, paths: ClusterPaths) -> None:
+        self._paths = paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Replace for another request, key or place; the rest is only remembered.
@@ -84,12 +84,12 @@ class SliceDriver(Driver):
 
     def _reservation(self, inputs: Properties, urn: str = "") -> Growth:
         wanted = SliceInputs.model_validate(inputs)
-        return Growth(wanted, connect(wanted.testbed), self._cluster, urn=urn)
+        return Growth(wanted, connect(wanted.testbed), self._paths, urn=urn)
 
     def _keep_way(self, inputs: Properties) -> None:
         """Find out before the first node is asked for whether there will be a way to it."""
         wanted = SliceInputs.model_validate(inputs)
-        bastion.keep_identity(wanted.testbed, login.load(wanted.testbed), self._cluster)
+        bastion.keep_identity(wanted.testbed, login.load(wanted.testbed), self._paths)
 
     @staticmethod
     def _give_back(reservation: Reservation, error: GpubedError) -> None:

@@ -33,13 +33,13 @@ def images(there: Connection) -> tuple[list[str], list[str]]:
     return advertisement.images(_advertisement(there, there.config))
 
 
-def refusals(plan: ClusterPlan, cluster: ClusterPaths) -> list[Finding]:
+def refusals(plan: ClusterPlan, paths: ClusterPaths) -> list[Finding]:
     """Return why what is planned cannot be had now; see `shortages`."""
     fix = f"gpubed resources {plan.cluster} lists what is free"
-    return [Finding("virtualwall.supply", False, why, fix) for why in shortages(plan, cluster)]
+    return [Finding("virtualwall.supply", False, why, fix) for why in shortages(plan, paths)]
 
 
-def shortages(plan: ClusterPlan, cluster: ClusterPaths) -> list[str]:
+def shortages(plan: ClusterPlan, paths: ClusterPaths) -> list[str]:
     """Return why a plan cannot be had now: the fewest nodes that will do are counted.
 
     What the cluster holds already is not asked for again, or is free for what replaces it. A
@@ -50,7 +50,7 @@ def shortages(plan: ClusterPlan, cluster: ClusterPaths) -> list[str]:
     """
     config = plan.spec.backend
     assert isinstance(config, Config)  # noqa: S101
-    known = journal.load(cluster)
+    known = journal.load(paths)
     if known and known.slivers and known.request == digest(rspec.request(plan)):
         return []
     try:

@@ -29,7 +29,7 @@ class VirtualWallTestbed(Testbed):
         """
         from gpubed.backends.virtualwall import connection
 
-        return connection.config_of(self.cluster)
+        return connection.config_of(self.paths)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at login, servers, project and bastion."""
@@ -43,50 +43,50 @@ class VirtualWallTestbed(Testbed):
         from gpubed.backends.virtualwall.slice import SliceDriver
 
         drivers = {"slice": SliceDriver, "node": NodeDriver}
-        return drivers[kind](self.cluster) if kind in drivers else super().driver(kind)
+        return drivers[kind](self.paths) if kind in drivers else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node, as the aggregate tells it."""
         from gpubed.backends.virtualwall import census
 
-        return census.describe(self.cluster, self._config, allocation)
+        return census.describe(self.paths, self._config, allocation)
 
     def existing(self) -> list[Existing]:
         """Return the slices of the cluster's name that hold nodes."""
         from gpubed.backends.virtualwall import census
 
-        return census.existing(self.cluster, self._config)
+        return census.existing(self.paths, self._config)
 
     def remove(self, thing: Existing) -> None:
         """Give a slice's nodes back."""
         from gpubed.backends.virtualwall import census
 
-        census.remove(self.cluster, self._config, thing)
+        census.remove(self.paths, self._config, thing)
 
     def data_within(self) -> list[Existing]:
         """Return the cluster's part of the folder that the testbed mounts on its nodes."""
         from gpubed.backends.virtualwall import shared
 
-        return shared.existing(self.cluster)
+        return shared.existing(self.paths)
 
     def remove_data(self) -> list[Existing]:
         """Remove that part, through a node."""
         from gpubed.backends.virtualwall import shared
 
-        return shared.remove(self.cluster)
+        return shared.remove(self.paths)
 
     def lease(self, allocation: Allocation) -> Lease:
         """Ask when the first of slice and slivers ends."""
         from gpubed.backends.virtualwall import census, leases
 
-        there, urn = census.slice_of(self.cluster, self._config, allocation.uuid)
+        there, urn = census.slice_of(self.paths, self._config, allocation.uuid)
         return Lease(leases.granted(there, urn))
 
     def renew(self, allocation: Allocation, until: datetime) -> Lease:
         """Renew the slice, then its slivers."""
         from gpubed.backends.virtualwall import census, leases
 
-        there, urn = census.slice_of(self.cluster, self._config, allocation.uuid)
+        there, urn = census.slice_of(self.paths, self._config, allocation.uuid)
         return Lease(leases.renew(there, urn, until))
 
     def resources(self, spec: ClusterSpec) -> list[Offer]:
@@ -99,10 +99,10 @@ class VirtualWallTestbed(Testbed):
         """Compare the plan with what is free now."""
         from gpubed.backends.virtualwall import supply
 
-        return supply.refusals(plan, self.cluster)
+        return supply.refusals(plan, self.paths)
 
     def refusals(self, plan: ClusterPlan) -> list[Finding]:
         """Refuse another project, since a slice cannot move, and machines that there are not."""
         from gpubed.backends.virtualwall import limits, supply
 
-        return limits.refusals(plan, self.cluster) or supply.refusals(plan, self.cluster)
+        return limits.refusals(plan, self.paths) or supply.refusals(plan, self.paths)

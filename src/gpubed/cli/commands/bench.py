@@ -106,8 +106,8 @@ class _Campaign:
 
     ui: UI
     paths: ClusterPaths
-    wanted: ClusterPlan
-    granted: Allocation
+    plan: ClusterPlan
+    allocation: Allocation
     source: Source
     job: Job
     points: list[Point]
@@ -138,20 +138,20 @@ class _Campaign:
         """
         begun = None if new else self._begun()
         if begun is None:
-            usable, _ = health.usable(self.paths, self.wanted, self.granted)
-            matrix.require_room(self.source, self.granted, usable)
+            usable, _ = health.usable(self.paths, self.plan, self.allocation)
+            matrix.require_room(self.source, self.allocation, usable)
             self._found_on_nodes(usable)
             return Series(self.source.campaign, self.points)
         # What nodes tell is looked at before each point.
         unseen = (provenance.IMAGE, provenance.DATASET)
-        known = (self.source, self.points, self.granted.uuid)
-        records.require_same(begun, *known, self._made_with(self.granted), unseen)
+        known = (self.source, self.points, self.allocation.uuid)
+        records.require_same(begun, *known, self._made_with(self.allocation), unseen)
         return Series(self.source.campaign, self.points, self._ended())
 
     def _begun(self) -> records.Begun | None:
         """Return how it was begun, with what counts for its points; None where it was not."""
         begun = self.folder.begun()
-        return begun and begun.counting(self.points, one_host=self.granted.one_host)
+        return begun and begun.counting(self.points, one_host=self.allocation.one_host)
 
     def _ended(self) -> dict[Key, Record]:
         try:
@@ -163,13 +163,13 @@ class _Campaign:
     def _made_with(self, allocation: Allocation) -> dict[str, str]:
         """Return what points are made with now, as far as it is known here."""
         job = self.source.campaign.job
-        return provenance.made_with(self.paths, self.wanted, allocation, job)
+        return provenance.made_with(self.paths, self.plan, allocation, job)
 
     def _found_on_nodes(self, usable: Allocation) -> dict[str, str]:
         """Return what nodes tell of it; refuses containers that they could not start."""
         given = [one.container for one in self.source.campaign.environments.values()]
         containers = [image for image in (self.job.container, *given) if image]
-        known = (self.paths, self.wanted, usable, self.source, self.job)
+        known = (self.paths, self.plan, usable, self.source, self.job)
         return provenance.found_on_nodes(*known, containers)
 
     def run(self, *, new: bool, again_failed: bool) -> int:
@@ -187,9 +187,9 @@ class _Campaign:
         ui.note(f"kept in {self.folder.path}")
         telling = _Telling(ui, self, series)
         bench = Bench(
-            cluster=self.paths,
-            plan=self.wanted,
-            allocation=self.granted,
+            paths=self.paths,
+            plan=self.plan,
+            allocation=self.allocation,
             series=series,
             folder=self.folder,
             nodes=begun.with_ranks,
@@ -216,17 +216,17 @@ class _Campaign:
             Changed: It would; it says with what.
         """
         image = container or self.job.container
-        known = (self.paths, self.wanted, usable, self.source, self.job)
+        known = (self.paths, self.plan, usable, self.source, self.job)
         told = provenance.found_on_nodes(*known, [image] if image else [])
-        now = {**self._made_with(self.granted), **told}
+        now = {**self._made_with(self.allocation), **told}
         # The images of other points are looked at before these.
         records.require_alike(begun, self.source, now, (provenance.IMAGE,))
 
     def _begin(self) -> records.Begun:
-        usable, left_out = health.usable(self.paths, self.wanted, self.granted)
+        usable, left_out = health.usable(self.paths, self.plan, self.allocation)
         for node in left_out:
             self.ui.mark("skip", f"{node.node} is left out: {node.reason}")
-        known = (self.paths, self.wanted, usable, self.source, self.points, self.command)
+        known = (self.paths, self.plan, usable, self.source, self.points, self.command)
         made = {**self._made_with(usable), **self._found_on_nodes(usable)}
         self.folder.begin(provenance.header(*known, made))
         begun = self._begun()
@@ -245,9 +245,9 @@ class _Campaign:
             f"campaign {self.source.name}: {points}, {ended} ended, "
             f"{left if progress.left else 'none is left'}"
         )
-        if not progress.left or self.wanted.node_hours is None:
+        if not progress.left or self.plan.node_hours is None:
             return
-        nodes = len(self.granted.nodes)
+        nodes = len(self.allocation.nodes)
         if progress.seconds is None:
             self.ui.note(f"node-hours: {nodes} each hour")
             return

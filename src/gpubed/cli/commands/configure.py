@@ -88,9 +88,9 @@ def command(
     return 0
 
 
-def _require_all(granted: Allocation, named: Sequence[str], limit: str) -> None:
+def _require_all(allocation: Allocation, named: Sequence[str], limit: str) -> None:
     """Refuse to apply role slurm to a part of the nodes: it would itself, after other roles."""
-    left_out = ", ".join(node.name for node in granted.nodes if node.name not in named)
+    left_out = ", ".join(node.name for node in allocation.nodes if node.name not in named)
     if left_out:
         raise UsageError(
             f"--limit {limit} leaves out {left_out}, and Slurm's configuration describes all nodes",

@@ -11,9 +11,9 @@ import typer
 
 from gpubed.cli.options import Backend, Json, lost_specification
 from gpubed.cli.ui import UI
-from gpubed.core import files, paths
+from gpubed.core import files
 from gpubed.core.errors import UsageError
-from gpubed.core.paths import ClusterPaths, Project
+from gpubed.core.paths import ClusterPaths, Project, assets
 from gpubed.jobs import jobfile
 from gpubed.spec import backend_config, clusterspec, placeholders, schema
 
@@ -67,42 +67,42 @@ def _job(project: Project, name: str) -> Path:
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=project.jobs) as draft:
         made = Path(draft, name)
         made.mkdir()
-        for template in sorted((paths.assets() / "templates" / "job").iterdir()):
+        for template in sorted((assets() / "templates" / "job").iterdir()):
             text = template.read_text(encoding="utf-8").replace("JOB", name)
             files.write(made / template.name, text.encode())
         made.rename(folder)
     return folder
 
 
-def _cluster(cluster: ClusterPaths, backend: str) -> Path:
+def _cluster(paths: ClusterPaths, backend: str) -> Path:
     if backend not in backend_config.names():
         known = ", ".join(backend_config.names())
         raise UsageError(f"there is no backend {backend!r}", f"backends: {known}")
-    if why := clusterspec.name_fault(cluster.name):
-        raise UsageError(f"a cluster cannot be named {cluster.name!r}: {why}", _instead(cluster))
-    if cluster.spec.exists():
-        raise UsageError(f"{cluster.spec} is already there", f"gpubed check {cluster.name}")
-    if cluster.was_made:
-        raise lost_specification(cluster)
-    cluster.project.prepare()
-    cluster.inventory.mkdir(parents=True, exist_ok=True)
+    if why := clusterspec.name_fault(paths.name):
+        raise UsageError(f"a cluster cannot be named {paths.name!r}: {why}", _instead(paths))
+    if paths.spec.exists():
+        raise UsageError(f"{paths.spec} is already there", f"gpubed check {paths.name}")
+    if paths.was_made:
+        raise lost_specification(paths)
+    paths.project.prepare()
+    paths.inventory.mkdir(parents=True, exist_ok=True)
     text = placeholders.template(backend).read_text(encoding="utf-8")
-    text = text.replace("CLUSTER", cluster.name)
-    text = re.sub(r"(?<=\$schema=)\S+", _schema(cluster), text, count=1)
-    files.write(cluster.spec, text.encode())
-    return cluster.spec
+    text = text.replace("CLUSTER", paths.name)
+    text = re.sub(r"(?<=\$schema=)\S+", _schema(paths), text, count=1)
+    files.write(paths.spec, text.encode())
+    return paths.spec
 
 
-def _schema(cluster: ClusterPaths) -> str:
+def _schema(paths: ClusterPaths) -> str:
     """Return where an editor finds the schema, from the specification; writes it if need be."""
-    published = cluster.project.root / "docs" / "reference" / _SCHEMA
+    published = paths.project.root / "docs" / "reference" / _SCHEMA
     if not published.exists():
-        published = cluster.project.inventories / _SCHEMA
+        published = paths.project.inventories / _SCHEMA
         text = json.dumps(schema.json_schema(), indent=2) + "\n"
         files.write(published, text.encode())
-    return os.path.relpath(published, cluster.inventory)
+    return os.path.relpath(published, paths.inventory)
 
 
-def _instead(cluster: ClusterPaths) -> str:
-    near = re.sub(r"[^a-z0-9]+", "-", cluster.name.lower()).lstrip("-0123456789")[:30].rstrip("-")
+def _instead(paths: ClusterPaths) -> str:
+    near = re.sub(r"[^a-z0-9]+", "-", paths.name.lower()).lstrip("-0123456789")[:30].rstrip("-")
     return f"gpubed init {near if near and not clusterspec.name_fault(near) else 'mycluster'}"

@@ -107,9 +107,9 @@ def _no_page_left(paths: ClusterPaths) -> Iterator[None]:
         _page(paths).unlink(missing_ok=True)
 
 
-def _say_how_to_trust(ui: UI, paths: ClusterPaths, granted: Allocation) -> int:
+def _say_how_to_trust(ui: UI, paths: ClusterPaths, allocation: Allocation) -> int:
     """Print by system what makes it trust the certificate, and how to know it."""
-    trusted = trust.authority(paths.jupyterlab_certificate, granted.head)
+    trusted = trust.authority(paths.jupyterlab_certificate, allocation.head)
     steps = trust.steps(paths.name, trusted)
     document = {"certificate": trusted.certificate, "sha256": trusted.sha256, "systems": steps}
     ui.document("open", document)

@@ -60,9 +60,9 @@ def command(
     return code
 
 
-def _duration(text: str | None, wanted: ClusterPlan) -> float:
+def _duration(text: str | None, plan: ClusterPlan) -> float:
     if text is None:
-        return wanted.spec.lease.duration
+        return plan.spec.lease.duration
     try:
         return parse_seconds(text)
     except ValueError as error:
@@ -89,17 +89,19 @@ def _tell(ui: UI, record: lease.Record, asked: datetime) -> int:
     return 0
 
 
-def _keep(ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation, once: bool) -> int:
+def _keep(
+    ui: UI, paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, once: bool
+) -> int:
     """Watch a lease to its end; a testbed that does not answer is asked again."""
     is_first = True
     while True:
         try:
-            record = _look(ui, paths, wanted, granted, is_first=is_first)
+            record = _look(ui, paths, plan, allocation, is_first=is_first)
             is_first = False
         except GpubedError as error:
             ui.error(error.message, error.hint)
             record = lease.known(paths)
-        state = record.state(wanted.spec.lease.renewal.margin)
+        state = record.state(plan.spec.lease.renewal.margin)
         if state == "unlimited":
             ui.note("the nodes do not expire")
             return 0
@@ -116,9 +118,9 @@ def _keep(ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation,
 
 
 def _look(
-    ui: UI, paths: ClusterPaths, wanted: ClusterPlan, granted: Allocation, *, is_first: bool
+    ui: UI, paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, *, is_first: bool
 ) -> lease.Record:
-    looked = renewal.look(paths, wanted, granted)
+    looked = renewal.look(paths, plan, allocation)
     if looked.refused:
         ui.error(f"not renewed: {looked.refused.message}")
     elif looked.asked:

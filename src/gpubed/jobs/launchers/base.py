@@ -56,7 +56,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def run(
-        self, cluster: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
+        self, paths: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
     ) -> int:
         """Run a job to its end; Ctrl-C ends its ranks on all nodes.
 
@@ -114,7 +114,7 @@ class JobService(ABC):
     @abstractmethod
     def run(
         self,
-        cluster: ClusterPaths,
+        paths: ClusterPaths,
         plan: ClusterPlan,
         allocation: Allocation,
         task: Task,
@@ -133,9 +133,9 @@ class JobService(ABC):
         """
 
 
-def on_head(cluster: ClusterPaths, allocation: Allocation, script: str) -> list[str]:
+def on_head(paths: ClusterPaths, allocation: Allocation, script: str) -> list[str]:
     """Return the command that runs a shell script on the head."""
-    return ["ssh", "-F", str(cluster.ssh_config), allocation.head.name, script]
+    return ["ssh", "-F", str(paths.ssh_config), allocation.head.name, script]
 
 
 def lines(stream: IO[str]) -> Iterator[str]:

@@ -80,7 +80,7 @@ class GpulabLauncher(JobService):
 
     def run(
         self,
-        cluster: ClusterPaths,
+        paths: ClusterPaths,
         plan: ClusterPlan,
         allocation: Allocation,
         task: Task,

@@ -87,13 +87,13 @@ class AtWork(str):
         return made
 
 
-def processes(cluster: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
+def processes(paths: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
     """Return the processes of jobs on a node, by their heartbeats; None where that took too long.
 
     An account may hold up what looks at its processes, but no run for that.
     """
     try:
-        with SSH(node, cluster) as ssh:
+        with SSH(node, paths) as ssh:
             looked = ssh.run(_AS_ROOT, _FIND, check=False)
     except CommandTimedOut:
         return None
@@ -106,9 +106,9 @@ def processes(cluster: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
     return beats
 
 
-def end(cluster: ClusterPaths, allocation: Allocation) -> Iterator[str]:
+def end(paths: ClusterPaths, allocation: Allocation) -> Iterator[str]:
     """End the processes of runs that have no owner any more; yields what was found, in words."""
-    looked = together.each(lambda node: processes(cluster, node), allocation.nodes)
+    looked = together.each(lambda node: processes(paths, node), allocation.nodes)
     found = [beats or {} for beats in looked]
     for node, beats in zip(allocation.nodes, looked, strict=True):
         if beats is None:
@@ -121,12 +121,12 @@ def end(cluster: ClusterPaths, allocation: Allocation) -> Iterator[str]:
             if beat in beats
         }
         where = ", ".join(f"{len(pids)} process(es) on {node.name}" for node, pids in busy.items())
-        with SSH(allocation.head, cluster) as head:
+        with SSH(allocation.head, paths) as head:
             owned = head.run(_OWNED, beat, check=False).stdout.strip()
         if owned:
             yield AtWork(run, where)
             continue
         yield f"run {run} has no owner any more; ended what it left: {where}"
         for node, pids in busy.items():
-            with SSH(node, cluster) as ssh, suppress(CommandTimedOut):
+            with SSH(node, paths) as ssh, suppress(CommandTimedOut):
                 ssh.run(f"{_AS_ROOT} %s {' '.join(pids)}", _END, beat, check=False)

@@ -95,7 +95,7 @@ class SlurmLauncher(Launcher):
             )
 
     def run(
-        self, cluster: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
+        self, paths: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
     ) -> int:
         """Run a job to its end; see `Launcher.run`.
 
@@ -104,18 +104,18 @@ class SlurmLauncher(Launcher):
         """
         name = PurePosixPath(launch.folder).name
         try:
-            job = _submit(cluster, allocation, launch, name)
+            job = _submit(paths, allocation, launch, name)
             on_output(f"slurm: submitted as job {job}")
             folder = shlex.quote(launch.folder)
             script = _FOLLOW.format(folder=folder, job=job, patience=_PATIENCE_S)
-            return follow(on_head(cluster, allocation, script), on_output)
+            return follow(on_head(paths, allocation, script), on_output)
         except BaseException:
             with suppress(subprocess.SubprocessError):
                 cancel = _CANCEL.format(
                     folder=shlex.quote(launch.folder), name=name, patience=_CANCEL_TIMEOUT_S
                 )
                 subprocess.run(
-                    on_head(cluster, allocation, cancel),
+                    on_head(paths, allocation, cancel),
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     check=False,
@@ -124,7 +124,7 @@ class SlurmLauncher(Launcher):
             raise
 
 
-def _submit(cluster: ClusterPaths, allocation: Allocation, launch: Launch, name: str) -> str:
+def _submit(paths: ClusterPaths, allocation: Allocation, launch: Launch, name: str) -> str:
     nodes = allocation.with_ranks
     hosts = ",".join(f"{node.name}:{node.slots}" for node in nodes)
     settings = [f"{key}={value}" for key, value in launch.environment.items()]
@@ -136,12 +136,10 @@ def _submit(cluster: ClusterPaths, allocation: Allocation, launch: Launch, name:
     gpus = sum(node.gpus for node in nodes)
     asks = [f"--gpus={gpus}"] if gpus else []
     words = (launch.folder, name, len(nodes), names, script, *asks)
-    with SSH(allocation.head, cluster) as head:
+    with SSH(allocation.head, paths) as head:
         answer = head.run(_SUBMIT + " %s" * len(asks), *words, check=False)
     if answer.exit_code == 127:
-        raise GpubedError(
-            f"Slurm is not on the head of {cluster.name}", f"gpubed up {cluster.name}"
-        )
+        raise GpubedError(f"Slurm is not on the head of {paths.name}", f"gpubed up {paths.name}")
     if answer.exit_code or not answer.stdout.strip():
         raise GpubedError(
             f"Slurm refuses the job: {reading.tail(answer.stderr)}", "sinfo on the head"

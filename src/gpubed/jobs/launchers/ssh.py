@@ -56,7 +56,7 @@ class SSHLauncher(Launcher):
     ends_early = True
 
     def run(
-        self, cluster: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
+        self, paths: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
     ) -> int:
         """Run a job to its end; see `Launcher.run`."""
         environment = {**launch.environment, HEARTBEAT: f"{launch.folder}/.heartbeat"}
@@ -66,7 +66,7 @@ class SSHLauncher(Launcher):
         start = _START.format(
             folder=shlex.quote(launch.folder), command=shlex.join(words), silence=SILENCE_S
         )
-        command = on_head(cluster, allocation, f"bash -c {shlex.quote(start)}")
+        command = on_head(paths, allocation, f"bash -c {shlex.quote(start)}")
         return _own(command, on_output, launch.unwanted)
 
 

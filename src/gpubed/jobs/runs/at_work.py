@@ -25,13 +25,13 @@ _LONGEST_LINE = 2**21  # characters; what launchers hand on is shorter
 _END_S = 120.0  # Slurm and testbeds that run jobs take their time to cancel one
 
 
-def of_process(cluster: ClusterPaths, process: int, since: str) -> Record | None:
+def of_process(paths: ClusterPaths, process: int, since: str) -> Record | None:
     """Return the run that a process is at, as soon as it has a record.
 
     Args:
         since: The name that a run would have had which started before all that are meant.
     """
-    for folder in cluster.runs.glob("*"):
+    for folder in paths.runs.glob("*"):
         if folder.name >= since and (who := runlock.holder(folder)) and who.pid == process:
             try:
                 return record.read(folder)
@@ -40,29 +40,29 @@ def of_process(cluster: ClusterPaths, process: int, since: str) -> Record | None
     return None
 
 
-def outlive_nodes(cluster: ClusterPaths) -> bool:
+def outlive_nodes(paths: ClusterPaths) -> bool:
     """Say whether what runs on a cluster goes on by itself where nodes are repaired under it."""
-    running = [one for one in record.every(cluster)[0].values() if one.state == "running"]
-    return bool(checkpoints.trainings(cluster)) and all(one.elastic for one in running)
+    running = [one for one in record.every(paths)[0].values() if one.state == "running"]
+    return bool(checkpoints.trainings(paths)) and all(one.elastic for one in running)
 
 
-def training_of(cluster: ClusterPaths, run: Record) -> str:
+def training_of(paths: ClusterPaths, run: Record) -> str:
     """Return the training, at work or waiting, that a run is or was a part of; else empty."""
-    there = checkpoints.trainings(cluster) if run.elastic else {}
+    there = checkpoints.trainings(paths) if run.elastic else {}
     return next((name for name in checkpoints.of(run) if name in there), "")
 
 
-def parts(cluster: ClusterPaths, training: str) -> list[Record]:
+def parts(paths: ClusterPaths, training: str) -> list[Record]:
     """Return the runs of a training that there are so far, oldest first."""
-    every = record.every(cluster)[0].values()
+    every = record.every(paths)[0].values()
     return [one for one in every if one.elastic and training in checkpoints.of(one)]
 
 
-def next_part(cluster: ClusterPaths, run: Record) -> Record | None:
+def next_part(paths: ClusterPaths, run: Record) -> Record | None:
     """Wait for the run that goes on where a part of a training ended; None where none comes."""
     while True:
-        training = training_of(cluster, run)
-        following = (one for one in record.every(cluster)[0].values() if one.elastic)
+        training = training_of(paths, run)
+        following = (one for one in record.every(paths)[0].values() if one.elastic)
         if found := next((one for one in following if one.resumes == run.run_id), None):
             return found
         if not training:
@@ -70,18 +70,18 @@ def next_part(cluster: ClusterPaths, run: Record) -> Record | None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def output(cluster: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[str]:
+def output(paths: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[str]:
     """Give the lines that a job printed; with `follow` those to come, too, until the run ends.
 
     Raises:
         GpubedError: Nothing of what it printed is there.
     """
-    folder = cluster.runs / run
+    folder = paths.runs / run
     try:
         log = (folder / record.OUTPUT).open(errors="replace")
     except FileNotFoundError:
         said = f"run {run} has printed nothing: there is no {record.OUTPUT} in its folder"
-        raise GpubedError(said, f"gpubed runs {cluster.name} show {run}") from None
+        raise GpubedError(said, f"gpubed runs {paths.name} show {run}") from None
     with log:
         begun = ""
         while True:
@@ -100,14 +100,14 @@ def output(cluster: ClusterPaths, run: str, *, follow: bool = False) -> Iterator
             yield begun
 
 
-def end(cluster: ClusterPaths, run: str) -> Record:
+def end(paths: ClusterPaths, run: str) -> Record:
     """End a run as Ctrl-C would where it was started, and wait for that; an ended one stays.
 
     Raises:
         PrerequisiteMissing: It was started on another machine, or by another user.
         GpubedError: It does not end.
     """
-    folder = cluster.runs / run
+    folder = paths.runs / run
     who = runlock.holder(folder)
     if who is None:
         return record.read(folder)
@@ -115,14 +115,14 @@ def end(cluster: ClusterPaths, run: str) -> Record:
     return record.read(folder)
 
 
-def end_training(cluster: ClusterPaths, training: str) -> None:
+def end_training(paths: ClusterPaths, training: str) -> None:
     """End a training with the run that it is at, if it is at one, and wait for that.
 
     Raises:
         PrerequisiteMissing: It was started on another machine, or by another user.
         GpubedError: It does not end.
     """
-    lock = checkpoints.lock(cluster, training)
+    lock = checkpoints.lock(paths, training)
     if who := runlock.holder_of(lock):
         _end(lock, f"training {training}", who)
 

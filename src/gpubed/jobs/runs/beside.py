@@ -12,14 +12,14 @@ from gpubed.jobs.runs import record
 from gpubed.jobs.runs.record import Record
 
 
-def found(cluster: ClusterPaths, run: Record) -> list[str]:
+def found(paths: ClusterPaths, run: Record) -> list[str]:
     """Return the runs of a cluster that shared nodes with one that ends now, oldest first.
 
     What somebody started elsewhere, such as in JupyterLab, has no record here.
     """
     return [
         one.run_id
-        for folder, one in record.every(cluster)[0].items()
+        for folder, one in record.every(paths)[0].items()
         if one.run_id != run.run_id and _shared(one, run) and _end(folder, one) > run.started
     ]
 

@@ -38,7 +38,7 @@ def of(record: Record) -> tuple[str, ...]:
 
 
 @contextmanager
-def kept(cluster: ClusterPaths, names: Iterable[str], verb: str) -> Iterator[None]:
+def kept(paths: ClusterPaths, names: Iterable[str], verb: str) -> Iterator[None]:
     """Be the only writer of folders.
 
     Raises:
@@ -47,31 +47,31 @@ def kept(cluster: ClusterPaths, names: Iterable[str], verb: str) -> Iterator[Non
     with ExitStack() as held:
         for name in names:
             try:
-                held.enter_context(runlock.locked(lock(cluster, name), verb))
+                held.enter_context(runlock.locked(lock(paths, name), verb))
             except Locked:
                 raise Locked(
-                    f"checkpoints {name} are those of {writer(cluster, name) or 'another run'}: "
+                    f"checkpoints {name} are those of {writer(paths, name) or 'another run'}: "
                     "two that write them would damage them",
-                    f"gpubed cancel {cluster.name}, or wait for its end",
+                    f"gpubed cancel {paths.name}, or wait for its end",
                 ) from None
         yield
 
 
-def writer(cluster: ClusterPaths, name: str) -> Holder | None:
+def writer(paths: ClusterPaths, name: str) -> Holder | None:
     """Say who writes a folder; None where nobody does."""
-    return runlock.holder_of(lock(cluster, name))
+    return runlock.holder_of(lock(paths, name))
 
 
-def trainings(cluster: ClusterPaths) -> dict[str, Holder]:
+def trainings(paths: ClusterPaths) -> dict[str, Holder]:
     """Return the trainings that go on run by run, at work or waiting, by their folders."""
     found = {}
-    for path in sorted(cluster.writers.glob("*")):
+    for path in sorted(paths.writers.glob("*")):
         who = runlock.holder_of(path)
         if who and who.verb == ELASTIC:
             found[checkpoint_folder.of_lock(path.name)] = who
     return found
 
 
-def lock(cluster: ClusterPaths, name: str) -> Path:
+def lock(paths: ClusterPaths, name: str) -> Path:
     """Return the lock of who writes a folder."""
-    return cluster.writers / checkpoint_folder.lock_name(name)
+    return paths.writers / checkpoint_folder.lock_name(name)

@@ -23,41 +23,41 @@ _UNITS = {"bit/s": 1.0, "Mbit/s": 1e6}  # in which checks tell a rate
 _TIMEOUT_S = 10
 
 
-def look(cluster: ClusterPaths, plan: ClusterPlan, allocation: Allocation, job: str) -> Origin:
+def look(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, job: str) -> Origin:
     """Return what a run of a job would be made with now."""
     recipe = recipes.load(plan.spec.recipe)
     return Origin(
-        cluster=cluster.name,
+        cluster=paths.name,
         uuid=allocation.uuid,
         gpubed=gpubed.__version__,
         recipe=recipe.name,
         recipe_sha256=recipe.lock_sha256(),
-        spec_sha256=sha256_of(cluster.spec),
+        spec_sha256=sha256_of(paths.spec),
         job_sha256=sha256_of_folder(jobfile.folder(job)),
-        git=commit(cluster.project.root),
-        hosts=_hosts(cluster, allocation),
+        git=commit(paths.project.root),
+        hosts=_hosts(paths, allocation),
         rate_bps=allocation.experiment.rate_bps if allocation.experiment else None,
-        rates_bps=rates(cluster),
+        rates_bps=rates(paths),
     )
 
 
-def copy(cluster: ClusterPaths, plan: ClusterPlan, folder: Path) -> None:
+def copy(paths: ClusterPaths, plan: ClusterPlan, folder: Path) -> None:
     """Copy what a run is made with into its folder; none of it is secret."""
     origin = folder / ORIGIN
     origin.mkdir()
     recipe = recipes.load(plan.spec.recipe)
-    for path in (cluster.spec, cluster.allocation, cluster.verification, recipe.lock_path):
+    for path in (paths.spec, paths.allocation, paths.verification, recipe.lock_path):
         if path.is_file():
             shutil.copyfile(path, origin / path.name)
-    if cluster.facts.is_dir():
-        shutil.copytree(cluster.facts, origin / cluster.facts.name)
+    if paths.facts.is_dir():
+        shutil.copytree(paths.facts, origin / paths.facts.name)
 
 
-def rates(cluster: ClusterPaths) -> dict[str, float]:
+def rates(paths: ClusterPaths) -> dict[str, float]:
     """Return the rate of each link that the last verification measured, in bit/s, by `a>b`."""
     last = None
     with suppress(Unreadable):
-        last = Verification.last(cluster.verification)
+        last = Verification.last(paths.verification)
     return {
         check.node: check.value * _UNITS[check.unit]
         for check in (last.checks if last else ())
@@ -77,8 +77,8 @@ def commit(root: Path) -> Commit | None:
     return Commit(commit=head.strip(), clean=False, changes=_sha256(differs.encode()).hexdigest())
 
 
-def _hosts(cluster: ClusterPaths, allocation: Allocation) -> tuple[Host, ...]:
-    known = facts.of_cluster(cluster.facts, allocation)
+def _hosts(paths: ClusterPaths, allocation: Allocation) -> tuple[Host, ...]:
+    known = facts.of_cluster(paths.facts, allocation)
     return tuple(
         Host(
             name=node.name,

@@ -231,11 +231,11 @@ def written(record: Record) -> bytes:
         ) from None
 
 
-def undescribed(cluster: ClusterPaths) -> list[Path]:
+def undescribed(paths: ClusterPaths) -> list[Path]:
     """Return the folders of runs that ended before anything was in them but their lock."""
     return [
         folder
-        for folder in sorted(cluster.runs.glob("*"))
+        for folder in sorted(paths.runs.glob("*"))
         if folder.is_dir() and not folder.is_symlink()
         if {path.name for path in folder.iterdir()} <= {LOCK}
     ]
@@ -274,10 +274,10 @@ def _progress(folder: Path) -> Progress | None:
     return Progress(done=done, of=of, what=what, words=words)
 
 
-def every(cluster: ClusterPaths) -> tuple[dict[Path, Record], list[Unreadable]]:
+def every(paths: ClusterPaths) -> tuple[dict[Path, Record], list[Unreadable]]:
     """Return all runs of a cluster by folder, oldest first, and why others cannot be told of."""
     records, faults = dict[Path, Record](), list[Unreadable]()
-    for folder in sorted(cluster.runs.glob("*")):
+    for folder in sorted(paths.runs.glob("*")):
         if folder.is_dir() and not folder.is_symlink():
             try:
                 records[folder] = read(folder)
@@ -289,34 +289,34 @@ def every(cluster: ClusterPaths) -> tuple[dict[Path, Record], list[Unreadable]]:
     return dict(sorted(records.items(), key=lambda one: (one[1].started, one[0]))), faults
 
 
-def find(cluster: ClusterPaths, name: str) -> Record:
+def find(paths: ClusterPaths, name: str) -> Record:
     """Return a run by its name, the beginning of one, or `last`: what somebody started last.
 
     Raises:
         UsageError: No run is meant by it, or several are.
         Unreadable: Its record is damaged; for `last`, that of each.
     """
-    meant = _last(cluster) if name == "last" else _beginning(cluster, name)
+    meant = _last(paths) if name == "last" else _beginning(paths, name)
     if len(meant) == 1:
-        return read(cluster.runs / meant[0])
+        return read(paths.runs / meant[0])
     if name == "last":
-        raise UsageError(f"cluster {cluster.name} has no run yet", f"gpubed run {cluster.name} JOB")
-    several = f"{len(meant)} runs of {cluster.name} begin with {name!r}"
+        raise UsageError(f"cluster {paths.name} has no run yet", f"gpubed run {paths.name} JOB")
+    several = f"{len(meant)} runs of {paths.name} begin with {name!r}"
     raise UsageError(
-        several if meant else f"cluster {cluster.name} has no run {name!r}",
-        f"gpubed runs {cluster.name}",
+        several if meant else f"cluster {paths.name} has no run {name!r}",
+        f"gpubed runs {paths.name}",
     )
 
 
-def _last(cluster: ClusterPaths) -> list[str]:
-    records, faults = every(cluster)
+def _last(paths: ClusterPaths) -> list[str]:
+    records, faults = every(paths)
     if faults and not records:
         raise faults[-1]
     return [folder.name for folder, one in records.items() if not one.by][-1:]
 
 
-def _beginning(cluster: ClusterPaths, name: str) -> list[str]:
-    names = sorted(path.name for path in cluster.runs.glob("*") if (path / FILE).is_file())
+def _beginning(paths: ClusterPaths, name: str) -> list[str]:
+    names = sorted(path.name for path in paths.runs.glob("*") if (path / FILE).is_file())
     return [name] if name in names else [one for one in names if one.startswith(name)]
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from docker.errors import ContainerError
 
 from gpubed.backends.local import daemon
-from gpubed.core import files, paths, reading
+from gpubed.core import files, reading
+from gpubed.core.paths import cache
 from gpubed.core.reading import Unreadable
 
 _KVM = Path("/dev/kvm")
@@ -21,7 +22,7 @@ def has_kvm(image: str) -> bool:
     """Start the image's kernel under KVM once per boot of this machine, and remember."""
     if not _KVM.exists():
         return False
-    known = paths.cache() / "kvm"
+    known = cache() / "kvm"
     asked = f"{_BOOT_ID.read_text(encoding='utf-8').strip()} {image}"
     # Nodes are made at the same time, and a failing start takes long.
     with _ONE_AT_A_TIME:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO
 
-from gpubed.core import paths
+from gpubed.core.paths import cache
 
 _PAUSE_S = 0.2
 
@@ -22,7 +22,7 @@ def take(cpus: int) -> Iterator[None]:
     """Hold a place for each CPU, among all processes and clusters of this user."""
     count = os.cpu_count() or 1
     wanted, taken = min(cpus, count), set[IO[str]]()
-    folder = paths.cache() / "boot"
+    folder = cache() / "boot"
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         places = [held.enter_context((folder / str(n)).open("w")) for n in range(count)]
