@@ -184,8 +184,10 @@ def _driver(props: Mapping[str, Any]) -> Any:
 def _testbed(props: Mapping[str, Any]) -> Testbed:
     """Return the testbed as the cluster sees it whose resource it is."""
     from gpubed.core.paths import Project
+    from gpubed.testbeds import registry
 
-    return _backend(props["backend"]).bind(Project.find().cluster(props["cluster"]))
+    _backend(props["backend"])  # its libraries first
+    return registry.bound(props["backend"], Project.find().cluster(props["cluster"]))
 
 
 def _backend(name: str) -> Backend:

@@ -45,7 +45,7 @@ LOOKS_UP = {
     "jobs/launchers/__init__.py": {"import_module(f'gpubed.jobs.launchers.{name}')"},
     "resources.py": {"import_module('gpubed.cluster.drivers')"},
     "spec/backend_config.py": {"import_module(f'gpubed.backends.{name}.config')"},
-    "testbeds/registry.py": {"import_module(f'gpubed.backends.{name}.backend')"},
+    "testbeds/kinds.py": {"import_module(f'gpubed.backends.{name}.backend')"},
 }
 _BY_NAME = {"__import__", "import_module", "resolve_name", "run_module", "run_path", "find_spec"}
 _BY_NAME |= {"entry_points", "exec", "eval", "sys.modules"}

@@ -185,9 +185,7 @@ def test_other_testbeds_refuse_by_name(cluster, name):
 
 def test_virtual_machines_are_refused(cluster, monkeypatch):
     machines = BARE.replace("local}", "local, runtime: vm}")
-    monkeypatch.setattr(
-        "gpubed.testbeds.made_on.copy_of", lambda *_: cluster.spec.parent / "was.yml"
-    )
+    monkeypatch.setattr("gpubed.testbeds.copies.last", lambda *_: cluster.spec.parent / "was.yml")
     (cluster.spec.parent / "was.yml").write_text(machines)
     with pytest.raises(UsageError, match="virtual machines"):
         registry.bound("local", cluster).breaker()
@@ -372,7 +370,7 @@ def checkpoints(tmp_path):
     (folder / "step").write_bytes(content)
     (folder / "step.sha256").write_text(f"{hashlib.sha256(content).hexdigest()}  step\n")
     shared = SimpleNamespace(storage=SimpleNamespace(shared=SimpleNamespace(path=str(tmp_path))))
-    ground = SimpleNamespace(checkpoint="c1", wanted=SimpleNamespace(spec=shared), breaker=Shell())
+    ground = SimpleNamespace(checkpoint="c1", plan=SimpleNamespace(spec=shared), breaker=Shell())
 
     def harm(file="step"):
         scenario = named("corrupt-checkpoint")(ground, SimpleNamespace(name="node-0"), None)
@@ -430,7 +428,7 @@ def test_what_a_training_wrote_anew_or_removed_meanwhile_stays_so(checkpoints):
 def killed(checkpoints, cluster, monkeypatch):
     """A cluster on which a chaos was killed before it could undo what it did."""
     monkeypatch.setattr(kind("local"), "breaker", lambda _: Shell())
-    harm, granted = checkpoints.harm(), play.ground(cluster).granted
+    harm, granted = checkpoints.harm(), play.ground(cluster).allocation
     broken.note(cluster, granted, "corrupt-checkpoint", "node-0", harm)
     harm.do()
     return SimpleNamespace(cluster=cluster, granted=granted, checkpoints=checkpoints)

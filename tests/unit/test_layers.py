@@ -13,8 +13,11 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "gpubed"
 MODULES = sorted(SOURCE.rglob("*.py"))
 BACKENDS = sorted((SOURCE / "backends").rglob("*.py"))
-# By these, and by `made_on.specification`, a module reads `cluster.yml`.
-SPECIFICATION = {"gpubed.core.located", "gpubed.testbeds.specification"}
+# By these a module reads `cluster.yml`, or a copy of it; a testbed's `reach` does it for a backend.
+SPECIFICATION = {
+    "gpubed.core.located",
+    *(f"gpubed.testbeds.{name}" for name in ("copies", "made_on", "registry", "specification")),
+}
 # Whoever parses by himself meets what is malformed by himself.
 PARSERS = {"load", "loads", "safe_load", "fromstring", "model_validate_json", "validate_json"}
 OF_PARSERS = {"json", "yaml", "etree", "gzip", "zlib", "tarfile"}
@@ -209,26 +212,52 @@ def test_a_backend_is_bound_to_its_cluster_and_looks_no_project_up(path):
 
 
 def reads_the_specification(path):
-    """Return whether a module reads `cluster.yml`, under whatever name."""
-    nodes, known = list(ast.walk(ast.parse(path.read_text()))), set(imports(path))
-    notes = "gpubed.testbeds.made_on" in known  # under whatever name
-    named = any(
-        (notes and getattr(node, "attr", "") == "specification")
-        or (isinstance(node, ast.Constant) and node.value == "cluster.yml")
-        for node in nodes
-    )
-    return named or bool(known & {*SPECIFICATION, "gpubed.testbeds.made_on.specification"})
+    """Yield how a module reads `cluster.yml`, or one of its copies, under whatever name.
+
+    A `spec` that is no plan's is a path to it; within a text it is only told.
+    """
+    tree = ast.parse(path.read_text())
+    yield from SPECIFICATION & set(imports(path))
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    told = {id(node) for text in texts for node in ast.walk(text)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value == "cluster.yml":
+            yield node.value
+        if isinstance(node, ast.Attribute) and node.attr == "spec" and id(node) not in told:
+            owner = ast.unparse(node.value).rpartition(".")[2]
+            if owner.strip("_") != "plan":
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", BACKENDS, ids=lambda p: str(p.relative_to(SOURCE / "backends")))
+def test_no_backend_reads_a_specification(path):
+    """It is bound with what says how the testbed is reached; the rest gets the plan."""
+    assert list(reads_the_specification(path)) == []
 
 
 @pytest.mark.parametrize(
-    "folder",
-    sorted(path for path in (SOURCE / "backends").iterdir() if (path / "config.py").is_file()),
-    ids=lambda p: p.name,
+    "text",
+    [
+        "files.read(paths.spec)",
+        "reading.file(self._paths.spec, 'restore it')",
+        "where = self.paths\nwhere.spec.read_text()",
+        "(paths.inventory / 'cluster.yml').open()",
+        "from gpubed.core import located",
+        "from gpubed.testbeds import made_on",
+        "from gpubed.testbeds import copies as kept",
+        "from gpubed.testbeds.copies import last",
+        "from gpubed.testbeds.specification import check",
+        "from gpubed.testbeds import registry\nregistry.reach('static', paths)",
+    ],
 )
-def test_a_backend_reads_its_specification_in_one_module_at_most(folder):
-    """It says how the testbed is reached; the rest gets the plan."""
-    reading = [path for path in sorted(folder.rglob("*.py")) if reads_the_specification(path)]
-    assert len(reading) <= 1, reading
+def test_who_reads_a_specification_is_found(tmp_path, text):
+    (path := tmp_path / "module.py").write_text(text)
+    assert list(reads_the_specification(path))
+
+
+def test_a_hint_may_name_the_specification(tmp_path):
+    (path := tmp_path / "module.py").write_text("f'restore {paths.spec}'\nlimits(self._plan.spec)")
+    assert list(reads_the_specification(path)) == []
 
 
 # Of `local` and `static`, which are words too, only where they are compared with.

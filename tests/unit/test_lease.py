@@ -33,7 +33,7 @@ class Stingy:
     def __init__(self, most: timedelta) -> None:
         self.until, self._most = NOW + HOUR, most
 
-    def bind(self, _: object) -> Stingy:
+    def bind(self, *_: object) -> Stingy:
         return self
 
     def lease(self, _: object) -> Lease:

@@ -276,7 +276,7 @@ def test_a_wrong_address_is_not_looked_at_by_doctor_again(serve, at):
 def test_a_wrong_region_leads_to_doctor_and_doctor_names_the_right_ones(serve):
     serve(region="two")
     assert "names the regions" in str(refusal().hint)
-    *_, last = doctor.cloud_findings(SPEC, CLUSTER)
+    *_, last = doctor.cloud_findings(SPEC, CLUSTER, None)
     assert (last.id, last.ok) == ("openstack.region", False)
     assert "there are: one" in last.message
     assert "backend.region" in str(last.fix)
@@ -285,6 +285,6 @@ def test_a_wrong_region_leads_to_doctor_and_doctor_names_the_right_ones(serve):
 @pytest.mark.parametrize("fault", [{"keystone": 401}, {"nova": "silence"}])
 def test_no_hint_of_doctor_leads_back_to_doctor(serve, fault):
     serve().faults.update(fault)
-    failed = [finding for finding in doctor.cloud_findings(SPEC, CLUSTER) if not finding.ok]
+    failed = [finding for finding in doctor.cloud_findings(SPEC, CLUSTER, None) if not finding.ok]
     assert failed
     assert not [finding.fix for finding in failed if "doctor" in str(finding.fix)]

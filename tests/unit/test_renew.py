@@ -40,7 +40,7 @@ class Testbed:
     def __getattr__(self, name: str) -> Any:
         return getattr(REAL, name)
 
-    def bind(self, _: object) -> Testbed:
+    def bind(self, *_: object) -> Testbed:
         return self
 
     def lease(self, *_: object) -> Lease:

@@ -16,7 +16,7 @@ from gpubed.cluster import audit, status
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import Unreachable
-from gpubed.testbeds import identities, made_on, registry
+from gpubed.testbeds import copies, identities, made_on, registry
 from gpubed.testbeds.base import Existing, Identity
 from support.bound import kind
 
@@ -66,7 +66,7 @@ def lab(tmp_path, monkeypatch):
 
     monkeypatch.setattr(kind("static"), "_on", on)
     made_on.note(registry.bound("local", paths))
-    made_on.keep_specification(paths, "local")
+    copies.keep(paths, "local")
     return SimpleNamespace(
         paths=paths, there=there, removed=removed, daemon=daemon, silent=silent, marked=marked
     )
@@ -96,7 +96,7 @@ def test_audit_lists_what_is_on_each(lab):
 def test_hosts_that_a_killed_run_marked_are_asked_though_the_old_specification_is_back(lab):
     lab.paths.spec.write_text(STATIC)
     made_on.note(registry.bound("static", lab.paths))
-    made_on.keep_specification(lab.paths, "static")
+    copies.keep(lab.paths, "static")
     lab.paths.spec.write_text(LOCAL)
     lab.silent.add("node-1")
     done = call("down", "lab", "-y")
@@ -183,7 +183,7 @@ def test_what_a_failed_node_left_is_recorded_and_looked_for(lab, monkeypatch):
         {"type": "x:Node", "urn": f"u::{outputs['name']}", "id": "i", "outputs": outputs}
         for outputs in (good, made.outs)
     ]
-    stack = SimpleNamespace(cluster=lab.paths, export=lambda: {"deployment": {"resources": state}})
+    stack = SimpleNamespace(paths=lab.paths, export=lambda: {"deployment": {"resources": state}})
     assert (audit.nodes(stack), audit.left_nodes(stack)) == ({"node-0"}, {"node-1"})
     lab.silent.add("node-1")
     asked = audit.testbeds(stack)
@@ -219,7 +219,7 @@ FAULTS = {
 def test_a_fault_in_the_specification_does_not_stop_a_down(lab, text):
     lab.paths.spec.write_text(STATIC)
     made_on.note(registry.bound("static", lab.paths))
-    made_on.keep_specification(lab.paths, "static")
+    copies.keep(lab.paths, "static")
     lab.paths.spec.write_text(text)
     assert call("down", "lab", "-y").return_value == 0
 
@@ -295,7 +295,7 @@ def clouds(lab, monkeypatch):
     (lab.paths.testbeds / "local.json").unlink()
     lab.paths.spec.write_text(CLOUD)
     made_on.note(registry.bound("openstack", lab.paths))
-    made_on.keep_specification(lab.paths, "openstack")
+    copies.keep(lab.paths, "openstack")
     return clouds
 
 
@@ -333,13 +333,13 @@ def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it
     lab.paths.spec.write_text(STATIC)
     (lab.paths.testbeds / "local.json").unlink()
     made_on.note(registry.bound("static", lab.paths))
-    made_on.keep_specification(lab.paths, "static")
+    copies.keep(lab.paths, "static")
     mark = {"cluster": "lab", "node": "node-1", "id": "node-1-1", "uuid": UUID}
     lab.marked["node-1"] = mark
     one = STATIC.replace(", {address: 192.0.2.8}", "").replace("count: 2", "count: 1")
     lab.paths.spec.write_text(one)
     if again:
-        made_on.keep_specification(lab.paths, "static")
+        copies.keep(lab.paths, "static")
     released = []
     monkeypatch.setattr(
         kind("static"),
@@ -354,14 +354,15 @@ def test_a_marked_host_that_hosts_name_no_more_is_let_go_where_no_state_knows_it
 def test_what_former_runs_began_is_looked_for_until_one_comes_to_its_end(lab):
     for text in (STATIC, STATIC.replace("192.0.2.8", "192.0.2.9"), STATIC):
         lab.paths.spec.write_text(text)
-        made_on.keep_specification(lab.paths, "static")
+        copies.keep(lab.paths, "static")
+    reach = registry.reach("static", lab.paths)
     addresses = {
-        str(host.address) for config in named.attempted(lab.paths) for host in config.hosts["node"]
+        str(host.address) for config in named.attempted(reach) for host in config.hosts["node"]
     }
     assert addresses == {"192.0.2.7", "192.0.2.8", "192.0.2.9"}
-    made_on.forget_attempts(lab.paths)
-    assert [str(host.address) for host in named.applied(lab.paths).hosts["node"]] == [
+    copies.forget_attempts(lab.paths)
+    assert [str(host.address) for host in named.applied(reach).hosts["node"]] == [
         "192.0.2.7",
         "192.0.2.8",
     ]
-    assert len(named.attempted(lab.paths)) == 1
+    assert len(named.attempted(reach)) == 1

@@ -53,7 +53,7 @@ def test_data_that_was_kept_is_known_to_the_next_down(kept):
     done = down("--keep-data", "-y")
     assert done.return_value == 0, done.exception
     assert f"kept shared folder {PART}" in done.stdout
-    assert [thing.name for thing in shared.existing(kept)] == [PART]
+    assert [thing.name for thing in shared.existing(kept, None)] == [PART]
     assert identities.kept(kept) == UUID
 
 
@@ -61,7 +61,7 @@ def test_data_that_no_node_reaches_is_no_success_and_not_forgotten(kept):
     done = down("-y")
     assert done.return_value == 1, done.exception
     assert f"STILL THERE: shared folder {PART}" in done.stdout
-    assert [thing.name for thing in shared.existing(kept)] == [PART]
+    assert [thing.name for thing in shared.existing(kept, None)] == [PART]
     assert identities.kept(kept) == UUID
 
 

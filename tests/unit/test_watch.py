@@ -26,7 +26,7 @@ from gpubed.core import runlock, secret
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused, UsageError
 from gpubed.core.paths import Project
 from gpubed.jobs.runs import checkpoints
-from gpubed.testbeds import made_on, registry
+from gpubed.testbeds import copies, registry
 from gpubed.testbeds.base import Lease
 from support.samples import granted_cluster
 
@@ -94,7 +94,7 @@ class World:
 def world(tmp_path, monkeypatch):
     cluster = granted_cluster(tmp_path)
     cluster.spec.write_text(SPEC)
-    made_on.keep_specification(cluster, "local")
+    copies.keep(cluster, "local")
     secret.ensure_key(cluster.private_key)
     stack = cluster.project.pulumi / ".pulumi" / "stacks" / "gpubed" / "lab.json"
     stack.parent.mkdir(parents=True)
@@ -349,7 +349,7 @@ def test_what_is_more_than_a_repair_is_for_a_person(world, change, said):
 def test_roles_that_nobody_applied_are_for_a_person(world):
     """A variable that was edited, or a new version of gpubed."""
     world.cluster.spec.write_text(SPEC.replace("configure: false\n", ""))
-    made_on.keep_specification(world.cluster, "local")
+    copies.keep(world.cluster, "local")
     world.states = {"node-1": "missing"}
     world.looks(3)
     assert world.repairs == []
@@ -360,7 +360,7 @@ def test_a_node_that_was_taken_out_of_use_is_left_alone(world, monkeypatch):
     """Also when it no longer answers: somebody may be at work on it."""
     monkeypatch.setattr(due, "now", lambda *_: {})
     world.cluster.spec.write_text(SPEC.replace("configure: false\n", ""))
-    made_on.keep_specification(world.cluster, "local")
+    copies.keep(world.cluster, "local")
     held = Quarantine(reason="fan is loud", since="2030-01-01T00:00:00Z")
     world.unwell = [NodeHealth(node="node-1", quarantine=held)]
     world.looks(1)
@@ -420,7 +420,7 @@ class Lender:
     def __getattr__(self, name):
         return getattr(REAL, name)
 
-    def bind(self, _):
+    def bind(self, *_):
         return self
 
     def lease(self, *_):
@@ -722,7 +722,7 @@ class Unused:
 
     def policy(self, text):
         self.world.cluster.spec.write_text(text)
-        made_on.keep_specification(self.world.cluster, "local")
+        copies.keep(self.world.cluster, "local")
 
     def say(self):
         idle_s = (self.world.now - self.began).total_seconds()

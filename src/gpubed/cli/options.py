@@ -14,7 +14,7 @@ from gpubed.cli.ui import UI
 from gpubed.core import nearest, reading
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.testbeds import made_on
+from gpubed.testbeds import copies
 
 _LONGEST = 255  # bytes of a folder's name
 
@@ -107,7 +107,7 @@ def _settle(paths: ClusterPaths) -> None:
 
 def lost_specification(paths: ClusterPaths) -> UsageError:
     """Return what to tell where a cluster was made and its specification is gone."""
-    back = made_on.put_back(paths) or f"write {paths.spec} anew, or put a backup there"
+    back = copies.put_back(paths) or f"write {paths.spec} anew, or put a backup there"
     return UsageError(
         f"cluster {paths.name} was made, and its specification {paths.spec} is gone",
         f"{back}; or, to remove the cluster: gpubed down {paths.name}",

@@ -23,7 +23,7 @@ from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.verification import Verification
 from gpubed.spec.plan import ClusterPlan, plan
 from gpubed.testbeds import begun as changes
-from gpubed.testbeds import broken, made_on, registry
+from gpubed.testbeds import broken, copies, registry
 from gpubed.testbeds.base import JobTestbed, Testbed
 from gpubed.testbeds.specification import load_plan
 
@@ -109,14 +109,14 @@ def _wanted(paths: ClusterPaths, backend: str) -> ClusterPlan:
         if paths.spec.exists():
             return load_plan(paths.spec)
     except UsageError as error:
-        if not made_on.put_back(paths):
+        if not copies.put_back(paths):
             raise
         progress.emit("note", message=f"{error.message}; shown is what was applied last")
-        return plan(made_on.applied(paths, backend))
-    kept = plan(made_on.specification(paths, backend))
+        return plan(registry.reach(backend, paths).applied())
+    former = plan(registry.reach(backend, paths).specification)
     message = f"{paths.spec} is gone; what was applied last comes back with:"
-    progress.emit("note", message=f"{message} {made_on.put_back(paths)}")
-    return kept
+    progress.emit("note", message=f"{message} {copies.put_back(paths)}")
+    return former
 
 
 def _tell_of_chaos(paths: ClusterPaths) -> None:

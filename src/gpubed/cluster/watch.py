@@ -33,7 +33,7 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.clusterspec import spec_backend
 from gpubed.spec.plan import ClusterPlan, plan
-from gpubed.testbeds import made_on, registry
+from gpubed.testbeds import registry
 from gpubed.testbeds.specification import load, load_plan
 
 State = Literal["well", "amiss", "busy", "gone"]
@@ -207,7 +207,7 @@ class Watch:
                 return wanted
         except UsageError:
             pass  # somebody is writing it, perhaps
-        return plan(made_on.applied(self._paths, allocation.backend))
+        return plan(registry.reach(allocation.backend, self._paths).applied())
 
     def _keep_lease(self, plan: ClusterPlan, allocation: Allocation) -> None:
         """Do what `renew --auto` does."""
@@ -396,7 +396,7 @@ class Watch:
             raise GpubedError(f"the state of {name} is lost", f"gpubed audit {name}")
         leases.check_not_expired(cluster)
         secret.require_key(cluster)
-        if load(cluster.spec) != made_on.applied(cluster, allocation.backend):
+        if load(cluster.spec) != registry.reach(allocation.backend, cluster).applied():
             raise GpubedError(
                 f"{cluster.spec} is not what was applied last", f"gpubed plan {name} says more"
             )

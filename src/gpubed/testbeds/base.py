@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpubed.nodes.ssh import SSH
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, NodePlan
+    from gpubed.testbeds.reach import Reach
 
 Properties = Mapping[str, Any]
 # What Pulumi gives in a preview for a value that is still to come (its SDK's `rpc.UNKNOWN`).
@@ -268,8 +269,13 @@ class Backend(ABC):
         return False
 
     @abstractmethod
-    def bind(self, paths: ClusterPaths) -> Testbed:
-        """Return the testbed as a cluster sees it; nothing has been asked yet."""
+    def bind(self, reach: Reach, paths: ClusterPaths) -> Testbed:
+        """Return the testbed as a cluster sees it; nothing has been read or asked yet.
+
+        Args:
+            reach: How it is reached: what the cluster's specification says of it, when asked.
+            paths: The cluster's paths.
+        """
 
     def doctor(self) -> list[Finding]:
         """Look at what must be in place on this machine, whatever the cluster."""
@@ -379,11 +385,12 @@ class Testbed(ABC):
 
     Attributes:
         backend: Its kind.
+        reach: How it is reached.
         paths: The cluster's paths.
     """
 
-    def __init__(self, backend: Backend, paths: ClusterPaths) -> None:
-        self.backend, self.paths = backend, paths
+    def __init__(self, backend: Backend, reach: Reach, paths: ClusterPaths) -> None:
+        self.backend, self.reach, self.paths = backend, reach, paths
 
     @abstractmethod
     def doctor(self, spec: ClusterSpec) -> list[Finding]:

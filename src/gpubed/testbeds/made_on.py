@@ -2,16 +2,15 @@
 
 A specification may name another testbed by now, while what was made on the former one is still
 there: data that outlives nodes, or what a killed run had begun. So each is noted beside the
-cluster's UUID before anything is made on it, with the specification that led to it, and the UUID
-is forgotten when all of them are empty. Of a testbed that has an id of its own (a Docker daemon,
-a cloud's project and region), that is noted, too: another one knows nothing of the cluster.
+cluster's UUID before anything is made on it, and the specification that led to it is kept
+(`copies`); the UUID is forgotten when all of them are empty. Of a testbed that has an id of its own
+(a Docker daemon, a cloud's project and region), that is noted, too: another one knows nothing of
+the cluster.
 """
 
 from __future__ import annotations
 
-import hashlib
 import shlex
-import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,14 +19,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gpubed.core import files, located, reading
+from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.spec import backend_config
-from gpubed.spec.clusterspec import ClusterSpec, refusal, spec_backend
 from gpubed.testbeds import identities
 from gpubed.testbeds.base import Existing, Identity, Testbed
-from gpubed.testbeds.specification import check
 
 
 class _Note(BaseModel):
@@ -60,92 +57,6 @@ def note(testbed: Testbed) -> None:
         now = testbed.identity()
     if now or not _file(paths, name).exists():
         _write(paths, name, now)
-
-
-def keep_specification(paths: ClusterPaths, backend: str) -> None:
-    """Keep a copy of the specification that is about to be applied on a testbed.
-
-    The one before stays until `forget_attempts`: a run that was killed may have begun what no
-    state knows, and what only that specification names.
-    """
-    paths.testbeds.mkdir(parents=True, exist_ok=True)
-    text, copy = files.read(paths.spec, located.MAX_BYTES), copy_of(paths, backend)
-    if copy.is_file() and (before := files.read(copy, located.MAX_BYTES)) != text:
-        attempts = _attempts(paths)
-        attempts.mkdir(exist_ok=True)
-        # By its content: the same one, applied again and again, is one.
-        digest = hashlib.sha256(before).hexdigest()[:12]
-        files.write(attempts / f"{backend}-{digest}.yml", before)
-    files.write(copy, text)
-
-
-def copies_of(paths: ClusterPaths, backend: str) -> list[Path]:
-    """Return where specifications are kept that may have led to what is on a testbed."""
-    return [copy_of(paths, backend), *sorted(_attempts(paths).glob(f"{backend}-*.yml"))]
-
-
-def forget_attempts(paths: ClusterPaths) -> None:
-    """Forget the specifications of former runs: what they began has been adopted or removed."""
-    shutil.rmtree(_attempts(paths), ignore_errors=True)
-
-
-def _attempts(paths: ClusterPaths) -> Path:
-    return paths.testbeds / "attempts"
-
-
-def copy_of(paths: ClusterPaths, backend: str) -> Path:
-    """Return where the specification is kept that was applied last on a testbed."""
-    return paths.testbeds / f"{backend}.yml"
-
-
-def kept_specification(paths: ClusterPaths) -> Path | None:
-    """Return the copy of the specification that was applied last; None where there is none."""
-    copies = [path for name in backend_config.names() if (path := copy_of(paths, name)).is_file()]
-    return max(copies, key=lambda path: path.stat().st_mtime_ns, default=None)
-
-
-def put_back(paths: ClusterPaths) -> str:
-    """Return the command that brings a lost specification back; empty where no copy was kept."""
-    copy = kept_specification(paths)
-    if copy is None:
-        return ""
-    folder, target = paths.inventory, shlex.quote(str(paths.spec))
-    made = "" if folder.is_dir() else f"mkdir -p {shlex.quote(str(folder))} && "
-    return f"{made}cp {shlex.quote(str(copy))} {target}"
-
-
-def applied(paths: ClusterPaths, backend: str) -> ClusterSpec:
-    """Return the specification that was applied last on a testbed.
-
-    Raises:
-        UsageError: No copy was kept, or it has errors for this version.
-    """
-    found, errors = check(copy_of(paths, backend), paths.name)
-    if found is None:
-        raise refusal(copy_of(paths, backend), errors)
-    return found
-
-
-def specification(paths: ClusterPaths, backend: str) -> ClusterSpec:
-    """Return how a testbed is reached: as the specification says, else as the last one there did.
-
-    Raises:
-        UsageError: The specification has errors, or there is none, and no copy was kept.
-        PrerequisiteMissing: It names another testbed, and no copy was kept.
-    """
-    found, errors = check(paths.spec)
-    if found is None or spec_backend(found) != backend:
-        former, _ = check(copy_of(paths, backend), paths.name)
-        if former is not None and spec_backend(former) == backend:
-            return former
-    if found is None:
-        raise refusal(paths.spec, errors)
-    if spec_backend(found) != backend:
-        raise PrerequisiteMissing(
-            f"the specification of {paths.name} no longer says how {backend} is reached",
-            "put its former `backend:` back until the cluster is down",
-        )
-    return found
 
 
 def require_same(testbed: Testbed) -> None:

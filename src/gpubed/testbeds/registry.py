@@ -1,37 +1,25 @@
-"""Finds a backend by its name; its modules are imported only then.
-
-An ImportError is never swallowed, since a half-installed backend must say so.
-"""
+"""Finds a testbed by its name: its kind, how a cluster reaches it, and itself as the cluster's."""
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
-
-from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.spec import backend_config
-from gpubed.testbeds.base import Backend, Testbed
+from gpubed.testbeds import specification
+from gpubed.testbeds.base import Testbed
+from gpubed.testbeds.kinds import backend
+from gpubed.testbeds.reach import Reach
 
-
-@cache
-def backend(name: str) -> Backend:
-    """Return the backend of that name.
-
-    Raises:
-        UsageError: There is no such backend.
-    """
-    names = backend_config.names()
-    if name not in names:
-        raise UsageError(f"there is no backend {name!r}", f"backends: {', '.join(names)}")
-    made: Backend = import_module(f"gpubed.backends.{name}.backend").create()
-    return made
+__all__ = ["backend", "bound", "reach"]
 
 
 def bound(name: str, paths: ClusterPaths) -> Testbed:
-    """Return the testbed of that name as a cluster sees it.
+    """Return the testbed of that name as a cluster sees it; nothing is read or asked yet.
 
     Raises:
         UsageError: There is no such backend.
     """
-    return backend(name).bind(paths)
+    return backend(name).bind(reach(name, paths), paths)
+
+
+def reach(name: str, paths: ClusterPaths) -> Reach:
+    """Return how a cluster reaches the testbed of that name."""
+    return Reach(name, paths, specification.check)

@@ -10,7 +10,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.spec import clusterspec
 from gpubed.spec.clusterspec import ClusterSpec, Problem, SpecError, refusal, spec_backend
 from gpubed.spec.plan import ClusterPlan, Unplannable, plan
-from gpubed.testbeds import registry
+from gpubed.testbeds import kinds
 
 
 def check(path: Path, name: str = "") -> tuple[ClusterSpec | None, list[SpecError]]:
@@ -86,4 +86,4 @@ def load_same(path: Path, digest: str) -> ClusterPlan:
 
 
 def _problems(found: ClusterSpec) -> Iterable[Problem]:
-    return registry.backend(spec_backend(found)).check(found)
+    return kinds.backend(spec_backend(found)).check(found)

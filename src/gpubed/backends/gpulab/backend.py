@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpubed.backends.gpulab.testbed import GpulabTestbed
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.plan import ClusterPlan
+    from gpubed.testbeds.reach import Reach
 
 _SHORTEST_S, _LONGEST_S = 60, 14 * 86400
 _APART = (
@@ -31,11 +32,11 @@ class GpulabBackend(JobBackend):
     launcher = "gpulab"
     the_way_back = "put `backend.certificate` of cluster.yml back"
 
-    def bind(self, paths: ClusterPaths) -> GpulabTestbed:
+    def bind(self, reach: Reach, paths: ClusterPaths) -> GpulabTestbed:
         """Return the service as who owns a cluster sees it."""
         from gpubed.backends.gpulab.testbed import GpulabTestbed
 
-        return GpulabTestbed(self, paths)
+        return GpulabTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Return what jobs in containers cannot do."""

@@ -14,7 +14,6 @@ from gpubed.backends.gpulab.remote import RemoteJob
 from gpubed.core.errors import GpubedError
 from gpubed.spec.clusterspec import ClusterSpec
 from gpubed.spec.plan import plan as make_plan
-from gpubed.testbeds import made_on
 from gpubed.testbeds.base import Existing, Finding, Identity, JobState, JobTestbed, Offer
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class GpulabTestbed(JobTestbed):
     @cached_property
     def _config(self) -> Config:
         """How the service is reached, and as whom."""
-        return request.config(made_on.specification(self.paths, self.backend.name))
+        return request.config(self.reach.specification)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at certificate, service, project and whether the job can ever run."""

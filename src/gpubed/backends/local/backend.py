@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan
+    from gpubed.testbeds.reach import Reach
 
 
 class LocalBackend(Backend):
@@ -26,11 +27,11 @@ class LocalBackend(Backend):
     lists_nodes = True
     the_way_back = "set DOCKER_HOST as it was then, or unset it"
 
-    def bind(self, paths: ClusterPaths) -> LocalTestbed:
+    def bind(self, reach: Reach, paths: ClusterPaths) -> LocalTestbed:
         """Return the nodes of a cluster."""
         from gpubed.backends.local.testbed import LocalTestbed
 
-        return LocalTestbed(self, paths)
+        return LocalTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what containers cannot do."""

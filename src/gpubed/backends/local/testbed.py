@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.nodes import allocation
-from gpubed.testbeds import made_on
 from gpubed.testbeds.base import Breaker, Existing, Finding, Identity, Testbed
 
 # Docker's library is slow to import, and most verbs need it not.
@@ -59,7 +58,7 @@ class LocalTestbed(Testbed):
         from gpubed.backends.local import breaking
 
         granted = allocation.load(self.paths.allocation)
-        backend = made_on.applied(self.paths, granted.backend).backend
+        backend = self.reach.applied().backend
         if backend.runtime != "container":  # type: ignore[attr-defined]
             raise UsageError(
                 "`gpubed chaos` breaks containers, and has never been tried on virtual machines",

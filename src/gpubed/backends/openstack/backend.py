@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan
+    from gpubed.testbeds.reach import Reach
 
 
 class OpenStackBackend(Backend):
@@ -32,11 +33,11 @@ class OpenStackBackend(Backend):
     the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(labels.TYPES.values())
 
-    def bind(self, paths: ClusterPaths) -> OpenStackTestbed:
+    def bind(self, reach: Reach, paths: ClusterPaths) -> OpenStackTestbed:
         """Return the cloud as who owns a cluster sees it."""
         from gpubed.backends.openstack.testbed import OpenStackTestbed
 
-        return OpenStackTestbed(self, paths)
+        return OpenStackTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what a cloud cannot do."""

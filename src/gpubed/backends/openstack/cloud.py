@@ -16,9 +16,8 @@ from openstack.connection import Connection
 from gpubed.backends.openstack.config import Config
 from gpubed.backends.openstack.patience import Patience
 from gpubed.core.errors import GpubedError, PrerequisiteMissing, Refused
-from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
-from gpubed.testbeds import made_on
+from gpubed.spec.backend_config import BackendConfig
 from gpubed.testbeds.base import Identity
 
 _TIMEOUT_S = 60
@@ -65,14 +64,12 @@ def connect(cloud: str | None, region: str | None) -> Connection:
     return connection
 
 
-def of(paths: ClusterPaths) -> Connection:
-    """Return the connection to a cluster's cloud, as the last specification to name one does.
+def of(config: BackendConfig) -> Connection:
+    """Return the connection to a cluster's cloud, as the options of its testbed say.
 
     Raises:
-        UsageError: The specification has errors.
-        PrerequisiteMissing: Its backend is another one by now, or there are no credentials.
+        PrerequisiteMissing: There are no credentials.
     """
-    config = made_on.specification(paths, "openstack").backend
     assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
     return connect(config.cloud, config.region)
 

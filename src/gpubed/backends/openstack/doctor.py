@@ -13,7 +13,7 @@ from typing import Any
 from openstack.connection import Connection
 from pydantic import BaseModel
 
-from gpubed.backends.openstack import availability, cloud, clouds_file, limits
+from gpubed.backends.openstack import availability, cloud, clouds_file
 from gpubed.backends.openstack.needs import Needs
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError
@@ -37,9 +37,15 @@ class _Plugin(BaseModel):
     version: str | None = None
 
 
-def findings(spec: ClusterSpec, paths: ClusterPaths) -> list[Finding]:
-    """Look at everything; what does not depend on a specification first."""
-    return [*tools(), clouds_file.finding(paths.project), *cloud_findings(spec, paths)]
+def findings(spec: ClusterSpec, paths: ClusterPaths, before: Needs | None) -> list[Finding]:
+    """Look at everything; what does not depend on a specification first.
+
+    Args:
+        spec: What is wanted.
+        paths: The cluster's paths.
+        before: What the specification that was applied last needs; None where there is none.
+    """
+    return [*tools(), clouds_file.finding(paths.project), *cloud_findings(spec, paths, before)]
 
 
 def tools() -> list[Finding]:
@@ -96,7 +102,9 @@ def _wanted() -> str:
     return version("pulumi_openstack")
 
 
-def cloud_findings(spec: ClusterSpec, paths: ClusterPaths) -> Iterator[Finding]:
+def cloud_findings(
+    spec: ClusterSpec, paths: ClusterPaths, before: Needs | None
+) -> Iterator[Finding]:
     """Look at credentials, clock, region, and whether the cloud has what is wanted."""
     wanted = plan(spec)
     needs = Needs.of(wanted)
@@ -113,7 +121,7 @@ def cloud_findings(spec: ClusterSpec, paths: ClusterPaths) -> Iterator[Finding]:
         if not region.ok:
             return  # no service of the cloud can be found
         with cloud.errors("look at what the cloud has"):
-            held = availability.held(connection, needs, spec.name, limits.applied(paths))
+            held = availability.held(connection, needs, spec.name, before)
             yield from availability.findings(connection, needs, held)
     except GpubedError as error:
         yield Finding("openstack.credentials", False, error.message, error.hint)

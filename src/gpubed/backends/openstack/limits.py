@@ -13,8 +13,8 @@ from gpubed.nodes import allocation as allocations
 from gpubed.spec import plan as plans
 from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import made_on
 from gpubed.testbeds.base import Finding
+from gpubed.testbeds.reach import Reach
 
 
 def problems(spec: ClusterSpec) -> list[Problem]:
@@ -70,10 +70,10 @@ def shrunk(before: Needs, after: Needs) -> list[Finding]:
     return found
 
 
-def applied(paths: ClusterPaths) -> Needs | None:
+def applied(reach: Reach) -> Needs | None:
     """Return the needs of the specification that was applied last; None where none is kept."""
     with suppress(GpubedError):
-        return Needs.of(plans.plan(made_on.applied(paths, "openstack")))
+        return Needs.of(plans.plan(reach.applied()))
     return None
 
 

@@ -25,13 +25,13 @@ class OpenStackTestbed(Testbed):
         """The way to the cloud, as the last specification to name one says."""
         from gpubed.backends.openstack import cloud
 
-        return cloud.of(self.paths)
+        return cloud.of(self.reach.specification.backend)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at tools, credentials, quota, flavors, images and networks."""
-        from gpubed.backends.openstack import doctor
+        from gpubed.backends.openstack import doctor, limits
 
-        return doctor.findings(spec, self.paths)
+        return doctor.findings(spec, self.paths, limits.applied(self.reach))
 
     def plugin_environment(self) -> dict[str, str]:
         """Return which clouds.yaml and entry are meant, and which OS_* variables are not."""
@@ -96,6 +96,6 @@ class OpenStackTestbed(Testbed):
         from gpubed.backends.openstack import limits, offers
         from gpubed.backends.openstack.needs import Needs
 
-        before = limits.applied(self.paths)
+        before = limits.applied(self.reach)
         shrunk = limits.shrunk(before, Needs.of(plan)) if before else []
         return [*limits.moved(plan, self.paths), *shrunk, *offers.obstacles(plan, before)]

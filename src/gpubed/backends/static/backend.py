@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, NodePlan
+    from gpubed.testbeds.reach import Reach
 
 
 class StaticBackend(Backend):
@@ -25,11 +26,11 @@ class StaticBackend(Backend):
     name = "static"
     lists_nodes = True
 
-    def bind(self, paths: ClusterPaths) -> StaticTestbed:
+    def bind(self, reach: Reach, paths: ClusterPaths) -> StaticTestbed:
         """Return the hosts of a cluster."""
         from gpubed.backends.static.testbed import StaticTestbed
 
-        return StaticTestbed(self, paths)
+        return StaticTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Find groups without hosts, and hosts that cannot be on the experiment network."""

@@ -1,4 +1,4 @@
-"""The hosts that a specification names, read whatever else is wrong with the file.
+"""The hosts that specifications name, whatever else is wrong with their files.
 
 A cluster is taken down, and its hosts are looked at, while its specification is being changed, or
 has lost the only host of a group: only which hosts there are, and the way to them, counts then.
@@ -7,18 +7,14 @@ has lost the only host of a group: only which hosts there are, and the way to th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from gpubed.backends.static.config import Config, Host
-from gpubed.core import located
 from gpubed.core.errors import PrerequisiteMissing
-from gpubed.core.paths import ClusterPaths
 from gpubed.spec.clusterspec import ClusterSpec
-from gpubed.testbeds import made_on
-from gpubed.testbeds.specification import check
+from gpubed.testbeds.reach import Reach
 
 _OF_HOST = ("address", "port")
 
@@ -37,26 +33,25 @@ def options(spec: ClusterSpec) -> Config:
     return spec.backend
 
 
-def config(paths: ClusterPaths) -> Config | None:
+def config(reach: Reach) -> Config | None:
     """Return the options of a cluster's specification, else of the one that was applied last.
 
     None where neither names own hosts, or can be read.
     """
-    found = _read(paths.spec)
-    return found or applied(paths)
+    return _config(reach.options) or applied(reach)
 
 
-def may_have(paths: ClusterPaths, place: object) -> bool:
+def may_have(reach: Reach, place: object) -> bool:
     """Say whether the specification has a host at a place; where it cannot be read, it may.
 
     Args:
-        paths: Whose specification it is.
+        reach: What the specification says.
         place: Address and port.
     """
-    spec, _ = check(paths.spec)
+    spec = reach.wanted
     if spec is not None and not isinstance(spec.backend, Config):
         return False
-    known = config(paths)
+    known = config(reach)
     if known is None:
         return True
     return place in {(host.address, host.port) for host, _ in each(known)}
@@ -74,46 +69,40 @@ def wanted(spec: ClusterSpec, config: Config) -> list[tuple[Host, str]]:
     return [(host, name) for host, name in each(config) if name in names]
 
 
-def heir(paths: ClusterPaths, place: object) -> str:
+def heir(reach: Reach, place: object) -> str:
     """Return the node that the specification makes of the host at a place; empty for none.
 
     Args:
-        paths: Whose specification it is.
+        reach: What the specification says.
         place: Address and port.
     """
-    spec, _ = check(paths.spec)
+    spec = reach.wanted
     if spec is None or not isinstance(spec.backend, Config):
         return ""
     nodes = wanted(spec, spec.backend)
     return next((name for host, name in nodes if (host.address, host.port) == place), "")
 
 
-def applied(paths: ClusterPaths) -> Config | None:
+def applied(reach: Reach) -> Config | None:
     """Return the options of the specification that was applied last; None where none was kept."""
-    return _read(made_on.copy_of(paths, "static"))
+    return _config(reach.former_options()[0])
 
 
-def attempted(paths: ClusterPaths) -> list[Config]:
+def attempted(reach: Reach) -> list[Config]:
     """Return the options of all specifications that may have led to a marked host."""
-    read = map(_read, made_on.copies_of(paths, "static"))
-    return [found for found in read if found]
+    return [found for found in map(_config, reach.former_options()) if found]
 
 
-def nodes(paths: ClusterPaths) -> set[str] | None:
+def nodes(reach: Reach) -> set[str] | None:
     """Return the names of the nodes that are wanted, or were last; None where nobody knows."""
-    spec = check(paths.spec)[0] or check(made_on.copy_of(paths, "static"), paths.name)[0]
+    spec = reach.wanted or reach.last
     if spec is None:
         return None
     return {name for group in spec.nodes for name in group.node_names}
 
 
-def _read(path: Path) -> Config | None:
-    try:
-        data = located.read(path).data
-    except (OSError, located.MalformedYamlError):
-        return None
-    options = data.get("backend") if isinstance(data, dict) else None
-    if not isinstance(options, dict) or options.get("type") != "static":
+def _config(options: Mapping[str, Any] | None) -> Config | None:
+    if options is None:
         return None
     known = {key: value for key, value in options.items() if key in Config.model_fields}
     try:

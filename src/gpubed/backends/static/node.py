@@ -22,6 +22,7 @@ from gpubed.nodes.ssh import SSH, LoginRefused, Unreachable
 from gpubed.recipes import recipe as recipes
 from gpubed.testbeds import left_hosts
 from gpubed.testbeds.base import Change, Driver, NodeFailed, Properties, Silent
+from gpubed.testbeds.reach import Reach
 
 _FREE_GIB = 5
 # What may change without another host taking the node's place; of `host`, all but who it is.
@@ -58,8 +59,8 @@ _LATER = (
 class NodeDriver(Driver):
     """Inputs: cluster, uuid, name, host, config, image, gpus, public_key."""
 
-    def __init__(self, paths: ClusterPaths) -> None:
-        self._paths = paths
+    def __init__(self, reach: Reach, paths: ClusterPaths) -> None:
+        self._reach, self._paths = reach, paths
 
     def diff(self, result: Properties, olds: Properties, news: Properties) -> Change:
         """Another host replaces the node; another way to it does not."""
@@ -145,7 +146,7 @@ class NodeDriver(Driver):
     def _heir(self, inputs: Properties) -> str:
         """Return the node that an `up` is about to make of a node's host; empty for none."""
         run = runlock.holder(self._paths.state)
-        return named.heir(self._paths, _place(inputs)) if run and run.verb == "up" else ""
+        return named.heir(self._reach, _place(inputs)) if run and run.verb == "up" else ""
 
     def _is_same_host(self, result: Properties, olds: Properties, news: Properties) -> bool:
         """Say whether a node stays on its host: several may share an address, each at its port.
@@ -182,7 +183,7 @@ class NodeDriver(Driver):
         return left_hosts.is_named(self._paths, host.address, host.port)
 
     def _is_named(self, inputs: Properties) -> bool:
-        return named.may_have(self._paths, _place(inputs))
+        return named.may_have(self._reach, _place(inputs))
 
     def _connected(self, inputs: Properties) -> SSH:
         return SSH(_door(inputs), self._paths, _config(inputs).key)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpubed.nodes.ssh import SSH
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan
+    from gpubed.testbeds.reach import Reach
 
 T = TypeVar("T")
 
@@ -28,15 +29,15 @@ T = TypeVar("T")
 class StaticTestbed(Testbed):
     """The hosts that a cluster is made of, or was."""
 
-    def __init__(self, backend: Backend, paths: ClusterPaths) -> None:
-        super().__init__(backend, paths)
+    def __init__(self, backend: Backend, reach: Reach, paths: ClusterPaths) -> None:
+        super().__init__(backend, reach, paths)
         self._hosts: dict[str, tuple[Config, Host, str]] = {}  # what `existing` found, by id
         self._missed: list[_Missed] = []  # what it could not look at
 
     @cached_property
     def _known(self) -> Config | None:
         """The hosts that the cluster was made of, or is to be; None where none are known."""
-        return named.config(self.paths)
+        return named.config(self.reach)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Log in to every host and look whether it can be a node; nothing is changed."""
@@ -61,7 +62,7 @@ class StaticTestbed(Testbed):
         """Return the driver of a node."""
         from gpubed.backends.static.node import NodeDriver
 
-        return NodeDriver(self.paths) if kind == "node" else super().driver(kind)
+        return NodeDriver(self.reach, self.paths) if kind == "node" else super().driver(kind)
 
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Say of each node whether its host is still marked as such; away where it is silent."""
@@ -104,7 +105,7 @@ class StaticTestbed(Testbed):
         """
         from gpubed.backends.static.node import look
 
-        known, former = self._known, named.attempted(self.paths)
+        known, former = self._known, named.attempted(self.reach)
         missed = self._missed = list[_Missed]()
         if known is None:
             return []
@@ -134,7 +135,7 @@ class StaticTestbed(Testbed):
     def unseen(self, known: Collection[str], left: Collection[str] = ()) -> list[str]:
         """Return the hosts that nobody could look at, and why, but for what a `down` leaves."""
         missed = [one for one in self._missed if not one.is_left(self.paths)]
-        wanted = named.nodes(self.paths)
+        wanted = named.nodes(self.reach)
         if wanted is None or not known:
             return [str(one) for one in missed if one.name not in known]
         # Where there is a state, a host that is to be no node was none.

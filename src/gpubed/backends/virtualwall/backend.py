@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan, NodePlan
+    from gpubed.testbeds.reach import Reach
 
 
 class VirtualWallBackend(Backend):
@@ -26,11 +27,11 @@ class VirtualWallBackend(Backend):
     exchanges_keys = False
     data_records = frozenset({DATA_RECORD})
 
-    def bind(self, paths: ClusterPaths) -> VirtualWallTestbed:
+    def bind(self, reach: Reach, paths: ClusterPaths) -> VirtualWallTestbed:
         """Return the testbed as who asks for a cluster's slice sees it."""
         from gpubed.backends.virtualwall.testbed import VirtualWallTestbed
 
-        return VirtualWallTestbed(self, paths)
+        return VirtualWallTestbed(self, reach, paths)
 
     def check(self, spec: ClusterSpec) -> list[Problem]:
         """Refuse what the testbed cannot do."""

@@ -15,8 +15,7 @@ from gpubed.backends.virtualwall.transport import Endpoint
 from gpubed.backends.virtualwall.urn import Urn
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
-from gpubed.spec.clusterspec import ClusterSpec
-from gpubed.testbeds import specification
+from gpubed.testbeds.reach import Reach
 
 _DISCOVERY_S = 120.0
 
@@ -66,23 +65,18 @@ def connect(config: Config) -> Connection:
     )
 
 
-def config_of(paths: ClusterPaths) -> Config:
+def config_of(reach: Reach, paths: ClusterPaths) -> Config:
     """Return how a cluster's testbed is reached: as its specification says, else its journal.
 
     Raises:
         GpubedError: Neither says it.
     """
-    wanted, known = specified(paths), journal.load(paths)
-    if wanted and isinstance(wanted.backend, Config):
-        return wanted.backend
-    if known:
-        return known.testbed
-    raise GpubedError(
-        f"nothing tells how to reach the testbed of {paths.name}",
-        f"gpubed check {paths.name}" if paths.spec.exists() else f"restore {paths.spec}",
-    )
-
-
-def specified(paths: ClusterPaths) -> ClusterSpec | None:
-    """Return a cluster's specification; None when it cannot be used."""
-    return specification.check(paths.spec)[0]
+    try:
+        config = reach.specification.backend
+    except GpubedError:
+        # Former versions kept no copy of what they applied.
+        if known := journal.load(paths):
+            return known.testbed
+        raise
+    assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
+    return config

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict
 
 from gpubed.backends.virtualwall import acquaintance, journal
 from gpubed.backends.virtualwall.config import DATA_RECORD, Config
-from gpubed.backends.virtualwall.connection import specified
 from gpubed.core import files, progress, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
@@ -52,15 +51,25 @@ def note(paths: ClusterPaths, uuid: str, folder_: str, path: str) -> None:
     files.write(paths.state / DATA_RECORD, had.model_dump_json().encode())
 
 
-def existing(paths: ClusterPaths) -> list[Existing]:
-    """Return the cluster's part, if it has one."""
-    had = _noted(paths)
+def existing(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
+    """Return the cluster's part, if it has one.
+
+    Args:
+        paths: The cluster's paths.
+        wanted: Its specification; None where it cannot be used.
+    """
+    had = _noted(paths, wanted)
     return [_existing(had)] if had else []
 
 
-def remove(paths: ClusterPaths) -> list[Existing]:
-    """Remove a cluster's part; where no node answers any more, say and return what stays."""
-    had = _noted(paths)
+def remove(paths: ClusterPaths, wanted: ClusterSpec | None) -> list[Existing]:
+    """Remove a cluster's part; where no node answers any more, say and return what stays.
+
+    Args:
+        paths: The cluster's paths.
+        wanted: Its specification; None where it cannot be used.
+    """
+    had = _noted(paths, wanted)
     if had is None:
         return []
     why = "there is no node through which it could be reached"
@@ -84,19 +93,19 @@ def _existing(had: _Part) -> Existing:
     return Existing("shared folder", had.folder, had.folder, had.uuid, data=True)
 
 
-def _noted(paths: ClusterPaths) -> _Part | None:
+def _noted(paths: ClusterPaths, wanted: ClusterSpec | None) -> _Part | None:
     try:
         return reading.file(paths.state / DATA_RECORD).json(_Part)
     except reading.Unreadable:
-        had = _unnoted(paths)
+        had = _unnoted(paths, wanted)
         if had:  # what it is known by may go before it does
             note(paths, had.uuid, had.folder, had.path)
         return had
 
 
-def _unnoted(paths: ClusterPaths) -> _Part | None:
+def _unnoted(paths: ClusterPaths, wanted: ClusterSpec | None) -> _Part | None:
     """Return what a version that did not write it down gave to nodes, as far as one can tell."""
-    wanted, known = specified(paths), journal.load(paths)
+    known = journal.load(paths)
     if wanted is None or known is None or not isinstance(wanted.backend, Config):
         return None
     shared, path = folder(wanted), wanted.storage.shared.path

@@ -29,7 +29,7 @@ class VirtualWallTestbed(Testbed):
         """
         from gpubed.backends.virtualwall import connection
 
-        return connection.config_of(self.paths)
+        return connection.config_of(self.reach, self.paths)
 
     def doctor(self, spec: ClusterSpec) -> list[Finding]:
         """Look at login, servers, project and bastion."""
@@ -67,13 +67,13 @@ class VirtualWallTestbed(Testbed):
         """Return the cluster's part of the folder that the testbed mounts on its nodes."""
         from gpubed.backends.virtualwall import shared
 
-        return shared.existing(self.paths)
+        return shared.existing(self.paths, self.reach.wanted)
 
     def remove_data(self) -> list[Existing]:
         """Remove that part, through a node."""
         from gpubed.backends.virtualwall import shared
 
-        return shared.remove(self.paths)
+        return shared.remove(self.paths, self.reach.wanted)
 
     def lease(self, allocation: Allocation) -> Lease:
         """Ask when the first of slice and slivers ends."""

@@ -1,0 +1,64 @@
+"""Copies of the specifications that were applied: what they led to is found by them again.
+
+A specification may be edited, or lost, while what was made by it is still there. So each is kept
+beside the cluster's state, by its testbed: the one that was applied last, and until an `up` comes
+to its end those of the runs before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+from pathlib import Path
+
+from gpubed.core import files, located
+from gpubed.core.paths import ClusterPaths
+from gpubed.spec import backend_config
+
+
+def keep(paths: ClusterPaths, backend: str) -> None:
+    """Keep a copy of the specification that is about to be applied on a testbed.
+
+    The one before stays until `forget_attempts`: a run that was killed may have begun what no
+    state knows, and what only that specification names.
+    """
+    paths.testbeds.mkdir(parents=True, exist_ok=True)
+    text, copy = files.read(paths.spec, located.MAX_BYTES), last(paths, backend)
+    if copy.is_file() and (before := files.read(copy, located.MAX_BYTES)) != text:
+        attempts = _attempts(paths)
+        attempts.mkdir(exist_ok=True)
+        # By its content: the same one, applied again and again, is one.
+        digest = hashlib.sha256(before).hexdigest()[:12]
+        files.write(attempts / f"{backend}-{digest}.yml", before)
+    files.write(copy, text)
+
+
+def last(paths: ClusterPaths, backend: str) -> Path:
+    """Return where the specification is kept that was applied last on a testbed."""
+    return paths.testbeds / f"{backend}.yml"
+
+
+def every(paths: ClusterPaths, backend: str) -> list[Path]:
+    """Return where specifications are kept that may have led to what is on a testbed."""
+    return [last(paths, backend), *sorted(_attempts(paths).glob(f"{backend}-*.yml"))]
+
+
+def forget_attempts(paths: ClusterPaths) -> None:
+    """Forget the specifications of former runs: what they began has been adopted or removed."""
+    shutil.rmtree(_attempts(paths), ignore_errors=True)
+
+
+def put_back(paths: ClusterPaths) -> str:
+    """Return the command that brings a lost specification back; empty where no copy was kept."""
+    found = [path for name in backend_config.names() if (path := last(paths, name)).is_file()]
+    copy = max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+    if copy is None:
+        return ""
+    folder, target = paths.inventory, shlex.quote(str(paths.spec))
+    made = "" if folder.is_dir() else f"mkdir -p {shlex.quote(str(folder))} && "
+    return f"{made}cp {shlex.quote(str(copy))} {target}"
+
+
+def _attempts(paths: ClusterPaths) -> Path:
+    return paths.testbeds / "attempts"

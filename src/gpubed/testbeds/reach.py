@@ -1,0 +1,119 @@
+"""How a testbed of a cluster is reached: the one place that reads `cluster.yml` for a testbed.
+
+Backends know neither the file nor its copies. What they are bound with reads them when it is
+asked, so that a testbed which needs no word of them works without, and `down` does while the file
+is being edited. The refusal, with file and line, comes to who cannot go on without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpubed.core import located
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.paths import ClusterPaths
+from gpubed.spec.clusterspec import ClusterSpec, SpecError, refusal, spec_backend
+from gpubed.testbeds import copies
+
+Check = Callable[[Path, str], tuple[ClusterSpec | None, list[SpecError]]]
+
+
+class Reach:
+    """How one testbed of a cluster is reached, as the cluster's specifications say.
+
+    What was read stays, since a testbed is bound anew for each verb; but for the copies, of which
+    a verb may keep another one.
+
+    Args:
+        backend: The testbed's kind.
+        paths: The cluster's paths.
+        check: Reads a specification, given its file and the cluster's name.
+        copy: The kept specification that alone counts; None for the one of now.
+    """
+
+    def __init__(
+        self, backend: str, paths: ClusterPaths, check: Check, copy: Path | None = None
+    ) -> None:
+        self._backend, self._paths, self._check, self._copy = backend, paths, check, copy
+
+    @cached_property
+    def specification(self) -> ClusterSpec:
+        """What says how the testbed is reached: the specification, else the last one there.
+
+        Raises:
+            UsageError: It has errors, or there is none, and no copy was kept.
+            PrerequisiteMissing: It names another testbed, and no copy was kept.
+        """
+        found, errors = self._checked
+        if found is None or spec_backend(found) != self._backend:
+            former = self.last
+            if former is not None and spec_backend(former) == self._backend:
+                return former
+        if found is None:
+            raise refusal(self._file, errors)
+        if spec_backend(found) != self._backend:
+            raise PrerequisiteMissing(
+                f"the specification of {self._paths.name} no longer says how {self._backend} is "
+                "reached",
+                "put its former `backend:` back until the cluster is down",
+            )
+        return found
+
+    @property
+    def wanted(self) -> ClusterSpec | None:
+        """The specification, whatever testbed it names; None where it cannot be used."""
+        return self._checked[0]
+
+    @property
+    def last(self) -> ClusterSpec | None:
+        """The specification that was applied last there; None where none can be used."""
+        return self._check(copies.last(self._paths, self._backend), self._paths.name)[0]
+
+    def applied(self) -> ClusterSpec:
+        """Return the specification that was applied last there.
+
+        Raises:
+            UsageError: No copy was kept, or it has errors for this version.
+        """
+        copy = copies.last(self._paths, self._backend)
+        found, errors = self._check(copy, self._paths.name)
+        if found is None:
+            raise refusal(copy, errors)
+        return found
+
+    @cached_property
+    def options(self) -> Mapping[str, Any] | None:
+        """The `backend:` of the specification, whatever else is wrong with the file.
+
+        None where that says nothing of a testbed of this kind, or cannot be read. No option was
+        checked.
+        """
+        return self._section(self._file)
+
+    def former_options(self) -> list[Mapping[str, Any] | None]:
+        """Return those of all kept copies; first of the one that was applied last."""
+        return [self._section(copy) for copy in copies.every(self._paths, self._backend)]
+
+    def by(self, copy: Path) -> Reach:
+        """Return the way that a kept specification leads, whatever the one of now says."""
+        return Reach(self._backend, self._paths, self._check, copy)
+
+    @property
+    def _file(self) -> Path:
+        return self._copy or self._paths.spec
+
+    @cached_property
+    def _checked(self) -> tuple[ClusterSpec | None, list[SpecError]]:
+        return self._check(self._file, self._paths.name if self._copy else "")
+
+    def _section(self, path: Path) -> Mapping[str, Any] | None:
+        try:
+            data = located.read(path).data
+        except (OSError, located.MalformedYamlError):
+            return None
+        found = data.get("backend") if isinstance(data, dict) else None
+        is_one = isinstance(found, dict) and found.get("type") == self._backend
+        return found if is_one else None
