@@ -21,6 +21,9 @@ BROUGHT = (
 _FILE = re.compile(r"^`([\w/.]+)`\n\n```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+GPUBED = "import sys; from gpubed.cli import main; sys.exit(main())"
+
+
 class Copy:
     """A copy of gpubed with what the pages add; every call is a process of its own."""
 
@@ -35,11 +38,14 @@ class Copy:
             "GPUBED_ENGINE": "embedded",
         }
 
-    def python(self, code, *words):
+    def called(self, code, *words):
         command = [sys.executable, "-c", code, *words]
-        done = subprocess.run(
+        return subprocess.run(
             command, env=self.environment, capture_output=True, text=True, check=False
         )
+
+    def python(self, code, *words):
+        done = self.called(code, *words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -53,7 +59,7 @@ class Copy:
         )
 
     def gpubed(self, *words):
-        return self.python("import sys; from gpubed.cli import main; sys.exit(main())", *words)
+        return self.python(GPUBED, *words)
 
 
 # What holds for all code, and how a test of it names what the pages add.
@@ -103,8 +109,23 @@ def test_a_testbed(copy):
     assert {found.name for found in folder.iterdir()} == {"mine.node-0", "mine.node-1"}
     allocation = json.loads((copy.project / ".gpubed" / "mine" / "allocation.json").read_text())
     assert [node["name"] for node in allocation["nodes"]] == ["node-0", "node-1"]
+    _edited_specification_loses_no_node(copy, path, folder)
     copy.gpubed("down", "mine", "-y")
     assert list(folder.iterdir()) == []
+
+
+def _edited_specification_loses_no_node(copy, path, folder):
+    """Also where the state that knew of them is lost: `down` asks no other folder in its place."""
+    shutil.rmtree(copy.project / ".gpubed" / "pulumi")
+    (elsewhere := copy.project / "elsewhere").mkdir()
+    written = path.read_text()
+    path.write_text(written.replace(str(folder), str(elsewhere)))
+    done = copy.called(GPUBED, "down", "mine", "-y")
+    assert done.returncode != 0, done.stdout
+    assert f"is not the one that it was made on: the folder {folder}" in done.stderr
+    assert {found.name for found in folder.iterdir()} == {"mine.node-0", "mine.node-1"}
+    assert (copy.project / ".gpubed" / "mine" / "testbeds" / "paper.json").exists()
+    path.write_text(written)
 
 
 def test_a_role(copy):

@@ -360,7 +360,7 @@ def test_what_former_runs_began_is_looked_for_until_one_comes_to_its_end(lab):
         str(host.address) for config in named.attempted(reach) for host in config.hosts["node"]
     }
     assert addresses == {"192.0.2.7", "192.0.2.8", "192.0.2.9"}
-    copies.forget_attempts(lab.paths)
+    copies.forget_attempts(lab.paths, "static")
     assert [str(host.address) for host in named.applied(reach).hosts["node"]] == [
         "192.0.2.7",
         "192.0.2.8",

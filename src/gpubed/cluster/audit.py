@@ -20,8 +20,8 @@ from gpubed.engines.stack import Stack
 from gpubed.spec import backend_config
 from gpubed.spec.clusterspec import spec_backend
 from gpubed.testbeds import identities, made_on, registry
+from gpubed.testbeds.asked import Testbeds
 from gpubed.testbeds.base import Existing
-from gpubed.testbeds.made_on import Testbeds
 from gpubed.testbeds.specification import load
 
 

@@ -17,8 +17,8 @@ from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes import allocation as allocations
 from gpubed.spec import backend_config
 from gpubed.testbeds import identities, left_hosts
+from gpubed.testbeds.asked import Testbeds
 from gpubed.testbeds.base import Existing
-from gpubed.testbeds.made_on import Testbeds
 from gpubed.testbeds.specification import load_plan
 
 RESULTS = ("runs", "campaigns")
@@ -167,12 +167,14 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
         identities.keep(paths, uuid)
     others = [thing for thing in there.things if thing.uuid != uuid]
     without = asked.left_as_is(uuid) if uuid else []
+    former, unasked = asked.elsewhere(uuid) if uuid else ([], [])
+    survivors, unasked = [*survivors, *former], [*there.unasked, *unasked]
     # Of a cluster that nothing is known of, what is there may need the key that is kept.
-    if not (survivors or unseen or there.unasked or (others and uuid is None)):
+    if not (survivors or unseen or unasked or (others and uuid is None)):
         records = asked.data_records | {paths.uuid.name, paths.testbeds.name}
         removed += _forget(paths, {*RESULTS, *(records if kept else ())})
     said = [str(thing) for thing in kept]
-    return Removal(removed, said, survivors, others, unseen, there.unasked, without)
+    return Removal(removed, said, survivors, others, unseen, unasked, without)
 
 
 def _forget(paths: ClusterPaths, but: set[str]) -> list[str]:

@@ -24,7 +24,7 @@ from gpubed.nodes import allocation as allocations
 from gpubed.nodes import rates
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import begun, broken, copies, identities, left_out, made_on, registry
+from gpubed.testbeds import begun, broken, identities, left_out, made_on, registry
 from gpubed.testbeds.base import Fault, Testbed
 from gpubed.testbeds.specification import load_plan, load_same
 
@@ -108,7 +108,7 @@ def up(
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack, approve)
             killed.unlink()
-        copies.forget_attempts(paths)
+        made_on.forget_attempts(testbed)
         granted = allocations.load(paths.allocation)
         identities.keep(paths, granted.uuid)
         current_lease(paths, wanted, granted, None)
@@ -240,7 +240,7 @@ def _note_testbeds(stack: Stack, testbed: Testbed) -> None:
     """Keep where the cluster is, or was made before, and the specification that is applied now."""
     audits.testbeds(stack).note()
     made_on.note(testbed)
-    copies.keep(stack.paths, testbed.backend.name)
+    made_on.keep_specification(testbed)
 
 
 def _preview(stack: Stack) -> Ahead | None:

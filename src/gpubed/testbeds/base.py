@@ -106,10 +106,12 @@ class Identity:
     Attributes:
         id: What no other has.
         called: What people know it by: where it is, and which way leads there.
+        formerly: What former versions took for its id, which may be that of others, too.
     """
 
     id: str
     called: str
+    formerly: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ class Backend(ABC):
         exchanges_keys: Whether nodes can be let in with another key than they were made with.
         vacates: Whether a node that is made takes its address from whatever has it.
         lists_nodes: Whether `existing` returns each of its nodes, with the id of that node.
-        the_way_back: Where it has an id of its own: how one that was left is reached again.
+        the_way_back: How a testbed of the kind that was left is reached again.
         data_records: Files of a cluster's state by which `data_within` finds its data again.
     """
 
@@ -241,7 +243,7 @@ class Backend(ABC):
     exchanges_keys: bool = True
     vacates: bool = False
     lists_nodes: bool = False
-    the_way_back: str = ""
+    the_way_back: str = "put `backend:` of cluster.yml back as it was"
     data_records: frozenset[str] = frozenset()
 
     def require_engine(self, engine: str) -> None:
@@ -404,13 +406,17 @@ class Testbed(ABC):
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node by name: ready, stopped, missing, or what else it is."""
 
+    @abstractmethod
     def identity(self) -> Identity | None:
-        """Return which testbed of its kind answers; None where it has no id of its own.
+        """Return which testbed of its kind this is; None where no two can differ.
+
+        By it `down` sees that an edited specification leads elsewhere, and does not take what it
+        finds there, nothing, for all that there is of the cluster. So it is made of what says
+        where things are; credentials and timeouts may change, and it stays the same.
 
         Raises:
             GpubedError: It cannot be asked.
         """
-        return None
 
     @abstractmethod
     def existing(self) -> list[Existing]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from gpubed.core import files, located
@@ -17,11 +17,14 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.spec import backend_config
 
 
-def keep(paths: ClusterPaths, backend: str) -> None:
+def keep(paths: ClusterPaths, backend: str) -> str:
     """Keep a copy of the specification that is about to be applied on a testbed.
 
     The one before stays until `forget_attempts`: a run that was killed may have begun what no
     state knows, and what only that specification names.
+
+    Returns:
+        The digest of the copy.
     """
     paths.testbeds.mkdir(parents=True, exist_ok=True)
     text, copy = files.read(paths.spec, located.MAX_BYTES), last(paths, backend)
@@ -29,9 +32,14 @@ def keep(paths: ClusterPaths, backend: str) -> None:
         attempts = _attempts(paths)
         attempts.mkdir(exist_ok=True)
         # By its content: the same one, applied again and again, is one.
-        digest = hashlib.sha256(before).hexdigest()[:12]
-        files.write(attempts / f"{backend}-{digest}.yml", before)
+        files.write(attempts / f"{backend}-{_digest(before)}.yml", before)
     files.write(copy, text)
+    return _digest(text)
+
+
+def digest(copy: Path) -> str:
+    """Return what tells a copy from others."""
+    return _digest(files.read(copy, located.MAX_BYTES))
 
 
 def last(paths: ClusterPaths, backend: str) -> Path:
@@ -41,12 +49,21 @@ def last(paths: ClusterPaths, backend: str) -> Path:
 
 def every(paths: ClusterPaths, backend: str) -> list[Path]:
     """Return where specifications are kept that may have led to what is on a testbed."""
-    return [last(paths, backend), *sorted(_attempts(paths).glob(f"{backend}-*.yml"))]
+    there = [last(paths, backend), *_attempts_on(paths, backend)]
+    return [copy for copy in there if copy.is_file()]
 
 
-def forget_attempts(paths: ClusterPaths) -> None:
-    """Forget the specifications of former runs: what they began has been adopted or removed."""
-    shutil.rmtree(_attempts(paths), ignore_errors=True)
+def forget_attempts(paths: ClusterPaths, backend: str, but: Collection[Path] = ()) -> None:
+    """Forget the specifications of former runs: what they began has been adopted or removed.
+
+    Args:
+        paths: The cluster's paths.
+        backend: The testbed's kind.
+        but: Those that led elsewhere.
+    """
+    for copy in _attempts_on(paths, backend):
+        if copy not in but:
+            copy.unlink(missing_ok=True)
 
 
 def put_back(paths: ClusterPaths) -> str:
@@ -55,6 +72,11 @@ def put_back(paths: ClusterPaths) -> str:
     copy = max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
     if copy is None:
         return ""
+    return put_back_command(paths, copy)
+
+
+def put_back_command(paths: ClusterPaths, copy: Path) -> str:
+    """Return the command that makes a copy the specification."""
     folder, target = paths.inventory, shlex.quote(str(paths.spec))
     made = "" if folder.is_dir() else f"mkdir -p {shlex.quote(str(folder))} && "
     return f"{made}cp {shlex.quote(str(copy))} {target}"
@@ -62,3 +84,11 @@ def put_back(paths: ClusterPaths) -> str:
 
 def _attempts(paths: ClusterPaths) -> Path:
     return paths.testbeds / "attempts"
+
+
+def _attempts_on(paths: ClusterPaths, backend: str) -> list[Path]:
+    return sorted(_attempts(paths).glob(f"{backend}-*.yml"))
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:12]

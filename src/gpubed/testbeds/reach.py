@@ -94,8 +94,13 @@ class Reach:
         return self._section(self._file)
 
     def former_options(self) -> list[Mapping[str, Any] | None]:
-        """Return those of all kept copies; first of the one that was applied last."""
+        """Return those of all kept copies."""
         return [self._section(copy) for copy in copies.every(self._paths, self._backend)]
+
+    @property
+    def last_options(self) -> Mapping[str, Any] | None:
+        """Those of the one that was applied last there."""
+        return self._section(copies.last(self._paths, self._backend))
 
     def by(self, copy: Path) -> Reach:
         """Return the way that a kept specification leads, whatever the one of now says."""

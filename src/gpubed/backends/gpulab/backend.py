@@ -30,7 +30,7 @@ class GpulabBackend(JobBackend):
 
     name = "gpulab"
     launcher = "gpulab"
-    the_way_back = "put `backend.certificate` of cluster.yml back"
+    the_way_back = "put `backend.master` and `backend.certificate` of cluster.yml back"
 
     def bind(self, reach: Reach, paths: ClusterPaths) -> GpulabTestbed:
         """Return the service as who owns a cluster sees it."""

@@ -48,9 +48,10 @@ class GpulabTestbed(JobTestbed):
         return {}
 
     def identity(self) -> Identity:
-        """Return whose jobs are seen: those of others are hidden."""
-        user = login.read(self._config).urn
-        return Identity(user, f"GPULab as {user.rpartition('+')[2]}")
+        """Return at which service, and whose jobs are seen there: those of others are hidden."""
+        master, user = self._config.master, login.read(self._config).urn
+        called = f"GPULab at {master} as {user.rpartition('+')[2]}"
+        return Identity(f"{master} {user}", called, formerly=(user,))
 
     def existing(self) -> list[Existing]:
         """Return the cluster's jobs that have not ended."""

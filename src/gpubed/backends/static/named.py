@@ -85,7 +85,7 @@ def heir(reach: Reach, place: object) -> str:
 
 def applied(reach: Reach) -> Config | None:
     """Return the options of the specification that was applied last; None where none was kept."""
-    return _config(reach.former_options()[0])
+    return _config(reach.last_options)
 
 
 def attempted(reach: Reach) -> list[Config]:

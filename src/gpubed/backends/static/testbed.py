@@ -97,6 +97,9 @@ class StaticTestbed(Testbed):
         states = together.each(state, allocation.nodes)
         return {n.name: s for n, s in zip(allocation.nodes, states, strict=True)}
 
+    def identity(self) -> None:
+        """Return nothing: each host says whose it is, and `existing` asks those of before, too."""
+
     def existing(self) -> list[Existing]:
         """Return the hosts that are marked as nodes of the cluster.
 

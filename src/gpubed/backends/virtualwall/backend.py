@@ -25,6 +25,7 @@ class VirtualWallBackend(Backend):
 
     name = "virtualwall"
     exchanges_keys = False
+    the_way_back = "put `aggregate`, `authority` and `project` of cluster.yml's `backend:` back"
     data_records = frozenset({DATA_RECORD})
 
     def bind(self, reach: Reach, paths: ClusterPaths) -> VirtualWallTestbed:

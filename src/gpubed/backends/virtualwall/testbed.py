@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from gpubed.testbeds.base import Driver, Existing, Finding, Lease, Offer, Testbed
+from gpubed.testbeds.base import Driver, Existing, Finding, Identity, Lease, Offer, Testbed
 
 # TLS, XML and SSH libraries are slow to import, and most verbs need none of them.
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ class VirtualWallTestbed(Testbed):
         from gpubed.backends.virtualwall import census
 
         return census.describe(self.paths, self._config, allocation)
+
+    def identity(self) -> Identity:
+        """Return at which aggregate, and of which project of which authority, slices are."""
+        config = self._config
+        authority = urlsplit(config.authority.slices).hostname or ""
+        called = f"project {config.project} of {authority} at {config.aggregate.urn}"
+        return Identity(f"{config.aggregate.urn} {authority} {config.project}", called)
 
     def existing(self) -> list[Existing]:
         """Return the slices of the cluster's name that hold nodes."""
