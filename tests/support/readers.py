@@ -198,9 +198,7 @@ def _state(data, folder):
     with mock.patch("gpubed.engines.embedded.cipher._ITERATIONS", 1):
         stack = Stack(project, "dev", file, passphrase)
         deployment = stack.latest()
-        driven = SimpleNamespace(
-            export=lambda: {"deployment": deployment}, cluster=_cluster(folder)
-        )
+        driven = SimpleNamespace(export=lambda: {"deployment": deployment}, paths=_cluster(folder))
         audit.uuid_of(driven)
         audit.testbeds(driven)
         list(audit._recorded(deployment.get("resources") or []))
@@ -520,7 +518,7 @@ def _fio(data, _folder):
 
 def _prometheus(data, folder):
     context = SimpleNamespace(
-        cluster=_cluster(folder), plan=PLAN, allocation=ALLOCATION, head=Session(data)
+        paths=_cluster(folder), plan=PLAN, allocation=ALLOCATION, head=Session(data)
     )
     monitoring._rules(context)
     with mock.patch.object(monitoring, "_PATIENCE_S", -1.0):

@@ -60,7 +60,7 @@ def test_the_way_to_a_testbed_outlives_the_journal_that_told_it(cluster):
     with pytest.raises(GpubedError, match="the file does not exist"):
         testbed.existing()
     config = Config.model_validate({"type": "virtualwall", **WALL})
-    journal.save(cluster, journal.Journal(uuid="u", slice_urn="s", testbed=config))
+    journal.save(cluster, journal.Journal(uuid="u", slice_urn="s", testbed=journal.Way.of(config)))
     assert testbed._config == config, "what failed is tried again"
     journal.forget(cluster)
     assert testbed._config == config

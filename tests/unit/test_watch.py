@@ -502,6 +502,13 @@ def test_once_remembers_the_look_of_the_process_before(world):
     assert [document["nodes"] for document in documents] == [["node-1"], ["node-1"]]
 
 
+def test_repairs_count_though_a_newer_version_wrote_them(world):
+    written = {"version": 1, "repairs": [(world.now - HOUR).isoformat()], "failures": 2, "newer": 1}
+    world.cluster.watch.write_text(json.dumps(written))
+    memory = world.watch().memory
+    assert (len(memory.repairs), memory.failures) == (1, 2)
+
+
 def test_a_damaged_memory_counts_as_none(world):
     world.states = {"node-1": "missing"}
     world.looks(1)

@@ -31,7 +31,8 @@ class Memory(BaseModel):
         told: The last word on each matter, which is not said twice.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # What a newer version added is passed over: repairs that count must not be forgotten.
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: Literal[1] = 1
     amiss: dict[str, Moment] = {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import IPv4Address
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -23,6 +24,11 @@ class Host(Section):
     experiment_address: IPv4Address | None = Field(
         default=None, description="on the experiment network"
     )
+
+
+def host_of(inputs: Mapping[str, Any]) -> Host:
+    """Read a node's host from a state, which a newer version may have written: with more keys."""
+    return Host.model_validate(inputs["host"], extra="ignore")
 
 
 class Bastion(Section):

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from gpubed.backends.static import access, membership, named, turn
 from gpubed.backends.static.access import UnknownHost, door
-from gpubed.backends.static.config import Config, Host
+from gpubed.backends.static.config import Config, host_of
 from gpubed.backends.static.membership import MARK
 from gpubed.core import progress, reading, runlock
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
@@ -179,7 +179,7 @@ class NodeDriver(Driver):
         )
 
     def _is_left(self, inputs: Properties) -> bool:
-        host = Host.model_validate(inputs["host"])
+        host = host_of(inputs)
         return left_hosts.is_named(self._paths, host.address, host.port)
 
     def _is_named(self, inputs: Properties) -> bool:
@@ -327,7 +327,7 @@ def _is_silence(error: Unreachable | UnknownHost) -> bool:
 
 def problems(found: Found, inputs: Properties) -> list[str]:
     """Return why a host cannot be a node of the cluster."""
-    host, image, gpus = Host.model_validate(inputs["host"]), inputs["image"], inputs["gpus"]
+    host, image, gpus = host_of(inputs), inputs["image"], inputs["gpus"]
     experiment = host.experiment_address and str(host.experiment_address)
     wrong = {
         f"does not let {found.user} use sudo without a password": not found.sudo,
@@ -362,15 +362,16 @@ def _too_few(found: Found, gpus: int) -> str:
 
 
 def _door(inputs: Properties) -> Node:
-    return door(_config(inputs), Host.model_validate(inputs["host"]), inputs["name"])
+    return door(_config(inputs), host_of(inputs), inputs["name"])
 
 
 def _config(inputs: Properties) -> Config:
-    return Config.model_validate({**inputs["config"], "hosts": {}})
+    # A newer version may have written the state, with more options.
+    return Config.model_validate({**inputs["config"], "hosts": {}}, extra="ignore")
 
 
 def _result(ssh: SSH, id_: str, found: Found, inputs: Properties) -> dict[str, Any]:
-    host, node = Host.model_validate(inputs["host"]), ssh.node
+    host, node = host_of(inputs), ssh.node
     keys = [" ".join(line.split()[:2]) for line in ssh.run(_KEYS).stdout.splitlines()]
     return {
         "id": id_,

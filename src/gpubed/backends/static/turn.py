@@ -6,7 +6,7 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpubed.backends.static.config import Host
+from gpubed.backends.static.config import host_of
 from gpubed.core.paths import cache
 from gpubed.testbeds.base import Properties
 
@@ -14,7 +14,7 @@ from gpubed.testbeds.base import Properties
 @contextmanager
 def of(inputs: Properties) -> Iterator[None]:
     """Wait until nobody else of this user works on a node's host, and keep others waiting."""
-    host = Host.model_validate(inputs["host"])
+    host = host_of(inputs)
     folder = cache() / "hosts"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{host.address}-{host.port}").open("w") as place:

@@ -13,6 +13,7 @@ from gpubed.backends.virtualwall.reservation import Reservation
 from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs, owner
 from gpubed.core import progress
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.reading import Unreadable
 from gpubed.nodes.allocation import Allocation
 from gpubed.testbeds.base import Existing
 
@@ -33,9 +34,20 @@ def describe(paths: ClusterPaths, config: Config, allocation: Allocation) -> dic
 
 
 def slice_of(paths: ClusterPaths, config: Config, uuid: str) -> tuple[Connection, str]:
-    """Return the way to the testbed and the name of a cluster's slice there."""
+    """Return the way to the testbed and the name of a cluster's slice there.
+
+    Whoever only looks, or renews, goes on where the journal is damaged.
+    """
     there, wanted = connect(config), _nothing(paths, uuid, config)
-    return there, ownership.known_urn(there, journal.load(paths), wanted)
+    known = None
+    try:
+        known = journal.load(paths)
+    except Unreadable as error:
+        progress.emit("note", message=f"{error.message}; the slice is looked for by its name")
+    urn = ownership.known_urn(there, known, wanted)
+    if known is None and (found := ownership.find(there, urn, wanted)):
+        urn = found.urn
+    return there, urn
 
 
 def existing(paths: ClusterPaths, config: Config) -> list[Existing]:

@@ -76,7 +76,7 @@ def config_of(reach: Reach, paths: ClusterPaths) -> Config:
     except GpubedError:
         # Former versions kept no copy of what they applied.
         if known := journal.load(paths):
-            return known.testbed
+            return known.testbed.config()
         raise
     assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
     return config

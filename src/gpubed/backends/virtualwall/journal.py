@@ -2,11 +2,13 @@
 
 `.gpubed/<cluster>/slice.json` names the slice before it exists and the slivers as soon
 as their names are known, so that nothing is lost wherever a run is killed. It holds
-no secret: no credential, no request, no manifest.
+no secret: no credential, no request, no manifest. What a newer version wrote in addition is passed
+over: what this one knows of it counts all the same.
 """
 
 from __future__ import annotations
 
+import shlex
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -20,10 +22,12 @@ from gpubed.core.units import Moment
 FILE = "slice.json"
 
 
-class Recorded(BaseModel):
-    """A sliver as it was last seen."""
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+class Recorded(_Lenient):
+    """A sliver as it was last seen."""
 
     urn: str
     client_id: str
@@ -31,7 +35,43 @@ class Recorded(BaseModel):
     operational: str
 
 
-class Journal(BaseModel):
+class _Aggregate(_Lenient):
+    url: str
+    urn: str
+
+
+class _Authority(_Lenient):
+    slices: str
+    members: str
+
+
+class Way(_Lenient):
+    """How the testbed was reached, and as whom; the options of `cluster.yml` say what is what."""
+
+    type: Literal["virtualwall"] = "virtualwall"
+    aggregate: _Aggregate
+    authority: _Authority
+    project: str
+    login: str
+    passphrase_file: str | None = None
+    ca: str | None = None
+    old_tls: bool = False
+
+    @classmethod
+    def of(cls, config: Config) -> Way:
+        """Return what of a testbed's options leads there."""
+        return cls.model_validate(config.model_dump())
+
+    def config(self) -> Config:
+        """Return options of a testbed that is reached so.
+
+        Raises:
+            ValidationError: This version does not take them.
+        """
+        return Config.model_validate(self.model_dump())
+
+
+class Journal(_Lenient):
     """The record of one cluster's slice.
 
     Attributes:
@@ -45,12 +85,10 @@ class Journal(BaseModel):
         left_out: Nodes that the testbed could not give, and its reasons.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     version: Literal[1] = 1
     uuid: str
     slice_urn: str
-    testbed: Config
+    testbed: Way
     request: str = ""
     calling: str | None = None
     slivers: tuple[Recorded, ...] = ()
@@ -59,10 +97,20 @@ class Journal(BaseModel):
 
 
 def load(paths: ClusterPaths) -> Journal | None:
-    """Return the journal of a cluster; None when there is none that can be read."""
+    """Return the journal of a cluster; None where there is none.
+
+    Raises:
+        Unreadable: It is damaged. Without it nobody knows what a run had begun.
+    """
+    path = paths.state / FILE
+    aside = shlex.join(["mv", str(path), f"{path}.damaged"])
+    fix = (
+        f"put a backup there; or: {aside}   (the slice is known again by the cluster's state, or "
+        "by its description at the authority)"
+    )
     try:
-        return reading.file(paths.state / FILE).json(Journal)
-    except reading.Unreadable:
+        return reading.file(path, fix).json(Journal)
+    except reading.Missing:
         return None
 
 

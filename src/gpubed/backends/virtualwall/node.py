@@ -114,7 +114,7 @@ class NodeDriver(Driver):
         Raises:
             NodeFailed: The testbed could not give the node, or it does not let us in.
         """
-        node, paths = NodeInputs.model_validate(inputs), self._paths
+        node, paths = NodeInputs.model_validate(inputs, extra="ignore"), self._paths
         given = _given(node, paths)
         try:
             result = _met(node, given, paths)
@@ -134,7 +134,7 @@ class NodeDriver(Driver):
         Raises:
             Unreachable: It answers with another host key and cannot prove it.
         """
-        node, paths = NodeInputs.model_validate(inputs), self._paths
+        node, paths = NodeInputs.model_validate(inputs, extra="ignore"), self._paths
         bastion.renew_identity(node.testbed, logins.load(node.testbed), paths)
         given = _granted_now(node, paths)
         if given.failed or given.sliver != id:
@@ -150,7 +150,7 @@ class NodeDriver(Driver):
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Forget the node: it goes with its slice, and the data on the testbed's storage stays."""
-        acquaintance.forget(self._paths, NodeInputs.model_validate(inputs).name)
+        acquaintance.forget(self._paths, NodeInputs.model_validate(inputs, extra="ignore").name)
 
 
 def _is_another_sliver(olds: Properties, news: Properties) -> bool:

@@ -29,7 +29,7 @@ from gpubed.backends.virtualwall.aggregate import FINAL, Description
 from gpubed.backends.virtualwall.authority import Credential, Slice
 from gpubed.backends.virtualwall.connection import Connection
 from gpubed.backends.virtualwall.faults import Answered, Busy, NoResources, NotThere, Unanswered
-from gpubed.backends.virtualwall.journal import Journal
+from gpubed.backends.virtualwall.journal import Journal, Way
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.slice_inputs import SliceInputs, owner
 from gpubed.backends.virtualwall.verdict import Results
@@ -82,9 +82,10 @@ class Reservation:
         self._tickets = self._refusals = 0
         self._started = self._extended = self._looked = False
         self._told = ""
+        way = Way.of(wanted.testbed)
         if known is None or known.slice_urn != self.urn or known.uuid != wanted.uuid:
-            known = Journal(uuid=wanted.uuid, slice_urn=self.urn, testbed=wanted.testbed)
-        self.journal = known.model_copy(update={"testbed": wanted.testbed})
+            known = Journal(uuid=wanted.uuid, slice_urn=self.urn, testbed=way)
+        self.journal = known.model_copy(update={"testbed": way})
 
     def hold(self) -> Description:
         """Bring the slice to where each of its nodes is ready or has failed.

@@ -25,7 +25,7 @@ _REMOVE_S = 600.0
 class _Part(BaseModel):
     """A cluster's part of the folder, and where nodes see it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     uuid: str
     folder: str

@@ -37,7 +37,7 @@ class SliceDriver(Driver):
         if replace:
             # A preview may not know yet by what: a lost key has no successor then.
             return Change(replace=sorted(replace), update=sorted(changed - replace))
-        wanted = SliceInputs.model_validate(news)
+        wanted = SliceInputs.of(news)
         again = {"nodes"} if verdict.is_unfinished(result.get("nodes", {}), wanted) else set()
         return Change(update=sorted(changed | again))
 
@@ -83,12 +83,12 @@ class SliceDriver(Driver):
         self._reservation(inputs, id).release()
 
     def _reservation(self, inputs: Properties, urn: str = "") -> Growth:
-        wanted = SliceInputs.model_validate(inputs)
+        wanted = SliceInputs.of(inputs)
         return Growth(wanted, connect(wanted.testbed), self._paths, urn=urn)
 
     def _keep_way(self, inputs: Properties) -> None:
         """Find out before the first node is asked for whether there will be a way to it."""
-        wanted = SliceInputs.model_validate(inputs)
+        wanted = SliceInputs.of(inputs)
         bastion.keep_identity(wanted.testbed, login.load(wanted.testbed), self._paths)
 
     @staticmethod

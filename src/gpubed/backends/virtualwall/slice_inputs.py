@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -41,6 +43,11 @@ class SliceInputs(_Model):
     duration: float
     groups: dict[str, Group]
     head: str
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Any]) -> SliceInputs:
+        """Read them from a state, which a newer version may have written: with more options."""
+        return cls.model_validate(inputs, extra="ignore")
 
     @property
     def name(self) -> str:
