@@ -299,13 +299,12 @@ def test_a_node_in_use_never_gives_its_address_away_unasked(lost, monkeypatch):
 def test_nor_where_a_state_was_put_back_that_does_not_know_it(tmp_path, monkeypatch):
     wanted = sample_plan(nodes=[{"name": "other", "count": 1}])
     there = [at(wanted.nodes[0].control_address)]
-    monkeypatch.setattr(audit, "testbeds", lambda _: None)
     monkeypatch.setattr(audit, "unrecorded", lambda *_: there)
     stack = LostStack(Project(tmp_path).cluster("lab"))
     with pytest.raises(UsageError, match="would be removed, with what is on its own disk"):
-        lost_state.spare(stack, wanted)
+        lost_state.spare(stack, None, wanted)
     there[:] = [dataclasses.replace(there[0], address="")]
-    lost_state.spare(stack, wanted)
+    lost_state.spare(stack, None, wanted)
 
 
 @pytest.mark.parametrize("op", ["create", "replace", "same"])
@@ -317,15 +316,14 @@ def test_up_looks_for_such_nodes_before_it_makes_one(tmp_path, monkeypatch, op):
     monkeypatch.setattr(stack, "has_resources", lambda: True)
     planned = Result({op: 1}, (step,), {}, 0.0)
     monkeypatch.setattr(stack, "preview", lambda _: planned, raising=False)
-    monkeypatch.setattr(audit, "testbeds", lambda _: None)
     monkeypatch.setattr(audit, "unrecorded", lambda *_: [at(wanted.nodes[0].control_address)])
     local = registry.bound("local", stack.paths)
     monkeypatch.setattr(type(local), "refusals", lambda *_: [])
     if op == "same":
-        assert up._look_ahead(stack, local, wanted, pytest.fail) is planned
+        assert up._look_ahead(stack, local, None, wanted, pytest.fail) is planned
         return
     with pytest.raises(UsageError, match="now gives to other-0"):
-        up._look_ahead(stack, local, wanted, pytest.fail)
+        up._look_ahead(stack, local, None, wanted, pytest.fail)
 
 
 SILENT = GpubedError("the testbed answers 503 Service Unavailable", "look at its status page")
@@ -428,7 +426,7 @@ def test_own_hosts_in_another_order_are_asked_about(tmp_path, monkeypatch, order
     wanted, asked = load_plan(paths.spec), []
     stack, own = LostStack(paths), registry.bound("static", paths)
     monkeypatch.setattr(type(own), "refusals", lambda *_: [])
-    up._look_ahead(stack, own, wanted, asked.extend)
+    up._look_ahead(stack, own, None, wanted, asked.extend)
     line = "/shared, which node-0 serves from its own disk: what is on it stays on its host, and is"
     assert [said.startswith(line) for said in asked] == ([] if served else [True])
     asked.clear()
@@ -487,7 +485,6 @@ def test_removing_what_carries_a_uuid_leaves_its_data_unless_told(call, monkeypa
 def test_a_node_that_is_in_no_state_goes_only_when_that_is_approved(monkeypatch):
     """It may be of a state that was put back, and not of the run that was killed."""
     removed = []
-    monkeypatch.setattr(audit, "testbeds", lambda _: None)
     monkeypatch.setattr(audit, "unrecorded", lambda *_, **__: NODES)
     monkeypatch.setattr(audit, "remove_unrecorded", lambda *_: removed.extend(NODES) or ["x"])
 
@@ -495,9 +492,9 @@ def test_a_node_that_is_in_no_state_goes_only_when_that_is_approved(monkeypatch)
         raise UsageError("not confirmed", "-y")
 
     with pytest.raises(UsageError):
-        up._remove_leftovers(LostStack(None), refuse)
+        up._remove_leftovers(LostStack(None), None, refuse)
     assert removed == []
-    up._remove_leftovers(LostStack(None), lambda _: None)
+    up._remove_leftovers(LostStack(None), None, lambda _: None)
     assert removed == NODES
 
 

@@ -4,6 +4,7 @@ The state is a STAND-IN, and so is what the testbed has; the verbs are the real 
 """
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -133,12 +134,14 @@ def test_what_a_plugin_made_is_looked_for_among_all_that_there_is(monkeypatch):
     ]
 
     class Stack:
-        cluster = Project(None).cluster("lab")
+        paths = Project(Path("/nowhere")).cluster("lab")
 
         def export(self):
             return {"deployment": {"resources": resources}}
 
-    assert [volume.called for volume in audit.missing_data(Stack())] == ["lab-data"]
+    stack = Stack()
+    missing = audit.missing_data(stack, audit.testbeds(stack))
+    assert [volume.called for volume in missing] == ["lab-data"]
 
 
 def test_what_is_not_approved_leaves_what_is_known_of_the_cluster(call, tmp_path):

@@ -188,7 +188,7 @@ class Stack:
     """A STAND-IN for a stack: it has what is planned, or its state is lost."""
 
     def __init__(self, cluster, has_state):
-        self.cluster, self._has_state = cluster, has_state
+        self.paths, self._has_state = cluster, has_state
 
     def has_resources(self):
         return self._has_state
@@ -230,7 +230,7 @@ def test_up_asks_before_another_node_serves(cluster, has_state):
 
     stack, wanted = Stack(cluster, has_state), plan(server="other-0")
     willing = type("Willing", (kind("local"),), {"refusals": lambda *_: []})
-    testbed = willing(registry.backend("local"), cluster)
+    testbed = willing(registry.backend("local"), registry.reach("local", cluster), cluster)
     with pytest.raises(UsageError, match="/shared, which node-0 serves"):
-        up._look_ahead(stack, testbed, wanted, refuse)
-    up._look_ahead(stack, testbed, plan(), refuse)
+        up._look_ahead(stack, testbed, None, wanted, refuse)
+    up._look_ahead(stack, testbed, None, plan(), refuse)

@@ -14,14 +14,13 @@ from typing import Any
 
 from gpubed.core import together
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.engines.stack import Stack
 from gpubed.spec import backend_config
 from gpubed.spec.clusterspec import spec_backend
 from gpubed.testbeds import identities, made_on, registry
 from gpubed.testbeds.asked import Testbeds
-from gpubed.testbeds.base import Existing
+from gpubed.testbeds.base import Existing, Testbed
 from gpubed.testbeds.specification import load
 
 
@@ -99,7 +98,7 @@ def audit(stack: Stack) -> Audit:
     recorded = list(_recorded(deployment.get("resources", [])))
     listed = asked.existing()
     found = listed.things
-    there = together.each(partial(_is_there, stack.paths, found), recorded)
+    there = together.each(partial(_is_there, asked, found), recorded)
     known = {resource.id for resource in recorded}
     return Audit(
         uuid=uuid,
@@ -160,30 +159,44 @@ def remember(stack: Stack) -> None:
         identities.keep(stack.paths, uuid)
 
 
-def testbeds(stack: Stack) -> Testbeds:
+def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
     """Return the testbeds that may have something of a cluster, also of one whose state is gone.
 
     What its state names, and what it was made on before; the specification counts where neither
-    says anything.
+    says anything. A verb binds them once: what a look found stays with them.
+
+    Args:
+        stack: The cluster's.
+        wanted: Those that something is about to be made on, as they are bound already.
     """
+    resources = _resources(stack)
     of_state = {
         name
-        for resource in _resources(stack)
+        for resource in resources
         if (name := _mapping(resource.get("outputs")).get("backend")) in backend_config.names()
     }
+    of_state |= {recorded.backend for recorded in _recorded(resources)}
     noted = set(made_on.noted(stack.paths)) - of_state
     if not (of_state or noted):
         with suppress(GpubedError):
             of_state = {spec_backend(load(stack.paths.spec))}
     if len(noted) == 1 and not of_state:
         of_state, noted = noted, set()
-    bound = partial(registry.bound, paths=stack.paths)
-    needed, others = (tuple(map(bound, sorted(names))) for names in (of_state, noted))
-    return Testbeds(needed, others)
+    named = {testbed.backend.name: testbed for testbed in wanted}
+    noted |= named.keys() - of_state
+
+    def bound(names: set[str]) -> tuple[Testbed, ...]:
+        return tuple(named.get(one) or registry.bound(one, stack.paths) for one in sorted(names))
+
+    return Testbeds(bound(of_state), bound(noted))
 
 
-def missing_data(stack: Stack) -> list[Recorded]:
+def missing_data(stack: Stack, asked: Testbeds) -> list[Recorded]:
     """Return the volumes that are in a cluster's state and not on its testbed.
+
+    Args:
+        stack: The cluster's.
+        asked: The testbeds that may have something of it.
 
     Raises:
         GpubedError: State or testbed cannot be read.
@@ -191,8 +204,8 @@ def missing_data(stack: Stack) -> list[Recorded]:
     volumes = [found for found in _recorded(_resources(stack)) if found.is_data]
     native = [v for v in volumes if v.kind in registry.backend(v.backend).native]
     # Only what a plugin made has to be looked for in a list of all that there is.
-    found = registry.bound(native[0].backend, stack.paths).existing() if native else []
-    return [volume for volume in volumes if not _is_there(stack.paths, found, volume)]
+    found = asked.of(native[0].backend).existing() if native else []
+    return [volume for volume in volumes if not _is_there(asked, found, volume)]
 
 
 def unrecorded(stack: Stack, asked: Testbeds, *, transient: bool = False) -> list[Existing]:
@@ -234,11 +247,11 @@ def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _is_there(paths: ClusterPaths, found: Sequence[Existing], recorded: Recorded) -> bool:
+def _is_there(asked: Testbeds, found: Sequence[Existing], recorded: Recorded) -> bool:
     if recorded.kind in registry.backend(recorded.backend).native:
         return any(thing.id == recorded.id for thing in found)
     try:
-        driver = registry.bound(recorded.backend, paths).driver(recorded.kind)
+        driver = asked.of(recorded.backend).driver(recorded.kind)
         return driver.read(recorded.id, recorded.inputs) is not None
     except (LookupError, TypeError, ValueError) as error:
         raise Unreadable(

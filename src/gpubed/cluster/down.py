@@ -64,7 +64,7 @@ def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
     paths.project.prepare()
     stack = Stack(paths, engine)
     plain = f"gpubed down {paths.name}"
-    if gone := audits.missing_data(stack):
+    if gone := audits.missing_data(stack, audits.testbeds(stack)):
         listed = ", ".join(map(str, gone))
         return UsageError(f"there is no volume to keep any more: {listed} is gone", plain)
     if not audits.nodes(stack):

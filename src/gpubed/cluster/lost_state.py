@@ -11,6 +11,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import Stack
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import identities
+from gpubed.testbeds.asked import Testbeds
 from gpubed.testbeds.base import Existing, Testbed
 
 Approve = Callable[[Sequence[str]], None]
@@ -175,14 +176,14 @@ def _listed(testbed: Testbed) -> list[Existing]:
         ) from error
 
 
-def spare(stack: Stack, plan: ClusterPlan) -> None:
+def spare(stack: Stack, asked: Testbeds, plan: ClusterPlan) -> None:
     """Refuse to go on where a node that is in no state stands at an address of the plan.
 
     Raises:
         UsageError: The driver would remove it to make room for another one.
         GpubedError: State or testbed cannot be read.
     """
-    there = audits.unrecorded(stack, audits.testbeds(stack))
+    there = audits.unrecorded(stack, asked)
     _refuse_to_vacate(stack.paths, there, plan)
 
 

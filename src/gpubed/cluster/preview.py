@@ -65,9 +65,11 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     stack = Stack(paths, engine)
     seen = damage.damaged(damage.look(paths, wanted))
     audits.remember(stack)
-    gone = costs.gone(audits.missing_data(stack)) if seen else []
+    gone = list[str]()
     if seen:
-        audits.testbeds(stack).require_refreshable()
+        asked = audits.testbeds(stack, testbed)
+        gone = costs.gone(audits.missing_data(stack, asked))
+        asked.require_refreshable()
     planned = stack.preview(emit, refresh=seen is not None)
     there, given_up, notes = _known_again(stack, testbed, wanted)
     steps = planned.steps if stack.has_resources() else ()  # without a state, all is made "anew"

@@ -25,6 +25,7 @@ from gpubed.nodes import rates
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import begun, broken, identities, left_out, made_on, registry
+from gpubed.testbeds.asked import Testbeds
 from gpubed.testbeds.base import Fault, Testbed
 from gpubed.testbeds.specification import load_plan, load_same
 
@@ -88,6 +89,7 @@ def up(
         stack = Stack(paths, engine)
         stack.mend()
         made_on.require_same(testbed)
+        asked = audits.testbeds(stack, testbed)
         _restore_rates(paths, last=False)  # before links are measured
         _undo_chaos(paths, last=False)  # before anybody finds a disk full
         _mind_what_is_there(stack, testbed, wanted, approve)
@@ -98,15 +100,17 @@ def up(
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
             killed.touch()
         anew = refresh or killed.exists()
-        seen, ahead = _look_first(stack, wanted, approve, refresh=refresh, killed=killed.exists())
+        seen, ahead = _look_first(
+            stack, asked, wanted, approve, refresh=refresh, killed=killed.exists()
+        )
         damaged = damage.damaged(seen)
         if killed.exists() and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
-            _remove_leftovers(stack, approve)
-        result = _up(stack, testbed, wanted, approve, damaged, ahead)
+            _remove_leftovers(stack, asked, approve)
+        result = _up(stack, testbed, asked, wanted, approve, damaged, ahead)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
-            _remove_leftovers(stack, approve)
+            _remove_leftovers(stack, asked, approve)
             killed.unlink()
         made_on.forget_attempts(testbed)
         granted = allocations.load(paths.allocation)
@@ -178,16 +182,17 @@ def _require_whole(
 def _up(
     stack: Stack,
     testbed: Testbed,
+    asked: Testbeds,
     plan: ClusterPlan,
     approve: Approve,
     damaged: Seen | None,
     ahead: Ahead | None,
 ) -> Result:
     with left_out.of_run(stack.paths, plan) as run:
-        if _remove_faulty(stack, testbed, approve):
+        if _remove_faulty(stack, testbed, asked, approve):
             ahead = None  # of another state
-        planned = _look_ahead(stack, testbed, plan, approve, ahead)
-        _note_testbeds(stack, testbed)
+        planned = _look_ahead(stack, testbed, asked, plan, approve, ahead)
+        _note_testbeds(testbed, asked)
         if damaged:
             # A plan does not know of that yet.
             damage.prepare_repair(stack.paths, plan, *damaged)
@@ -205,7 +210,7 @@ def _up(
                     raise explained from error
                 # The error says only that a server did not come up, and the testbed says which and
                 # why: faulty ones are removed, and then `up` tries again.
-                if not (faults := _remove_faulty(stack, testbed, approve)):
+                if not (faults := _remove_faulty(stack, testbed, asked, approve)):
                     raise
                 run.add(faults)
 
@@ -236,10 +241,9 @@ def _applied(stack: Stack, testbed: Testbed, planned: Result | None) -> Result:
         raise
 
 
-def _note_testbeds(stack: Stack, testbed: Testbed) -> None:
+def _note_testbeds(testbed: Testbed, asked: Testbeds) -> None:
     """Keep where the cluster is, or was made before, and the specification that is applied now."""
-    audits.testbeds(stack).note()
-    made_on.note(testbed)
+    asked.note()
     made_on.keep_specification(testbed)
 
 
@@ -254,6 +258,7 @@ def _preview(stack: Stack) -> Ahead | None:
 def _look_ahead(
     stack: Stack,
     testbed: Testbed,
+    asked: Testbeds,
     plan: ClusterPlan,
     approve: Approve,
     ahead: Ahead | None = None,
@@ -266,7 +271,7 @@ def _look_ahead(
     else:
         planned = stack.preview(discard_steps) if stack.has_resources() else None
     if planned and testbed.backend.vacates and costs.makes_nodes(planned):
-        lost_state.spare(stack, plan)
+        lost_state.spare(stack, asked, plan)
     steps = planned.steps if planned else ()
     there = None if planned else lost_state.of_lost(testbed)
     left = served_folder.left_behind(stack.paths, plan, steps, there)
@@ -281,7 +286,9 @@ def _look_ahead(
     return planned
 
 
-def _remove_faulty(stack: Stack, testbed: Testbed, approve: Approve) -> list[Fault]:
+def _remove_faulty(
+    stack: Stack, testbed: Testbed, asked: Testbeds, approve: Approve
+) -> list[Fault]:
     """Remove nodes that never started: a plugin keeps them in the state as if they had."""
     faults: list[Fault] = []
     with suppress(GpubedError):
@@ -289,25 +296,24 @@ def _remove_faulty(stack: Stack, testbed: Testbed, approve: Approve) -> list[Fau
     for fault in faults:
         testbed.remove(fault.thing)
     if faults:
-        _refresh(stack, approve)
+        _refresh(stack, asked, approve)
     return faults
 
 
-def _refresh(stack: Stack, approve: Approve) -> None:
+def _refresh(stack: Stack, asked: Testbeds, approve: Approve) -> None:
     """Bring the state up to what is there.
 
     Volumes that have vanished are asked about first: once the state has forgotten them, nobody
     could tell that the empty ones made in their place are not the first.
     """
-    if gone := costs.gone(audits.missing_data(stack)):
+    if gone := costs.gone(audits.missing_data(stack, asked)):
         approve(gone)
-    audits.testbeds(stack).require_refreshable()
+    asked.require_refreshable()
     stack.refresh(emit)
 
 
-def _remove_leftovers(stack: Stack, approve: Approve) -> None:
+def _remove_leftovers(stack: Stack, asked: Testbeds, approve: Approve) -> None:
     """Remove what a killed run left; nodes only when told to: they may be of a state put back."""
-    asked = audits.testbeds(stack)
     if nodes := [str(thing) for thing in audits.unrecorded(stack, asked) if thing.node]:
         approve(
             [f"{node}: it is in no state, as one that a killed run was making" for node in nodes]
@@ -323,6 +329,7 @@ def changed(result: Result) -> bool:
 
 def _look_first(
     stack: Stack,
+    asked: Testbeds,
     plan: ClusterPlan,
     approve: Approve,
     *,
@@ -350,7 +357,7 @@ def _look_first(
         for line in damaged[1].words:
             progress.emit("note", message=line)
     if refresh or killed or damaged:
-        _refresh(stack, approve)
+        _refresh(stack, asked, approve)
         ahead = None  # of another state
     return seen, ahead
 

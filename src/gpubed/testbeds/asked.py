@@ -42,6 +42,10 @@ class Testbeds:
     def __bool__(self) -> bool:
         return bool(self.needed or self.others)
 
+    def of(self, backend: str) -> Testbed:
+        """Return the one of a kind."""
+        return next(testbed for testbed in self if testbed.backend.name == backend)
+
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot remove what the state knows.
 
