@@ -24,7 +24,7 @@ from gpubed.hardware import facts
 from gpubed.jobs import images, jobfile, launchers
 from gpubed.jobs.jobfile import Job, Metric
 from gpubed.jobs.launchers import leftovers
-from gpubed.jobs.launchers.base import JobService, Launch, Launcher, Task, World
+from gpubed.jobs.launchers.base import Launch, Launcher
 from gpubed.jobs.rank_output import RankOutput
 from gpubed.jobs.runs import beside, checkpoints, origin, record
 from gpubed.jobs.runs.record import Record, Request
@@ -35,6 +35,7 @@ from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobBackend
+from gpubed.testbeds.service import JobService, Task, World
 
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
 _LARGEST = 2**20  # bytes of metrics; they are figures, not data
@@ -285,7 +286,7 @@ def name_run(job: str) -> str:
 
 def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | JobService:
     backend = registry.backend(plan.backend)
-    own = backend.launcher if isinstance(backend, JobBackend) else None
+    own = backend.name if isinstance(backend, JobBackend) else None
     name = wanted or own or job.launcher
     chosen = launchers.named(name)
     if own and name != own:
@@ -420,7 +421,7 @@ class _Run:
             for number, node in enumerate(self.plan.nodes)
         ]
         source, image = jobfile.folder(name), self.request.container or self.job.container
-        task = Task(name, source, self.record.run_id, self.here, worlds, image)
+        task = Task(name, source, self.record.run_id, self.here, worlds, record.OWN, image)
         for world in worlds:
             world.here.mkdir(exist_ok=True)
         reasons = service.run(self.paths, self.plan, self.allocation, task, keep)

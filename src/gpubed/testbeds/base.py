@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpubed.spec.clusterspec import ClusterSpec, Problem
     from gpubed.spec.plan import ClusterPlan, NodePlan
     from gpubed.testbeds.reach import Reach
+    from gpubed.testbeds.service import JobService
 
 Properties = Mapping[str, Any]
 # What Pulumi gives in a preview for a value that is still to come (its SDK's `rpc.UNKNOWN`).
@@ -545,11 +546,12 @@ class JobState:
 class JobBackend(Backend):
     """A kind of testbed that runs jobs and lends no nodes: its allocations have none.
 
-    Attributes:
-        launcher: The launcher that hands jobs to it; the only one that can.
+    A launcher of its name hands jobs to it, the only one that can.
     """
 
-    launcher: str
+    @abstractmethod
+    def service(self) -> JobService:
+        """Return what takes jobs."""
 
     @abstractmethod
     def links(self, spec: ClusterSpec) -> dict[str, str]:

@@ -13,6 +13,7 @@ from gpubed.testbeds.base import JobBackend
 if TYPE_CHECKING:
     import pulumi
 
+    from gpubed.backends.gpulab.launcher import GpulabLauncher
     from gpubed.backends.gpulab.testbed import GpulabTestbed
     from gpubed.core.paths import ClusterPaths
     from gpubed.spec.plan import ClusterPlan
@@ -26,10 +27,9 @@ _APART = (
 
 
 class GpulabBackend(JobBackend):
-    """What jobs of GPULab can do; `launchers/gpulab.py` runs them."""
+    """What jobs of GPULab can do."""
 
     name = "gpulab"
-    launcher = "gpulab"
     the_way_back = "put `backend.master` and `backend.certificate` of cluster.yml back"
 
     def bind(self, reach: Reach, paths: ClusterPaths) -> GpulabTestbed:
@@ -49,6 +49,12 @@ class GpulabBackend(JobBackend):
         from gpubed.backends.gpulab.component import Cluster
 
         return Cluster(plan, uuid).allocation
+
+    def service(self) -> GpulabLauncher:
+        """Return what submits jobs, follows them and collects what they leave."""
+        from gpubed.backends.gpulab.launcher import GpulabLauncher
+
+        return GpulabLauncher()
 
     def links(self, spec: ClusterSpec) -> dict[str, str]:
         """Return where notebooks are: in GPULab's own JupyterHub, behind its own login."""

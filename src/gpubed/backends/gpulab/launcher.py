@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -23,10 +23,9 @@ from gpubed.backends.gpulab.remote import WAITING, RemoteJob
 from gpubed.core import files
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs.launchers.base import JobService, OnOutput, Task, World
-from gpubed.jobs.runs import record
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds.service import JobService, Task, World
 
 _POLL_S = 2.0
 # The service may be down for a while; the jobs go on without it.
@@ -84,7 +83,7 @@ class GpulabLauncher(JobService):
         plan: ClusterPlan,
         allocation: Allocation,
         task: Task,
-        on_output: OnOutput,
+        on_output: Callable[[str], None],
     ) -> list[str]:
         """Run all worlds to their ends; see `JobService.run`.
 
@@ -130,7 +129,7 @@ def _refuse_impossible(client: Client, plan: ClusterPlan) -> None:
 def _prepare(client: Client, plan: ClusterPlan, allocation: Allocation, task: Task) -> list[_Job]:
     made, storage = [], plan.spec.storage
     root = request.folder(plan.spec, task.run_id)
-    own = record.OWN | {_IDS}
+    own = task.own | {_IDS}
     for number, (world, node) in enumerate(zip(task.worlds, plan.nodes, strict=True)):
         several = len(task.worlds) > 1
         folder = f"{root}/{world.here.name}" if several else root
@@ -168,7 +167,7 @@ class _Run:
         plan: ClusterPlan,
         task: Task,
         jobs: Sequence[_Job],
-        on_output: OnOutput,
+        on_output: Callable[[str], None],
     ) -> None:
         self._poll_s, self._silence_s, self._settle_s = launcher.times
         self._client, self._jobs, self._say = client, jobs, on_output
@@ -360,8 +359,3 @@ class _Run:
             return self._client.is_over(job.id)
         except GpubedError:
             return False
-
-
-def create() -> GpulabLauncher:
-    """Make the launcher; the registry calls this."""
-    return GpulabLauncher()
