@@ -28,16 +28,19 @@ def site(tmp_path):
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory):
-    """What `up` leaves behind; it does not depend on the server."""
+    """What `up` leaves behind, and at which server; nothing else of it depends on that."""
     with Site(tmp_path_factory.mktemp("first")) as made:
         made.call("up", "gl")
         shutil.rmtree(made.project / "inventories")
-        return made.project
+        return made.project, made.server.url
 
 
 @pytest.fixture
 def up(site, state):
-    shutil.copytree(state, site.project, dirs_exist_ok=True)
+    made, url = state
+    shutil.copytree(made, site.project, dirs_exist_ok=True)
+    for kept in (site.project / ".gpubed" / "gl" / "testbeds").iterdir():
+        kept.write_text(kept.read_text().replace(url, site.server.url))
     return site
 
 

@@ -114,6 +114,12 @@ def test_compute_is_what_limits_where_nodes_share_processors(analysed):
     found = analysed(campaign, points)
     assert [one.kind for one in found.limits] == ["compute"]
     assert "nodes of the local backend share the CPUs of one machine" in told(found)
+    elsewhere = analysed({**campaign, "backend": "other"}, points)
+    assert "share the CPUs" not in told(elsewhere)
+    said = analysed({**campaign, "backend": "other", "one_host": True}, points)
+    assert "nodes of the other backend share the CPUs of one machine" in told(said)
+    denied = analysed({**campaign, "one_host": False}, points)
+    assert "share the CPUs" not in told(denied)
 
 
 def test_reading_data_is_what_limits(analysed):

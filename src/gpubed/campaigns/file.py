@@ -47,6 +47,10 @@ def _plain(value: object) -> Value:
 _Value = Annotated[Value, PlainValidator(_plain, json_schema_input_type=Value)]
 
 
+Key = frozenset[tuple[str, str]]
+"""What settings say, as text."""
+
+
 class Unusable(Unreadable):
     """A campaign file is wrong."""
 
@@ -167,6 +171,11 @@ class Source:
 def text(value: Value) -> str:
     """Write a value as `--set` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def key(settings: Mapping[str, Any]) -> Key:
+    """Return what is the same for settings that are the same."""
+    return frozenset((name, text(value)) for name, value in settings.items())
 
 
 def load(given: str, project: Project) -> Source:

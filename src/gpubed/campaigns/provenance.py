@@ -62,6 +62,7 @@ def header(
         "cluster": paths.name,
         "uuid": usable.uuid,
         "backend": usable.backend,
+        "one_host": usable.one_host,
         "recipe": plan.spec.recipe,
         "gpubed": gpubed.__version__,
         "git": commit and commit.model_dump(),

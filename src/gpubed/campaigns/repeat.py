@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from gpubed.campaigns.drive import Series
-from gpubed.campaigns.file import Campaign, Source, Unusable, text
+from gpubed.campaigns.file import Campaign, Key, Source, Unusable, key
 from gpubed.core import families, intervals, located, reading
 from gpubed.core.errors import UsageError
 from gpubed.core.families import Chance
@@ -28,7 +28,6 @@ SUFFIX = "-repeat"
 _LARGEST = 1e30  # what a report takes for a figure (report/read.py)
 _Figure = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 _Deviation = Annotated[float, Field(ge=0, le=2 * _LARGEST)]
-_Settings = frozenset[tuple[str, str]]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -97,7 +96,7 @@ class Before:
     source: Source
     made: _Made
     simulated: bool
-    samples: Mapping[_Settings, Mapping[str, Sample]]
+    samples: Mapping[Key, Mapping[str, Sample]]
 
     @property
     def cluster(self) -> str:
@@ -165,7 +164,7 @@ def load(path: Path) -> Before:
     except located.MalformedYamlError as error:
         raise document.refusal(f"its campaign: {error.message}") from None
     samples = {
-        _key(group.settings): {
+        key(group.settings): {
             metric: Sample(found.mean, found.sd, found.n)
             for metric, found in group.metrics.items()
             if found
@@ -234,17 +233,13 @@ def compare(before: Before, series: Series, metric: str) -> list[Comparison]:
     found = [
         _comparison(
             point.id,
-            before.samples.get(_key(point.settings), {}).get(metric),
+            before.samples.get(key(point.settings), {}).get(metric),
             intervals.sample(series.values(point, metric)),
         )
         for point in series.points
     ]
     chances = families.corrected([one.p for one in found])
     return [replace(one, chance=chance) for one, chance in zip(found, chances, strict=True)]
-
-
-def _key(settings: Mapping[str, Value]) -> _Settings:
-    return frozenset((name, text(value)) for name, value in settings.items())
 
 
 def _comparison(id_: str, before: Sample | None, now: Sample | None) -> Comparison:

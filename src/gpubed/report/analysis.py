@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpubed.campaigns.drive import is_narrow
-from gpubed.campaigns.file import Stop
+from gpubed.campaigns.file import Key, Stop, key
 from gpubed.jobs import main_metric
 from gpubed.report import groups, scaling, steps, wording
 from gpubed.report.groups import Group
@@ -166,19 +166,19 @@ def _throughput(metric: str | None, numbers: Sequence[str]) -> str | None:
 def _missing(measured: Measured, stop: Stop | None) -> Iterator[str]:
     """Name the combinations of which repetitions are due, and how many of them have ended."""
     campaign, excluded = measured.campaign, measured.campaign.campaign.get("exclude")
-    ended: dict[groups.Key, list[Point]] = defaultdict(list)
+    ended: dict[Key, list[Point]] = defaultdict(list)
     for point in measured.points:
         own = {k: value for k, value in point.settings.items() if k in campaign.factors}
-        ended[groups.key(own)].append(point)
+        ended[key(own)].append(point)
     listed = excluded if isinstance(excluded, list) else []
-    left_out = [groups.key(one) for one in listed if isinstance(one, dict)]
+    left_out = [key(one) for one in listed if isinstance(one, dict)]
     for values in islice(product(*campaign.factors.values()), _MOST_COMBINATIONS):
         one = dict(zip(campaign.factors, values, strict=True))
-        key = groups.key(one)
-        if any(out <= key for out in left_out):
+        due = key(one)
+        if any(out <= due for out in left_out):
             continue
-        count, named = len(ended[key]), wording.settings(one)
-        if count < campaign.repeat and not _is_enough(stop, ended[key]):
+        count, named = len(ended[due]), wording.settings(one)
+        if count < campaign.repeat and not _is_enough(stop, ended[due]):
             yield f"{named}: {count} of {campaign.repeat} repetitions" if count else named
 
 

@@ -271,8 +271,10 @@ def _floor(limit: Limit) -> str:
 
 
 def _shared(analysis: Analysis) -> str:
-    local = analysis.measured.campaign.backend == "local"
-    return ": nodes of the local backend share the CPUs of one machine" if local else ""
+    campaign = analysis.measured.campaign
+    # A former version did not say it, and no other backend made such nodes then.
+    one = campaign.backend == "local" if campaign.one_host is None else campaign.one_host
+    return f": nodes of the {campaign.backend} backend share the CPUs of one machine" if one else ""
 
 
 def _comparisons(analysis: Analysis) -> Iterator[str]:

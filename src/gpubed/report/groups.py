@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpubed.campaigns.file import text
+from gpubed.campaigns.file import key
 from gpubed.core import families, intervals
 from gpubed.core.intervals import P
 from gpubed.jobs.trials import Summary, summarize
@@ -20,7 +20,6 @@ from gpubed.report import wording
 from gpubed.report.read import Measured, Point, Value
 
 _MOST_NODES = 1_000_000
-Key = frozenset[tuple[str, str]]
 LEAST = 1e-30  # a throughput below is none
 
 
@@ -151,11 +150,6 @@ def _order(group: Group) -> list[tuple[str, tuple[int, float, str]]]:
     rest = group.others(*wording.SCALES)
     scale = {name: group.settings[name] for name in wording.SCALES if name in group.settings}
     return [(name, wording.order(value)) for name, value in {**rest, **scale}.items()]
-
-
-def key(settings: Mapping[str, Any]) -> Key:
-    """Return what is the same for settings that are the same."""
-    return frozenset((name, text(value)) for name, value in settings.items())
 
 
 def size(group: Group, scale: str) -> int:

@@ -53,7 +53,11 @@ class Link(_Model):
 
 
 class Campaign(_Model):
-    """`campaign.json`."""
+    """`campaign.json`.
+
+    Attributes:
+        one_host: Whether nodes share the CPUs of one machine; None in files of former versions.
+    """
 
     contract: Literal["gpubed/campaign/1"] = Field(alias="schema")
     name: str
@@ -66,6 +70,7 @@ class Campaign(_Model):
     cluster: str = ""
     uuid: str | None = None
     backend: str = ""
+    one_host: bool | None = None
     recipe: str | None = None
     gpubed: str = ""
     git: Git | None = None

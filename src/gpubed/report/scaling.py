@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from gpubed.campaigns.file import Key, key
 from gpubed.core import families
 from gpubed.core.families import Chance
 from gpubed.report import groups as grouped
 from gpubed.report import wording
-from gpubed.report.groups import LEAST, Group, Key, Ratio, key, ratio, size
+from gpubed.report.groups import LEAST, Group, Ratio, ratio, size
 from gpubed.report.read import Value
 
 _PLAIN = ("ddp", "fp32", "none", "host")  # values that others are compared with

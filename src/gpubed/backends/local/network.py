@@ -37,13 +37,15 @@ class NetworkDriver(Driver):
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Look at the network; one that was made anew under its name is another."""
         with daemon.errors(f"look at the {inputs['purpose']} network"):
-            found = _ours(inputs)
+            found = ownership.ours(_find(inputs), inputs)
         return _result(found) if found and found.id == id else None
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
         """Remove the network."""
         with daemon.errors(f"remove the {inputs['purpose']} network"):
-            ownership.remove_until_gone(lambda: _ours(inputs), lambda network: network.remove())
+            ownership.remove_until_gone(
+                lambda: ownership.ours(_find(inputs), inputs), lambda network: network.remove()
+            )
 
 
 def _digest(inputs: Properties) -> str:
@@ -73,15 +75,6 @@ def _find(inputs: Properties) -> Network | None:
     # The daemon's filter matches parts of names.
     found = [n for n in daemon.client().networks.list(names=[name]) if n.name == name]
     return found[0] if found else None
-
-
-def _ours(inputs: Properties) -> Network | None:
-    found = _find(inputs)
-    return (
-        found
-        if found and ownership.labels(found).get(ownership.CLUSTER) == inputs["uuid"]
-        else None
-    )
 
 
 def _make(inputs: Properties, labels: dict[str, str]) -> Network:

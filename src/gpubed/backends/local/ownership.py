@@ -75,6 +75,12 @@ def address(container: _Thing, network: str) -> str:
     return str((attached.get("IPAMConfig") or {}).get("IPv4Address") or "")
 
 
+def ours(found: T | None, inputs: Mapping[str, Any]) -> T | None:
+    """Return something that has the name we need, if the resource's cluster owns it."""
+    is_ours = found and labels(found).get(CLUSTER) == inputs["uuid"]
+    return found if is_ours else None
+
+
 def own(found: T | None, owner: Owner) -> T | None:
     """Return something that has the name we need, if it is the cluster's.
 

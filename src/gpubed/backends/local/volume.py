@@ -30,7 +30,7 @@ class VolumeDriver(Driver):
     def read(self, id: str, inputs: Properties) -> dict[str, Any] | None:  # noqa: A002
         """Look at the volume."""
         with daemon.errors("look at the shared volume"):
-            found = _ours(inputs)
+            found = ownership.ours(_find(inputs), inputs)
         return {"name": found.name} if found else None
 
     def delete(self, id: str, inputs: Properties) -> None:  # noqa: A002
@@ -42,12 +42,3 @@ def _find(inputs: Properties) -> Volume | None:
         return daemon.client().volumes.get(Owner.of(inputs).name(inputs["purpose"]))
     except NotFound:
         return None
-
-
-def _ours(inputs: Properties) -> Volume | None:
-    found = _find(inputs)
-    return (
-        found
-        if found and ownership.labels(found).get(ownership.CLUSTER) == inputs["uuid"]
-        else None
-    )
