@@ -1,4 +1,4 @@
-"""How a job starts on a cluster: one module each."""
+"""How a job starts on a cluster: a module with `create` each; what they share is a floor up."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpubed.core import nearest
+from gpubed.core import entries, nearest
 from gpubed.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpubed.jobs.launchers.base import JobService, Launcher
+    from gpubed.jobs.launcher import JobService, Launcher
 
 
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all launchers, sorted."""
-    modules = (path.stem for path in Path(__file__).resolve().parent.glob("*.py"))
-    return tuple(sorted(name for name in modules if name not in ("__init__", "base", "leftovers")))
+    return entries.names(Path(__file__).resolve().parent, "create")
 
 
 @cache

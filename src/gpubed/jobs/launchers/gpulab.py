@@ -23,7 +23,7 @@ from gpubed.backends.gpulab.remote import WAITING, RemoteJob
 from gpubed.core import files
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs.launchers.base import JobService, OnOutput, Task, World
+from gpubed.jobs.launcher import JobService, OnOutput, Task, World
 from gpubed.jobs.runs import record
 from gpubed.nodes.allocation import Allocation
 from gpubed.spec.plan import ClusterPlan
