@@ -15,7 +15,7 @@ from functools import partial
 
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
-from gpubed.configuration import door as lab_door
+from gpubed.configuration import jupyterlab_port
 from gpubed.core import together
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node, door
@@ -114,7 +114,7 @@ def _allowed(context: Context, node: Node) -> set[int]:
     spec = context.plan.spec
     allowed = {node.port, *(opening.port for opening in spec.firewall.open)}
     if node.role == "head" and spec.services.jupyterlab:
-        allowed.add(lab_door.port(context.paths, context.plan, context.allocation))
+        allowed.add(jupyterlab_port.port(context.paths, context.plan, context.allocation))
     return allowed
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gpubed.access import services
-from gpubed.configuration import door, due, health, roles, systemd
+from gpubed.configuration import due, health, jupyterlab_port, roles, systemd
 from gpubed.configuration.health import NodeHealth
 from gpubed.configuration.roles import Unit
 from gpubed.configuration.systemd import Stopped
@@ -118,7 +118,7 @@ def look(
     full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
     stopped = _set_up(paths, plan, allocation, [one for found in looked for one in found.stopped])
     serves = plan.spec.configure and allocation.nodes and states[allocation.head.name] == "ready"
-    asked = serves and not (before_roles and door.is_due(paths, plan, allocation))
+    asked = serves and not (before_roles and jupyterlab_port.is_due(paths, plan, allocation))
     answers = services.answers(paths, plan, allocation) if asked else {}
     unwell = [one.health for one in looked if one.health and one.health.state != "well"]
     return Condition(

@@ -14,7 +14,7 @@ from gpubed.cluster.damage import Seen
 from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
 from gpubed.cluster.status import current_lease
-from gpubed.configuration import door, owners_variables, served_folder
+from gpubed.configuration import jupyterlab_port, owners_variables, served_folder
 from gpubed.core import progress, runlock, together
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.core.paths import ClusterPaths
@@ -124,7 +124,7 @@ def up(
             return Done(result, found)
         if wanted.spec.configure and granted.nodes:
             served_folder.remember(paths, wanted, granted)  # a former version did not
-            door.remember(paths, wanted)
+            jupyterlab_port.remember(paths, wanted)
         if verify and wanted.spec.configure and granted.nodes:
             handover.verify_cluster(paths, wanted, granted)
     return Done(result, found)
