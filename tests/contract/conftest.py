@@ -81,7 +81,7 @@ class Cluster:
     @property
     def paths(self) -> ClusterPaths:
         """Its paths."""
-        return self.testbed.cluster
+        return self.testbed.paths
 
     def up(self) -> None:
         """Declare the component; every resource is created as it is declared."""

@@ -199,9 +199,7 @@ def _state(data, folder):
     with mock.patch("gpubed.engines.embedded.cipher._ITERATIONS", 1):
         stack = Stack(project, "dev", file, passphrase)
         deployment = stack.latest()
-        driven = SimpleNamespace(
-            export=lambda: {"deployment": deployment}, cluster=_cluster(folder)
-        )
+        driven = SimpleNamespace(export=lambda: {"deployment": deployment}, paths=_cluster(folder))
         audit.uuid_of(driven)
         audit.testbeds(driven)
         list(audit._recorded(deployment.get("resources") or []))

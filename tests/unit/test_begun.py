@@ -151,7 +151,7 @@ def test_what_a_plugin_changes_is_noted_by_up(cluster, kind, acts, state):
         raise KeyboardInterrupt
 
     plan = Result({"update": 1}, (step(kind),), {}, 0.1)
-    stack = SimpleNamespace(cluster=cluster, up=cut_off)
+    stack = SimpleNamespace(paths=cluster, up=cut_off)
     testbed = SimpleNamespace(backend=registry.backend("openstack"))
     with pytest.raises(KeyboardInterrupt):
         up._applied(stack, testbed, plan)

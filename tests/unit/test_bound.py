@@ -72,4 +72,4 @@ def test_the_way_to_a_testbed_outlives_the_journal_that_told_it(cluster):
 def test_nothing_is_read_or_asked_before_a_question(cluster, name):
     cluster.spec.write_text("{")
     bound = registry.bound(name, cluster)
-    assert (bound.backend.name, bound.cluster) == (name, cluster)
+    assert (bound.backend.name, bound.paths) == (name, cluster)

@@ -64,7 +64,7 @@ def found(monkeypatch, tmp_path):
         monkeypatch.setattr(condition.services, "answers", lambda *_: services or {})
         asked_of = SimpleNamespace(
             backend=SimpleNamespace(shapes_on_nodes=True),
-            cluster=Project(tmp_path).cluster("lab"),
+            paths=Project(tmp_path).cluster("lab"),
             describe=lambda _: states,
         )
         return verb(asked_of, wanted, granted)
@@ -84,7 +84,7 @@ def test_a_testbed_that_lends_no_nodes_is_looked_at_too(tmp_path):
     nobody = sample_allocation(plan).model_copy(update={"nodes": ()})
     backend = SimpleNamespace(shapes_on_nodes=False)
     cluster = Project(tmp_path).cluster("lab")
-    gpulab = SimpleNamespace(backend=backend, cluster=cluster, describe=lambda _: {})
+    gpulab = SimpleNamespace(backend=backend, paths=cluster, describe=lambda _: {})
     assert condition.look(gpulab, plan, nobody).state == "ready"
 
 

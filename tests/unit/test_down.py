@@ -213,7 +213,7 @@ def test_a_down_that_does_not_end_is_known_to_have_begun(tmp_path, monkeypatch):
     monkeypatch.setattr(down.audits, "uuid_of", lambda _: None)
     asked = SimpleNamespace(remove_data=no_answer)
     with pytest.raises(GpubedError, match="no answer"):
-        down._remove(SimpleNamespace(cluster=cluster), asked, keep_data=False)
+        down._remove(SimpleNamespace(paths=cluster), asked, keep_data=False)
     assert cluster.removing.exists()
     cluster.watching.touch()
     assert down._forget(cluster, set()) == [], "neither is worth a word"

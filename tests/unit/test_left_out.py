@@ -24,12 +24,12 @@ class Cloud:
     """A stack whose nodes fail as often as `failures` says; it leaves each in the state ERROR."""
 
     def __init__(self, cluster: ClusterPaths, plan: ClusterPlan, failures: Mapping[str, int]):
-        self.cluster, self.plan, self.failures = cluster, plan, dict(failures)
+        self.paths, self.plan, self.failures = cluster, plan, dict(failures)
         self.asked: list[list[str]] = []
         self.broken: list[str] = []
 
     def up(self, _: Any) -> list[str]:
-        out = left_out.read(self.cluster, self.plan)
+        out = left_out.read(self.paths, self.plan)
         self.asked.append([node.name for node in self.plan.nodes if node.name not in out])
         self.broken = [name for name in self.asked[-1] if self.failures.get(name)]
         for name in self.broken:
@@ -78,20 +78,20 @@ def run(tmp_path, monkeypatch):
 def test_a_node_that_fails_once_is_asked_for_again_at_once(run):
     cloud, up = run("replace", {"node-2": 1})
     assert up() == ["node-0", "node-1", "node-2"]
-    assert not cloud.cluster.left_out.exists()
+    assert not cloud.paths.left_out.exists()
 
 
 def test_the_rest_go_on_without_one_that_fails_twice_and_the_next_up_asks_again(run):
     cloud, up = run("replace", {"node-2": 2})
     assert up() == ["node-0", "node-1"]
-    assert left_out.read(cloud.cluster, cloud.plan) == {}
+    assert left_out.read(cloud.paths, cloud.plan) == {}
     assert up() == ["node-0", "node-1", "node-2"]
 
 
 def test_one_that_is_left_out_for_good_is_not_asked_for_again(run):
     cloud, up = run("leave_out", {"node-2": 1})
     assert up() == ["node-0", "node-1"]
-    assert left_out.read(cloud.cluster, cloud.plan) == {"node-2": NO_HOST}
+    assert left_out.read(cloud.paths, cloud.plan) == {"node-2": NO_HOST}
     assert up() == ["node-0", "node-1"]
     assert [len(asked) for asked in cloud.asked] == [3, 2, 2]
 
@@ -116,7 +116,7 @@ def test_too_few_are_refused_in_the_testbeds_words_and_leave_no_note(run, failur
     with pytest.raises(Refused, match=words):
         up()
     assert not cloud.broken
-    assert not cloud.cluster.left_out.exists()
+    assert not cloud.paths.left_out.exists()
 
 
 def test_what_has_another_reason_is_told_as_it_is(run, monkeypatch):
@@ -129,5 +129,5 @@ def test_what_has_another_reason_is_told_as_it_is(run, monkeypatch):
 
 def test_a_killed_run_leaves_nobody_out(run):
     cloud, up = run("replace", {})
-    cloud.cluster.left_out.write_text('{"node-1": "No valid host was found.", "gone-0": "x"}')
+    cloud.paths.left_out.write_text('{"node-1": "No valid host was found.", "gone-0": "x"}')
     assert up() == ["node-0", "node-1", "node-2"]

@@ -189,7 +189,7 @@ class LostStack:
     """A STAND-IN for a cluster's stack: it has nothing, and perhaps a run was killed in it."""
 
     def __init__(self, cluster, *, interrupted=False):
-        self.cluster, self._interrupted = cluster, interrupted
+        self.paths, self._interrupted = cluster, interrupted
 
     def has_resources(self):
         return False
@@ -319,7 +319,7 @@ def test_up_looks_for_such_nodes_before_it_makes_one(tmp_path, monkeypatch, op):
     monkeypatch.setattr(stack, "preview", lambda _: planned, raising=False)
     monkeypatch.setattr(audit, "testbeds", lambda _: None)
     monkeypatch.setattr(audit, "unrecorded", lambda *_: [at(wanted.nodes[0].control_address)])
-    local = registry.bound("local", stack.cluster)
+    local = registry.bound("local", stack.paths)
     monkeypatch.setattr(type(local), "refusals", lambda *_: [])
     if op == "same":
         assert up._look_ahead(stack, local, wanted, pytest.fail) is planned

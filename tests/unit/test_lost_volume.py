@@ -133,7 +133,7 @@ def test_what_a_plugin_made_is_looked_for_among_all_that_there_is(monkeypatch):
     ]
 
     class Stack:
-        cluster = Project(None).cluster("lab")
+        paths = Project(None).cluster("lab")
 
         def export(self):
             return {"deployment": {"resources": resources}}

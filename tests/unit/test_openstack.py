@@ -263,7 +263,7 @@ class TestState:
         }
         resources = [identity, LOOK, SERVER, ATTACHED]
         return SimpleNamespace(
-            cluster=Project(tmp_path).cluster("cloudy"),
+            paths=Project(tmp_path).cluster("cloudy"),
             export=lambda: {"deployment": {"resources": resources}},
             found=found,
         )

@@ -188,7 +188,7 @@ class Stack:
     """A STAND-IN for a stack: it has what is planned, or its state is lost."""
 
     def __init__(self, cluster, has_state):
-        self.cluster, self._has_state = cluster, has_state
+        self.paths, self._has_state = cluster, has_state
 
     def has_resources(self):
         return self._has_state

@@ -183,7 +183,7 @@ def test_what_a_failed_node_left_is_recorded_and_looked_for(lab, monkeypatch):
         {"type": "x:Node", "urn": f"u::{outputs['name']}", "id": "i", "outputs": outputs}
         for outputs in (good, made.outs)
     ]
-    stack = SimpleNamespace(cluster=lab.paths, export=lambda: {"deployment": {"resources": state}})
+    stack = SimpleNamespace(paths=lab.paths, export=lambda: {"deployment": {"resources": state}})
     assert (audit.nodes(stack), audit.left_nodes(stack)) == ({"node-0"}, {"node-1"})
     lab.silent.add("node-1")
     asked = audit.testbeds(stack)
