@@ -323,12 +323,15 @@ def test_every_verb_has_help_and_an_example(path):
     tree = ast.parse(path.read_text())
     public = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name[0] != "_"]
     commands = [n for n in public if n.name == "command" or n.decorator_list]
-    assert commands
+    assert commands, f"{path.name} has neither `command` nor `app` with verbs"
     assert all(ast.get_docstring(command) for command in commands)
-    example = next(
-        n for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "EXAMPLE"
-    )
-    assert f"gpubed {path.stem}" in ast.literal_eval(example.value)
+    examples = [
+        ast.literal_eval(n.value)
+        for n in tree.body
+        if isinstance(n, ast.Assign) and n.targets[0].id == "EXAMPLE"
+    ]
+    assert examples, f"{path.name} has no EXAMPLE"
+    assert f"gpubed {path.stem}" in examples[0]
 
 
 @pytest.mark.parametrize(
