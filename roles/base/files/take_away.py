@@ -34,6 +34,9 @@ def take_away(found: dict[str, Any]) -> None:
             Path(name).rmdir()
     for name in found["mark"]:
         remove(Path(name))
+    gone = [*found["kept"], *found["files"], *found["mark"]]
+    if any(name.startswith("/etc/systemd/") for name in gone):
+        subprocess.run(["systemctl", "daemon-reload"], check=False)
 
 
 if __name__ == "__main__":
