@@ -8,6 +8,7 @@ import re
 import runpy
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.campaigns import file
+from gpubed.campaigns import matrix as campaign_matrix
+from gpubed.checks import stages
 from gpubed.configuration import roles
 from gpubed.core import errors, paths
-from gpubed.jobs import jobfile
+from gpubed.jobs import jobfile, launchers
 from gpubed.spec.schema import json_schema
 
 REFERENCE = Path(__file__).parent / "reference"
 KEYS: dict[str, Any] = runpy.run_path(str(REFERENCE.parent / "keys.py"))
+CHECKS: dict[str, Any] = runpy.run_path(str(REFERENCE.parent / "checks.py"))
 MARK = "<!-- Written by `make docs` from the code. -->\n\n"
 
 
@@ -34,8 +38,10 @@ def pages() -> dict[str, str]:
         "cluster-yml.md": MARK + "\n".join(cluster_yml()),
         "cli.md": MARK + "\n".join(command_line()) + "\n",
         "roles.md": MARK + "\n".join(role_inputs()) + "\n",
-        "jobs.md": MARK + "\n".join([*job_pages(), *job_yml()]) + "\n",
+        "jobs.md": MARK + "\n".join([*job_pages(), *launcher_list(), *job_yml()]) + "\n",
         "campaigns.md": MARK + "\n".join(campaign_yml()) + "\n",
+        "../../campaigns/README.md": MARK + "\n".join(campaigns()) + "\n",
+        "checks.md": MARK + "\n".join(check_ids()) + "\n",
         "role-tests.md": MARK + role_tests() + "\n",
         "gpu.md": MARK + gpus(),
         "../concepts/horovod-settings.md": MARK + horovod_settings(),
@@ -215,6 +221,54 @@ def job_yml() -> Iterator[str]:
     yield "# job.yml\n"
     yield "Unknown keys are errors; `gpubed run` names the line of each and the nearest key.\n"
     yield from KEYS["sections"](schema)
+
+
+def launcher_list() -> Iterator[str]:
+    """Name every launcher, with the first sentence of its module."""
+    yield "# Launchers\n"
+    yield "What `--launcher`, and `launcher` of `job.yml`, may name: how ranks start.\n"
+    yield "| launcher | |\n| --- | --- |"
+    for name in launchers.names():
+        yield f"| `{name}` | {_sentence(import_module(f'{launchers.__name__}.{name}'))} |"
+    yield ""
+
+
+def check_ids() -> Iterator[str]:
+    """Name what every verification looks at, in its order, with the ids of its results."""
+    yield "# Checks\n"
+    yield "What `gpubed verify` looks at, in this order: what fails early explains what fails"
+    yield "later. Results have the ids; `verification.json` has those of a cluster.\n"
+    for stage in stages.Stage:
+        yield f"## {stage.name.capitalize()}\n\n| ids | |\n| --- | --- |"
+        for function in stages.functions():
+            if stages.stage(function) is stage:
+                ids = ", ".join(f"`{id_}`" for id_ in CHECKS["ids"](function))
+                yield f"| {ids} | {_sentence(function)} |"
+        yield ""
+
+
+def _sentence(what: Any) -> str:
+    """Return the first sentence of what a module or function says of itself."""
+    text = " ".join((inspect.getdoc(what) or "").split("\n\n")[0].split())
+    return re.split(r"\.(?: |$)", text)[0].replace("|", "\\|")
+
+
+def campaigns() -> Iterator[str]:
+    """List the campaigns that gpubed brings, by what each says of itself."""
+    yield "# Campaigns\n"
+    yield "A matrix of experiments per file: a job, what varies, how often each point is repeated."
+    yield "`gpubed bench CLUSTER NAME` runs one; [how](../docs/how-to/benchmark.md).\n"
+    yield "| name | job | what | points |\n| --- | --- | --- | --- |"
+    for path in sorted((paths.assets() / "campaigns").glob("*.yml")):
+        source = file.load(str(path), paths.Project(paths.assets()))
+        campaign, job = source.campaign, jobfile.load(source.campaign.job)
+        points = f"{len(campaign_matrix.expand(source, job))}"
+        points += f", {campaign.repeat} times each" if campaign.repeat > 1 else ""
+        yield f"| `{path.stem}` | {campaign.job} | {campaign.description} | {points} |"
+    yield "\nOne that names more nodes than there are with ranks is refused, with the line: copy"
+    yield "the file to `campaigns/` of your project and shorten `nodes`. A project's own file wins"
+    yield "over one of the same name here."
+    yield "How to add one: [a campaign](../docs/contributing/campaign.md)."
 
 
 def campaign_yml() -> Iterator[str]:

@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -25,66 +27,12 @@ from gpubed.resources import Provider
 from gpubed.spec import clusterspec, plan
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Existing, Testbed
-from support import wall
-from support.am import AmServer, Site
-from support.am.machines import Machines
 
-RATE_BPS = 100_000_000
-# Hosts of one's own, in the tests: nodes of another local cluster, behind one of them.
-GROUND: dict[str, Any] = {
-    "version": 1,
-    "name": "ground",
-    "backend": {"type": "local"},
-    "nodes": [
-        {"count": 2, "machine": {"cpus": 1, "memory": "1 GiB"}},
-        {"name": "gate", "count": 1, "machine": {"cpus": 1, "memory": "512 MiB"}},
-    ],
-    "networks": {
-        "control": {"subnet": "10.127.205.0/24"},
-        "experiment": {"subnet": "10.127.206.0/24", "rate": RATE_BPS},
-    },
-}
-SPECS: dict[str, dict[str, Any]] = {
-    "static": {
-        "version": 1,
-        "name": "contract",
-        "backend": {"type": "static", "user": "gpubed"},
-        "nodes": [{"count": 2}],
-        "networks": {"experiment": {"subnet": "10.127.206.0/24", "rate": RATE_BPS}},
-        "storage": {"shared": {"provider": "volume"}},
-    },
-    "container": {
-        "version": 1,
-        "name": "contract",
-        "backend": {"type": "local"},
-        "nodes": [{"count": 2, "machine": {"cpus": 1, "memory": "1 GiB"}}],
-        "networks": {
-            "control": {"subnet": "10.127.201.0/24"},
-            "experiment": {"subnet": "10.127.202.0/24", "rate": RATE_BPS, "mtu": 1400},
-        },
-    },
-    "virtualwall": {
-        "version": 1,
-        "name": "contract",
-        "nodes": [{"count": 2}],
-        "networks": {"experiment": {"rate": RATE_BPS}},
-        "storage": {"shared": {"provider": "volume"}},
-    },
-    "vm": {
-        "version": 1,
-        "name": "contract",
-        "backend": {"type": "local", "runtime": "vm"},
-        "nodes": [{"count": 2, "machine": {"cpus": 2, "memory": "1 GiB"}}],
-        "networks": {
-            "control": {"subnet": "10.127.203.0/24"},
-            "experiment": {
-                "subnet": "10.127.204.0/24",
-                "rate": "20 Mbit/s",
-                "mtu": 1400,
-                "latency": "50 ms",
-            },
-        },
-    },
+# What stands for each testbed: a module with `SPEC`, and where it has any `options`, what serves it
+# and fills its `backend` in, and `MARKS`, the marks of the tests that need it.
+TESTBEDS = {
+    path.stem: import_module(f"contract.testbeds.{path.stem}")
+    for path in sorted(Path(__file__).with_name("testbeds").glob("*.py"))
 }
 # One node that pretends to have GPUs; test_simulated.py asks for these by name.
 SIMULATED: dict[str, dict[str, Any]] = {
@@ -230,44 +178,13 @@ def made_cluster(data: dict[str, Any], project: Project) -> Iterator[Cluster]:
         made.down()
 
 
-@contextmanager
-def own_hosts(project: Project) -> Iterator[dict[str, Any]]:
-    """Make hosts and what their user has: a key, known host keys; returns backend options."""
-    with made_cluster(GROUND, project) as ground:
-        *hosts, gate = ground.allocation.nodes
-        known = project.root / "known_hosts"
-        lines = [f"{n.control_address} {k}\n" for n in (*hosts, gate) for k in n.host_keys]
-        known.write_text("".join(lines))
-        yield {
-            "key": str(ground.paths.private_key),
-            "known_hosts": str(known),
-            "bastions": [{"address": gate.control_address}],
-            "hosts": {
-                "node": [
-                    {"address": n.control_address, "experiment_address": n.experiment_address}
-                    for n in hosts
-                ]
-            },
-        }
-
-
-@contextmanager
-def geni_site(project: Project) -> Iterator[dict[str, Any]]:
-    """Serve a GENI site whose slivers are real nodes; returns backend options."""
-    site = Site()
-    nodes = Machines(site, control="10.127.217.0/24", cpus=1.0, memory=512 << 20)
-    with AmServer(project.root / "am", site=site, nodes=nodes) as server:
-        user = server.user("alice", passphrase="open sesame")
-        yield wall.backend(server, user, poll=0.5, shared_folder="/proj/testproj")
-        assert server.slivers() == []
-
-
-def _marks(name: str) -> list[pytest.MarkDecorator]:
-    others = {"vm": [pytest.mark.vms], "virtualwall": [pytest.mark.testbeds]}
-    return [pytest.mark.docker, *others.get(name, [])]
-
-
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=_marks(name)) for name in SPECS])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.docker, *getattr(testbed, "MARKS", [])])
+        for name, testbed in TESTBEDS.items()
+    ],
+)
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
@@ -275,16 +192,15 @@ def cluster(
     if request.param.endswith("vm") and os.environ.get("GPUBED_VM") != "1":
         pytest.skip("virtual machines take minutes where KVM does not work: set GPUBED_VM=1")
     project = Project(tmp_path_factory.mktemp("project"))
-    data = {**SPECS, **SIMULATED}[request.param]
+    testbed = TESTBEDS.get(request.param)
+    data = testbed.SPEC if testbed else SIMULATED[request.param]
     asyncio.set_event_loop(asyncio.new_event_loop())
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("GPUBED_CACHE", str(project.root / "cache"))
         patch.setenv("GPUBED_ROOT", str(project.root))
-        if request.param == "static":
-            hosts = stack.enter_context(own_hosts(project))
-            data = {**data, "backend": data["backend"] | hosts}
-        if request.param == "virtualwall":
-            data = {**data, "backend": stack.enter_context(geni_site(project))}
+        if options := getattr(testbed, "options", None):
+            served = stack.enter_context(options(project))
+            data = {**data, "backend": data["backend"] | served}
         yield stack.enter_context(made_cluster(data, project))
         stack.close()
     asyncio.get_event_loop().close()

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from contract.conftest import RATE_BPS, SPECS, made_cluster, own_hosts
+from contract.conftest import made_cluster
+from contract.testbeds import static
 from gpubed.core import secret
 from gpubed.core.paths import Project
 from gpubed.nodes.ssh import SSH
@@ -29,7 +30,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, d
     asyncio.set_event_loop(asyncio.new_event_loop())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUBED_ROOT", str(project.root))
-        with own_hosts(project) as options:
+        with static.options(project) as options:
             keys = Path(options["known_hosts"])
             keys.write_text(keys.read_text() + f"{_ABSENT['address']} ssh-ed25519 {_KEY}\n")
             options["hosts"]["node"].append(_ABSENT)
@@ -43,11 +44,11 @@ _KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ8dXbL0d0Yw0m4r0x3o8rGd7n0eC3Kz7n2QK9bq3fS9"
 
 def specification(options: dict[str, Any], **group: Any) -> dict[str, Any]:
     return {
-        **SPECS["static"],
+        **static.SPEC,
         "name": "own",
         "backend": {"type": "static", "user": "gpubed", **options},
         "nodes": [{"count": 3, **group}],
-        "networks": {"experiment": {"subnet": "10.127.206.0/24", "rate": RATE_BPS}},
+        "networks": {"experiment": {"subnet": "10.127.206.0/24", "rate": static.RATE_BPS}},
     }
 
 

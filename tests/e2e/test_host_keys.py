@@ -14,7 +14,7 @@ from e2e.conftest import bare_cluster
 from gpubed.access import tunnel
 from gpubed.configuration import inventory
 from gpubed.core.paths import Project
-from gpubed.jobs.launchers.base import on_head
+from gpubed.jobs.launcher import on_head
 from gpubed.nodes.allocation import Hop
 from gpubed.nodes.ssh import SSH, HostKeyMismatch
 from support.cluster import BIN

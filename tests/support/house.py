@@ -1,10 +1,12 @@
 """The rule of the house: an import goes strictly down, or stays inside its package.
 
-Imports within functions and for type checkers count as any other.
+Imports within functions, for type checkers and in quoted annotations count as any other.
 """
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -48,10 +50,20 @@ LOOKS_UP = {
     "testbeds/kinds.py": {"import_module(f'gpubed.backends.{name}.backend')"},
 }
 _BY_NAME = {"__import__", "import_module", "resolve_name", "run_module", "run_path", "find_spec"}
-_BY_NAME |= {"entry_points", "exec", "eval", "sys.modules"}
+_BY_NAME |= {"entry_points", "exec", "eval", "sys.modules", "load_module", "ImportString"}
+_BY_NAME |= {"__loader__", "__spec__", "__builtins__", "builtins"}
 # Where such functions are; who looks nothing up needs none of these.
 _LOOKERS = {"importlib", "pkgutil", "pydoc", "runpy", "zipimport"}
 _HARMLESS = {"importlib.metadata", "importlib.resources"}
+# Modules by which all others are reached, and what gpubed itself may be asked for.
+_WHOLE = {"gpubed", "sys"}
+_OWN = {"__version__", "__file__"}
+# What Python beside the package may import of it: Ansible finds the hardware's choices by name.
+BESIDE: dict[str, set[str]] = {
+    "playbooks": {"hardware"},
+    "roles": set(),
+    "stacks": {"cluster", "core", "testbeds"},
+}
 # Generated from Pulumi's own files, a module for each.
 _GENERATED = {"engines/embedded/protocol.py"}
 
@@ -76,14 +88,46 @@ def faults(source: Path) -> list[str]:
         *_circle(graph),
         *_lookups(source, modules.values()),
         *(f"{name} imports relatively" for name, path in modules.items() if _is_relative(path)),
-        *(f"{name} calls gpubed otherwise" for name, path in modules.items() if _is_renamed(path)),
+        *(f"{name} {said}" for name, path in modules.items() for said in _otherwise(path)),
+        *(f"{path.name} has types apart from its module" for path in source.rglob("*.pyi")),
     ]
+
+
+def faults_beside(root: Path) -> list[str]:
+    """Return where Python of playbooks, roles and stacks imports what it may not, a line each."""
+    return [
+        f"{path.relative_to(root)} imports {name}"
+        for place, floors in BESIDE.items()
+        for path in sorted((root / place).rglob("*.py"))
+        if "molecule" not in path.parts
+        for name in sorted(set(_named_beside(path)))
+        if name.split(".")[1] not in floors
+    ]
+
+
+def _named_beside(path: Path) -> Iterator[str]:
+    """Yield what is imported of gpubed, also by its name where that is written out."""
+    yield from (name for name in _imports(path, {}) if "." in name)
+    for node in _nodes(path.read_text()):
+        if isinstance(node, ast.Call) and _last(node.func) in _BY_NAME and node.args:
+            yield from re.findall(r"gpubed\.\w+", ast.unparse(node.args[0]))
 
 
 @cache
 def _nodes(text: str) -> tuple[ast.AST, ...]:
     """Return all that a module's text says; of trees that are alike, it is read once."""
-    return tuple(ast.walk(ast.parse(text)))
+    nodes = list(ast.walk(ast.parse(text)))
+    return tuple(nodes + [inner for node in nodes for inner in _quoted(node)])
+
+
+def _quoted(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what the quoted parts of an annotation say."""
+    for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+        for part in ast.walk(annotation) if annotation else ():
+            named = part.value if isinstance(part, ast.Constant) else None
+            if isinstance(named, str) and "gpubed." in named:
+                with suppress(SyntaxError):  # a text of a Literal
+                    yield from ast.walk(ast.parse(named, mode="eval"))
 
 
 def _is_relative(path: Path) -> bool:
@@ -91,10 +135,26 @@ def _is_relative(path: Path) -> bool:
     return any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
 
 
-def _is_renamed(path: Path) -> bool:
-    """Return whether `gpubed` has another name there, by which its modules could be reached."""
-    aliases = (node for node in _nodes(path.read_text()) if isinstance(node, ast.alias))
-    return any(alias.name == "gpubed" and alias.asname for alias in aliases)
+def _otherwise(path: Path) -> Iterator[str]:
+    """Yield how modules could be reached past the rule: by another name, or all at once."""
+    nodes = _nodes(path.read_text())
+    heads = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        if isinstance(node, ast.alias) and node.name in _WHOLE and node.asname:
+            yield f"calls {node.name} otherwise"
+        elif isinstance(node, ast.alias) and node.name == "*":
+            yield "imports whatever there is"
+        elif _is_whole(node) and id(node) not in heads:
+            yield f"hands {ast.unparse(node)} on as a whole"
+        elif isinstance(node, ast.Name) and node.id == "compile":
+            yield "compiles a text"
+        elif isinstance(node, ast.Attribute) and _dotted(node).startswith("gpubed.__"):
+            yield from ["looks into gpubed"] if node.attr not in _OWN else ()
+
+
+def _is_whole(node: ast.AST) -> bool:
+    """Say whether it is a value that is one of those modules, not what is called like one."""
+    return isinstance(node, ast.Name) and node.id in _WHOLE and isinstance(node.ctx, ast.Load)
 
 
 def _name(source: Path, path: Path) -> str:
@@ -138,10 +198,6 @@ def _wrong(name: str, other: str, testbeds: set[str]) -> str:
         return f"{name} imports {other}, of which it must not know"
     is_up = FLOORS.index(others[0]) > FLOORS.index(own[0])
     return f"{name} imports {other}, which is above it" if is_up else ""
-
-
-def _nowhere(graph: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
-    yield from ((name, other) for name in graph for other in graph[name] - graph.keys())
 
 
 def _circle(graph: dict[str, set[str]]) -> Iterator[str]:

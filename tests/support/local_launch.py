@@ -3,8 +3,8 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+from gpubed.jobs.launcher import Launch
 from gpubed.jobs.launchers import ssh
-from gpubed.jobs.launchers.base import Launch
 
 
 def runner(monkeypatch, folder: Path, run: Path):

@@ -75,6 +75,7 @@ from gpubed.recipes import recipe
 from gpubed.report import analysis
 from gpubed.report import read as report_read
 from gpubed.report import write as report_write
+from gpubed.spec import backend_config
 from gpubed.testbeds import left_out, specification
 from support import measurements
 from support.mutations import json_line, json_text, yaml_text
@@ -883,7 +884,7 @@ def _readers():
         Reader(
             "specification",
             _specification,
-            (assets() / "templates/cluster/local.yml").read_bytes(),
+            backend_config.template("local").read_bytes(),
             yaml_text,
         ),
         Reader("recipe", _recipe, (recipes() / "cuda12/recipe.yml").read_bytes(), yaml_text),

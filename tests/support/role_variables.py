@@ -4,7 +4,7 @@ from functools import cache
 
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import filter_loader, init_plugin_loader
-from ansible.template import Templar
+from ansible.template import Templar, trust_as_template
 
 from gpubed.core.paths import assets
 
@@ -55,6 +55,16 @@ def value(role, name, release, **given):
     _load_plugins()
     there = variables(role, release, **given)
     return Templar(loader=DataLoader(), variables=there).template(there[name])
+
+
+def template(role, name, release, **given):
+    """Return what Ansible makes of a template of a role, with the role's variables."""
+    _load_plugins()
+    there = assets() / "roles" / role
+    text = trust_as_template((there / "templates" / name).read_text())
+    place = {"role_path": str(there), "ansible_search_path": [str(there)]}
+    known = variables(role, release, **place, **given)
+    return Templar(loader=DataLoader(), variables=known).template(text)
 
 
 @cache

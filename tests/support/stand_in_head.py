@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from gpubed.campaigns import linkrates
 from gpubed.configuration import health
-from gpubed.jobs import execution, images, launchers
-from gpubed.jobs.launchers import leftovers
+from gpubed.jobs import execution, images, launchers, leftovers
 
 GOOD = {"world_size": 3, "test_accuracy": 0.98, "loss": 0.1}
 

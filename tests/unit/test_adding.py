@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -136,28 +135,33 @@ from gpubed.testbeds.specification import load_plan
 print(roles.variables(load_plan(Project.find().cluster("lab").spec))["greeting_text"])
 """
     assert copy.python(code) == "lab has 3 nodes\n"
-    said = copy.project / "motd.d/gpubed"
+    said, mark = copy.project / "profile.d/gpubed-greeting.sh", copy.project / "mark"
+    leaving = copy.project / "leave.d/greeting"
     given = {
         "greeting_text": "hello",
         "__greeting_file": str(said),
-        "__greeting_leaving": str(copy.project / "leave.d/greeting"),
+        "__greeting_mark": str(mark),
+        "__greeting_leaving": str(leaving),
         "gpubed_uuid": "0f0e",
         "gpubed_node_id": "node",
         "gpubed_state_dir": str(copy.project / "state"),
         "gpubed_fingerprints": {"greeting": "of this version"},
         "ansible_python_interpreter": sys.executable,
     }
+    # The owner's, of a host where the role was never on.
+    said.parent.mkdir()
+    said.write_text("welcome\n")
+    _play(copy, greeting_enabled=False, **given)
+    assert said.read_text() == "welcome\n"
     _play(copy, greeting_enabled=True, **given)
-    assert said.read_text() == "hello\n"
+    assert said.read_text() == "echo hello\n"
     record = json.loads((copy.project / "state/applied/node.json").read_text())
     assert record == {"greeting": "of this version"}
     _play(copy, greeting_enabled=False, **given)
-    assert not said.parent.exists()
-    assert not Path(given["__greeting_leaving"]).exists()
+    assert [path for path in (said, mark, leaving) if path.exists()] == []
     _play(copy, greeting_enabled=True, **given)
-    subprocess.run(["sh", given["__greeting_leaving"]], check=True)
-    assert not said.parent.exists()
-    assert not Path(given["__greeting_leaving"]).exists()
+    subprocess.run(["sh", leaving], check=True)
+    assert [path for path in (said, mark, leaving) if path.exists()] == []
 
 
 def test_a_unit_of_a_role_ends_with_its_host(copy):
@@ -193,6 +197,32 @@ from gpubed.jobs import jobfile
 print(jobfile.load("wordcount").values("wordcount", {}))
 """
     assert copy.python(code) == "{'words': 100}\n"
+
+
+def test_a_campaign(copy):
+    code = """
+from gpubed.campaigns import file, matrix
+from gpubed.core.paths import Project
+from gpubed.jobs import jobfile
+source = file.load("epochs", Project.find())
+print(*(point.id for point in matrix.expand(source, jobfile.load("digits"))), sep="\\n")
+"""
+    assert len(copy.python(code).splitlines()) == 4
+
+
+def test_the_reference_names_what_was_added(copy):
+    code = """
+import runpy, sys
+made = runpy.run_path(sys.argv[1])
+for part in ("launcher_list", "check_ids", "campaigns", "job_pages"):
+    print(*made[part](), sep="\\n")
+"""
+    said = copy.python(code, str(copy.root / "docs/generate.py"))
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", said, re.MULTILINE))
+    assert rows["quiet"].startswith("Starts a job's ranks one after the other")
+    assert rows["uptime.seconds"] == "Look at each node's clock"
+    assert "| `epochs` | digits | How digits learns, by the size of a batch" in said
+    assert "## wordcount" in said
 
 
 def test_a_launcher(copy):

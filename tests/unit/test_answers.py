@@ -38,8 +38,7 @@ from gpubed.core.copying import NotAName
 from gpubed.core.errors import GpubedError
 from gpubed.hardware import host, report
 from gpubed.hardware.facts import GPU
-from gpubed.jobs import images
-from gpubed.jobs.launchers import leftovers
+from gpubed.jobs import images, leftovers
 from gpubed.nodes import disks
 from gpubed.nodes.answers import Answer, Misfit
 from gpubed.nodes.ssh import CommandResult

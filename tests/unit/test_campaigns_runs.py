@@ -13,8 +13,7 @@ from gpubed.campaigns import linkrates
 from gpubed.campaigns.records import Folder
 from gpubed.checks import plain
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.jobs import execution, images
-from gpubed.jobs.launchers import leftovers
+from gpubed.jobs import execution, images, leftovers
 from gpubed.jobs.runs import record
 from gpubed.nodes import rates, selection
 from support import stand_in_head

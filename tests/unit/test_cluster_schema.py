@@ -4,7 +4,6 @@ import jsonschema
 import pytest
 import yaml
 
-from gpubed.core.paths import assets
 from gpubed.spec import backend_config, schema
 
 SPEC = """
@@ -32,7 +31,7 @@ def test_a_right_specification_passes(errors):
 
 @pytest.mark.parametrize("backend", backend_config.names())
 def test_what_init_writes_passes(errors, backend):
-    assert errors((assets() / f"templates/cluster/{backend}.yml").read_text()) == []
+    assert errors(backend_config.template(backend).read_text()) == []
 
 
 @pytest.mark.parametrize(

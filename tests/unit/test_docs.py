@@ -5,6 +5,9 @@ import runpy
 from pathlib import Path
 
 import pytest
+import typer.main
+
+from gpubed import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = runpy.run_path(str(ROOT / "docs" / "generate.py"))["pages"]()
@@ -28,6 +31,64 @@ def test_readme_names_only_make_targets_that_exist():
     for path in DOCUMENTS:
         named = set(re.findall(r"`make ([a-z-]+)", path.read_text()))
         assert named <= targets, path
+
+
+GUIDES = [ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/contributing/*.md"))]
+# Where a path of a page may begin: it speaks of a package, a test, or of any role as of this one.
+BEGINNINGS = ["", "src/gpubed", "roles/base", "docs"]
+# What the pages themselves add.
+ADDED = {
+    path
+    for page in GUIDES
+    for name in re.findall(r"(?m)^`([\w/.]+)`\n\n```", page.read_text())
+    for path in (name, *(str(parent) for parent in Path(name).parents))
+}
+
+
+def named_paths(text):
+    """Yield the paths of a page that are to exist: no system's, and no placeholder in them."""
+    for word in re.findall(r"(?<!`)`([\w./-]+/[\w./-]*)`", re.sub(r"(?s)```.*?```", "", text)):
+        if not word.startswith(("/", "gpubed/")):
+            yield word.rstrip("/")
+    for command in re.findall(r"`[^`\n]*?pytest ([^`\n]*)`", text):
+        yield from (word for word in command.split() if word.endswith(".py"))
+    for command in re.findall(r"`cp (\S+) \S+`|^\$ cp -r (\S+)", text, re.M):
+        yield next(filter(None, command))
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)
+def test_a_path_of_a_contributing_page_exists(page):
+    lost = [
+        path
+        for path in named_paths(page.read_text())
+        if path not in ADDED and not any((ROOT / start / path).exists() for start in BEGINNINGS)
+    ]
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)
+def test_a_command_of_a_contributing_page_exists(page):
+    added = {Path(path).stem for path in ADDED if "cli/commands/" in path}
+    verbs = set(typer.main.get_group(cli.build()).commands) | added
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    text = page.read_text()
+    said = re.findall(r"(?:^\$ |`)(gpubed|make) ([a-z][a-z-]*)", text, re.M)
+    lost = [
+        f"{program} {word}"
+        for program, word in said
+        if word not in (targets if program == "make" else verbs)
+    ]
+    assert lost == []
+
+
+def test_the_contributing_page_of_each_kind_tells_what_to_run_then():
+    without = [page.name for page in GUIDES if "\nThen: `" not in page.read_text()]
+    assert without == ["CONTRIBUTING.md", "README.md"]
+
+
+def test_a_path_that_there_is_not_is_found():
+    said = "`tests/unit/test_none.py`, `pytest -q tests/unit/test_none.py`, `a/<name>.py`, `/etc/x`"
+    assert list(named_paths(said)) == ["tests/unit/test_none.py", "tests/unit/test_none.py"]
 
 
 def test_every_promise_names_tests_that_exist():

@@ -16,8 +16,7 @@ from gpubed.configuration import health
 from gpubed.configuration.health import NodeHealth, Quarantine
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
-from gpubed.jobs import elastic, execution, launchers
-from gpubed.jobs.launchers import leftovers
+from gpubed.jobs import elastic, execution, launchers, leftovers
 from gpubed.jobs.lookout import Lookout
 from gpubed.jobs.runs import at_work, checkpoints, record
 from gpubed.nodes.allocation import NotUp

@@ -11,6 +11,7 @@ from gpubed.backends.local.component import gpu_ids
 from gpubed.configuration import applied, due, roles
 from gpubed.core import located
 from gpubed.core.paths import Project
+from gpubed.spec import backend_config
 from support import growth
 from support.growth import Cost
 from support.samples import sample_allocation, sample_plan
@@ -97,7 +98,7 @@ TEXTS = [
     "a: !@x 1\n",
     "a: [!1, b]\n",
     "%YAML 1.1#\n---\na: 1\n",
-    *(path.read_text() for path in (growth.KEPT.parents[2] / "templates").glob("cluster/*.yml")),
+    *(backend_config.template(name).read_text() for name in backend_config.names()),
 ]
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths, Project
-from gpubed.jobs import execution, launchers
-from gpubed.jobs.launchers import leftovers
+from gpubed.jobs import execution, launchers, leftovers
 from gpubed.jobs.runs.record import Request
 from support.samples import sample_allocation, sample_plan
 from support.stand_in_head import Head

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.core.errors import GpubedError, UsageError
+from gpubed.jobs.launcher import Launch
 from gpubed.jobs.launchers import slurm
-from gpubed.jobs.launchers.base import Launch
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
 

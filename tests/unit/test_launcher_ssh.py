@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubed.jobs.launchers import base, ssh
+from gpubed.jobs import launcher
+from gpubed.jobs.launchers import ssh
 from support import local_launch
 
 WAIT_S = 15
@@ -52,7 +53,8 @@ def test_a_line_without_end_comes_in_pieces_and_takes_no_memory(launcher):
     program = f"""
 import re, sys
 from pathlib import Path
-from gpubed.jobs.launchers import base, ssh
+from gpubed.jobs import launcher
+from gpubed.jobs.launchers import ssh
 sizes, last = [], []
 def hear(line):
     sizes.append(len(line))
@@ -61,7 +63,7 @@ command = ["sh", "-c", sys.argv[1]]
 if {launcher == "ssh"}:
     ssh._own(command, hear, lambda: "")
 else:
-    base.follow(command, hear)
+    launcher.follow(command, hear)
 peak = int(re.search("VmHWM:.*?([0-9]+)", Path("/proc/self/status").read_text())[1]) // 1024
 print(sum(sizes), max(sizes), peak, last[0][-2:], last[1])
 """
@@ -77,7 +79,7 @@ print(sum(sizes), max(sizes), peak, last[0][-2:], last[1])
 
 def test_a_line_as_long_as_a_piece_is_one_line():
     text = io.StringIO("x" * 2**16 + "\n\nlast")
-    assert [*base.lines(text)] == ["x" * 2**16, "", "last"]
+    assert [*launcher.lines(text)] == ["x" * 2**16, "", "last"]
 
 
 def test_while_somebody_waits_there_are_heartbeats(launch, monkeypatch):

@@ -40,6 +40,7 @@ BROUGHT = {
     "backends/virtualwall/rspec.py",
     "cli/commands/init.py",
     "cli/outline.py",
+    "core/entries.py",
     "core/paths.py",
     "spec/placeholders.py",
     "recipes/recipe.py",
@@ -116,6 +117,26 @@ def test_imports_go_strictly_down():
             "gpubed.spec.plan imports gpubed.jobs.jobfile, which is above it",
         ),
         ("spec/plan.py", "import gpubed as g", "gpubed.spec.plan calls gpubed otherwise"),
+        (
+            "spec/plan.py",
+            "import gpubed\ng = gpubed\ng.jobs.jobfile.load('digits')",
+            "gpubed.spec.plan hands gpubed on as a whole",
+        ),
+        ("spec/plan.py", "import gpubed\ngetattr(gpubed, 'jobs')", "hands gpubed on as a whole"),
+        ("spec/plan.py", "import gpubed\ngpubed.__dict__['jobs']", "looks into gpubed"),
+        ("spec/plan.py", "from gpubed import *", "gpubed.spec.plan imports whatever there is"),
+        ("spec/plan.py", "import sys as s\ns.modules['gpubed.jobs']", "calls sys otherwise"),
+        ("spec/plan.py", "import sys\ngetattr(sys, 'modules')", "hands sys on as a whole"),
+        (
+            "spec/plan.py",
+            "def f(at: 'gpubed.cluster.status.Status | None') -> None: ...",
+            "gpubed.spec.plan imports gpubed.cluster.status, which is above it",
+        ),
+        ("core/files.py", "__loader__.load_module('gpubed.cli')", "imports by name: __loader__"),
+        ("core/files.py", "from pydantic import ImportString\na: ImportString", "ImportString"),
+        ("core/files.py", "import builtins\nbuiltins.exec('')", "core/files.py imports by name"),
+        ("core/files.py", "made = compile('import gpubed.cli', '', 'exec')", "compiles a text"),
+        ("core/files.pyi", "import gpubed.cli", "files.pyi has types apart from its module"),
         ("spec/plan.py", "from ..jobs import jobfile", "gpubed.spec.plan imports relatively"),
         ("backends/local/daemon.py", "from gpubed.backends import static", "imports its sibling"),
         ("backends/granted.py", "import gpubed.backends.static.node", "imports its sibling"),
@@ -141,6 +162,8 @@ def test_what_breaks_the_rule_is_found(tmp_path, planted, text, found):
         "from importlib.metadata import version",
         "from importlib import resources",
         "run('exec', re.compile('eval'))",
+        "import sys\nsys.stdout.write('gpubed.jobs')",
+        "def f(how: Literal['not an expression']) -> 'str | None': ...",
     ],
 )
 def test_what_looks_nothing_up_is_no_fault(tmp_path, text):
@@ -148,6 +171,31 @@ def test_what_looks_nothing_up_is_no_fault(tmp_path, text):
     with (tree / "core/files.py").open("a") as file:
         file.write(f"\n{text}\n")
     assert house.faults(tree) == []
+
+
+def test_python_beside_the_package_imports_what_it_may():
+    assert house.faults_beside(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("planted", "text", "found"),
+    [
+        ("roles/nccl/files/derive.py", "from gpubed.core import files", "imports gpubed.core"),
+        (
+            "playbooks/filter_plugins/gpubed_hardware.py",
+            "import_module('gpubed.cluster.status')",
+            "imports gpubed.cluster",
+        ),
+        ("stacks/cluster/__main__.py", "from gpubed.cli import main", "imports gpubed.cli"),
+    ],
+)
+def test_what_python_beside_the_package_may_not_is_found(tmp_path, planted, text, found):
+    for name in house.BESIDE:
+        ignored = shutil.ignore_patterns("*.pyc", "molecule")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    with (tmp_path / planted).open("a") as file:
+        file.write(f"\n{text}\n")
+    assert [fault for fault in house.faults_beside(tmp_path) if found in fault]
 
 
 def parses_by_itself(tree):
@@ -304,12 +352,15 @@ def test_every_verb_has_help_and_an_example(path):
     tree = ast.parse(path.read_text())
     public = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name[0] != "_"]
     commands = [n for n in public if n.name == "command" or n.decorator_list]
-    assert commands
+    assert commands, f"{path.name} has neither `command` nor `app` with verbs"
     assert all(ast.get_docstring(command) for command in commands)
-    example = next(
-        n for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "EXAMPLE"
-    )
-    assert f"gpubed {path.stem}" in ast.literal_eval(example.value)
+    examples = [
+        ast.literal_eval(n.value)
+        for n in tree.body
+        if isinstance(n, ast.Assign) and n.targets[0].id == "EXAMPLE"
+    ]
+    assert examples, f"{path.name} has no EXAMPLE"
+    assert f"gpubed {path.stem}" in examples[0]
 
 
 @pytest.mark.parametrize(
@@ -318,11 +369,8 @@ def test_every_verb_has_help_and_an_example(path):
     ids=lambda p: p.name,
 )
 def test_every_backend_is_complete(folder):
-    for part in ("__init__.py", "config.py", "backend.py", "README.md"):
+    for part in ("__init__.py", "config.py", "backend.py", "cluster.yml", "README.md"):
         assert (folder / part).is_file(), f"{folder.name} lacks {part}"
-    assert (ROOT / "templates" / "cluster" / f"{folder.name}.yml").is_file(), (
-        "`gpubed init` needs it"
-    )
 
 
 @pytest.mark.parametrize(
@@ -337,7 +385,8 @@ def test_every_test_file_is_collected():
     """A file whose name pytest does not match would never run."""
     for path in (ROOT / "tests").rglob("*.py"):
         helper = path.name in ("conftest.py", "__init__.py", "__main__.py", "matrix.py")
-        assert helper or path.name.startswith("test_") or "support" in path.parts, path
+        helper |= bool({"support", "testbeds"} & {*path.parts})
+        assert helper or path.name.startswith("test_"), path
 
 
 def test_the_order_of_whole_clusters_names_files():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubed.jobs.launchers import leftovers
+from gpubed.jobs import leftovers
 from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session

@@ -17,7 +17,7 @@ from gpubed.cluster import audit, handover
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
-from gpubed.spec import clusterspec, plan
+from gpubed.spec import backend_config, clusterspec, plan
 from gpubed.testbeds import registry, specification
 from gpubed.testbeds.base import Existing
 from support.bound import kind
@@ -67,7 +67,7 @@ class TestSpecification:
         assert words in error
 
     def test_the_template_is_right_once_it_says_who_may_come_in(self, tmp_path: Path) -> None:
-        template = Path(__file__).parents[2] / "templates" / "cluster" / "openstack.yml"
+        template = backend_config.template("openstack")
         path = tmp_path / "cloudy" / "cluster.yml"
         path.parent.mkdir()
         path.write_text(template.read_text().replace("192.0.2.0/24", "198.51.100.0/24"))

@@ -117,6 +117,13 @@ def test_a_folder_that_somebody_put_something_into_stays(asked, tmp_path):
     assert asked(files=[ours], folders=folders)["folders"] == folders[1:]
 
 
+def test_an_empty_folder_is_an_owners_where_no_mark_says_otherwise(asked, tmp_path):
+    (folder := tmp_path / "docker.service.d").mkdir()
+    mark = written(tmp_path / "mark")
+    assert asked(folders=[str(folder)]) == {}
+    assert asked(mark=mark, folders=[str(folder)])["folders"] == [str(folder)]
+
+
 def test_a_folder_goes_with_what_is_in_it_only_where_the_role_says_so(asked, tmp_path):
     written(tmp_path / "conf/thesis.tex")
     folder = str(tmp_path / "conf")

@@ -230,6 +230,8 @@ def test_a_range_of_ports_is_not_there_any_more(tmp_path):
         "ports",
         programs={"sysctl": "echo 32768 60999"},
         nccl_port_range="50000-51000",
+        gpubed_uuid="0f0e",
+        ansible_managed="managed",
         __nccl_sysctl=str(there / "90-gpubed-nccl.conf"),
         __nccl_ports_leaving=str(hook),
     )

@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.configuration import health
-from gpubed.jobs import execution, launchers
-from gpubed.jobs.launchers import leftovers
+from gpubed.jobs import execution, launchers, leftovers
 from gpubed.jobs.rank_output import RankOutput
 from support.samples import granted_cluster
 from support.stand_in_head import Head

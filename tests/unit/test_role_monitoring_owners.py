@@ -24,7 +24,7 @@ class Host:
         self.folder = root / "monitoring"
         self.jupyter.mkdir()
 
-    def play(self, entry, *running, page=True):
+    def play(self, entry, *running, page=True, head="node-0"):
         systemctl = (
             f'case "$1 {" ".join(running)} " in\n'
             'is-active*" $2 "*) echo active ;; is-enabled*" $2 "*) echo enabled ;;\n'
@@ -41,7 +41,7 @@ class Host:
             entry,
             programs={"systemctl": systemctl, "dpkg-query": "", "apt-get": ""},
             inventory_hostname="node-0",
-            gpubed_head="node-0",
+            gpubed_head=head,
             gpubed_cluster="lab",
             gpubed_uuid="0f0e",
             gpubed_fingerprints={},
@@ -220,12 +220,30 @@ def test_it_goes_and_what_is_the_owners_stays(host):
     assert (set(again.tasks.values()), again.calls) == ({"ok"}, [])
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="systemd is asked to read its units again")
+def test_the_page_goes_from_a_former_head_where_monitoring_ends_with_the_same_edit(host):
+    for path in (host.folder / "packages", host.root / "status/settings.json"):
+        path.parent.mkdir()
+        path.write_text("")
+    host.page.write_text(f'sys.path.append("{host.root}/status")\n')
+    done = host.play("absent", head="node-1")
+    assert done.code == 0, done.said
+    assert "handler Restart JupyterLab if it runs" in done.calls
+    left = [path for path in (host.folder, host.root / "status", host.page) if path.exists()]
+    assert left == []
+
+
 def test_nothing_of_the_roles_goes_on_on_a_host_that_is_let_go(host):
     """Firewall and cluster are gone by then. Twice, as after an interruption."""
     host.ours("prometheus", "prometheus-node-exporter")
     (host.data / "metrics2/01ABC").mkdir(parents=True)
-    (host.root / "monitoring").mkdir()
+    for name in ("monitoring/web.yml", "metrics/declared.prom", "gpubed-metrics"):
+        (host.root / name).parent.mkdir(exist_ok=True)
+        (host.root / name).write_text("")
+    for name in ("gpubed-metrics.service", "gpubed-metrics.timer"):
+        (host.units / name).write_text("")
     host.page.write_text("c.ServerApp.port = 80\n")
+    (host.root / "status").mkdir()
     assert host.play("leaving", "prometheus.service").code == 0
     hook, calls = host.root / "leave.d/monitoring", host.root / "calls"
     text = hook.read_text()
@@ -243,7 +261,8 @@ def test_nothing_of_the_roles_goes_on_on_a_host_that_is_let_go(host):
     ]
     assert (host.data / "metrics2.gpubed/01ABC").exists()
     assert list(host.units.iterdir()) == []
-    assert not (host.root / "monitoring").exists()
+    gone = ("monitoring", "metrics", "gpubed-metrics", "status")
+    assert [name for name in gone if (host.root / name).exists()] == []
     assert host.page.exists()
     assert not hook.exists()
     assert host.play("owners", page=False).code == 0

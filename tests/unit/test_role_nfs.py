@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from jinja2 import Environment, StrictUndefined
 
-from support import machines
+from support import machines, role_variables
 from support.role_tasks import play
 from support.shell_host import ShellHost
 
@@ -49,16 +48,17 @@ def host(tmp_path):
 
     def leave(mounted=""):
         (tmp_path / "mounts").write_text(mounted)
-        text = Environment(undefined=StrictUndefined).from_string(
-            (ROLE / "templates/leave.j2").read_text()
-        )
-        hook = text.render(
+        hook = role_variables.template(
+            "nfs",
+            "leave.j2",
+            "debian-12",
             ansible_managed="managed",
-            lookup=lambda _, name: (ROLE / "files" / name).read_text(),
-            __nfs_masked=there.masked,
-            __nfs_leaving=tmp_path / "hook",
+            gpubed_uuid="0f0e",
+            __nfs_mounts=str(tmp_path / "mounts"),
+            __nfs_masked=str(there.masked),
+            __nfs_leaving=str(tmp_path / "hook"),
         )
-        done = there.sh(hook.replace("/proc/mounts", str(tmp_path / "mounts")))
+        done = there.sh(hook)
         assert (done.returncode, done.stderr) == (0, "")
         return [call for call in there.called if call != "systemctl daemon-reload"]
 
@@ -118,6 +118,15 @@ def test_a_block_without_its_end_stays_whole(host):
     assert (host.etc / "fstab").read_text() == torn
 
 
+def test_settings_of_the_owners_under_the_roles_names_stay(host):
+    (host.etc / "fstab").write_text("")
+    own = host.etc / "nfs.conf.d/gpubed.conf"
+    own.write_text("# mine\n")
+    host.leave()
+    assert own.read_text() == "# mine\n"
+    assert not (host.etc / "modprobe.d/gpubed-nfs.conf").exists()
+
+
 def test_what_of_nfs_3_the_owner_had_in_use_comes_back(host):
     (host.etc / "fstab").write_text(OWNERS[0])
     host.masked.write_text("rpcbind.socket\nrpcbind.service\n")
@@ -147,10 +156,12 @@ def test_the_role_installs_it_and_notes_once_what_was_in_use(tmp_path):
     hook, masked = tmp_path / "leave.d/nfs", tmp_path / "lib/masked"
     states = "case $2 in rpcbind.socket) echo enabled ;; rpcbind.service) echo masked ;; esac"
     names = {"__nfs_leaving": str(hook), "__nfs_masked": str(masked), "ansible_managed": "managed"}
+    names["gpubed_uuid"] = "0f0e"
     played = play(tmp_path, "nfs", "leaving", programs={"systemctl": states}, **names)
     assert played.code == 0, played.said
     assert masked.read_text() == "rpcbind.socket\n"
-    assert f"{masked} {hook}" in hook.read_text()
+    assert f'"mark": "{masked}"' in hook.read_text()
+    assert hook.read_text().endswith(f"rm -f {hook}\n")
     # Killed before the note was whole, it is written anew.
     masked.unlink()
     cut = {"systemctl": "kill -KILL $PPID"}

@@ -21,6 +21,8 @@ INCLUDES = [f"ansible.builtin.include_{what}" for what in ("tasks", "role")]
 GOES = ["before.yml", "removed.yml"]
 # Whose scenarios do not compare their nodes yet.
 NOT_YET = {"nvidia_driver", "rdma"}
+# What of a role needs no mark, since all its files are gpubed's by their names.
+TOLD_OTHERWISE = {"__monitoring_owns head"}
 # How a task file that other roles borrow names the one that it runs for.
 BORROWS = "{{ (ansible_parent_role_names | default([]) + [role_name]) | first }}"
 REQUIRED = [
@@ -306,3 +308,24 @@ def test_what_a_role_starts_it_declares(role: Path) -> None:
     units = [unit for unit in roles.units(everything) if not unit.is_file]
     declared = {unit.name for unit in units if unit.role == role.name}
     assert declared == started
+
+
+def _owned_parts(role: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what is removed at once, by its name: all that a role owns, or each part of it."""
+    kinds = {"mark", "units", "packages", "files", "folders", "users", "groups"}
+    variables = _yaml(role / "vars" / "main.yml") if (role / "vars" / "main.yml").exists() else {}
+    for name, owns in variables.items():
+        if name.endswith("_owns"):
+            parts = {"": owns} if kinds & owns.keys() else owns
+            yield from ((f"{name} {part}".strip(), parts[part]) for part in parts)
+
+
+def test_something_tells_what_a_role_owns_from_an_owners(role: Path) -> None:
+    """Its removal is asked for wherever the role is off: also on a host where it never was on."""
+    told = r"'(mark|says|noted)'"
+    unknown = [
+        name
+        for name, part in _owned_parts(role)
+        if not re.search(told, str(part)) and name not in TOLD_OTHERWISE
+    ]
+    assert not unknown, "give it a `mark`, as docs/contributing/role.md shows; or `says`, `noted`"

@@ -33,6 +33,10 @@ OTHERWISE = {
         "{{ item.path }}": "the folder of figures, and gpubed's own of all roles",
         "{{ item.dest }}": "within the page's folder, which is the mark",
     },
+    "nfs": {
+        "{{ __nfs_fstab_path }}": "the system's: the hook takes the block out of it",
+        "nfs-server.service": "of the package, which stays",
+    },
     "nvidia_container_toolkit": {"{{ item.unit }}": "of the package that the role brings"},
     "nvidia_driver": {"{{ item }}": "of __nvidia_driver_owns.units"},
     "rdma": {"{{ __rdma_openmpi }}": "an owner's file: absent.yml takes the block out of it"},

@@ -19,8 +19,7 @@ from gpubed.checks import network
 from gpubed.configuration import health
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
-from gpubed.jobs import execution, jobfile, launchers
-from gpubed.jobs.launchers import leftovers
+from gpubed.jobs import execution, jobfile, launchers, leftovers
 from gpubed.jobs.runs import compare, record
 from gpubed.jobs.runs import origin as origins
 from gpubed.jobs.runs.record import Choice, Record, Request

@@ -76,13 +76,17 @@ def files(owned: list[Any]) -> tuple[list[str], list[str], set[str]]:
     return ours, kept, others
 
 
-def folders(owned: list[str], going: list[str]) -> list[str]:
-    """Return the folders in which nothing is but what goes: into others an owner put something."""
+def folders(owned: list[str], going: list[str], *, marked: bool) -> list[str]:
+    """Return the folders in which nothing is but what goes: into others an owner put something.
+
+    One that is empty is the role's only where a mark says that the role was here.
+    """
     ours: list[str] = []
     for folder in sorted(owned, key=len, reverse=True):
         path, gone = Path(folder), {*going, *ours}
         if path.is_dir() and not path.is_symlink():
-            ours += [folder] if all(str(inner) in gone for inner in path.iterdir()) else []
+            inner = [str(name) for name in path.iterdir()]
+            ours += [folder] if (inner or marked) and set(inner) <= gone else []
     return ours
 
 
@@ -149,7 +153,7 @@ def owned(owns: dict[str, Any], cluster: str) -> dict[str, Any]:
         "packages": packages(owns.get("packages", {})),
         "kept": kept,
         "files": ours,
-        "folders": folders(owns.get("folders", []), ours),
+        "folders": folders(owns.get("folders", []), ours, marked=bool(mark)),
         "users": known(owns.get("users", []), "passwd"),
         "groups": known(owns.get("groups", []), "group"),
         "mark": [mark] if mark else [],

@@ -6,7 +6,7 @@ import http.client
 import ssl
 
 from gpubed.access import tunnel
-from gpubed.configuration import door
+from gpubed.configuration import jupyterlab_port
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
@@ -29,7 +29,7 @@ def urls(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list
         return []
     # Behind other hosts it is reached through a tunnel: `gpubed open`.
     host = "localhost" if allocation.head.via else allocation.head.control_address
-    at = f"https://{host}:{door.port(paths, plan, allocation)}"
+    at = f"https://{host}:{jupyterlab_port.port(paths, plan, allocation)}"
     found = [{"name": "jupyterlab", "url": f"{at}/lab"}]
     if plan.spec.services.monitoring:
         found.append({"name": STATUS, "url": f"{at}{_PAGE}"})
@@ -102,7 +102,7 @@ def page_status(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) 
 def _status(
     paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str, path: str
 ) -> int:
-    at = door.port(paths, plan, allocation)
+    at = jupyterlab_port.port(paths, plan, allocation)
     if not paths.jupyterlab_certificate.exists():
         raise GpubedError("JupyterLab is not set up yet", f"gpubed up {paths.name}")
     try:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from gpubed.chaos.scenario import Ground, Held, Scenario, Status, Unfit
-from gpubed.jobs.launchers import leftovers
+from gpubed.jobs import leftovers
 from gpubed.jobs.runs import record
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH

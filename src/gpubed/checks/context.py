@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from gpubed.checks import proof
-from gpubed.core import reading, together
+from gpubed.core import parallel, reading
 from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.facts import Facts
 from gpubed.nodes.allocation import Allocation, Node
@@ -31,7 +31,7 @@ class Context:
     def on_each(self, function: Callable[[Node, SSH], T]) -> list[tuple[Node, T]]:
         """Call a function for every node at once; results in the order of the nodes."""
         nodes = self.allocation.nodes
-        results = together.each(lambda node: function(node, self.sessions[node.name]), nodes)
+        results = parallel.each(lambda node: function(node, self.sessions[node.name]), nodes)
         return list(zip(nodes, results, strict=True))
 
     @cached_property

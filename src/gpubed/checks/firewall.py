@@ -15,8 +15,8 @@ from functools import partial
 
 from gpubed.checks.context import Context
 from gpubed.checks.stages import Stage, at
-from gpubed.configuration import door as lab_door
-from gpubed.core import together
+from gpubed.configuration import jupyterlab_port
+from gpubed.core import parallel
 from gpubed.nodes import answers
 from gpubed.nodes.allocation import Node, door
 from gpubed.nodes.answers import Answer
@@ -94,7 +94,7 @@ def _port(told: Answer) -> int:
 def _verdict(context: Context, node: Node, session: SSH, listening: set[int], canary: int) -> Check:
     open_ = {port for port in listening if port not in _allowed(context, node)}
     ports = sorted(open_ | {canary})
-    knocks = together.each(partial(session.answers, timeout=_KNOCK_S), ports)
+    knocks = parallel.each(partial(session.answers, timeout=_KNOCK_S), ports)
     answered = [port for port, yes in zip(ports, knocks, strict=True) if yes]
     reason = f"from outside, these ports answer: {answered}" if answered else ""
     if not answered and not _fellow_reaches(context, node, canary):
@@ -114,7 +114,7 @@ def _allowed(context: Context, node: Node) -> set[int]:
     spec = context.plan.spec
     allowed = {node.port, *(opening.port for opening in spec.firewall.open)}
     if node.role == "head" and spec.services.jupyterlab:
-        allowed.add(lab_door.port(context.paths, context.plan, context.allocation))
+        allowed.add(jupyterlab_port.port(context.paths, context.plan, context.allocation))
     return allowed
 
 

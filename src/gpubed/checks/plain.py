@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from gpubed.checks.context import Context
-from gpubed.core import together
+from gpubed.core import parallel
 from gpubed.jobs import jobfile
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.answers import Answer
@@ -74,14 +74,14 @@ def in_pairs(context: Context, nodes: Sequence[Node], rate: float) -> list[dict[
     if len(nodes) % 2:
         pairs.append((nodes[0], nodes[-1]))
     last = len(pairs) - 1 if len(nodes) % 2 else len(pairs)
-    at_once = 1 if context.allocation.one_host else together.AT_ONCE
+    at_once = 1 if context.allocation.one_host else parallel.AT_ONCE
 
     with _program(context) as folder:
 
         def ask(place: int) -> list[dict[str, Any]]:
             return _together(context, folder, f"pair-{place}", pairs[place], rate)
 
-        found = together.each(ask, range(last), at_once)
+        found = parallel.each(ask, range(last), at_once)
         # Its first node is in another pair, too: two streams would share that link.
         found += map(ask, range(last, len(pairs)))
     return [row for rows in found for row in rows]
@@ -121,7 +121,7 @@ def _together(
         told = Answer(node.name, "what was measured", answer.stdout)
         return [row.model_dump() for row in told.json(list[Row])]
 
-    found = together.each(ask, range(len(nodes)), len(nodes))  # they wait for each other
+    found = parallel.each(ask, range(len(nodes)), len(nodes))  # they wait for each other
     return [row for rows in found for row in rows]
 
 

@@ -47,6 +47,11 @@ def at(stage: Stage, *plain: str) -> Callable[[CheckFunction], CheckFunction]:
     return listed
 
 
+def stage(function: CheckFunction) -> Stage:
+    """Return when a check runs."""
+    return Stage(getattr(function, _STAGE))
+
+
 def subject(function: CheckFunction) -> str:
     """Say in words what a function looks at: its module's subject, and its own name."""
     module = function.__module__.rpartition(".")[2]
@@ -75,4 +80,4 @@ def functions() -> tuple[CheckFunction, ...]:
         for value in vars(import_module(f"{checks.__name__}.{name}")).values()
         if hasattr(value, _STAGE)
     ]
-    return tuple(sorted(found, key=lambda function: getattr(function, _STAGE)))
+    return tuple(sorted(found, key=stage))

@@ -9,20 +9,22 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from gpubed.core import entries
+
 _FOLDER = Path(__file__).parent / "commands"
 
 
-def verbs() -> list[str]:
-    """Return the names of all verbs."""
-    return sorted(path.stem for path in _FOLDER.glob("[a-z]*.py"))
+def verbs() -> tuple[str, ...]:
+    """Return the names of all verbs: of the modules with a `command`, or an `app`."""
+    return entries.names(_FOLDER, "command", "app")
 
 
 def summary(verb: str) -> str:
-    """Return a verb's help: the docstring of `command`, or the `help` of an `app`."""
+    """Return a verb's help: the docstring of `command`, or the `help` of an `app`; else nothing."""
     for node in ast.parse((_FOLDER / f"{verb}.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef) and node.name == "command":
             return ast.get_docstring(node) or ""
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "app":
             words = {word.arg: word.value for word in getattr(node.value, "keywords", ())}
-            return str(ast.literal_eval(words["help"]))
-    raise LookupError(f"{verb} has neither command nor app")
+            return str(ast.literal_eval(words["help"])) if "help" in words else ""
+    return ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpubed.core import together
+from gpubed.core import parallel
 from gpubed.core.errors import GpubedError
 from gpubed.core.reading import Unreadable
 from gpubed.engines.stack import Stack
@@ -98,7 +98,7 @@ def audit(stack: Stack) -> Audit:
     recorded = list(_recorded(deployment.get("resources", [])))
     listed = asked.existing()
     found = listed.things
-    there = together.each(partial(_is_there, asked, found), recorded)
+    there = parallel.each(partial(_is_there, asked, found), recorded)
     known = {resource.id for resource in recorded}
     return Audit(
         uuid=uuid,

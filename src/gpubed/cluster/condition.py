@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gpubed.access import services
-from gpubed.configuration import door, due, health, roles, systemd
+from gpubed.configuration import due, health, jupyterlab_port, roles, systemd
 from gpubed.configuration.health import NodeHealth
 from gpubed.configuration.roles import Unit
 from gpubed.configuration.systemd import Stopped
-from gpubed.core import together
+from gpubed.core import parallel
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import disks, rates
@@ -113,12 +113,12 @@ def look(
     # Without a head that answers, no worker is asked whether it reaches it.
     peer = allocation.head.experiment_address if there and allocation.head in there else ""
     see = partial(_node, paths, plan, peer, units, testbed.backend.shapes_on_nodes)
-    looked = together.each(see, there)
+    looked = parallel.each(see, there)
     states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
     full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
     stopped = _set_up(paths, plan, allocation, [one for found in looked for one in found.stopped])
     serves = plan.spec.configure and allocation.nodes and states[allocation.head.name] == "ready"
-    asked = serves and not (before_roles and door.is_due(paths, plan, allocation))
+    asked = serves and not (before_roles and jupyterlab_port.is_due(paths, plan, allocation))
     answers = services.answers(paths, plan, allocation) if asked else {}
     unwell = [one.health for one in looked if one.health and one.health.state != "well"]
     return Condition(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from gpubed.cluster import exposure
-from gpubed.core import together
+from gpubed.core import parallel
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.hardware import host
@@ -54,7 +54,7 @@ def gpu_hosts(paths: ClusterPaths) -> list[Finding]:
         except GpubedError as error:
             return [Finding(f"gpu.{name}", False, error.message, error.hint)]
 
-    found = together.each(look, (each for each in sessions if each.node.name in asked))
+    found = parallel.each(look, (each for each in sessions if each.node.name in asked))
     return [finding for findings in found for finding in findings]
 
 

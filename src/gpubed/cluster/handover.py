@@ -10,9 +10,9 @@ from gpubed.cluster import metrics
 from gpubed.configuration import (
     applied,
     configure,
-    door,
     due,
     inventory,
+    jupyterlab_port,
     roles,
     served_folder,
     unfinished,
@@ -47,7 +47,7 @@ def hand_over(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) ->
         if not bare:
             _configure(paths, plan, allocation)
             served_folder.remember(paths, plan, allocation)
-            door.remember(paths, plan)
+            jupyterlab_port.remember(paths, plan)
             leases.tell_of_new(paths, plan, allocation)
     if not bare:  # such nodes are what the testbed calls ready
         verify_cluster(paths, plan, allocation)

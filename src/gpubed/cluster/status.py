@@ -10,7 +10,7 @@ from gpubed.access import services
 from gpubed.cluster import condition, idle
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
-from gpubed.configuration import applied, door, unfinished
+from gpubed.configuration import applied, jupyterlab_port, unfinished
 from gpubed.core import progress, secret
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
@@ -71,7 +71,7 @@ def status(
         "failed": [failure.model_dump() for failure in granted.failed],
         "lease": current_lease(paths, wanted, granted, now).document(),
         "services": _services(paths, wanted, granted, now),
-        "pending": door.pending(paths, wanted, granted),
+        "pending": jupyterlab_port.pending(paths, wanted, granted),
         "stopped": [asdict(one) for one in now.stopped],
         "reshaped": now.reshaped,
         **({"use": _use(paths, wanted, granted, unwell)} if use else {}),

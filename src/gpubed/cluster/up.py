@@ -14,8 +14,8 @@ from gpubed.cluster.damage import Seen
 from gpubed.cluster.events import discard_steps, emit
 from gpubed.cluster.lost_state import Approve
 from gpubed.cluster.status import current_lease
-from gpubed.configuration import door, owners_variables, served_folder
-from gpubed.core import progress, runlock, together
+from gpubed.configuration import jupyterlab_port, owners_variables, served_folder
+from gpubed.core import parallel, progress, runlock
 from gpubed.core.errors import GpubedError, Locked, PrerequisiteMissing, Refused
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.embedded import LogEvent, ResourceEvent, Result
@@ -128,7 +128,7 @@ def up(
             return Done(result, found)
         if wanted.spec.configure and granted.nodes:
             served_folder.remember(paths, wanted, granted)  # a former version did not
-            door.remember(paths, wanted)
+            jupyterlab_port.remember(paths, wanted)
         if verify and wanted.spec.configure and granted.nodes:
             handover.verify_cluster(paths, wanted, granted)
     return Done(result, found)
@@ -345,7 +345,7 @@ def _look_first(
     paths = stack.paths
     if not (refresh or killed):
         leases.check_not_expired(paths)
-    with together.beside(lambda: damage.look(paths, plan)) as looking:
+    with parallel.beside(lambda: damage.look(paths, plan)) as looking:
         # Most often nothing is damaged, and what the engine computes from its state holds. What an
         # earlier run left out is told to the engine only once this one has begun.
         ahead = None if refresh or killed or paths.left_out.exists() else _preview(stack)

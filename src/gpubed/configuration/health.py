@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from gpubed.configuration import node_lease, roles
-from gpubed.core import reading, together
+from gpubed.core import parallel, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
@@ -93,7 +93,7 @@ class _Held(BaseModel):
 
 def look(paths: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:
     """Look at nodes, all at once; a node that does not answer is told, not raised."""
-    return together.each(lambda node: _look(paths, node), nodes)
+    return parallel.each(lambda node: _look(paths, node), nodes)
 
 
 def is_told(plan: ClusterPlan) -> bool:

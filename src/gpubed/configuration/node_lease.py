@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from gpubed.configuration import roles
-from gpubed.core import together
+from gpubed.core import parallel
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node
@@ -76,7 +76,7 @@ def tell(
     words = json.dumps(said) if said else ""
     stale = [node for node in allocation.nodes if known.get(node.id, "") != words]
     what = ("tell", json.dumps({**said, "left_s": left_s})) if said else ("forget",)
-    faults = together.each(partial(_tell, paths, what), stale)
+    faults = parallel.each(partial(_tell, paths, what), stale)
     failed = {node.name: why for node, why in zip(stale, faults, strict=True) if why}
     now = {
         node.id: known.get(node.id, "") if node.name in failed else words

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpubed.configuration import roles
-from gpubed.core import reading, together
+from gpubed.core import parallel, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
@@ -101,7 +101,7 @@ def look(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Use 
     """Ask all nodes at once; None where nodes do not tell, as bare ones."""
     if not allocation.nodes or not plan.spec.configure or "health" not in roles.active(plan):
         return None
-    found = together.each(partial(_look, paths), allocation.nodes)
+    found = parallel.each(partial(_look, paths), allocation.nodes)
     return put_together({node.name: one for node, one in zip(allocation.nodes, found, strict=True)})
 
 
@@ -180,7 +180,7 @@ def _tell_own(sessions: Sequence[SSH], seconds: int) -> None:
         with suppress(GpubedError):
             session.run(f"{_PROGRAM} own {seconds}", check=False)
 
-    together.each(tell, sessions)
+    parallel.each(tell, sessions)
 
 
 def warn(paths: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = False) -> None:
@@ -197,4 +197,4 @@ def warn(paths: ClusterPaths, nodes: Sequence[Node], text: str, *, back: bool = 
         with SSH(node, paths) as session:
             session.run(f"{_PROGRAM} {'unwarn' if back else 'warn'} %s", text)
 
-    together.each(tell, nodes)
+    parallel.each(tell, nodes)

@@ -21,10 +21,9 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.hardware import facts
-from gpubed.jobs import images, jobfile, launchers
+from gpubed.jobs import images, jobfile, launchers, leftovers
 from gpubed.jobs.jobfile import Job, Metric
-from gpubed.jobs.launchers import leftovers
-from gpubed.jobs.launchers.base import Launch, Launcher
+from gpubed.jobs.launcher import Launch, Launcher
 from gpubed.jobs.rank_output import RankOutput
 from gpubed.jobs.runs import beside, checkpoints, origin, record
 from gpubed.jobs.runs.record import Record, Request

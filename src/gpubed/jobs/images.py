@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from gpubed.core import together
+from gpubed.core import parallel
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node
@@ -113,4 +113,4 @@ def _on_each(
         with SSH(node, paths) as ssh:
             return node.name, function(ssh)
 
-    return together.each(ask, allocation.nodes)
+    return parallel.each(ask, allocation.nodes)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpubed.core import reading, runlock, together, units
+from gpubed.core import parallel, reading, runlock, units
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Node
@@ -99,7 +99,7 @@ class Links:
         self._paths.reshaped.touch()
         for node in due:
             self._rates.pop(node.name, None)
-        together.each(lambda node: self._shape(node, wanted), due)
+        parallel.each(lambda node: self._shape(node, wanted), due)
 
     def restore(self) -> list[str]:
         """Give every link its declared rate; return why some could not have it."""

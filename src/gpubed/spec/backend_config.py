@@ -50,6 +50,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in _BACKENDS.glob("*/config.py")))
 
 
+def template(name: str) -> Path:
+    """Return the specification to start from on a backend."""
+    return _BACKENDS / name / "cluster.yml"
+
+
 @cache
 def named(name: str) -> type[BackendConfig]:
     """Return the class that holds the options of a backend."""

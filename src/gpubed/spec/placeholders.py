@@ -8,19 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from gpubed.core import located
 from gpubed.core.located import Located, Location
-from gpubed.core.paths import assets
+from gpubed.spec import backend_config
 
 _MARK = re.compile(r"#\s*fill in: (.+)$")
-
-
-def template(backend: str) -> Path:
-    """Return the specification to start from on a testbed."""
-    return assets() / "templates" / "cluster" / f"{backend}.yml"
 
 
 def left(backend: str, document: Located) -> Iterator[tuple[Location, str, str]]:
@@ -32,7 +26,7 @@ def left(backend: str, document: Located) -> Iterator[tuple[Location, str, str]]
 
 @cache
 def _marked(backend: str) -> tuple[tuple[Location, str, str], ...]:
-    path = template(backend)
+    path = backend_config.template(backend)
     written, lines = located.read(path), path.read_text(encoding="utf-8").splitlines()
     found = [
         (location, _at(written.data, location), _MARK.search(lines[line - 1]))

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpubed.backends.static import named
-from gpubed.core import together
+from gpubed.core import parallel
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.testbeds.base import Backend, Driver, Existing, Finding, Offer, Testbed
 
@@ -94,7 +94,7 @@ class StaticTestbed(Testbed):
                 return "missing"
             return "ready" if id_ == node.id else "missing"
 
-        states = together.each(state, allocation.nodes)
+        states = parallel.each(state, allocation.nodes)
         return {n.name: s for n, s in zip(allocation.nodes, states, strict=True)}
 
     def identity(self) -> None:
@@ -267,4 +267,4 @@ class _Missed:
 
 
 def _on_each(hosts: Iterable[tuple[Host, str]], do: Callable[[Host, str], T]) -> list[T]:
-    return together.each(lambda pair: do(*pair), hosts)
+    return parallel.each(lambda pair: do(*pair), hosts)

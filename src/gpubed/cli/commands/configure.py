@@ -14,7 +14,7 @@ from gpubed.cluster import handover
 from gpubed.cluster.events import event_file
 from gpubed.configuration import (
     configure,
-    door,
+    jupyterlab_port,
     owners_variables,
     roles,
     served_folder,
@@ -75,8 +75,8 @@ def command(
             outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)
             if not check and served_folder.ROLE in (chosen or roles.active(wanted)):
                 served_folder.remember(paths, wanted, granted)
-            if not check and not door.is_due(paths, wanted, granted):
-                door.remember(paths, wanted)
+            if not check and not jupyterlab_port.is_due(paths, wanted, granted):
+                jupyterlab_port.remember(paths, wanted)
     if changed_in_part:
         ui.note(f"the last up did not come to its end: gpubed up {cluster} goes on with it")
     phases = [{"name": name, "seconds": took} for name, took in outcome.phases.items()]

@@ -15,7 +15,7 @@ from gpubed.core import files
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths, Project, assets
 from gpubed.jobs import jobfile
-from gpubed.spec import backend_config, clusterspec, placeholders, schema
+from gpubed.spec import backend_config, clusterspec, schema
 
 EXAMPLE = "gpubed init mycluster --backend local"
 _SCHEMA = "cluster.schema.json"
@@ -86,7 +86,7 @@ def _cluster(paths: ClusterPaths, backend: str) -> Path:
         raise lost_specification(paths)
     paths.project.prepare()
     paths.inventory.mkdir(parents=True, exist_ok=True)
-    text = placeholders.template(backend).read_text(encoding="utf-8")
+    text = backend_config.template(backend).read_text(encoding="utf-8")
     text = text.replace("CLUSTER", paths.name)
     text = re.sub(r"(?<=\$schema=)\S+", _schema(paths), text, count=1)
     files.write(paths.spec, text.encode())

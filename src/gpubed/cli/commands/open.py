@@ -13,7 +13,7 @@ import typer
 from gpubed.access import browser, loopback, services, trust, tunnel
 from gpubed.cli.options import Cluster, Json, find
 from gpubed.cli.ui import UI
-from gpubed.configuration import door, unfinished
+from gpubed.configuration import jupyterlab_port, unfinished
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import interruption
@@ -52,7 +52,7 @@ def command(
     name = services.STATUS if status else "jupyterlab"
     url = services.token_url(paths, wanted, granted, name)
     lab = wanted.spec.services.jupyterlab
-    port = door.port(paths, wanted, granted) if lab and granted.nodes else 0
+    port = jupyterlab_port.port(paths, wanted, granted) if lab and granted.nodes else 0
     again = f"gpubed open {paths.name}{' --status' if status else ''}"
     if by_tunnel:
         granted.require_nodes()

@@ -1,4 +1,4 @@
-"""How a job starts on a cluster: one module each, and each testbed that runs jobs itself."""
+"""How a job starts on a cluster: a module with `create` each, and each testbed that runs jobs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gpubed.core import nearest
+from gpubed.core import entries, nearest
 from gpubed.core.errors import UsageError
 from gpubed.spec import backend_config
 from gpubed.testbeds import registry
 
 if TYPE_CHECKING:
-    from gpubed.jobs.launchers.base import Launcher
+    from gpubed.jobs.launcher import Launcher
     from gpubed.testbeds.base import JobBackend
     from gpubed.testbeds.service import JobService
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all launchers, sorted."""
-    return tuple(sorted((*_modules(), *_testbeds())))
+    own = entries.names(Path(__file__).resolve().parent, "create")
+    return tuple(sorted((*own, *_testbeds())))
 
 
 @cache
@@ -37,11 +38,6 @@ def named(name: str) -> Launcher | JobService:
         return cast("JobBackend", registry.backend(name)).service()
     made: Launcher = import_module(f"gpubed.jobs.launchers.{name}").create()
     return made
-
-
-def _modules() -> list[str]:
-    modules = (path.stem for path in Path(__file__).resolve().parent.glob("*.py"))
-    return [name for name in modules if name not in ("__init__", "base", "leftovers")]
 
 
 def _testbeds() -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs.launchers.base import Launch, Launcher, OnOutput, follow, on_head
+from gpubed.jobs.launcher import Launch, Launcher, OnOutput, follow, on_head
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan

@@ -21,7 +21,7 @@ from contextlib import suppress
 
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import job_progress
-from gpubed.jobs.launchers.base import Launch, Launcher, OnOutput, lines, on_head
+from gpubed.jobs.launcher import Launch, Launcher, OnOutput, lines, on_head
 from gpubed.nodes.allocation import Allocation
 
 HEARTBEAT = "GPUBED_HEARTBEAT"

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Self
 
-from gpubed.core import together
+from gpubed.core import parallel
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs.launchers.ssh import HEARTBEAT, SILENCE_S
 from gpubed.nodes import answers
@@ -108,7 +108,7 @@ def processes(paths: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
 
 def end(paths: ClusterPaths, allocation: Allocation) -> Iterator[str]:
     """End the processes of runs that have no owner any more; yields what was found, in words."""
-    looked = together.each(lambda node: processes(paths, node), allocation.nodes)
+    looked = parallel.each(lambda node: processes(paths, node), allocation.nodes)
     found = [beats or {} for beats in looked]
     for node, beats in zip(allocation.nodes, looked, strict=True):
         if beats is None:

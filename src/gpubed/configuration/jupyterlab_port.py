@@ -19,7 +19,7 @@ from gpubed.spec.plan import ClusterPlan
 ROLE = "jupyterlab"
 
 
-class _Door(BaseModel):
+class _Port(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: Literal[1] = 1
@@ -32,7 +32,7 @@ def remember(paths: ClusterPaths, plan: ClusterPlan) -> None:
     if lab is None:
         paths.door.unlink(missing_ok=True)
     elif _kept(paths) != lab.port:
-        files.write(paths.door, _Door(port=lab.port).model_dump_json().encode())
+        files.write(paths.door, _Port(port=lab.port).model_dump_json().encode())
 
 
 def is_due(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> bool:
@@ -74,6 +74,6 @@ def pending(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> l
 
 def _kept(paths: ClusterPaths) -> int | None:
     try:
-        return reading.file(paths.door).json(_Door).port
+        return reading.file(paths.door).json(_Port).port
     except reading.Unreadable:  # a former version kept none, and the next `up` writes it
         return None

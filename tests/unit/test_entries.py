@@ -1,0 +1,89 @@
+"""What lists itself: a module with the entry point is one, a helper is in nobody's way."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from gpubed.core import entries
+from support.cluster import ROOT
+
+SOURCE = ROOT / "src" / "gpubed"
+
+# Of folders whose modules are entries: what each has. Helpers begin with "_" or live a floor up.
+REGISTRIES = {
+    "jobs/launchers": ("create",),
+    "cli/commands": ("command", "app"),
+}
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of gpubed with helpers among the entries; runs Python there."""
+    shutil.copytree(SOURCE, tmp_path / "gpubed", ignore=shutil.ignore_patterns("*.pyc"))
+    for name in ("jobs/launchers/words.py", "cli/commands/sharing.py", "cli/commands/_shared.py"):
+        (tmp_path / "gpubed" / name).write_text('"""Helps others."""\n\nCOMMAND = "command"\n')
+
+    def python(code, *words):
+        return subprocess.run(
+            [sys.executable, "-c", code, *words],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return python
+
+
+def test_a_helper_beside_verbs_leaves_all_of_them_as_they_are(copy):
+    code = "import sys; from gpubed.cli import main; sys.exit(main())"
+    said = copy(code, "--help")
+    assert (said.returncode, "Traceback" in said.stderr) == (0, False), said.stderr
+    assert "bench" in said.stdout
+    assert "sharing" not in said.stdout
+    assert "No such command" in copy(code, "sharing").stderr
+
+
+def test_a_helper_beside_launchers_is_none(copy):
+    said = copy("from gpubed.jobs import launchers; launchers.named('words')").stderr
+    assert "UsageError: there is no launcher 'words'" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("def create():\n    ...\n", True),
+        ("create = other\n", True),
+        ("create: int = 1\n", True),
+        ("def created():\n    ...\n", False),
+        ("class Made:\n    def create(self):\n        ...\n", False),
+        ("# def create():\n", False),
+        ("from elsewhere import create\n", False),
+    ],
+)
+def test_an_entry_has_its_entry_point_at_the_top(tmp_path, text, is_one):
+    (tmp_path / "one.py").write_text(text)
+    (tmp_path / "_two.py").write_text("def create():\n    ...\n")
+    assert entries.names(tmp_path, "create") == (("one",) if is_one else ())
+
+
+@pytest.mark.parametrize("folder", REGISTRIES)
+def test_what_is_no_entry_says_so_by_its_name(folder):
+    points, found = REGISTRIES[folder], entries.names(SOURCE / folder, *REGISTRIES[folder])
+    lost = {path.stem for path in (SOURCE / folder).glob("[!_]*.py")} - {*found}
+    assert not lost, (
+        f"{', '.join(f'{folder}/{name}.py' for name in sorted(lost))}: neither has {points} at its "
+        f"top, so it is not listed; a helper's name begins with '_', or it lives a floor up"
+    )
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in (SOURCE / "backends").glob("*/config.py")), ids=str
+)
+def test_a_backend_has_its_entry_points(folder):
+    for file, point in (("config.py", "class Config("), ("backend.py", "def create()")):
+        text = (folder / file).read_text()
+        assert f"\n{point}" in text, f"{folder.relative_to(ROOT)}/{file} has no `{point}`"
