@@ -229,7 +229,8 @@ def launcher_list() -> Iterator[str]:
     yield "What `--launcher`, and `launcher` of `job.yml`, may name: how ranks start.\n"
     yield "| launcher | |\n| --- | --- |"
     for name in launchers.names():
-        yield f"| `{name}` | {_sentence(import_module(f'{launchers.__name__}.{name}'))} |"
+        made = type(launchers.named(name))
+        yield f"| `{name}` | {_sentence(import_module(made.__module__))} |"
     yield ""
 
 

@@ -357,7 +357,7 @@ def test_every_verb_has_help_and_an_example(path):
     examples = [
         ast.literal_eval(n.value)
         for n in tree.body
-        if isinstance(n, ast.Assign) and n.targets[0].id == "EXAMPLE"
+        if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "EXAMPLE"
     ]
     assert examples, f"{path.name} has no EXAMPLE"
     assert f"gpubed {path.stem}" in examples[0]
