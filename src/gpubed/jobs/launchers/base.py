@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 
 OnOutput = Callable[[str], None]
@@ -55,9 +54,7 @@ class Launcher(ABC):
         """
 
     @abstractmethod
-    def run(
-        self, paths: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
-    ) -> int:
+    def run(self, cluster: Cluster, launch: Launch, on_output: OnOutput) -> int:
         """Run a job to its end; Ctrl-C ends its ranks on all nodes.
 
         Args:
@@ -112,14 +109,7 @@ class JobService(ABC):
     ends_early: bool = False
 
     @abstractmethod
-    def run(
-        self,
-        paths: ClusterPaths,
-        plan: ClusterPlan,
-        allocation: Allocation,
-        task: Task,
-        on_output: OnOutput,
-    ) -> list[str]:
+    def run(self, cluster: Cluster, task: Task, on_output: OnOutput) -> list[str]:
         """Run all worlds to their ends; an interruption ends all of them on the testbed.
 
         Args:
@@ -133,9 +123,9 @@ class JobService(ABC):
         """
 
 
-def on_head(paths: ClusterPaths, allocation: Allocation, script: str) -> list[str]:
+def on_head(cluster: Cluster, script: str) -> list[str]:
     """Return the command that runs a shell script on the head."""
-    return ["ssh", "-F", str(paths.ssh_config), allocation.head.name, script]
+    return ["ssh", "-F", str(cluster.paths.ssh_config), cluster.allocation.head.name, script]
 
 
 def lines(stream: IO[str]) -> Iterator[str]:
