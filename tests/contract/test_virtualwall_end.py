@@ -19,6 +19,7 @@ from gpubed.backends.virtualwall.slice import SliceDriver
 from gpubed.cluster import lease
 from gpubed.core import secret
 from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from support.am import AmServer, Limits, Site
 from support.am.machines import Machines
@@ -108,8 +109,8 @@ def test_its_nodes_are_given_back_at_the_end_and_what_jobs_kept_is_there(there):
         node.run("sudo -n install -d -o alice /shared/checkpoints /shared/own")
         node.run("mkdir -p ~/results && echo on its own disk > ~/results/metrics.json")
         node.run("sh -c %s", RANK)
-        lease.read(there.paths, there.wall.plan, granted)
-        lease.tell_nodes(there.paths, there.wall.plan, granted)
+        lease.read(Cluster(there.paths, there.wall.plan, granted))
+        lease.tell_nodes(Cluster(there.paths, there.wall.plan, granted))
         told = json.loads(node.run("sudo -n gpubed-lease status").stdout)
         assert 0 < told["left_s"] <= LENT_S
         # From here on nobody is there but the node and the testbed.

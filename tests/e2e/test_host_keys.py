@@ -17,6 +17,7 @@ from gpubed.core.paths import Project
 from gpubed.jobs.launcher import on_head
 from gpubed.nodes.allocation import Hop
 from gpubed.nodes.ssh import SSH, HostKeyMismatch
+from gpubed.testbeds.specification import load_cluster
 from support.cluster import BIN
 from support.impostor import SWAP, Granted
 
@@ -107,11 +108,11 @@ def test_copies_by_openssh(swapped, tmp_path):
 
 
 def test_tunnel(swapped):
-    refused_by_openssh(tunnel.command(swapped.paths, swapped.allocation, 45671, 8888))
+    refused_by_openssh(tunnel.command(load_cluster(swapped.paths), 45671, 8888))
 
 
 def test_launcher(swapped):
-    refused_by_openssh(on_head(swapped.paths, swapped.allocation, "true"))
+    refused_by_openssh(on_head(load_cluster(swapped.paths), "true"))
 
 
 @pytest.mark.parametrize("verb", [("verify",), ("run", "digits")], ids=lambda words: words[0])

@@ -14,10 +14,10 @@ def runner(monkeypatch, folder: Path, run: Path):
     program.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(ssh, "on_head", lambda _cluster, _granted, script: ["sh", "-c", script])
+    monkeypatch.setattr(ssh, "on_head", lambda _cluster, script: ["sh", "-c", script])
 
     def start(script, on_output=lambda _line: None, unwanted=lambda: ""):
         job = Launch(str(run), ["sh", "-c", script], {"NAME": "a b"}, 1, unwanted)
-        return ssh.create().run(SimpleNamespace(), SimpleNamespace(), job, on_output)
+        return ssh.create().run(SimpleNamespace(), job, on_output)
 
     return start

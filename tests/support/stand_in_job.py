@@ -1,5 +1,6 @@
 """STAND-IN for a job on a cluster: nothing is started; it writes figures and says what it got."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -12,9 +13,10 @@ from gpubed.core.errors import GpubedError
 from gpubed.jobs import execution, images, jobfile
 
 
-def run(cluster, plan, allocation, request, on_output=print, set_="", **_):
+def run(cluster, request, on_output, terms):
     """As `execution.run`; a file `behaviour.json` of the project says what goes wrong."""
-    path = cluster.project.root / "behaviour.json"
+    root, allocation = cluster.paths.project.root, cluster.allocation
+    path = root / "behaviour.json"
     behaviour = json.loads(path.read_text()) if path.exists() else {}
     name, settings = request.job, request.settings
     nodes, batch = len(allocation.with_ranks), settings.get("batch", "32")
@@ -24,13 +26,13 @@ def run(cluster, plan, allocation, request, on_output=print, set_="", **_):
         "ranks": sum(node.slots for node in allocation.nodes),
         "rate_bps": allocation.experiment and allocation.experiment.rate_bps,
         "container": request.container,
-        "kin": set_,
+        "kin": terms.set_,
     }
-    with (cluster.project.root / "calls").open("a") as calls:
+    with (root / "calls").open("a") as calls:
         calls.write(json.dumps(called) + "\n")
     if behaviour.get("unreachable") == batch:
         raise GpubedError("node-2 does not answer")
-    here = cluster.runs / execution.name_run(name)
+    here = cluster.paths.runs / execution.name_run(name)
     here.mkdir(parents=True)
     time.sleep(behaviour.get("seconds", 0.002))
     if behaviour.get("interrupted") == batch:
@@ -58,13 +60,14 @@ def install(replace):
     replace(linkrates, "measure", lambda *_: [])
 
 
-def usable(cluster, _plan, allocation):
+def usable(cluster):
     """As `health.usable`: a file `lost` of the project names a node that is not well."""
-    path = cluster.project.root / "lost"
+    path = cluster.paths.project.root / "lost"
     lost = path.read_text().split() if path.exists() else []
-    kept = tuple(node for node in allocation.nodes if node.name not in lost)
+    kept = tuple(node for node in cluster.allocation.nodes if node.name not in lost)
     left_out = [health.NodeHealth(node=name, problems=("lost",)) for name in lost]
-    return allocation.model_copy(update={"nodes": kept}), left_out
+    allocation = cluster.allocation.model_copy(update={"nodes": kept})
+    return dataclasses.replace(cluster, allocation=allocation), left_out
 
 
 def calls(root):

@@ -41,6 +41,7 @@ from gpubed.hardware.facts import GPU
 from gpubed.jobs import images, leftovers
 from gpubed.nodes import disks
 from gpubed.nodes.answers import Answer, Misfit
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from gpubed.nodes.verification import Check
 from gpubed.recipes import recipe as recipes
@@ -118,7 +119,9 @@ def lied_to(tmp_path):
 
     def context(text, exit_code=0):
         sessions = {node.name: Liar(node, text, exit_code) for node in NODES}
-        return Context(SimpleNamespace(name="lab", state=tmp_path), PLAN, GRANTED, sessions)
+        return Context(
+            Cluster(SimpleNamespace(name="lab", state=tmp_path), PLAN, GRANTED), sessions
+        )
 
     return context
 
@@ -180,8 +183,8 @@ READERS = {
     "df": lambda c, _: disks.full(disks.look(c.head, "/shared")),
     "systemd": lambda c, _: systemd.stopped(c.head, c.head.node, UNITS),
     "network": lambda c, _: condition._network(c.head, c.head.node, "10.0.0.2", True),
-    "health": lambda c, _: health.ask(c.head, c.cluster, c.head.node),
-    "use": opened(use, lambda c: use._look(c.cluster, c.head.node)),
+    "health": lambda c, _: health.ask(c.head, c.cluster.paths, c.head.node),
+    "use": opened(use, lambda c: use._look(c.cluster.paths, c.head.node)),
     "packet loss": opened(
         networks,
         lambda c: networks.LossyLink._lost(
@@ -196,8 +199,8 @@ READERS = {
             SimpleNamespace(cluster=c.cluster), c.head.node, c.allocation.nodes[1]
         ),
     ),
-    "leftovers": opened(leftovers, lambda c: leftovers.processes(c.cluster, c.head.node)),
-    "images": opened(images, lambda c: images.require(c.cluster, c.plan, c.allocation, "x")),
+    "leftovers": opened(leftovers, lambda c: leftovers.processes(c.cluster.paths, c.head.node)),
+    "images": opened(images, lambda c: images.require(c.cluster, "x")),
     "an own host": on_head(static_node.look),
     "host keys": lambda c, _: boot_proof.proved(c.head.text, "token"),
     "GPUs of a host": on_head(host.look),

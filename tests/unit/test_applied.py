@@ -14,6 +14,7 @@ from gpubed.cluster import handover
 from gpubed.configuration import applied
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
+from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 
 NODES = ["node-0", "node-1", "node-2"]
@@ -132,7 +133,7 @@ def test_a_role_that_fails_half_way_is_due_also_for_what_there_was_before(
     failing = Mock(side_effect=GpubedError("role nvidia_driver failed"))
     monkeypatch.setattr("gpubed.configuration.configure.configure", failing)
     with pytest.raises(GpubedError, match="nvidia_driver failed"):
-        handover.hand_over(cluster, plan, record.allocation)
+        handover.hand_over(Cluster(cluster, plan, record.allocation))
     assert missing(before) == due
 
 

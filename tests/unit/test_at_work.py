@@ -257,7 +257,7 @@ def test_what_ends_before_it_began_says_why(cluster, monkeypatch):
             process = subprocess.Popen([sys.executable, "-c", script], stdout=kept)
         return background.Started(process, log, 0)
 
-    monkeypatch.setattr(health, "usable", lambda _c, _p, allocation: (allocation, []))
+    monkeypatch.setattr(health, "usable", lambda cluster: (cluster, []))
     monkeypatch.setattr(background, "start", start)
     done = call("run", "lab", "digits", "--detach")
     assert done.return_value == 3

@@ -17,8 +17,9 @@ from gpubed.core.copying import MayNotBeRead, NotAName
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.jobs.runs import record
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import Unreachable
-from support.samples import sample_plan
+from support.samples import sample_allocation, sample_plan
 from support.sftp_server import connected
 
 RUNS = ("digits-1", "digits-2", "digits-3")
@@ -68,6 +69,10 @@ def cluster(tmp_path):
     return Project(tmp_path).cluster("lab")
 
 
+def granted(cluster, plan):
+    return Cluster(cluster, plan, sample_allocation(plan))
+
+
 def known(cluster, name, **changes):
     """Let the controller have a record of a run, which failed; return its folder."""
     folder = cluster.runs / name
@@ -108,7 +113,7 @@ def test_what_the_controller_wrote_of_a_run_stays(cluster, shared, sftp):
     mine = known(cluster, "20261127-000000000-digits")
     before = {path.name: path.read_text() for path in mine.iterdir()}
     forge(shared.runs / mine.name, mine)
-    came = before_end.collect(Disk(sftp), cluster, shared.plan)
+    came = before_end.collect(Disk(sftp), granted(cluster, shared.plan))
     assert came.runs == (mine.name,)
     assert len(came.told) == 5, came.told
     after = {path.name: path.read_text() for path in mine.iterdir()}
@@ -121,7 +126,7 @@ def test_what_it_knows_nothing_of_comes_as_no_run(cluster, shared, sftp):
     mine = known(cluster, "20261127-000000000-digits", set="campaign.point", repetition=0)
     new = "20991231-235959999-digits"
     forge(shared.runs / new, mine, run_id=new, started="2026-11-27T00:00:01Z")
-    came = before_end.collect(Disk(sftp), cluster, shared.plan)
+    came = before_end.collect(Disk(sftp), granted(cluster, shared.plan))
     assert came.runs == (new,)
     assert came.told[-1].startswith(f"{new}: from the cluster; this controller has no record")
     assert [path.name for path in (cluster.runs / new).iterdir()] == ["metrics.json"]
@@ -137,7 +142,7 @@ def test_a_bad_name_keeps_no_run_from_coming(cluster, shared, sftp):
     (shared.runs / "elsewhere").symlink_to("/root")
     (shared.runs / "notes").touch()
     (shared.runs / "good" / "round").symlink_to("round")
-    came = before_end.collect(Disk(sftp), cluster, shared.plan)
+    came = before_end.collect(Disk(sftp), granted(cluster, shared.plan))
     assert came.runs == ("good", "two\nlines")
     assert sorted(path.name for path in cluster.runs.iterdir()) == ["good", "two\nlines"]
     where = f"in {shared.runs} is left out"
@@ -151,13 +156,15 @@ def test_a_bad_name_keeps_no_run_from_coming(cluster, shared, sftp):
 
 def test_where_there_are_no_runs_none_come(cluster, shared, sftp):
     shared.runs.rmdir()
-    assert before_end.collect(Disk(sftp), cluster, shared.plan) == before_end.Collected((), ())
+    assert before_end.collect(Disk(sftp), granted(cluster, shared.plan)) == before_end.Collected(
+        (), ()
+    )
 
 
 def test_what_is_no_run_of_ours_blocks_nothing_and_is_not_named_for_ever(cluster, monkeypatch):
     monkeypatch.setattr(before_end, "_NAMED", 2)
     head = Head(digits_1=MayNotBeRead("since this may not be read: secret"))
-    came = before_end.collect(head, cluster, sample_plan())
+    came = before_end.collect(head, granted(cluster, sample_plan()))
     assert came.told[0] == "digits-1: since this may not be read: secret"
     assert came.told[2:] == ("3 more are not named",)
 
@@ -166,27 +173,27 @@ def test_a_run_that_fails_keeps_no_other_from_coming(cluster):
     known(cluster, "digits-1")
     head = Head(digits_1=MayNotBeRead("since this may not be read: secret"))
     with pytest.raises(GpubedError, match=r"1 of 3 run.*digits-1: .*not be read: secret"):
-        before_end.collect(head, cluster, sample_plan())
+        before_end.collect(head, granted(cluster, sample_plan()))
     assert head.copied == ["digits-2", "digits-3"]
 
 
 def test_so_does_one_of_another_controller_that_the_disk_has_no_room_for(cluster):
     head = Head(digits_1=GpubedError("cannot copy files with node-0: no space left on device"))
     with pytest.raises(GpubedError, match=r"1 of 3 run.*no space left"):
-        before_end.collect(head, cluster, sample_plan())
+        before_end.collect(head, granted(cluster, sample_plan()))
 
 
 @pytest.mark.parametrize("error", [Unreachable("node-0 does not answer"), NotAName("'..'")])
 def test_where_nothing_more_can_be_had_that_is_told_at_once(cluster, error):
     head = Head(digits_2=error)
     with pytest.raises(type(error), match=error.message):
-        before_end.collect(head, cluster, sample_plan())
+        before_end.collect(head, granted(cluster, sample_plan()))
     assert head.copied == ["digits-1"]
 
 
 def test_runs_that_are_here_are_not_fetched_again(cluster):
     (cluster.runs / "digits-1").mkdir(parents=True)
     (cluster.runs / "digits-1" / "metrics.json").write_text("{}")
-    came = before_end.collect(Head(), cluster, sample_plan())
+    came = before_end.collect(Head(), granted(cluster, sample_plan()))
     assert came.runs == ("digits-2", "digits-3")
     assert came.told[0] == "digits-2: 'digits-2.sock' is left out"

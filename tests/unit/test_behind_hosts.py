@@ -13,6 +13,7 @@ from gpubed.access import services, tunnel
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Allocation, Hop
+from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 
 GATE = Hop(address="192.0.2.200", user="me", host_keys=("ssh-ed25519 GATE",))
@@ -24,20 +25,24 @@ def behind(hop: Hop) -> Allocation:
     return granted.model_copy(update={"nodes": nodes})
 
 
+def reached(folder: Path, granted: Allocation) -> Cluster:
+    return Cluster(Project(folder).cluster("lab"), sample_plan(), granted)
+
+
 def test_services_are_told_as_the_tunnel_will_have_them(tmp_path: Path) -> None:
-    [lab] = services.urls(Project(tmp_path).cluster("lab"), sample_plan(), behind(GATE))
+    [lab] = services.urls(reached(tmp_path, behind(GATE)))
     assert lab["url"] == "https://localhost:8888/lab"
 
 
 def test_a_head_that_is_reached_directly_needs_no_tunnel(tmp_path: Path) -> None:
     granted = sample_allocation(sample_plan())
-    with tunnel.to_head(Project(tmp_path).cluster("lab"), granted, 8888) as place:
+    with tunnel.to_head(reached(tmp_path, granted), 8888) as place:
         assert place == (granted.head.control_address, 8888)
 
 
 def test_a_tunnel_that_does_not_open_says_why(tmp_path: Path) -> None:
     refused = pytest.raises(GpubedError, match=r"does not open: (?s:.)*ssh_config")
-    with refused, tunnel.to_head(Project(tmp_path).cluster("lab"), behind(GATE), 8888):
+    with refused, tunnel.to_head(reached(tmp_path, behind(GATE)), 8888):
         pass
 
 
@@ -60,7 +65,7 @@ def test_a_tunnel_that_ends_later_says_why_and_what_opens_it_again(
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     granted = sample_allocation(sample_plan())
-    with tunnel.through_ssh(Project(tmp_path).cluster("lab"), granted, 8888) as way:
+    with tunnel.through_ssh(reached(tmp_path, granted), 8888) as way:
         way.require_open("gpubed open lab")
         socket.create_connection((tunnel.LOCAL, way.port)).close()
         with pytest.raises(GpubedError, match=r"has ended: .* 2; Timeout, server not") as ended:

@@ -586,8 +586,8 @@ def carried(monkeypatch, bps):
     """Let links carry so much, whatever they are held to, judged as `verify` does."""
     row = {"src": "node-0", "dst": "node-1", "measured_bps": bps}
 
-    def measure(_cluster, _plan, allocation):
-        held = allocation.experiment.rate_bps
+    def measure(cluster):
+        held = cluster.allocation.experiment.rate_bps
         return [{**row, "floor_bps": 0.95 * held, "ceiling_bps": 1.05 * held}]
 
     monkeypatch.setattr(rates.Links, "_shape", lambda *_: None)

@@ -7,6 +7,7 @@ import pytest
 
 from gpubed.campaigns import file, matrix, provenance
 from gpubed.jobs import jobfile
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Check, Verification
 from gpubed.testbeds.specification import load_plan
 from support.samples import granted_cluster, sample_allocation, sample_plan
@@ -31,9 +32,9 @@ def header(cluster, tmp_path):
         points = matrix.expand(source, jobfile.load("digits"))
         granted = sample_allocation(sample_plan())
         plan = load_plan(cluster.spec)
-        made = provenance.made_with(cluster, plan, granted, "digits")
-        known = (cluster, plan, granted, source, points, "typed", made)
-        return json.loads(json.dumps(provenance.header(*known)))
+        known = Cluster(cluster, plan, granted)
+        made = provenance.made_with(known, "digits")
+        return json.loads(json.dumps(provenance.header(known, source, points, "typed", made)))
 
     return make
 

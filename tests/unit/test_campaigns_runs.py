@@ -16,6 +16,7 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.jobs import execution, images, leftovers
 from gpubed.jobs.runs import record
 from gpubed.nodes import rates, selection
+from gpubed.nodes.cluster import Cluster
 from support import stand_in_head
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
@@ -239,7 +240,7 @@ def test_an_image_that_a_run_found_otherwise_than_the_campaign_fails_its_point(
 def test_a_campaign_whose_dataset_is_made_again_is_another(campaign, monkeypatch):
     asked = []
 
-    def description(_cluster, _plan, _allocation, names):
+    def description(_cluster, names):
         asked.append(sorted(names))
         return {"dataset flowers": f"sum {len(asked) > 2}"}
 
@@ -295,13 +296,13 @@ def test_links_are_measured_between_the_nodes_of_a_point(tmp_path, monkeypatch):
     monkeypatch.setattr(
         plain, "in_pairs", lambda context, nodes, rate: asked.append((context, nodes, rate)) or []
     )
-    assert linkrates.measure(granted_cluster(tmp_path), plan, used) == []
+    assert linkrates.measure(Cluster(granted_cluster(tmp_path), plan, used)) == []
     ((context, nodes, rate),) = asked
     assert ([node.name for node in nodes], rate) == (["node-0", "node-1"], 200_000_000)
     assert sorted(context.sessions) == ["node-0", "node-1"]
     asked.clear()
     alone = selection.choose(granted, nodes=1)
-    assert linkrates.measure(granted_cluster(tmp_path, "other"), plan, alone) == []
+    assert linkrates.measure(Cluster(granted_cluster(tmp_path, "other"), plan, alone)) == []
     assert asked == []
 
 

@@ -428,7 +428,7 @@ def test_what_a_training_wrote_anew_or_removed_meanwhile_stays_so(checkpoints):
 def killed(checkpoints, cluster, monkeypatch):
     """A cluster on which a chaos was killed before it could undo what it did."""
     monkeypatch.setattr(kind("local"), "breaker", lambda _: Shell())
-    harm, granted = checkpoints.harm(), play.ground(cluster).allocation
+    harm, granted = checkpoints.harm(), play.ground(cluster).cluster.allocation
     broken.note(cluster, granted, "corrupt-checkpoint", "node-0", harm)
     harm.do()
     return SimpleNamespace(cluster=cluster, granted=granted, checkpoints=checkpoints)

@@ -9,6 +9,7 @@ from gpubed.checks import firewall
 from gpubed.checks.context import Context
 from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Hop
+from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 
 CANARY = 40001
@@ -50,7 +51,7 @@ def cloud(monkeypatch):
 
         monkeypatch.setattr(firewall, "SSH", come)
         inside = {node.name: Node(node, answering) for node in nodes}
-        found = list(firewall.closed_from_outside(Context(LAB, plan, granted, inside)))
+        found = list(firewall.closed_from_outside(Context(Cluster(LAB, plan, granted), inside)))
         return {check.node: check for check in found}, outside, inside
 
     return verify

@@ -13,6 +13,7 @@ import pytest
 
 from gpubed.checks import docker, slurm
 from gpubed.checks.context import Context
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 from support.shell_host import ShellHost
@@ -44,7 +45,8 @@ def found(check, simulated=False, **answers):
     allocation = allocation.model_copy(update={"nodes": nodes})
     session = Session(**answers)
     context = Context(
-        SimpleNamespace(name="lab"), plan, allocation, dict.fromkeys(("node-0", "node-1"), session)
+        Cluster(SimpleNamespace(name="lab"), plan, allocation),
+        dict.fromkeys(("node-0", "node-1"), session),
     )
     model = SimpleNamespace(simulated="A100-SXM4-80GB" if simulated else None)
     context.__dict__["facts"] = {"node-0": model, "node-1": model}

@@ -11,6 +11,7 @@ from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
 from gpubed.hardware.facts import GPU, HCA, Port
 from gpubed.jobs import execution
+from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds import registry
 from support.samples import sample_allocation, sample_plan
 from support.specs import sample
@@ -77,7 +78,7 @@ def checks(tmp_path, monkeypatch):
             "allreduce", "", 3, {**GOOD, **metrics}, failures=list(failures)
         )
         monkeypatch.setattr(execution, "run", job or (lambda *_, **__: result))
-        context = Context(SimpleNamespace(state=tmp_path), plan, allocation, {})
+        context = Context(Cluster(SimpleNamespace(state=tmp_path), plan, allocation), {})
         on_bus = [
             GPU(pci="0", device_id="0", index=index, links=links)
             for index, links in enumerate(ways)
@@ -179,7 +180,7 @@ def test_packets_have_a_network_to_pass_where_one_is_declared(declared, granted,
         allocation = allocation.model_copy(update={"experiment": None})
     session = SimpleNamespace(run=lambda *_, **__: SimpleNamespace(exit_code=0))
     sessions = {node.name: session for node in allocation.nodes}
-    found = list(network.mtu(Context(SimpleNamespace(), plan, allocation, sessions)))
+    found = list(network.mtu(Context(Cluster(SimpleNamespace(), plan, allocation), sessions)))
     if not declared:
         wanted = ["skip"]
     elif not granted:
@@ -202,7 +203,7 @@ def test_a_packet_size_that_the_testbed_chose_is_the_declared_one():
     sessions = {node.name: session for node in allocation.nodes}
 
     def results(planned):
-        context = Context(SimpleNamespace(), planned, allocation, sessions)
+        context = Context(Cluster(SimpleNamespace(), planned, allocation), sessions)
         return {check.result for check in network.mtu(context)}
 
     assert results(plan.model_copy(update={"experiment": chosen})) == {"pass"}
@@ -336,7 +337,7 @@ def test_a_node_that_is_alone_may_have_no_network():
     """The Virtual Wall has no link of one end; that is nothing that another `up` would mend."""
     plan = planned(1)
     granted = sample_allocation(plan).model_copy(update={"experiment": None})
-    context = Context(SimpleNamespace(), plan, granted, {})
+    context = Context(Cluster(SimpleNamespace(), plan, granted), {})
     found = [*network.mtu(context), *network.links_and_collective(context)]
     assert {(check.id, check.result) for check in found} == {
         ("network.mtu", "skip"),

@@ -3,12 +3,14 @@
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from gpubed.checks import plain
 from gpubed.checks.context import Context
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandFailed, CommandResult
 from gpubed.testbeds import registry
 from support.samples import sample_allocation, sample_plan
@@ -44,7 +46,7 @@ def context(tmp_path):
     )
     granted = granted.model_copy(update={"nodes": nodes})
     sessions = {node.name: Here(node.name) for node in nodes}
-    return Context(SimpleNamespace(), plan, granted, sessions)
+    return Context(Cluster(SimpleNamespace(), plan, granted), sessions)
 
 
 @pytest.mark.parametrize("shaped", [True, False])
@@ -65,7 +67,7 @@ def test_each_direction_of_each_pair_is_measured(context, monkeypatch, tmp_path,
 def test_where_all_have_ranks_there_is_nothing_to_do(context):
     nodes = tuple(node.model_copy(update={"slots": 1}) for node in context.allocation.nodes)
     granted = context.allocation.model_copy(update={"nodes": nodes})
-    alone = Context(context.cluster, context.plan, granted, {})
+    alone = Context(replace(context.cluster, allocation=granted), {})
     assert plain.measured(alone, 100e6) == []
 
 
@@ -75,7 +77,7 @@ def test_in_pairs_each_node_is_measured_both_ways(context, monkeypatch, tmp_path
     backend = SimpleNamespace(shapes_links=lambda _: True)
     monkeypatch.setattr(registry, "backend", lambda _: backend)
     granted = context.allocation.model_copy(update={"one_host": one_host})
-    among = Context(context.cluster, context.plan, granted, context.sessions)
+    among = Context(replace(context.cluster, allocation=granted), context.sessions)
     found = plain.in_pairs(among, granted.nodes[:count], 100e6)
     links = {(row["src"], row["dst"]) for row in found}
     pairs = [("node-0", "node-1"), ("node-0", "node-2")][: count - 1]

@@ -7,6 +7,7 @@ import pytest
 from gpubed.checks import rdma
 from gpubed.checks.context import Context
 from gpubed.nodes.answers import Answer
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 
@@ -49,7 +50,7 @@ def found(collective=40_000, nodes=3, **answers):
     )
     allocation = sample_allocation(plan)
     sessions = {node.name: FakeSession(node, **answers) for node in allocation.nodes}
-    context = Context(SimpleNamespace(), plan, allocation, sessions)
+    context = Context(Cluster(SimpleNamespace(), plan, allocation), sessions)
     head = sessions["node-0"]
     original = head.run
 
@@ -121,7 +122,9 @@ def test_what_rests_on_a_failure_is_skipped_with_its_name(answers, failed):
 
 
 def test_nothing_asked_for_is_skipped_with_a_reason():
-    context = Context(SimpleNamespace(), sample_plan(), sample_allocation(sample_plan()), {})
+    context = Context(
+        Cluster(SimpleNamespace(), sample_plan(), sample_allocation(sample_plan())), {}
+    )
     assert {check.reason for check in rdma.rdma(context)} == {"the cluster asks for no RDMA"}
 
 

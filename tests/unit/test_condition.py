@@ -13,6 +13,7 @@ from gpubed.cluster import condition, damage
 from gpubed.configuration import applied, roles
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import HostKeyMismatch, Unreachable
 from support.samples import sample_allocation, sample_plan
 
@@ -67,7 +68,7 @@ def found(monkeypatch, tmp_path):
             paths=Project(tmp_path).cluster("lab"),
             describe=lambda _: states,
         )
-        return verb(asked_of, wanted, granted)
+        return verb(asked_of, Cluster(asked_of.paths, wanted, granted))
 
     look.granted, look.asked = granted, (asked := [])
     return look
@@ -83,9 +84,9 @@ def test_a_testbed_that_lends_no_nodes_is_looked_at_too(tmp_path):
     plan = sample_plan(nodes=[{"name": "node", "count": 1}])
     nobody = sample_allocation(plan).model_copy(update={"nodes": ()})
     backend = SimpleNamespace(shapes_on_nodes=False)
-    cluster = Project(tmp_path).cluster("lab")
-    gpulab = SimpleNamespace(backend=backend, paths=cluster, describe=lambda _: {})
-    assert condition.look(gpulab, plan, nobody).state == "ready"
+    cluster = Cluster(Project(tmp_path).cluster("lab"), plan, nobody)
+    gpulab = SimpleNamespace(backend=backend, describe=lambda _: {})
+    assert condition.look(gpulab, cluster).state == "ready"
 
 
 def test_what_nodes_say_against_themselves_is_heard_and_no_damage(found):

@@ -10,6 +10,7 @@ from gpubed.cluster import status
 from gpubed.cluster.condition import Condition
 from gpubed.configuration import health
 from gpubed.nodes import disks
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 
@@ -65,7 +66,7 @@ def checks(check, *sessions):
     plan = sample_plan(nodes=[{"name": "node", "count": len(sessions)}])
     granted = sample_allocation(plan)
     by_name = {node.name: one for node, one in zip(granted.nodes, sessions, strict=True)}
-    return list(check(Context(SimpleNamespace(name="lab"), plan, granted, by_name)))
+    return list(check(Context(Cluster(SimpleNamespace(name="lab"), plan, granted), by_name)))
 
 
 def test_verify_names_node_file_system_and_percentage():

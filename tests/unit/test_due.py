@@ -14,6 +14,7 @@ from gpubed.configuration import due, roles
 from gpubed.core import paths
 from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Allocation, Failure, Hop
+from gpubed.nodes.cluster import Cluster
 from gpubed.recipes import recipe
 from support.samples import sample_allocation, sample_plan
 from support.specs import ALL_SERVICES
@@ -47,7 +48,7 @@ def change(cluster):
         before = {"services": SERVICES, **dict(before)}
         apply(cluster, sample_plan(**before))
         plan = sample_plan(**{**before, **after})
-        return due.now(cluster, plan, sample_allocation(plan))
+        return due.now(Cluster(cluster, plan, sample_allocation(plan)))
 
     change.cluster = cluster
     return change
@@ -118,7 +119,7 @@ def test_another_lock_concerns_whoever_uses_the_environment(change, monkeypatch)
 
     assert change() == {}
     monkeypatch.setattr(recipe, "content", locked)
-    found = due.now(change.cluster, before, sample_allocation(before))
+    found = due.now(Cluster(change.cluster, before, sample_allocation(before)))
     assert found == dict.fromkeys(["cuda", "python_env", "horovod", "jupyterlab"], NODES)
     assert list(found) == ["cuda", "python_env", "horovod", "jupyterlab"], "in this order"
 
@@ -134,7 +135,7 @@ def test_storage_whose_server_was_made_again_is_filled_by_the_head(cluster):
     apply(cluster, plan, granted)
     again = granted.nodes[1].model_copy(update={"id": "another"})
     nodes = (granted.nodes[0], again, granted.nodes[2])
-    found = due.now(cluster, plan, granted.model_copy(update={"nodes": nodes}))
+    found = due.now(Cluster(cluster, plan, granted.model_copy(update={"nodes": nodes})))
     assert {role: found[role] for role in FILLS} == dict.fromkeys(FILLS, NODES)
     assert found["scratch"] == found["hardware"] == ["node-1"]
 
@@ -161,7 +162,7 @@ def test_what_the_server_is_told_concerns_the_storage(cluster):
     apply(cluster, plan)
     (cluster.inventory / "host_vars").mkdir(parents=True)
     (cluster.inventory / "host_vars" / "node-1.yml").write_text("nfs_root: /data\n")
-    found = due.now(cluster, plan, sample_allocation(plan))
+    found = due.now(Cluster(cluster, plan, sample_allocation(plan)))
     assert {role: found[role] for role in FILLS} == dict.fromkeys(FILLS, NODES)
 
 
@@ -169,7 +170,7 @@ def test_a_server_that_the_testbed_could_not_give_is_for_its_role_to_name(cluste
     plan = sample_plan(storage=NFS)
     granted = sample_allocation(plan)
     left = granted.model_copy(update={"nodes": (granted.nodes[0], granted.nodes[2])})
-    assert due.now(cluster, plan, left)["nfs"] == ["node-0", "node-2"]
+    assert due.now(Cluster(cluster, plan, left))["nfs"] == ["node-0", "node-2"]
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -190,7 +191,7 @@ def test_a_node_with_another_address_concerns_itself_and_those_that_read_all_nod
     apply(cluster, plan, granted)
     moved = granted.nodes[1].model_copy(update={"control_address": "192.0.2.77"})
     nodes = (granted.nodes[0], moved, granted.nodes[2])
-    found = due.now(cluster, plan, granted.model_copy(update={"nodes": nodes}))
+    found = due.now(Cluster(cluster, plan, granted.model_copy(update={"nodes": nodes})))
     assert {role for role, names in found.items() if names == NODES} == {
         role for role in found if "nodes" in roles.reads(plan, role)
     }
@@ -203,7 +204,9 @@ def test_a_head_that_was_made_again_concerns_those_that_read_it(cluster):
     granted = sample_allocation(plan)
     apply(cluster, plan, granted)
     head = granted.head.model_copy(update={"id": "another"})
-    found = due.now(cluster, plan, granted.model_copy(update={"nodes": (head, *granted.nodes[1:])}))
+    found = due.now(
+        Cluster(cluster, plan, granted.model_copy(update={"nodes": (head, *granted.nodes[1:])}))
+    )
     assert found["shared_storage"] == found["python_env"] == NODES
     assert found["hardware"] == ["node-0"]
 
@@ -215,7 +218,7 @@ def test_host_vars_concern_their_node(cluster, change, name):
     own.parent.mkdir(parents=True)
     own.write_text("base_packages_extra: [htop]\n")
     plan = sample_plan(services=SERVICES)
-    found = due.now(cluster, plan, sample_allocation(plan))
+    found = due.now(Cluster(cluster, plan, sample_allocation(plan)))
     assert list(found) == roles.active(plan)
     for role, nodes in found.items():
         # Others may read what the node is told.
@@ -229,7 +232,7 @@ def test_host_vars_of_the_head_concern_those_that_read_it(cluster):
     (cluster.inventory / "host_vars").mkdir(parents=True)
     own = cluster.inventory / "host_vars" / "node-0.yml"
     own.write_text("python_env_interpreter: /opt/python/bin/python3\n")
-    found = due.now(cluster, plan, sample_allocation(plan))
+    found = due.now(Cluster(cluster, plan, sample_allocation(plan)))
     assert found["python_env"] == found["shared_storage"] == found["horovod"] == NODES
     assert found["scratch"] == ["node-0"]
 
@@ -240,7 +243,7 @@ def test_host_vars_of_others_do_not(cluster, name):
     apply(cluster, plan)
     (cluster.inventory / "host_vars").mkdir(parents=True)
     (cluster.inventory / "host_vars" / name).write_text("base_packages_extra: [htop]\n")
-    assert due.now(cluster, plan, sample_allocation(plan)) == {}
+    assert due.now(Cluster(cluster, plan, sample_allocation(plan))) == {}
 
 
 def test_group_vars_concern_all_roles_on_all_nodes(cluster):
@@ -249,7 +252,7 @@ def test_group_vars_concern_all_roles_on_all_nodes(cluster):
     own = cluster.inventory / "group_vars" / "all" / "mine.yml"
     own.parent.mkdir(parents=True)
     own.write_text("base_packages_extra: [htop]\n")
-    assert due.now(cluster, plan, sample_allocation(plan)) == dict.fromkeys(
+    assert due.now(Cluster(cluster, plan, sample_allocation(plan))) == dict.fromkeys(
         roles.active(plan), NODES
     )
 
@@ -274,9 +277,9 @@ def test_another_version_of_a_role_concerns_those_that_call_it(
     with (later / "roles" / path).open("a") as file:
         file.write("\n# of another version\n")
     assert change() == {}
-    monkeypatch.setattr(paths, "assets", lambda: later)
+    monkeypatch.setattr(roles, "assets", lambda: later)
     plan = sample_plan(services=SERVICES)
-    found = due.now(change.cluster, plan, sample_allocation(plan))
+    found = due.now(Cluster(change.cluster, plan, sample_allocation(plan)))
     assert found == dict.fromkeys(found, NODES)
     assert set(found) == concerned
 
@@ -303,10 +306,10 @@ def test_another_version_of_what_decides_for_a_role_concerns_it(
     with (later / file).open("a") as code:
         code.write("\n# of another version\n")
     assert change() == {}
-    monkeypatch.setattr(paths, "assets", lambda: later)
+    monkeypatch.setattr(roles, "assets", lambda: later)
     monkeypatch.setattr(roles, "_PACKAGE", later / "src/gpubed")
     plan = sample_plan(services=SERVICES)
-    assert set(due.now(change.cluster, plan, sample_allocation(plan))) == concerned
+    assert set(due.now(Cluster(change.cluster, plan, sample_allocation(plan)))) == concerned
 
 
 def test_roles_that_use_our_filters_say_whose_code_decides():
@@ -329,9 +332,9 @@ def test_what_an_earlier_version_recorded_is_applied_once(cluster):
     earlier = json.dumps(dict.fromkeys(roles.active(plan), "of an earlier version"))
     for node in granted.nodes:
         (cluster.applied / f"{node.id}.json").write_text(earlier)
-    assert due.now(cluster, plan, granted) == dict.fromkeys(roles.active(plan), NODES)
+    assert due.now(Cluster(cluster, plan, granted)) == dict.fromkeys(roles.active(plan), NODES)
     apply(cluster, plan)
-    assert due.now(cluster, plan, granted) == {}
+    assert due.now(Cluster(cluster, plan, granted)) == {}
 
 
 def test_a_role_that_was_interrupted_somewhere_is_due_there(cluster):
@@ -340,7 +343,7 @@ def test_a_role_that_was_interrupted_somewhere_is_due_there(cluster):
     path = cluster.applied / "id-node-1.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "docker": "begun 1", "firewall": "begun-again 1"}))
-    found = due.now(cluster, plan, sample_allocation(plan))
+    found = due.now(Cluster(cluster, plan, sample_allocation(plan)))
     assert found == {"docker": ["node-1"], "firewall": NODES}, "its rules name all nodes"
 
 
@@ -442,7 +445,7 @@ def test_what_changes_on_a_host_in_place_is_foreseen(cluster, monkeypatch, after
     before, later = (later, before) if back else (before, later)
     apply(cluster, before, own_hosts(before))
     found = foreseen(cluster, later, own_hosts(before))
-    assert found == due.now(cluster, later, own_hosts(later))
+    assert found == due.now(Cluster(cluster, later, own_hosts(later)))
 
 
 def test_who_logs_in_concerns_all_roles(cluster):
@@ -465,7 +468,7 @@ def test_a_cluster_without_its_experiment_network_is_foreseen(cluster, back):
     before, later = reversed(plans) if back else plans
     apply(cluster, before)
     found = foreseen(cluster, later, sample_allocation(before))
-    assert found == due.now(cluster, later, sample_allocation(later))
+    assert found == due.now(Cluster(cluster, later, sample_allocation(later)))
     assert found == dict.fromkeys(roles.active(later), NODES)
 
 
@@ -478,7 +481,7 @@ def test_another_host_key_is_foreseen(cluster, name):
         node.model_copy(update={"host_keys": ("ssh-ed25519 OTHER",)}) if node.name == name else node
         for node in known.nodes
     )
-    later = due.now(cluster, plan, known.model_copy(update={"nodes": nodes}))
+    later = due.now(Cluster(cluster, plan, known.model_copy(update={"nodes": nodes})))
     assert foreseen(cluster, plan, known, strange=[name]) == later
 
 

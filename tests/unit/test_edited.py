@@ -27,7 +27,7 @@ def cluster(tmp_path, monkeypatch):
 def handed_over(monkeypatch):
     """The plans that were handed over."""
     plans = []
-    monkeypatch.setattr(handover, "hand_over", lambda _, plan, __: plans.append(plan))
+    monkeypatch.setattr(handover, "hand_over", lambda cluster: plans.append(cluster.plan))
     return plans
 
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -32,17 +33,19 @@ class Scene:
         self.cluster, self.script, self.hosts = cluster, [], []
         self.unwell, self.head_is_gone, self.checkpoints = {}, False, "a"
 
-    def start(self, _cluster, allocation, launch, _say):
-        self.hosts.append([node.name for node in allocation.with_ranks])
+    def start(self, cluster, launch, _say):
+        self.hosts.append([node.name for node in cluster.allocation.with_ranks])
         Head.metrics = {"world_size": launch.ranks, "loss": 0.1, "loss_fall": 0.1}
         Head.metrics["checkpoint_failures"] = 0
         return self.script.pop(0)() if self.script else 0
 
-    def usable(self, _cluster, _plan, allocation):
+    def usable(self, cluster):
         if self.head_is_gone:
             raise Unreachable("node-0 does not answer", "gpubed up lab")
-        kept = tuple(node for node in allocation.nodes if node.name not in self.unwell)
-        return allocation.model_copy(update={"nodes": kept}), list(self.unwell.values())
+        given = cluster.allocation
+        kept = tuple(node for node in given.nodes if node.name not in self.unwell)
+        usable = replace(cluster, allocation=given.model_copy(update={"nodes": kept}))
+        return usable, list(self.unwell.values())
 
     def loses(self, name, *, reachable=False):
         quarantine = Quarantine(reason="Xid 79", since="now") if reachable else None
@@ -342,7 +345,7 @@ def sight(scene):
 
     def look(*names):
         pool = training._look()
-        had = [node for node in pool.usable.nodes if node.name in names]
+        had = [node for node in pool.usable.allocation.nodes if node.name in names]
         return lambda: training._sight(had)
 
     return look

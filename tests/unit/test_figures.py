@@ -66,7 +66,7 @@ def said(tmp_path, monkeypatch):
     allocation = sample_allocation(sample_plan())
     paths.allocation.write_text(allocation.model_dump_json())
     monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    monkeypatch.setattr(health, "usable", lambda *_: (allocation, []))
+    monkeypatch.setattr(health, "usable", lambda cluster: (cluster, []))
 
     def run(job, metrics, lines=()):
         result = execution.JobResult(
@@ -75,7 +75,7 @@ def said(tmp_path, monkeypatch):
 
         def pretend(*given, **_):
             for line in lines:
-                given[4](line)
+                given[2](line)
             return result
 
         monkeypatch.setattr(execution, "run", pretend)

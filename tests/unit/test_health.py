@@ -7,6 +7,7 @@ import pytest
 from gpubed.configuration import health
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths, Project
+from gpubed.nodes.cluster import Cluster
 from support.sessions import answering
 
 WELL = json.dumps({"problems": [], "quarantine": None})
@@ -20,8 +21,8 @@ def usable(monkeypatch, tmp_path):
     def ask(*answers):
         plan, granted = answering(monkeypatch, health, answers)
         monkeypatch.setattr(health, "greet", lambda *_: None)
-        left, out = health.usable(ClusterPaths(Project(tmp_path), "lab"), plan, granted)
-        return [node.name for node in left.nodes], {found.node: found for found in out}
+        left, out = health.usable(Cluster(ClusterPaths(Project(tmp_path), "lab"), plan, granted))
+        return [node.name for node in left.allocation.nodes], {found.node: found for found in out}
 
     return ask
 

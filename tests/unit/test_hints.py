@@ -15,6 +15,7 @@ from gpubed.cli import outline
 from gpubed.cluster import handover
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Check
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
@@ -84,7 +85,7 @@ def can_be_typed(verbs, line):
     """Say whether a command line, or what stands before the rest of a sentence, is one."""
     _, verb, *words = line.split()
     command = verbs[verb]
-    cluster = next((p for p in command.params if p.name == "cluster"), None)
+    cluster = next((p for p in command.params if p.metavar == "CLUSTER"), None)
     if cluster is not None and cluster.required and not {*words[:1]} & NAMES:
         return False
     return any(parses(command, words[:end]) for end in range(len(words), -1, -1))
@@ -132,7 +133,7 @@ def test_a_check_names_the_cluster_that_was_verified(tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "functions", lambda: [lambda _: iter([repair])])
     monkeypatch.setattr(Context, "simulated", frozenset())
     cluster = Project(tmp_path).cluster("mine")
-    [found] = verify.verify(cluster, plan, sample_allocation(plan)).checks
+    [found] = verify.verify(Cluster(cluster, plan, sample_allocation(plan))).checks
     assert found.reason == "gpubed configure mine --tags nccl"
 
 
@@ -145,7 +146,7 @@ def test_a_verification_that_failed_leads_on(tmp_path, monkeypatch):
     monkeypatch.setattr(Context, "simulated", frozenset())
     plan = sample_plan()
     with pytest.raises(verify.VerificationFailed) as failed:
-        handover.verify_cluster(cluster, plan, sample_allocation(plan))
+        handover.verify_cluster(Cluster(cluster, plan, sample_allocation(plan)))
     way_on = "gpubed configure lab applies all roles again, then: gpubed verify lab"
     assert failed.value.hint == way_on
     done = CliRunner().invoke(cli.build(), ["verify", "lab"], standalone_mode=False)

@@ -7,6 +7,7 @@ import pytest
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.jobs import images
+from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 
 
@@ -23,7 +24,7 @@ def cluster(tmp_path: Path) -> ClusterPaths:
 def test_without_docker_for_the_user_it_says_what_to_set(cluster, docker, hint):
     plan = sample_plan(services={"docker": docker})
     with pytest.raises(UsageError) as error:
-        images.require(cluster, plan, sample_allocation(plan), "box:1")
+        images.require(Cluster(cluster, plan, sample_allocation(plan)), "box:1")
     assert error.value.hint == f"set {hint} in cluster.yml, then: gpubed up lab"
 
 
@@ -31,5 +32,5 @@ def test_an_archive_that_does_not_exist_is_named(cluster, tmp_path):
     plan = sample_plan(services={"docker": {}})
     with pytest.raises(UsageError, match=r"no archive .*none\.tar"):
         images.hand_out(
-            cluster, plan, sample_allocation(plan), "box:1", archive=tmp_path / "none.tar"
+            Cluster(cluster, plan, sample_allocation(plan)), "box:1", archive=tmp_path / "none.tar"
         )

@@ -12,6 +12,7 @@ import yaml
 from gpubed.configuration import applied, configure, inventory, roles
 from gpubed.core.paths import Project, assets
 from gpubed.nodes.allocation import Hop
+from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 
 
@@ -24,7 +25,7 @@ def cluster(tmp_path):
 def rendered(cluster):
     wanted = sample_plan()
     granted = sample_allocation(wanted)
-    changed = inventory.render(cluster, wanted, granted)
+    changed = inventory.render(Cluster(cluster, wanted, granted))
     return cluster, wanted, granted, changed
 
 
@@ -53,7 +54,7 @@ def as_ansible_reads(cluster, host):
 def test_a_second_rendering_writes_nothing(rendered):
     cluster, wanted, granted, changed = rendered
     assert len(changed) == 5
-    assert inventory.render(cluster, wanted, granted) == []
+    assert inventory.render(Cluster(cluster, wanted, granted)) == []
 
 
 def test_every_node_is_in_its_groups(rendered):
@@ -120,10 +121,10 @@ def test_variables_of_an_older_release_do_not_stay(rendered):
     cluster.former_variables.parent.mkdir(parents=True)
     cluster.former_variables.write_text("jupyterlab_port: 1\n")
     assert roles.fingerprints(wanted, granted, cluster.inventory) == before
-    assert not inventory.is_rendered(cluster, wanted, granted)
-    inventory.render(cluster, wanted, granted)
+    assert not inventory.is_rendered(Cluster(cluster, wanted, granted))
+    inventory.render(Cluster(cluster, wanted, granted))
     assert not cluster.former_variables.exists()
-    assert inventory.is_rendered(cluster, wanted, granted)
+    assert inventory.is_rendered(Cluster(cluster, wanted, granted))
 
 
 def test_phases_keep_the_order_that_roles_ask_for(rendered):
@@ -156,7 +157,7 @@ def test_a_chain_of_hops_is_jumped_through_with_its_own_keys(rendered):
     )
     inner = Hop(address="192.0.2.9", user="me", host_keys=("ssh-ed25519 INNER",))
     nodes = [node.model_copy(update={"via": (gate, inner)}) for node in granted.nodes]
-    inventory.render(cluster, wanted, granted.model_copy(update={"nodes": tuple(nodes)}))
+    inventory.render(Cluster(cluster, wanted, granted.model_copy(update={"nodes": tuple(nodes)})))
 
     def shown(host):
         command = ["ssh", "-G", "-F", str(cluster.ssh_config), host]

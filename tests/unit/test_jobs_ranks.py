@@ -8,6 +8,7 @@ from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.jobs import execution, launchers, leftovers
 from gpubed.jobs.runs.record import Request
+from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 from support.stand_in_head import Head
 
@@ -21,7 +22,7 @@ def run(monkeypatch, tmp_path):
         head, started = Head(), []
         monkeypatch.setattr(execution, "SSH", lambda *_: head)
         monkeypatch.setattr(leftovers, "end", lambda *_: [])
-        starter = SimpleNamespace(run=lambda *given: started.append(given[2]) or 0)
+        starter = SimpleNamespace(run=lambda *given: started.append(given[1]) or 0)
         monkeypatch.setattr(launchers, "named", lambda _: starter)
         plan = sample_plan(nodes=[{"name": "node", "count": len(slots)}])
         allocation = sample_allocation(plan)
@@ -34,7 +35,7 @@ def run(monkeypatch, tmp_path):
             network = allocation.experiment.model_copy(update={"rate_bps": rate_bps})
             allocation = allocation.model_copy(update={"experiment": network})
         cluster = ClusterPaths(Project(tmp_path), "lab")
-        result = execution.run(cluster, plan, allocation, Request(job="allreduce"))
+        result = execution.run(Cluster(cluster, plan, allocation), Request(job="allreduce"))
         return result, head, started
 
     return on

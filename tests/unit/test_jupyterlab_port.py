@@ -10,6 +10,7 @@ from gpubed.access import services
 from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.configuration import jupyterlab_port, roles
+from gpubed.nodes.cluster import Cluster
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 BEFORE, EDITED = sample_plan(), sample_plan(services={"jupyterlab": {"port": 9999}})
@@ -26,7 +27,7 @@ def cluster(tmp_path, monkeypatch):
     paths = granted_cluster(tmp_path)
     paths.secrets.mkdir()
     (paths.secrets / "jupyterlab_token").write_text("t" * 64)
-    jupyterlab_port.remember(paths, BEFORE)
+    jupyterlab_port.remember(Cluster(paths, BEFORE, GRANTED))
     apply(paths, BEFORE)
     return paths
 
@@ -39,10 +40,10 @@ def apply(paths, plan):
 
 
 def test_what_was_applied_is_where_it_is(cluster):
-    [lab] = services.urls(cluster, EDITED, GRANTED)
+    [lab] = services.urls(Cluster(cluster, EDITED, GRANTED))
     assert ":8888/" in lab["url"]
-    assert jupyterlab_port.pending(cluster, EDITED, GRANTED) == [PENDING]
-    assert jupyterlab_port.pending(cluster, BEFORE, GRANTED) == []
+    assert jupyterlab_port.pending(Cluster(cluster, EDITED, GRANTED)) == [PENDING]
+    assert jupyterlab_port.pending(Cluster(cluster, BEFORE, GRANTED)) == []
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
@@ -50,23 +51,23 @@ def test_once_it_is_applied_nothing_is_pending(cluster, by_hand):
     """Also by the playbook alone, which keeps no port."""
     apply(cluster, EDITED)
     if not by_hand:
-        jupyterlab_port.remember(cluster, EDITED)
-    assert jupyterlab_port.port(cluster, EDITED, GRANTED) == 9999
-    assert jupyterlab_port.pending(cluster, EDITED, GRANTED) == []
+        jupyterlab_port.remember(Cluster(cluster, EDITED, GRANTED))
+    assert jupyterlab_port.port(Cluster(cluster, EDITED, GRANTED)) == 9999
+    assert jupyterlab_port.pending(Cluster(cluster, EDITED, GRANTED)) == []
 
 
 @pytest.mark.parametrize("kept", [None, "{", '{"port": 0}'])
 def test_where_nobody_kept_it_the_specification_counts(cluster, kept):
     cluster.door.unlink() if kept is None else cluster.door.write_text(kept)
-    assert jupyterlab_port.port(cluster, EDITED, GRANTED) == 9999
-    assert jupyterlab_port.pending(cluster, EDITED, GRANTED) == []
+    assert jupyterlab_port.port(Cluster(cluster, EDITED, GRANTED)) == 9999
+    assert jupyterlab_port.pending(Cluster(cluster, EDITED, GRANTED)) == []
 
 
 def test_one_that_is_to_go_is_named(cluster):
-    [said] = jupyterlab_port.pending(cluster, NONE, GRANTED)
+    [said] = jupyterlab_port.pending(Cluster(cluster, NONE, GRANTED))
     assert said.startswith("cluster.yml says no JupyterLab, which is at port 8888: gpubed up")
-    jupyterlab_port.remember(cluster, NONE)
-    assert jupyterlab_port.pending(cluster, NONE, GRANTED) == []
+    jupyterlab_port.remember(Cluster(cluster, NONE, GRANTED))
+    assert jupyterlab_port.pending(Cluster(cluster, NONE, GRANTED)) == []
 
 
 def test_open_prints_where_it_answers(cluster):

@@ -12,6 +12,7 @@ import pytest
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.jobs.launcher import Launch
 from gpubed.jobs.launchers import slurm
+from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
 
@@ -38,7 +39,9 @@ def asked(monkeypatch):
         monkeypatch.setattr(slurm, "follow", lambda *_: 0)
         monkeypatch.setattr(slurm, "on_head", lambda *_: ["true"])
         launch = Launch("/shared/runs/r", ["python", "main.py"], {"A": "b c"}, sum(gpus))
-        slurm.create().run(SimpleNamespace(name="lab"), allocation, launch, lambda _: None)
+        slurm.create().run(
+            Cluster(SimpleNamespace(name="lab"), None, allocation), launch, lambda _: None
+        )
         return shlex.split(lines[0])
 
     return submit
@@ -110,7 +113,7 @@ def followed(monkeypatch, tmp_path):
         program("sacct", *sacct)
         lines = []
         launch = Launch(str(tmp_path), ["python"], {}, 1)
-        code = slurm.create().run(SimpleNamespace(name="lab"), None, launch, lines.append)
+        code = slurm.create().run(SimpleNamespace(name="lab"), launch, lines.append)
         return code, lines
 
     follow.folder, follow.program = tmp_path, program
@@ -191,6 +194,6 @@ def test_a_job_is_cancelled_though_the_controller_is_away_just_then(followed, mo
     monkeypatch.setattr(slurm, "follow", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     launch = Launch(str(followed.folder), ["python"], {}, 1)
     with pytest.raises(KeyboardInterrupt):
-        slurm.create().run(SimpleNamespace(name="lab"), None, launch, lambda _: None)
+        slurm.create().run(SimpleNamespace(name="lab"), launch, lambda _: None)
     asked = (followed.folder / "asked").read_text().split()
     assert [name for name in asked if name != "sleep"] == ["scancel", "squeue"] * 3

@@ -10,6 +10,7 @@ import pytest
 from gpubed.cluster import lease
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths, Project
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.sections import Lease as Wanted
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Lease
@@ -46,10 +47,10 @@ class Stingy:
 
 def test_nodes_of_this_machine_do_not_expire(cluster: ClusterPaths) -> None:
     plan = sample_plan()
-    record = lease.read(cluster, plan, sample_allocation(plan))
+    record = lease.read(Cluster(cluster, plan, sample_allocation(plan)))
     assert record.state(60) == "unlimited"
     with pytest.raises(UsageError, match="do not expire"):
-        lease.renew(cluster, plan, sample_allocation(plan), NOW)
+        lease.renew(Cluster(cluster, plan, sample_allocation(plan)), NOW)
     assert not cluster.lease.exists()
 
 
@@ -58,8 +59,8 @@ def test_a_shortened_renewal_is_known_as_granted(
 ) -> None:
     plan, testbed = sample_plan(), Stingy(3 * HOUR)
     monkeypatch.setattr(registry, "backend", lambda _: testbed)
-    lease.read(cluster, plan, sample_allocation(plan))
-    lease.renew(cluster, plan, sample_allocation(plan), NOW + 24 * HOUR)
+    lease.read(Cluster(cluster, plan, sample_allocation(plan)))
+    lease.renew(Cluster(cluster, plan, sample_allocation(plan)), NOW + 24 * HOUR)
     known = lease.last(cluster)
     assert known.document()["remaining_s"] == 3 * 3600
     assert known.requested_until == NOW + 24 * HOUR
@@ -109,9 +110,9 @@ def test_what_cannot_be_read_is_no_lease_without_end(cluster: ClusterPaths, text
     assert "gpubed renew lab" in str(caught.value.hint)
     plan = sample_plan(lease={"on_nodes": {}})
     with pytest.raises(GpubedError, match=r"lease\.json"):
-        lease.read(cluster, plan, sample_allocation(plan))
-    lease.renew(cluster, plan, sample_allocation(plan), NOW + HOUR)
-    assert lease.read(cluster, plan, sample_allocation(plan)).granted_until == NOW + HOUR
+        lease.read(Cluster(cluster, plan, sample_allocation(plan)))
+    lease.renew(Cluster(cluster, plan, sample_allocation(plan)), NOW + HOUR)
+    assert lease.read(Cluster(cluster, plan, sample_allocation(plan))).granted_until == NOW + HOUR
 
 
 def test_what_a_newer_version_keeps_of_a_lease_does_not_hide_its_end(cluster: ClusterPaths) -> None:

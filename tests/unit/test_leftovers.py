@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubed.jobs import leftovers
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from support.samples import sample_allocation, sample_plan
 from support.sessions import Session
@@ -24,7 +25,7 @@ def said():
 
 
 @pytest.fixture
-def granted(monkeypatch, said):
+def cluster(monkeypatch, said):
     class Here(Session):
         def run(self, command, *words, **_):
             line = command % tuple(map(shlex.quote, map(str, words))) if words else command
@@ -37,7 +38,8 @@ def granted(monkeypatch, said):
     for script in ("_FIND", "_END"):
         own = getattr(leftovers, script).replace(leftovers.HEARTBEAT, MARK)
         monkeypatch.setattr(leftovers, script, own)
-    return sample_allocation(sample_plan(nodes=[{"name": "node", "count": 1}]))
+    plan = sample_plan(nodes=[{"name": "node", "count": 1}])
+    return Cluster(SimpleNamespace(), plan, sample_allocation(plan))
 
 
 @pytest.fixture
@@ -53,39 +55,39 @@ def rank(tmp_path):
     process.wait()
 
 
-def test_what_has_no_owner_is_ended(granted, rank):
+def test_what_has_no_owner_is_ended(cluster, rank):
     process, beat = rank
     os.utime(beat, (0, time.time() - 100))
-    [said] = leftovers.end(SimpleNamespace(), granted)
+    [said] = leftovers.end(cluster)
     assert said == (
         "run 20260101-digits has no owner any more; ended what it left: 1 process(es) on node-0"
     )
     assert process.wait(5) == -15
 
 
-def test_what_was_told_to_end_has_none(granted, rank):
+def test_what_was_told_to_end_has_none(cluster, rank):
     _, beat = rank
     beat.write_text("end\n")
-    [said] = leftovers.end(SimpleNamespace(), granted)
+    [said] = leftovers.end(cluster)
     assert "no owner" in said
 
 
-def test_what_is_at_work_is_named_and_left_alone(granted, rank):
+def test_what_is_at_work_is_named_and_left_alone(cluster, rank):
     process, _ = rank
-    [said] = leftovers.end(SimpleNamespace(), granted)
+    [said] = leftovers.end(cluster)
     assert said.startswith("run 20260101-digits is still at work (1 process(es) on node-0)")
     assert process.poll() is None
 
 
-def test_nothing_is_nothing(granted):
-    assert list(leftovers.end(SimpleNamespace(), granted)) == []
+def test_nothing_is_nothing(cluster):
+    assert list(leftovers.end(cluster)) == []
 
 
-def test_what_other_accounts_run_is_seen_and_ended(granted, rank, said):
+def test_what_other_accounts_run_is_seen_and_ended(cluster, rank, said):
     """JupyterLab's, of which nobody but root may know the variables."""
     _, beat = rank
     beat.write_text("end\n")
-    list(leftovers.end(SimpleNamespace(), granted))
+    list(leftovers.end(cluster))
     looks, owner, ends = said
     assert looks.startswith("sudo -n ")
     assert ends.startswith("sudo -n ")
@@ -94,7 +96,7 @@ def test_what_other_accounts_run_is_seen_and_ended(granted, rank, said):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others")
-def test_it_is_seen_also_where_root_may_not_look_at_others(granted, tmp_path, monkeypatch):
+def test_it_is_seen_also_where_root_may_not_look_at_others(cluster, tmp_path, monkeypatch):
     """In a confined container, which has none of these rights."""
     without = "setpriv --bounding-set=-sys_ptrace,-sys_admin,-perfmon"
     monkeypatch.setattr(leftovers, "_AS_ROOT", f"{without} sh -c %s sh")
@@ -103,7 +105,7 @@ def test_it_is_seen_also_where_root_may_not_look_at_others(granted, tmp_path, mo
     with subprocess.Popen(nobody, env={**os.environ, MARK: beat}) as process:
         try:
             time.sleep(0.5)
-            found = leftovers.processes(SimpleNamespace(), granted.nodes[0])
+            found = leftovers.processes(SimpleNamespace(), cluster.allocation.nodes[0])
             assert found == {beat: [str(process.pid)]}
         finally:
             process.kill()
@@ -113,12 +115,12 @@ FORGED = ["-delete", "/x\n1 /y", r"/x\n1 /y", r"/x\c", "/run \x1b[2J/.heartbeat"
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_what_a_process_says_of_itself_is_no_command(granted, forged):
+def test_what_a_process_says_of_itself_is_no_command(cluster, forged):
     """An account that may start nothing but its own must not have root end or delete others'."""
     name, value = MARK, forged
     process = subprocess.Popen(["sleep", "60"], env={**os.environ, name: value})
     try:
-        granted_node = granted.nodes[0]
+        granted_node = cluster.allocation.nodes[0]
         found = leftovers.processes(SimpleNamespace(), granted_node)
         assert set(found) <= {"/x"}
         assert all(pids == [str(process.pid)] for pids in found.values())
@@ -127,11 +129,11 @@ def test_what_a_process_says_of_itself_is_no_command(granted, forged):
         process.wait()
 
 
-def test_a_variable_that_holds_lines_names_no_other_process(granted):
+def test_a_variable_that_holds_lines_names_no_other_process(cluster):
     forged = {"A": f"\n{MARK}=1 /y", MARK: "/x"}
     process = subprocess.Popen(["sleep", "60"], env={**forged, "PATH": os.environ["PATH"]})
     try:
-        assert leftovers.processes(SimpleNamespace(), granted.nodes[0]) == {
+        assert leftovers.processes(SimpleNamespace(), cluster.allocation.nodes[0]) == {
             "/x": [str(process.pid)]
         }
     finally:
@@ -139,10 +141,10 @@ def test_a_variable_that_holds_lines_names_no_other_process(granted):
         process.wait()
 
 
-def test_a_number_that_is_another_process_by_now_is_left_alone(granted, rank, said):
+def test_a_number_that_is_another_process_by_now_is_left_alone(cluster, rank, said):
     process, beat = rank
     beat.write_text("end\n")
-    list(leftovers.end(SimpleNamespace(), granted))
+    list(leftovers.end(cluster))
     assert process.wait(5) == -15
     with subprocess.Popen(["sleep", "60"]) as other:
         again = said[-1].removeprefix("sudo -n ").replace(str(process.pid), str(other.pid))
@@ -151,18 +153,18 @@ def test_a_number_that_is_another_process_by_now_is_left_alone(granted, rank, sa
         other.kill()
 
 
-def test_a_heartbeat_that_is_a_pipe_holds_up_nobody(granted, rank):
+def test_a_heartbeat_that_is_a_pipe_holds_up_nobody(cluster, rank):
     process, beat = rank
     beat.unlink()
     os.mkfifo(beat)
-    [said] = leftovers.end(SimpleNamespace(), granted)
+    [said] = leftovers.end(cluster)
     assert "no owner" in said
     assert process.wait(5) == -15
 
 
-def test_a_look_that_is_held_up_is_said_and_is_not_the_end_of_a_run(granted, monkeypatch):
+def test_a_look_that_is_held_up_is_said_and_is_not_the_end_of_a_run(cluster, monkeypatch):
     held_up = leftovers._AS_ROOT.replace("KILL 30", "KILL 1")
     monkeypatch.setattr(leftovers, "_AS_ROOT", held_up)
     monkeypatch.setattr(leftovers, "_FIND", "sleep 60")
-    [said] = leftovers.end(SimpleNamespace(), granted)
+    [said] = leftovers.end(cluster)
     assert said.startswith("what is at work on node-0 could not be looked at")

@@ -158,8 +158,8 @@ def test_damage_is_looked_for_where_the_cluster_is(call, tmp_path, monkeypatch):
     """And not on the testbed that the specification names by now, which has none of its nodes."""
     asked = []
 
-    def look(testbed, _wanted, granted, **_options):
-        asked.append((granted.backend, testbed.backend.name))
+    def look(testbed, cluster, **_options):
+        asked.append((cluster.allocation.backend, testbed.backend.name))
         return Condition({"node-0": "ready"})
 
     monkeypatch.setattr(condition, "look", look)

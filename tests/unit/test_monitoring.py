@@ -22,6 +22,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project, assets
 from gpubed.jobs import execution
 from gpubed.jobs.launchers import ssh
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Check, Verification
 from support import local_launch
 from support.samples import sample_allocation, sample_plan
@@ -110,9 +111,9 @@ def test_the_page_has_a_url_only_if_the_cluster_is_monitored(tmp_path):
     allocation = sample_allocation(plan)
     cluster = Project(tmp_path).cluster("lab")
     with pytest.raises(GpubedError, match="is not monitored"):
-        services.token_url(cluster, plan, allocation, services.STATUS)
+        services.token_url(Cluster(cluster, plan, allocation), services.STATUS)
     plan = sample_plan(services={"monitoring": {}})
-    names = [service["name"] for service in services.urls(cluster, plan, allocation)]
+    names = [service["name"] for service in services.urls(Cluster(cluster, plan, allocation))]
     assert names == ["jupyterlab", "status"]
 
 

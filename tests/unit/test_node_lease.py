@@ -20,6 +20,7 @@ from gpubed.configuration.use import Use
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandFailed, CommandResult, Unreachable
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import specification
@@ -43,8 +44,12 @@ class World:
         self.plan: ClusterPlan = sample_plan(**MINDED)
         self.granted: Allocation = sample_allocation(self.plan)
 
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(self.paths, self.plan, self.granted)
+
     def tell(self, **more: Any) -> None:
-        lease.tell_nodes(self.paths, self.plan, self.granted, **more)
+        lease.tell_nodes(self.cluster, **more)
 
 
 @pytest.fixture
@@ -69,21 +74,21 @@ def world(tmp_path, monkeypatch):
 
 
 def test_where_no_testbed_takes_nodes_back_the_end_is_the_clusters_own(world, monkeypatch):
-    record = lease.read(world.paths, world.plan, world.granted)
+    record = lease.read(world.cluster)
     assert (record.granted_until, record.own) == (NOW + 12 * HOUR, True)
     monkeypatch.setattr(lease, "now", lambda: NOW + HOUR)
-    assert lease.read(world.paths, world.plan, world.granted).granted_until == NOW + 12 * HOUR
-    renewed = lease.renew(world.paths, world.plan, world.granted, NOW + 20 * HOUR)
+    assert lease.read(world.cluster).granted_until == NOW + 12 * HOUR
+    renewed = lease.renew(world.cluster, NOW + 20 * HOUR)
     assert renewed.granted_until == NOW + 20 * HOUR
-    shorter = lease.renew(world.paths, world.plan, world.granted, NOW + 2 * HOUR)
+    shorter = lease.renew(world.cluster, NOW + 2 * HOUR)
     assert shorter.granted_until == NOW + 20 * HOUR
 
 
 def test_who_wants_none_any_more_has_none(world):
-    lease.read(world.paths, world.plan, world.granted)
+    lease.read(world.cluster)
     world.tell()
     world.plan = sample_plan()
-    assert lease.read(world.paths, world.plan, world.granted).granted_until is None
+    assert lease.read(world.cluster).granted_until is None
     assert lease.last(world.paths).granted_until is None
     lease.check_not_expired(world.paths)
     world.tell()
@@ -94,7 +99,7 @@ def test_who_wants_none_any_more_has_none(world):
 
 
 def test_nodes_hear_of_each_end_once(world, monkeypatch):
-    lease.read(world.paths, world.plan, world.granted)
+    lease.read(world.cluster)
     world.tell()
     [said] = world.heard["node-0"]
     assert said == {
@@ -109,7 +114,7 @@ def test_nodes_hear_of_each_end_once(world, monkeypatch):
     monkeypatch.setattr(lease, "now", lambda: NOW + HOUR)
     world.tell()
     assert len(world.heard["node-0"]) == 1
-    lease.renew(world.paths, world.plan, world.granted, NOW + 24 * HOUR)
+    lease.renew(world.cluster, NOW + 24 * HOUR)
     world.tell()
     assert world.heard["node-0"][1]["left_s"] == 23 * 3600
     world.tell(anew=True)  # they were set up anew, perhaps
@@ -129,39 +134,39 @@ def refused(code: int) -> CommandFailed:
     ],
 )
 def test_who_cannot_be_told_is_named_and_told_the_next_time(world, fault, why):
-    lease.read(world.paths, world.plan, world.granted)
+    lease.read(world.cluster)
     world.silent["node-1"] = fault
     with pytest.raises(GpubedError, match="not all nodes know") as raised:
         world.tell()
     assert why in raised.value.message
-    looked = renewal.look(world.paths, world.plan, world.granted)
+    looked = renewal.look(world.cluster)
     assert looked.untold
     assert "node-1" in looked.untold.message
     world.silent.clear()
-    assert renewal.look(world.paths, world.plan, world.granted).untold is None
+    assert renewal.look(world.cluster).untold is None
     assert [len(heard) for heard in world.heard.values()] == [1] * 3
 
 
 def test_without_it_nobody_is_asked(world):
     world.plan = sample_plan()
     world.tell(anew=True)
-    lease.tell_of_new(world.paths, world.plan, world.granted)
+    lease.tell_of_new(world.cluster)
     assert world.heard == {}
     assert not world.paths.lease.exists()
 
 
 def test_nodes_that_were_just_set_up_are_told(world):
-    lease.tell_of_new(world.paths, world.plan, world.granted)
+    lease.tell_of_new(world.cluster)
     assert world.heard["node-2"][0]["until"] == "2030-01-01T12:00:00+00:00"
 
 
 def test_an_end_of_its_own_that_is_over_is_renewed_and_not_replaced(world, monkeypatch):
-    lease.read(world.paths, world.plan, world.granted)
+    lease.read(world.cluster)
     monkeypatch.setattr(lease, "now", lambda: NOW + 13 * HOUR)
     with pytest.raises(GpubedError, match="run no job any more") as raised:
         lease.check_not_expired(world.paths)
     assert raised.value.hint == "gpubed renew lab"
-    lease.renew(world.paths, world.plan, world.granted, NOW + 15 * HOUR)
+    lease.renew(world.cluster, NOW + 15 * HOUR)
     lease.check_not_expired(world.paths)
 
 
@@ -170,22 +175,22 @@ def test_a_head_that_is_held_by_its_lease_is_not_to_be_repaired(world, monkeypat
     monkeypatch.setattr(health, "unwell", lambda *_: [said])
     monkeypatch.setattr(health, "greet", lambda *_: None)
     with pytest.raises(GpubedError, match="its lease ends at") as raised:
-        health.usable(world.paths, world.plan, world.granted)
+        health.usable(world.cluster)
     assert raised.value.hint == "gpubed renew lab"
     broken = said.model_copy(update={"problems": ("its disk is full",)})
     monkeypatch.setattr(health, "unwell", lambda *_: [broken])
     with pytest.raises(GpubedError, match="its disk is full") as raised:
-        health.usable(world.paths, world.plan, world.granted)
+        health.usable(world.cluster)
     assert "--requalify" in str(raised.value.hint)
 
 
 def test_a_lease_that_is_over_is_no_use_of_a_cluster(world, monkeypatch):
     monkeypatch.setattr(idle.uses, "look", lambda *_: Use(7200.0, "long ago", "s"))
-    looked = idle.look(world.paths, world.plan, world.granted, {"node-0": HELD})
+    looked = idle.look(world.cluster, {"node-0": HELD})
     assert looked
     assert looked.idle_s == 7200
     both = {"node-0": HELD, "node-1": "its fan"}
-    looked = idle.look(world.paths, world.plan, world.granted, both)
+    looked = idle.look(world.cluster, both)
     assert looked
     assert looked.why.startswith("node-1 is in quarantine (its fan)")
 

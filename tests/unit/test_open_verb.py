@@ -91,7 +91,7 @@ def tunnelled(lab, monkeypatch):
     asked = {}
 
     @contextmanager
-    def through_ssh(_cluster, _allocation, port, local=0):
+    def through_ssh(_cluster, port, local=0):
         asked.update(port=port, local=local)
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as ssh, BytesIO() as errors:
             asked.update(ssh=ssh, errors=errors)

@@ -17,6 +17,7 @@ from gpubed.cluster import audit, handover
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import Project
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec import backend_config, clusterspec, plan
 from gpubed.testbeds import registry, specification
 from gpubed.testbeds.base import Existing
@@ -197,12 +198,13 @@ def test_servers_may_take_long_to_boot(monkeypatch: pytest.MonkeyPatch, tmp_path
     """All at the same time, and each has two minutes when its turn comes."""
     allowed: list[float] = []
     monkeypatch.setattr("gpubed.nodes.ssh.SSH.wait_ready", lambda _, limit: allowed.append(limit))
-    allocation = sample_allocation(sample_plan()).model_copy(update={"backend": "openstack"})
-    handover.await_nodes(Project(tmp_path).cluster("cloudy"), allocation)
+    paths, plan = Project(tmp_path).cluster("cloudy"), sample_plan()
+    allocation = sample_allocation(plan).model_copy(update={"backend": "openstack"})
+    handover.await_nodes(Cluster(paths, plan, allocation))
     assert len(allowed) == len(allocation.nodes)
     assert 890 < min(allowed) <= 900
     allowed.clear()
-    handover.await_nodes(Project(tmp_path).cluster("cloudy"), sample_allocation(sample_plan()))
+    handover.await_nodes(Cluster(paths, plan, sample_allocation(plan)))
     assert set(allowed) == {120}
 
 

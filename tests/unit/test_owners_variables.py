@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from gpubed import cli
 from gpubed.configuration import configure, inventory, owners_variables
 from gpubed.core.errors import UsageError
+from gpubed.nodes.cluster import Cluster
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 
@@ -83,7 +84,7 @@ def test_verbs_refuse_it_before_they_begin(cluster, verb):
 )
 def test_ansibles_own_words_are_told_where_no_task_failed(cluster):
     """As of a file that was broken after the verb looked; no node is asked."""
-    inventory.render(cluster, sample_plan(), sample_allocation(sample_plan()))
+    inventory.render(Cluster(cluster, sample_plan(), sample_allocation(sample_plan())))
     put(cluster, "group_vars/all/x.yml", "a: [\n")
     with pytest.raises(configure.ConfigurationFailed, match=r"exit code 4: .*YAML") as caught:
         configure.configure(cluster, limit="node-0")

@@ -12,6 +12,7 @@ import pytest
 from gpubed.configuration import inventory
 from gpubed.configuration.roles import PHASES
 from gpubed.core.paths import assets
+from gpubed.nodes.cluster import Cluster
 from support.samples import granted_cluster, sample_allocation, sample_plan
 
 BIN = Path(sys.executable).parent
@@ -81,7 +82,7 @@ def rendered(tmp_path):
     """A cluster whose nodes nobody started."""
     paths = granted_cluster(tmp_path)
     plan = sample_plan()
-    inventory.render(paths, plan, sample_allocation(plan))
+    inventory.render(Cluster(paths, plan, sample_allocation(plan)))
     return paths
 
 

@@ -95,7 +95,7 @@ def test_a_traceback_without_a_rank_may_be_the_jobs():
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    def start(_cluster, _allocation, _launch, say):
+    def start(_cluster, _launch, say):
         for line in [*RANKS, *LAUNCHER]:
             say(line)
         return 1
@@ -106,7 +106,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(execution, "SSH", Head)
     monkeypatch.setattr(leftovers, "end", lambda *_: [])
     monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
-    monkeypatch.setattr(health, "usable", lambda _c, _p, allocation: (allocation, []))
+    monkeypatch.setattr(health, "usable", lambda cluster: (cluster, []))
     words = ["run", "lab", "digits"]
     return lambda *more: (
         CliRunner().invoke(cli.build(), [*words, *more], standalone_mode=False),

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.checks import network
+from gpubed.checks.context import Context
 from gpubed.configuration import health
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
@@ -23,9 +24,8 @@ from gpubed.jobs import execution, jobfile, launchers, leftovers
 from gpubed.jobs.runs import compare, record
 from gpubed.jobs.runs import origin as origins
 from gpubed.jobs.runs.record import Choice, Record, Request
-from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.verification import Check, Verification
-from gpubed.testbeds.specification import load_plan
+from gpubed.testbeds.specification import load_cluster
 from support.samples import granted_cluster
 from support.stand_in_head import Head
 
@@ -43,7 +43,7 @@ def call(cluster, monkeypatch):
     """A function that calls the command line; jobs start on a STAND-IN, which says how fast."""
     told = iter(range(1000))
 
-    def start(_cluster, _allocation, launch, say):
+    def start(_cluster, launch, say):
         Head.metrics = {**GOOD, "world_size": launch.ranks}
         Head.metrics["images_per_s"] = 1000.0 * launch.ranks + next(told) % 3
         say("progress: 1/1 epochs")
@@ -52,7 +52,7 @@ def call(cluster, monkeypatch):
     monkeypatch.setattr(execution, "SSH", Head)
     monkeypatch.setattr(leftovers, "end", lambda *_: [])
     monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
-    monkeypatch.setattr(health, "usable", lambda _c, _p, allocation: (allocation, []))
+    monkeypatch.setattr(health, "usable", lambda cluster: (cluster, []))
 
     def run(*words):
         return CliRunner().invoke(
@@ -138,9 +138,8 @@ def test_what_nodes_and_links_are_is_kept(call, cluster):
 
 
 def test_what_verify_measured_is_marked_and_is_never_the_last(call, cluster):
-    allocation, plan = load_allocation(cluster.allocation), load_plan(cluster.spec)
     call("run", "lab", "digits")
-    network._allreduce(SimpleNamespace(cluster=cluster, plan=plan, allocation=allocation), 0.5, 0.5)
+    network._allreduce(Context(load_cluster(cluster), {}), 0.5, 0.5)
     own, theirs = document(call("runs", "lab", "--json"))["runs"]
     assert (own["job"], own["by"]) == ("digits", "")
     assert (theirs["job"], theirs["by"]) == ("allreduce", "verify")
@@ -153,8 +152,7 @@ def test_what_verify_measured_is_marked_and_is_never_the_last(call, cluster):
 
 
 def test_there_is_no_last_run_where_only_verify_measured(call, cluster):
-    allocation, plan = load_allocation(cluster.allocation), load_plan(cluster.spec)
-    network._allreduce(SimpleNamespace(cluster=cluster, plan=plan, allocation=allocation), 0.5, 0.5)
+    network._allreduce(Context(load_cluster(cluster), {}), 0.5, 0.5)
     with pytest.raises(UsageError, match="has no run yet"):
         call("runs", "lab", "show", "last")
 
@@ -234,7 +232,7 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_starts(call, cluste
     ],
 )
 def test_what_cannot_start_does_not_say_that_it_starts(cluster, monkeypatch, capfd, words, why):
-    monkeypatch.setattr(health, "usable", lambda _c, _p, allocation: (allocation, []))
+    monkeypatch.setattr(health, "usable", lambda cluster: (cluster, []))
     command = ["run", "lab", "digits", *words]
     with pytest.raises(UsageError, match=why):
         cli.build("run")(command, standalone_mode=False)
@@ -280,7 +278,7 @@ def test_metrics_that_are_as_declared_need_no_note(call, monkeypatch):
 def test_a_repetition_that_fails_fails_the_whole(call, monkeypatch):
     done = iter([0, 1, 0])
 
-    def start(_cluster, _allocation, launch, _say):
+    def start(_cluster, launch, _say):
         Head.metrics = {**GOOD, "world_size": launch.ranks}
         return next(done)
 
@@ -561,7 +559,7 @@ def test_what_a_former_version_left_is_passed_over_and_what_is_damaged_named(cal
 def test_what_was_ended_tells_how_far_it_came_and_what_it_took(call, cluster, monkeypatch):
     """`runs show last` was named as what tells it, and said only that somebody ended it."""
 
-    def start(_cluster, _allocation, _launch, say):
+    def start(_cluster, _launch, say):
         for line in ("[0]<stdout>:progress: 3/200 epochs, 3552 images/s", "[1]<stderr>:a word"):
             say(line)
         raise KeyboardInterrupt
@@ -584,7 +582,7 @@ def test_what_was_ended_tells_how_far_it_came_and_what_it_took(call, cluster, mo
 def beside(cluster, monkeypatch, others, **changes):
     """Let a second run start and end while each run is at work; `others` takes its name."""
 
-    def start(_cluster, _allocation, launch, _say):
+    def start(_cluster, launch, _say):
         Head.metrics = {**GOOD, "world_size": launch.ranks}
         if not others:
             mine = record.find(cluster, "last")

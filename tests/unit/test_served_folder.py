@@ -17,6 +17,7 @@ from gpubed.core.paths import Project
 from gpubed.core.reading import Unreadable
 from gpubed.engines import stack as stacks
 from gpubed.engines.embedded import ResourceEvent, Result
+from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Finding
 from support.bound import kind
@@ -43,7 +44,7 @@ def cluster(tmp_path):
     made = Project(tmp_path).cluster("lab")
     made.state.mkdir(parents=True)
     wanted = plan()
-    served_folder.remember(made, wanted, sample_allocation(wanted))
+    served_folder.remember(Cluster(made, wanted, sample_allocation(wanted)))
     return made
 
 
@@ -88,7 +89,7 @@ def test_an_own_host_keeps_it(cluster):
     own = {"type": "static", "user": "u", "hosts": hosts}
     wanted = plan(backend=own)
     served_folder.remember(
-        cluster, wanted, sample_allocation(plan()).model_copy(update={"backend": "static"})
+        Cluster(cluster, wanted, sample_allocation(plan()).model_copy(update={"backend": "static"}))
     )
     assert left(cluster, wanted, step("create", "node-0")) == [], "it is taken in again"
     for op in ("delete", "replace"):  # another host takes its place
@@ -98,7 +99,7 @@ def test_an_own_host_keeps_it(cluster):
 
 def test_a_cluster_with_a_volume_has_nothing_kept(cluster):
     wanted = plan(provider="volume")
-    served_folder.remember(cluster, wanted, sample_allocation(wanted))
+    served_folder.remember(Cluster(cluster, wanted, sample_allocation(wanted)))
     assert not cluster.served.exists()
     assert left(cluster, plan(server="other-0")) == []
 
@@ -108,7 +109,7 @@ def test_what_cannot_be_read_is_not_taken_for_nothing(cluster):
     with pytest.raises(Unreadable, match=r"served\.json cannot be read") as caught:
         left(cluster, plan())
     assert caught.value.hint.startswith("remove it")
-    served_folder.remember(cluster, plan(), sample_allocation(plan()))
+    served_folder.remember(Cluster(cluster, plan(), sample_allocation(plan())))
     assert left(cluster, plan()) == []
 
 
@@ -125,7 +126,7 @@ def test_what_is_said_to_a_terminal_is_what_it_should_be(cluster, text):
 @pytest.fixture
 def former(cluster):
     """The cluster after a version that kept nothing, but for what it rendered and verified."""
-    handover.render(cluster, plan(), sample_allocation(plan()))
+    handover.render(Cluster(cluster, plan(), sample_allocation(plan())))
     cluster.verification.write_text("{}")
     cluster.served.unlink()
     return cluster
@@ -135,14 +136,14 @@ def test_a_former_versions_server_is_known_by_its_inventory(former):
     elsewhere = plan(server="other-0", path="/data")
     assert left(former, elsewhere)[0].startswith("/shared, which node-0 serves from its own disk")
     assert left(former, plan()) == []
-    handover.render(former, elsewhere, sample_allocation(plan()))
+    handover.render(Cluster(former, elsewhere, sample_allocation(plan())))
     assert left(former, elsewhere)[0].startswith("/shared, which node-0 serves from its own disk")
 
 
 def test_a_former_versions_server_is_known_though_something_is_damaged_first(former):
     """What tells that roles were applied goes with the first look that finds damage."""
     granted = sample_allocation(plan())
-    damage.prepare_repair(former, plan(), granted, Condition({"other-0": "cut"}))
+    damage.prepare_repair(Cluster(former, plan(), granted), Condition({"other-0": "cut"}))
     assert not former.verification.exists()
     elsewhere = plan(server="other-0", path="/data")
     assert left(former, elsewhere)[0].startswith("/shared, which node-0 serves from its own disk")
@@ -153,7 +154,7 @@ def test_where_nothing_was_served_nothing_is_asked(former, damage):
     if damage == "first up":
         former.verification.unlink()
     elif damage == "volume":
-        handover.render(former, plan(provider="volume"), sample_allocation(plan()))
+        handover.render(Cluster(former, plan(provider="volume"), sample_allocation(plan())))
         former.served.unlink()
     else:
         former.variables.write_text("nfs_server: [" if damage == "cut off" else "nfs_server: x\n")
@@ -177,10 +178,10 @@ def test_it_is_kept_once_the_roles_are_applied(cluster, monkeypatch):
 
     monkeypatch.setattr(handover, "_configure", fail)
     with pytest.raises(RuntimeError):
-        handover.hand_over(cluster, plan(), sample_allocation(plan()))
+        handover.hand_over(Cluster(cluster, plan(), sample_allocation(plan())))
     assert not cluster.served.exists()
     monkeypatch.setattr(handover, "_configure", lambda *_: None)
-    handover.hand_over(cluster, plan(), sample_allocation(plan()))
+    handover.hand_over(Cluster(cluster, plan(), sample_allocation(plan())))
     assert cluster.served.exists()
 
 

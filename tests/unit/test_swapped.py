@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from gpubed.cluster import handover
 from gpubed.configuration import configure
 from gpubed.nodes import allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, HostKeyMismatch
 from gpubed.testbeds.specification import load_plan
 from support.answering import Host
@@ -62,7 +63,7 @@ def cluster(tmp_path, host, monkeypatch):
     )
     paths.private_key.write_bytes(key.private_bytes(*form))
     paths.private_key.chmod(0o600)
-    handover.render(paths, load_plan(paths.spec), granted)
+    handover.render(Cluster(paths, load_plan(paths.spec), granted))
     return paths
 
 

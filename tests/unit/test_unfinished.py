@@ -12,6 +12,7 @@ from gpubed.configuration import unfinished
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked
 from gpubed.core.paths import Project
+from gpubed.nodes.cluster import Cluster
 from support.samples import sample_allocation, sample_plan
 
 
@@ -99,7 +100,7 @@ def hand_over(cluster, monkeypatch):
         monkeypatch.setattr("gpubed.configuration.due.now", lambda *_: {})
         plan = sample_plan(configure=configure)
         granted = sample_allocation(plan).model_copy(update={"backend": backend})
-        handover.hand_over(cluster, plan, granted)
+        handover.hand_over(Cluster(cluster, plan, granted))
 
     return run
 

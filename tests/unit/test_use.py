@@ -11,6 +11,7 @@ from gpubed.cli import report
 from gpubed.cli.ui import UI
 from gpubed.configuration import use
 from gpubed.core.paths import ClusterPaths, Project
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds import specification
 from support.sessions import answering
@@ -30,7 +31,7 @@ def ask(monkeypatch, tmp_path):
 
     def ask(*answers, **spec):
         plan, granted = answering(monkeypatch, use, answers, **spec)
-        return use.look(ClusterPaths(Project(tmp_path), "lab"), plan, granted)
+        return use.look(Cluster(ClusterPaths(Project(tmp_path), "lab"), plan, granted))
 
     return ask
 

@@ -11,6 +11,7 @@ from gpubed.cli.ui import UI
 from gpubed.configuration import applied
 from gpubed.core.paths import Project
 from gpubed.core.reading import Unreadable
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Check, Verification
 from support.samples import sample_allocation, sample_plan
 
@@ -108,5 +109,7 @@ def test_nodes_know_that_a_verification_measures_while_each_check_looks(monkeypa
     monkeypatch.setattr(verify, "SSH", Session)
     monkeypatch.setattr(verify.stages, "functions", lambda: (looks,))
     monkeypatch.setattr(verify.applied, "digest", lambda *_: "")
-    verify.verify(Project(tmp_path).cluster("lab"), sample_plan(), sample_allocation(sample_plan()))
+    verify.verify(
+        Cluster(Project(tmp_path).cluster("lab"), sample_plan(), sample_allocation(sample_plan()))
+    )
     assert said == [*["600"] * 3, "looks", *["0"] * 3, *["closed"] * 3]

@@ -10,8 +10,7 @@ from gpubed.configuration import jupyterlab_port
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
-from gpubed.spec.plan import ClusterPlan
+from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import JobBackend
 
@@ -20,25 +19,24 @@ _PAGE = "/gpubed/status"
 _TIMEOUT = 10.0
 
 
-def urls(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[dict[str, str]]:
+def urls(cluster: Cluster) -> list[dict[str, str]]:
     """Return name and URL of each service, without any token: where it was set up last."""
-    backend = registry.backend(plan.backend)
+    spec, backend = cluster.plan.spec, registry.backend(cluster.plan.backend)
     if isinstance(backend, JobBackend):
-        return [{"name": name, "url": url} for name, url in backend.links(plan.spec).items()]
-    if plan.spec.services.jupyterlab is None:
+        return [{"name": name, "url": url} for name, url in backend.links(spec).items()]
+    if spec.services.jupyterlab is None:
         return []
     # Behind other hosts it is reached through a tunnel: `gpubed open`.
-    host = "localhost" if allocation.head.via else allocation.head.control_address
-    at = f"https://{host}:{jupyterlab_port.port(paths, plan, allocation)}"
+    head = cluster.allocation.head
+    host = "localhost" if head.via else head.control_address
+    at = f"https://{host}:{jupyterlab_port.port(cluster)}"
     found = [{"name": "jupyterlab", "url": f"{at}/lab"}]
-    if plan.spec.services.monitoring:
+    if spec.services.monitoring:
         found.append({"name": STATUS, "url": f"{at}{_PAGE}"})
     return found
 
 
-def token_url(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, name: str = "jupyterlab"
-) -> str:
+def token_url(cluster: Cluster, name: str = "jupyterlab") -> str:
     """Return the URL of JupyterLab, or of the status page behind its door, with the token.
 
     On a testbed that runs jobs only it is that of the testbed's own notebooks, without one.
@@ -46,40 +44,38 @@ def token_url(
     Raises:
         GpubedError: The cluster does not have it.
     """
-    if not allocation.nodes and name != STATUS:
+    if not cluster.allocation.nodes and name != STATUS:
         # The testbed's own, with a login of its own.
-        return urls(paths, plan, allocation)[0]["url"]
-    for service in urls(paths, plan, allocation):
+        return urls(cluster)[0]["url"]
+    for service in urls(cluster):
         if service["name"] == name:
-            return f"{service['url']}?token={_token(paths)}"
-    allocation.require_nodes()
-    if name == STATUS and plan.spec.services.jupyterlab:
+            return f"{service['url']}?token={_token(cluster.paths)}"
+    cluster.allocation.require_nodes()
+    if name == STATUS and cluster.plan.spec.services.jupyterlab:
         raise GpubedError(
-            f"cluster {paths.name} is not monitored",
-            f"set 'monitoring: {{}}' under services in cluster.yml, then: gpubed up {paths.name}",
+            f"cluster {cluster.name} is not monitored",
+            f"set 'monitoring: {{}}' under services in cluster.yml, then: gpubed up {cluster.name}",
         )
     raise GpubedError(
-        f"cluster {paths.name} has no JupyterLab", "set services.jupyterlab in cluster.yml"
+        f"cluster {cluster.name} has no JupyterLab", "set services.jupyterlab in cluster.yml"
     )
 
 
-def answers(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[str, str]:
+def answers(cluster: Cluster) -> dict[str, str]:
     """Ask each service whether it is alive; return what is wrong by its name, empty if nothing."""
     found = {}
     asked = {"jupyterlab": jupyterlab_status, STATUS: page_status}
-    for service in urls(paths, plan, allocation):
+    for service in urls(cluster):
         ask, name = asked[service["name"]], service["name"]
         try:
-            status = ask(paths, plan, allocation)
+            status = ask(cluster)
             found[name] = "" if status == http.HTTPStatus.OK else f"{name} answers {status}"
         except GpubedError as error:
             found[name] = error.message
     return found
 
 
-def jupyterlab_status(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str | None = None
-) -> int:
+def jupyterlab_status(cluster: Cluster, token: str | None = None) -> int:
     """Ask JupyterLab for its status; the server is checked against its own certificate.
 
     Args:
@@ -91,29 +87,27 @@ def jupyterlab_status(
     Raises:
         GpubedError: It is not there, or shows another certificate.
     """
-    return _status(paths, plan, allocation, token or _token(paths), "/api/status")
+    return _status(cluster, token or _token(cluster.paths), "/api/status")
 
 
-def page_status(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> int:
+def page_status(cluster: Cluster) -> int:
     """Ask for the status page with the right token; see `jupyterlab_status`."""
-    return _status(paths, plan, allocation, _token(paths), _PAGE)
+    return _status(cluster, _token(cluster.paths), _PAGE)
 
 
-def _status(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, token: str, path: str
-) -> int:
-    at = jupyterlab_port.port(paths, plan, allocation)
-    if not paths.jupyterlab_certificate.exists():
-        raise GpubedError("JupyterLab is not set up yet", f"gpubed up {paths.name}")
+def _status(cluster: Cluster, token: str, path: str) -> int:
+    at = jupyterlab_port.port(cluster)
+    if not cluster.paths.jupyterlab_certificate.exists():
+        raise GpubedError("JupyterLab is not set up yet", f"gpubed up {cluster.name}")
     try:
-        context = ssl.create_default_context(cafile=str(paths.jupyterlab_certificate))
-        with tunnel.to_head(paths, allocation, at) as (host, port):
+        context = ssl.create_default_context(cafile=str(cluster.paths.jupyterlab_certificate))
+        with tunnel.to_head(cluster, at) as (host, port):
             connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
             connection.request("GET", path, headers={"Authorization": f"token {token}"})
             return connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         raise GpubedError(
-            f"JupyterLab does not answer: {error}", f"gpubed configure {paths.name}"
+            f"JupyterLab does not answer: {error}", f"gpubed configure {cluster.name}"
         ) from error
 
 

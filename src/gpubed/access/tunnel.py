@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from typing import IO
 
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 
 LOCAL = "127.0.0.1"
 _OPEN_WITHIN_S = 30.0
 _LAST_LINES = 3
 
 
-def command(paths: ClusterPaths, allocation: Allocation, local: int, port: int) -> list[str]:
+def command(cluster: Cluster, local: int, port: int) -> list[str]:
     """Return the command that lets `local` here stand for `port` of the head."""
-    way = ["-N", "-L", f"{LOCAL}:{local}:{LOCAL}:{port}", allocation.head.name]
-    return ["ssh", "-F", str(paths.ssh_config), *way]
+    way = ["-N", "-L", f"{LOCAL}:{local}:{LOCAL}:{port}", cluster.allocation.head.name]
+    return ["ssh", "-F", str(cluster.paths.ssh_config), *way]
 
 
 @dataclass(frozen=True)
@@ -65,23 +64,21 @@ class Tunnel:
 
 
 @contextmanager
-def to_head(paths: ClusterPaths, allocation: Allocation, port: int) -> Iterator[tuple[str, int]]:
+def to_head(cluster: Cluster, port: int) -> Iterator[tuple[str, int]]:
     """Give address and port at which a port of the head answers here, as long as this lasts.
 
     Raises:
         GpubedError: It needs a tunnel, and that does not open.
     """
-    if not allocation.head.via:
-        yield allocation.head.control_address, port
+    if not cluster.allocation.head.via:
+        yield cluster.allocation.head.control_address, port
         return
-    with through_ssh(paths, allocation, port) as opened:
+    with through_ssh(cluster, port) as opened:
         yield LOCAL, opened.port
 
 
 @contextmanager
-def through_ssh(
-    paths: ClusterPaths, allocation: Allocation, port: int, local: int = 0
-) -> Iterator[Tunnel]:
+def through_ssh(cluster: Cluster, port: int, local: int = 0) -> Iterator[Tunnel]:
     """Let a port of loopback stand for a port of the head, as long as this lasts.
 
     Args:
@@ -91,7 +88,7 @@ def through_ssh(
         GpubedError: The tunnel does not open.
     """
     local = free(local) or free(0)
-    started = command(paths, allocation, local, port)
+    started = command(cluster, local, port)
     options = ["-o", "ExitOnForwardFailure=yes", "-o", "BatchMode=yes"]
     with (
         # A pipe that nobody reads would stop ssh once it is full.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,12 @@ from gpubed.campaigns.records import Changed, Folder, Key, Record
 from gpubed.configuration import health
 from gpubed.core import intervals
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import execution, main_metric
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.jobs.trials import summarize
 from gpubed.nodes import rates, selection
 from gpubed.nodes.allocation import Allocation
-from gpubed.spec.plan import ClusterPlan
+from gpubed.nodes.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -132,16 +131,14 @@ class Bench:
         warns: Told why a link could not be put back to its declared rate.
     """
 
-    paths: ClusterPaths
-    plan: ClusterPlan
-    allocation: Allocation
+    cluster: Cluster
     series: Series
     folder: Folder
     nodes: list[str]
     kin: str
     made_with: Mapping[str, str]
     metric: str
-    requires: Callable[[str | None, Allocation], None]
+    requires: Callable[[str | None, Cluster], None]
     begins: Callable[[Point, int], Callable[[str], None]]
     ends: Callable[[Record], None]
     warns: Callable[[str], None]
@@ -153,19 +150,20 @@ class Bench:
             Changed: Points would be made with something else than those before.
             GpubedError: The head is not well, so that nothing can start.
         """
-        links = rates.Links(self.paths, self.allocation)
+        paths = self.cluster.paths
+        links = rates.Links(paths, self.cluster.allocation)
         # A run that a point has named already, such as one that gave too little, is none of them.
         told = {record.run_id for record in self.series.ended.values()}
         ended_well = {
             key: run
-            for key, run in adoption.ended_well(self.paths, self.kin, self.made_with).items()
+            for key, run in adoption.ended_well(paths, self.kin, self.made_with).items()
             if run.run_id not in told
         }
         try:
             for repetition, point in self.series.due():
                 run = ended_well.get((point.id, repetition))
                 self._keep(
-                    adoption.record(self.paths, point, run)
+                    adoption.record(paths, point, run)
                     if run
                     else self._record(links, point, repetition)
                 )
@@ -198,7 +196,7 @@ class Bench:
         return f"it gave no {self.metric}" if due else ""
 
     def _record(self, links: rates.Links, point: Point, repetition: int) -> Record:
-        usable, left_out = health.usable(self.paths, self.plan, self.allocation)
+        usable, left_out = health.usable(self.cluster)
         told = self.begins(point, repetition)
         began, started = provenance.now(), time.monotonic()
         run_dir, image, metrics = "", "", dict[str, Any]()
@@ -207,7 +205,7 @@ class Bench:
             self.requires(self._environment(point).container, usable)
             chosen = self._chosen(links, point, usable)
             if point.rate_bps is not None:
-                carried = linkrates.measure(self.paths, self.plan, chosen)
+                carried = linkrates.measure(chosen)
             if not (failures := linkrates.faults(carried)):
                 result = self._result(point, repetition, chosen, told, carried)
                 run_dir, image, metrics = result.run_dir, result.image, result.metrics
@@ -243,28 +241,28 @@ class Bench:
         name = self._environment(point).container or "of the job"
         return [f"ranks ran in {image}, and image {name} was another when the campaign was begun"]
 
-    def _chosen(self, links: rates.Links, point: Point, usable: Allocation) -> Allocation:
-        """Return the nodes of a point, once their links have its rate."""
+    def _chosen(self, links: rates.Links, point: Point, usable: Cluster) -> Cluster:
+        """Return the cluster with the nodes of a point, once their links have its rate."""
         if not self.nodes:
             return usable
         # A node that was lost must make no smaller measurement of this one, nor may another
         # take its place, which may be of another kind.
         nodes = point.nodes if point.nodes or point.ranks else len(self.nodes)
-        begun = _only(self.allocation, self.nodes)
+        begun = _only(self.cluster.allocation, self.nodes)
         chosen = selection.choose(begun, nodes=nodes, ranks=point.ranks)
-        names = {node.name for node in usable.nodes}
+        names = {node.name for node in usable.allocation.nodes}
         if lost := [node.name for node in chosen.with_ranks if node.name not in names]:
             raise GpubedError(f"{', '.join(lost)} may not be used, and no other stands in for it")
         there = tuple(node for node in chosen.nodes if node.name in names)
         chosen = chosen.model_copy(update={"nodes": there})
         links.hold(chosen.with_ranks, point.rate_bps)
-        return _at_rate(chosen, point.rate_bps)
+        return replace(usable, allocation=_at_rate(chosen, point.rate_bps))
 
     def _result(
         self,
         point: Point,
         repetition: int,
-        chosen: Allocation,
+        chosen: Cluster,
         told: Callable[[str], None],
         carried: Iterable[linkrates.Row],
     ) -> execution.JobResult:
@@ -277,15 +275,15 @@ class Bench:
             launcher=environment.launcher,
         )
         return execution.run(
-            self.paths,
-            self.plan,
             chosen,
             request,
             told,
-            set_=adoption.set_of(self.kin, point.id),
-            repetition=repetition,
-            alone=True,
-            links={f"{row['src']}>{row['dst']}": row["measured_bps"] for row in carried},
+            execution.Terms(
+                set_=adoption.set_of(self.kin, point.id),
+                repetition=repetition,
+                alone=True,
+                links={f"{row['src']}>{row['dst']}": row["measured_bps"] for row in carried},
+            ),
         )
 
 

@@ -8,16 +8,14 @@ from typing import Any
 
 from gpubed.checks import network, plain
 from gpubed.checks.context import Context
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
-from gpubed.spec.plan import ClusterPlan
 
 Row = dict[str, Any]
 """One direction between two nodes: `src`, `dst`, `measured_bps` and its bounds in bit/s."""
 
 
-def measure(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[Row]:
+def measure(cluster: Cluster) -> list[Row]:
     """Measure both directions of each link of the nodes with ranks, by a short stream.
 
     Nodes are measured in pairs, each in one pair at least: a link is what connects a node.
@@ -28,13 +26,14 @@ def measure(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> l
     Raises:
         GpubedError: A node does not answer, or could not measure.
     """
+    paths, allocation = cluster.paths, cluster.allocation
     held, nodes = allocation.experiment, allocation.with_ranks
     if held is None or held.rate_bps is None or len(nodes) < 2:
         return []
     with ExitStack() as stack:
         needed = {node.name: node for node in (allocation.head, *nodes)}
         sessions = {name: stack.enter_context(SSH(node, paths)) for name, node in needed.items()}
-        return plain.in_pairs(Context(paths, plan, allocation, sessions), nodes, held.rate_bps)
+        return plain.in_pairs(Context(cluster, sessions), nodes, held.rate_bps)
 
 
 def faults(rows: Iterable[Row]) -> list[str]:

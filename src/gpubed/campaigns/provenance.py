@@ -11,16 +11,14 @@ import gpubed
 from gpubed.campaigns import records
 from gpubed.campaigns.file import Source, text
 from gpubed.campaigns.matrix import Point
-from gpubed.core.paths import ClusterPaths
 from gpubed.hardware import facts
 from gpubed.jobs import images, jobfile
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.runs import origin
 from gpubed.jobs.runs.record import sha256_of_folder
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.recipes import recipe as recipes
-from gpubed.spec.plan import ClusterPlan
 
 # What cluster.yml says that no figure depends on: names, for how long, and how many nodes there
 # could be: each is told of by itself, and counts where a point has ranks on it.
@@ -33,9 +31,7 @@ IMAGE, DATASET = "image ", "dataset "
 
 
 def header(
-    paths: ClusterPaths,
-    plan: ClusterPlan,
-    usable: Allocation,
+    cluster: Cluster,
     source: Source,
     points: Sequence[Point],
     command: str,
@@ -44,12 +40,12 @@ def header(
     """Return the content of `campaign.json`.
 
     Args:
-        usable: The nodes that are well; the others take no part.
+        cluster: With the nodes that are well; the others take no part.
         command: What was typed.
         made: What its points are made with (`made_with`).
     """
-    campaign, known = source.campaign, facts.of_cluster(paths.facts, usable)
-    commit = origin.commit(paths.project.root)
+    campaign, known = source.campaign, facts.of_cluster(cluster.paths.facts, cluster.allocation)
+    commit = origin.commit(cluster.paths.project.root)
     return {
         "schema": "gpubed/campaign/1",
         "name": source.name,
@@ -59,11 +55,11 @@ def header(
         "repeat": campaign.repeat,
         "factors": {name: list(values) for name, values in campaign.factors.items()},
         "campaign": campaign.content(),
-        "cluster": paths.name,
-        "uuid": usable.uuid,
-        "backend": usable.backend,
-        "one_host": usable.one_host,
-        "recipe": plan.spec.recipe,
+        "cluster": cluster.name,
+        "uuid": cluster.allocation.uuid,
+        "backend": cluster.allocation.backend,
+        "one_host": cluster.allocation.one_host,
+        "recipe": cluster.plan.spec.recipe,
         "gpubed": gpubed.__version__,
         "git": commit and commit.model_dump(),
         "made_with": dict(made),
@@ -74,18 +70,16 @@ def header(
                 "slots": node.slots,
                 "gpus": node.gpus,
             }
-            for node in usable.nodes
+            for node in cluster.allocation.nodes
         ],
-        "links": _links(paths, usable),
+        "links": _links(cluster),
         "simulated": any(found.simulated for found in known.values()),
         "command": command,
         "started": now(),
     }
 
 
-def made_with(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, job: str
-) -> dict[str, str]:
+def made_with(cluster: Cluster, job: str) -> dict[str, str]:
     """Return what every point of a campaign must be made with alike, by what it is.
 
     What is not known, such as the driver of a node that has none, is left out.
@@ -93,24 +87,22 @@ def made_with(
     Raises:
         UsageError: There is no such job, or its files cannot be read.
     """
-    network = allocation.experiment
+    spec, network = cluster.plan.spec, cluster.allocation.experiment
     # Where nothing is granted, the number is that of the jobs whose mean a point is.
-    of_nodes = _OF_NODES | {"count"} if allocation.nodes else _OF_NODES
+    of_nodes = _OF_NODES | {"count"} if cluster.allocation.nodes else _OF_NODES
     harmless: Any = {**_HARMLESS, "nodes": {"__all__": of_nodes}}
     return {
         "the job's files": sha256_of_folder(jobfile.folder(job)),
-        "the recipe": recipes.load(plan.spec.recipe).lock_sha256(),
+        "the recipe": recipes.load(spec.recipe).lock_sha256(),
         "the experiment network": network.model_dump_json() if network else "",
-        records.SPECIFICATION: plan.spec.model_dump_json(exclude=harmless, exclude_defaults=True),
+        records.SPECIFICATION: spec.model_dump_json(exclude=harmless, exclude_defaults=True),
         "gpubed": gpubed.__version__,
-        **_machines(paths, allocation),
+        **_machines(cluster),
     }
 
 
 def found_on_nodes(
-    paths: ClusterPaths,
-    plan: ClusterPlan,
-    usable: Allocation,
+    cluster: Cluster,
     source: Source,
     job: Job,
     containers: Iterable[str],
@@ -118,23 +110,21 @@ def found_on_nodes(
     """Return what points must be made with alike that only nodes can tell; see `made_with`.
 
     Args:
-        usable: The nodes that are well.
+        cluster: With the nodes that are well.
         containers: Images that ranks run in.
 
     Raises:
         GpubedError: A node does not answer, or lacks an image.
     """
-    if not usable.nodes:
+    if not cluster.allocation.nodes:
         return {}
-    made = datasets(paths, plan, usable, _datasets(source, job))
+    made = datasets(cluster, _datasets(source, job))
     for image in dict.fromkeys(containers):
-        made[f"{IMAGE}{image}"] = images.require(paths, plan, usable, image)
+        made[f"{IMAGE}{image}"] = images.require(cluster, image)
     return made
 
 
-def datasets(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, names: Iterable[str]
-) -> dict[str, str]:
+def datasets(cluster: Cluster, names: Iterable[str]) -> dict[str, str]:
     """Return a checksum of what each dataset on the shared storage says of itself, if it does.
 
     Raises:
@@ -142,8 +132,8 @@ def datasets(
     """
     if not (wanted := sorted(set(names))):
         return {}
-    folder = plan.spec.storage.datasets
-    with SSH(allocation.head, paths) as head:
+    folder = cluster.plan.spec.storage.datasets
+    with SSH(cluster.allocation.head, cluster.paths) as head:
         told = {
             name: head.run(_DESCRIBED, f"{folder}/{name}", check=False).stdout for name in wanted
         }
@@ -164,11 +154,11 @@ def _datasets(source: Source, job: Job) -> Iterator[str]:
             yield from map(text, values)
 
 
-def _machines(paths: ClusterPaths, allocation: Allocation) -> dict[str, str]:
+def _machines(cluster: Cluster) -> dict[str, str]:
     """Return what each node is, by its name and what is said of it."""
-    known = facts.of_cluster(paths.facts, allocation)
+    known = facts.of_cluster(cluster.paths.facts, cluster.allocation)
     made = {}
-    for node in allocation.nodes:
+    for node in cluster.allocation.nodes:
         made[f"{node.name}'s id"] = node.id
         made[f"{node.name}'s slots"] = str(node.slots)
         made[f"{node.name}'s gpus"] = str(node.gpus)
@@ -184,11 +174,12 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _links(paths: ClusterPaths, usable: Allocation) -> list[dict[str, Any]]:
+def _links(cluster: Cluster) -> list[dict[str, Any]]:
     """Return what the last verification measured between these nodes; none where there is none."""
-    declared = usable.experiment.rate_bps if usable.experiment else None
-    names = {node.name for node in usable.nodes}
-    measured = {tuple(link.split(">")): rate for link, rate in origin.rates(paths).items()}
+    network = cluster.allocation.experiment
+    declared = network.rate_bps if network else None
+    names = {node.name for node in cluster.allocation.nodes}
+    measured = {tuple(link.split(">")): rate for link, rate in origin.rates(cluster.paths).items()}
     return [
         {"src": ends[0], "dst": ends[-1], "declared_bps": declared, "measured_bps": rate}
         for ends, rate in measured.items()

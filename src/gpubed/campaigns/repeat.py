@@ -18,11 +18,10 @@ from gpubed.core import families, intervals, located, reading
 from gpubed.core.errors import UsageError
 from gpubed.core.families import Chance
 from gpubed.core.intervals import P, Sample
-from gpubed.core.paths import ClusterPaths
 from gpubed.hardware import facts
 from gpubed.jobs.jobfile import Value
 from gpubed.jobs.runs.compare import Difference, judged
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 
 SUFFIX = "-repeat"
 _LARGEST = 1e30  # what a report takes for a figure (report/read.py)
@@ -175,21 +174,21 @@ def load(path: Path) -> Before:
     return Before(source, report.campaign, simulated, samples)
 
 
-def require_comparable(before: Before, paths: ClusterPaths, allocation: Allocation) -> None:
+def require_comparable(before: Before, cluster: Cluster) -> None:
     """Refuse to compare figures of GPUs with those of simulated ones.
 
     Raises:
         UsageError: One side has simulated GPUs, and the other has not.
     """
-    known = facts.of_cluster(paths.facts, allocation).values()
+    known = facts.of_cluster(cluster.paths.facts, cluster.allocation).values()
     now = any(found.simulated for found in known)
     if now == before.simulated:
         return
     report = before.source.path
     why = (
-        f"{paths.name} simulates GPUs, and the figures of {report} are of none such"
+        f"{cluster.name} simulates GPUs, and the figures of {report} are of none such"
         if now
-        else f"the figures of {report} are of simulated GPUs, and {paths.name} has none"
+        else f"the figures of {report} are of simulated GPUs, and {cluster.name} has none"
     )
     raise UsageError(f"{why}: their ratio says nothing", "repeat it on a cluster of its kind")
 

@@ -25,10 +25,10 @@ class GpuFault(Scenario):
     @classmethod
     def nodes(cls, ground: Ground) -> Sequence[Node]:
         """Return the nodes that pretend to have GPUs and look after themselves."""
-        pretending = {node.name for node in ground.plan.nodes if node.simulate}
-        if not (pretending and ground.plan.spec.configure):
+        pretending = {node.name for node in ground.cluster.plan.nodes if node.simulate}
+        if not (pretending and ground.cluster.plan.spec.configure):
             raise Unfit("none of its nodes pretends to have GPUs and is configured")
-        return [node for node in ground.allocation.nodes if node.name in pretending]
+        return [node for node in ground.cluster.allocation.nodes if node.name in pretending]
 
     def harm(self) -> Harm:
         """Let it fail as `gpubed-simulate` can."""
@@ -47,6 +47,7 @@ class GpuFault(Scenario):
 
     def afterwards(self) -> Iterator[Held]:
         """Take it out of quarantine, which it may have gone into by itself, and check that."""
-        found = health.requalify(self.ground.paths, self.ground.allocation, self.node.name)
+        cluster = self.ground.cluster
+        found = health.requalify(cluster.paths, cluster.allocation, self.node.name)
         what = f"jobs take {self.node.name} again"
         yield Held(what, found.state == "well", found.reason)

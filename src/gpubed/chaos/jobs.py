@@ -54,7 +54,7 @@ class KillRank(Scenario):
     @classmethod
     def nodes(cls, ground: Ground) -> Sequence[Node]:
         """Return the nodes with ranks, but for the head, where a run's launcher is, too."""
-        found = ground.allocation.nodes[1:] if _running(ground) else ()
+        found = ground.cluster.allocation.nodes[1:] if _running(ground) else ()
         if not (busy := [node for node in found if _ranks(ground, node)]):
             raise Unfit("no run has ranks on nodes other than the head")
         return busy
@@ -69,7 +69,7 @@ class KillRank(Scenario):
         kill = f"kill -KILL {' '.join(ranks[self._run])} || true"
         done = self.ground.breaker.scripted(self.node, kill, "true")
         # Nobody can bring a rank back; what became of its run is all that there is to know.
-        return Harm(done.do, None, f"gpubed runs {self.ground.paths.name} show {self._run}")
+        return Harm(done.do, None, f"gpubed runs {self.ground.cluster.name} show {self._run}")
 
     def meanwhile(self, status: Status) -> Iterator[Held]:
         """Check that the run does not wait for them for ever."""
@@ -77,7 +77,7 @@ class KillRank(Scenario):
         until = time.monotonic() + _OVER_S
         while _is_running(self.ground, self._run) and time.monotonic() < until:
             time.sleep(_LOOK_EVERY_S)
-        found = record.find(self.ground.paths, self._run)
+        found = record.find(self.ground.cluster.paths, self._run)
         why = f"it is {found.state}: {'; '.join(found.failures) or 'no more is known'}"
         yield Held(f"run {self._run} is over", found.state != "running", why)
 
@@ -103,7 +103,7 @@ class CorruptCheckpoint(Scenario):
             raise Unfit("no checkpoints were named: --checkpoint FOLDER, below checkpoints/")
         if PurePosixPath(name).name != name or name == "..":
             raise Unfit(f"{name!r} is no folder's name below checkpoints/")
-        return [ground.allocation.head]
+        return [ground.cluster.allocation.head]
 
     def title(self) -> str:
         """Name the file, too."""
@@ -114,12 +114,12 @@ class CorruptCheckpoint(Scenario):
 
     @property
     def _folder(self) -> str:
-        shared = self.ground.plan.spec.storage.shared.path
+        shared = self.ground.cluster.plan.spec.storage.shared.path
         return f"{shared}/checkpoints/{self.ground.checkpoint}"
 
     @cached_property
     def _file(self) -> str:
-        with SSH(self.ground.allocation.head, self.ground.paths) as ssh:
+        with SSH(self.ground.cluster.allocation.head, self.ground.cluster.paths) as ssh:
             name = ssh.run(_NEWEST, self._folder, check=False).stdout.rstrip("\n")
         if not name or len(name) > _LONGEST or PurePosixPath(name).name != name:
             raise Unfit(f"there is no checkpoint in {self._folder}")
@@ -146,19 +146,19 @@ class CorruptCheckpoint(Scenario):
             yield Held(f"{self._file} is whole again", self._is_whole())
 
     def _has(self, name: str) -> bool:
-        with SSH(self.ground.allocation.head, self.ground.paths) as ssh:
+        with SSH(self.ground.cluster.allocation.head, self.ground.cluster.paths) as ssh:
             return not ssh.run(
                 "sudo -n test -f %s", f"{self._folder}/{name}", check=False
             ).exit_code
 
     def _is_whole(self) -> bool:
-        with SSH(self.ground.allocation.head, self.ground.paths) as ssh:
+        with SSH(self.ground.cluster.allocation.head, self.ground.cluster.paths) as ssh:
             words = (self._folder, f"{self._file}.sha256")
             return not ssh.run(_WHOLE, *words, check=False).exit_code
 
 
 def _running(ground: Ground) -> list[str]:
-    found = record.every(ground.paths)[0].values()
+    found = record.every(ground.cluster.paths)[0].values()
     return [one.run_id for one in found if one.state == "running"]
 
 
@@ -168,6 +168,6 @@ def _is_running(ground: Ground, run: str) -> bool:
 
 def _ranks(ground: Ground, node: Node) -> dict[str, list[str]]:
     """Return the processes of runs that are at work on a node, by the run."""
-    beats = leftovers.processes(ground.paths, node) or {}
+    beats = leftovers.processes(ground.cluster.paths, node) or {}
     found = {PurePosixPath(beat).parent.name: processes for beat, processes in beats.items()}
     return {run: processes for run, processes in found.items() if run in _running(ground)}

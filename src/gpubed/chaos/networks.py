@@ -80,7 +80,7 @@ class _OfExperiment(Scenario):
     @classmethod
     def nodes(cls, ground: Ground) -> Sequence[Node]:
         """Return the nodes that are on it, where there are several."""
-        found = [node for node in ground.allocation.nodes if node.experiment_address]
+        found = [node for node in ground.cluster.allocation.nodes if node.experiment_address]
         if len(found) < 2:
             raise Unfit("it has no experiment network between two nodes")
         return found
@@ -118,19 +118,20 @@ class SlowLink(_OfExperiment):
     @classmethod
     def nodes(cls, ground: Ground) -> Sequence[Node]:
         """Return the nodes that hold their links to a rate."""
-        if not (ground.allocation.experiment and ground.allocation.experiment.rate_bps):
+        network = ground.cluster.allocation.experiment
+        if not (network and network.rate_bps):
             raise Unfit("its links have no declared rate")
         return super().nodes(ground)
 
     @property
     def _declared(self) -> int:
-        network = self.ground.allocation.experiment
+        network = self.ground.cluster.allocation.experiment
         return (network and network.rate_bps) or 0
 
     def harm(self) -> Harm:
         """Give its link another rate, as `gpubed bench` does: who is killed leaves it to `up`."""
-        paths, granted = self.ground.paths, self.ground.allocation
-        links = rates.Links(paths, granted)
+        paths = self.ground.cluster.paths
+        links = rates.Links(paths, self.ground.cluster.allocation)
 
         def undo() -> None:
             if paths.reshaped.exists() and (faults := links.restore()):
@@ -148,7 +149,7 @@ class SlowLink(_OfExperiment):
             0 < carried < 2 * self._declared / _SLOWER,
             f"it carries {format_rate(carried)}",
         )
-        yield Held("no job begins on it", self.ground.paths.reshaped.exists())
+        yield Held("no job begins on it", self.ground.cluster.paths.reshaped.exists())
 
     def afterwards(self) -> Iterator[Held]:
         """Check that it is as fast as before."""
@@ -186,12 +187,12 @@ class LossyLink(_OfExperiment):
         """Check that none is lost."""
         lost = self._lost()
         # A job that fills the link loses some by itself: the queue of a shaped link has an end.
-        most = _LOSS_PERCENT / 5 if runlock.measurer(self.ground.paths.state) else 0
+        most = _LOSS_PERCENT / 5 if runlock.measurer(self.ground.cluster.paths.state) else 0
         yield Held("no more packets are lost", lost <= most, f"{lost:g} % are")
 
     def _lost(self) -> float:
         """Return how many packets from another node and back are lost, in percent."""
-        with SSH(self._peer, self.ground.paths) as ssh:
+        with SSH(self._peer, self.ground.cluster.paths) as ssh:
             asked = f"sudo -n ping -q -c {_PINGS} -i 0.01 -W 1 %s"
             done = ssh.run(asked, self.node.experiment_address, check=False)
             told = answers.of(ssh, "ping", done)
@@ -202,7 +203,7 @@ class LossyLink(_OfExperiment):
 def _carried(ground: Ground, giver: Node, taker: Node) -> float:
     """Return what a stream from one node to another carries, in bit/s."""
     where = (taker.experiment_address, _PORT)
-    with SSH(giver, ground.paths) as gives, SSH(taker, ground.paths) as takes:
+    with SSH(giver, ground.cluster.paths) as gives, SSH(taker, ground.cluster.paths) as takes:
         with ThreadPoolExecutor(2) as pool:
             taken = pool.submit(takes.run, "python3 -c %s", _TAKE % where)
             pool.submit(gives.run, "timeout 30 python3 -c %s", _GIVE % where, check=False)

@@ -18,6 +18,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.engines import interruption
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes import allocation, rates
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.testbeds import broken, registry
 from gpubed.testbeds.base import Harm
@@ -68,9 +69,9 @@ def ground(paths: ClusterPaths, checkpoint: str = "") -> Ground:
         UsageError: Nodes of its testbed are not broken on purpose.
         GpubedError: It is not up.
     """
-    granted = allocation.load(paths.allocation)
-    breaker = registry.bound(granted.backend, paths).breaker()
-    return Ground(paths, load_plan(paths.spec), granted, breaker, checkpoint)
+    given = allocation.load(paths.allocation)
+    breaker = registry.bound(given.backend, paths).breaker()
+    return Ground(Cluster(paths, load_plan(paths.spec), given), breaker, checkpoint)
 
 
 def require_whole(paths: ClusterPaths, engine: EngineName) -> None:
@@ -104,7 +105,7 @@ def cast(scenario: type[Scenario], on: Ground, seed: int, node: str | None = Non
     draw = Random(f"{seed} {scenario.name}")  # noqa: S311  # to be repeated, not to be secret
     chosen = draw.choice(able)
     if node:
-        chosen = on.allocation.node(node)
+        chosen = on.cluster.allocation.node(node)
         if chosen not in able:
             names = ", ".join(one.name for one in able)
             raise Unfit(f"{scenario.name} cannot be played on {chosen.name}", f"--on {names}")
@@ -179,7 +180,7 @@ class Play:
     def _break(self, scenario: Scenario, harm: Harm) -> None:
         if scenario.by_itself:  # what `up` would not repair without knowing of it
             on = scenario.ground
-            broken.note(self._paths, on.allocation, scenario.name, scenario.node.name, harm)
+            broken.note(self._paths, on.cluster.allocation, scenario.name, scenario.node.name, harm)
         harm.do()
 
     def _undo(self, harm: Harm) -> None:
@@ -247,12 +248,12 @@ def _told(held: Iterator[Held]) -> Iterator[Held]:
 def _marker(on: Ground) -> Iterator[Callable[[], bool]]:
     """Write a file to the shared storage; gives what says whether it is there, as it was."""
     text = secrets.token_hex(_LETTERS)
-    path = f"{on.plan.spec.storage.shared.path}/.gpubed-chaos-{secrets.token_hex(4)}"
+    path = f"{on.cluster.plan.spec.storage.shared.path}/.gpubed-chaos-{secrets.token_hex(4)}"
     digest = hashlib.sha256(text.encode()).hexdigest()
 
     def head() -> SSH:
         # It may have been made anew since.
-        return SSH(allocation.load(on.paths.allocation), on.paths)
+        return SSH(allocation.load(on.cluster.paths.allocation), on.cluster.paths)
 
     def is_there() -> bool:
         with head() as ssh:

@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 from gpubed import chaos
 from gpubed.core import nearest
 from gpubed.core.errors import UsageError
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation, Node
-from gpubed.spec.plan import ClusterPlan
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds.base import Breaker, Harm
 
 Status = Mapping[str, Any]
@@ -49,9 +48,7 @@ class Ground:
         checkpoint: The folder below the shared storage's `checkpoints` that may be damaged.
     """
 
-    paths: ClusterPaths
-    plan: ClusterPlan
-    allocation: Allocation
+    cluster: Cluster
     breaker: Breaker
     checkpoint: str = ""
 
@@ -91,7 +88,7 @@ class Scenario(ABC):
         Raises:
             Unfit: There is none; says why.
         """
-        return ground.allocation.nodes
+        return ground.cluster.allocation.nodes
 
     @classmethod
     def promises(cls) -> Iterator[str]:

@@ -21,13 +21,13 @@ class StopService(Scenario):
     @classmethod
     def nodes(cls, ground: Ground) -> Sequence[Node]:
         """Return the head, which has most services."""
-        if not ground.plan.spec.configure:
+        if not ground.cluster.plan.spec.configure:
             raise Unfit("its nodes are not configured (configure: false), and have no services")
-        return [ground.allocation.head]
+        return [ground.cluster.allocation.head]
 
     @property
     def _unit(self) -> str:
-        units = roles.units(self.ground.plan)
+        units = roles.units(self.ground.cluster.plan)
         own = [u for u in units if u.node in (self.node.name, None) and not u.where_enabled]
         # The head's own before those that each node has.
         return max(own, key=lambda unit: (unit.node is not None, unit.name)).name

@@ -1,4 +1,4 @@
-"""What checks have at hand: specification, allocation and a session to each node."""
+"""What checks have at hand: the cluster and a session to each node."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from gpubed.checks import proof
 from gpubed.core import parallel, reading
-from gpubed.core.paths import ClusterPaths
 from gpubed.hardware.facts import Facts
 from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 
@@ -23,10 +23,18 @@ _COLLECT = "gpubed-facts"
 class Context:
     """A cluster under verification."""
 
-    paths: ClusterPaths
-    plan: ClusterPlan
-    allocation: Allocation
+    cluster: Cluster
     sessions: dict[str, SSH]
+
+    @property
+    def plan(self) -> ClusterPlan:
+        """What was planned."""
+        return self.cluster.plan
+
+    @property
+    def allocation(self) -> Allocation:
+        """What was given."""
+        return self.cluster.allocation
 
     def on_each(self, function: Callable[[Node, SSH], T]) -> list[tuple[Node, T]]:
         """Call a function for every node at once; results in the order of the nodes."""

@@ -47,7 +47,7 @@ def daemon(context: Context) -> Iterator[Check]:
     def ask(_: Node, ssh: SSH) -> CommandResult:
         return ssh.run(_ASK, check=False)
 
-    repair = f"gpubed configure {context.paths.name}"
+    repair = f"gpubed configure {context.cluster.name}"
     for node, answer in context.on_each(ask):
         right = answer.exit_code == 0
         log = f"journalctl -u docker on {node.name}"

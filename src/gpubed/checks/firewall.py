@@ -69,7 +69,7 @@ def _doors(context: Context) -> dict[str, SSH]:
     if not via:
         return {}
     *before, last = via
-    outside = SSH(door(last, via=tuple(before)), context.paths, last.identity)
+    outside = SSH(door(last, via=tuple(before)), context.cluster.paths, last.identity)
     keys = set(last.host_keys)
     return {node.name: outside for node in context.allocation.nodes if keys & set(node.host_keys)}
 
@@ -114,7 +114,7 @@ def _allowed(context: Context, node: Node) -> set[int]:
     spec = context.plan.spec
     allowed = {node.port, *(opening.port for opening in spec.firewall.open)}
     if node.role == "head" and spec.services.jupyterlab:
-        allowed.add(jupyterlab_port.port(context.paths, context.plan, context.allocation))
+        allowed.add(jupyterlab_port.port(context.cluster))
     return allowed
 
 

@@ -13,7 +13,7 @@ from gpubed.nodes.verification import Check
 @at(Stage.REACH)
 def nodes(context: Context) -> Iterator[Check]:
     """Ask each node for what it knows of itself."""
-    for found in health.look(context.paths, context.allocation.nodes):
+    for found in health.look(context.cluster.paths, context.allocation.nodes):
         yield Check(
             id="health.node",
             node=found.node,

@@ -21,7 +21,7 @@ def jupyterlab(context: Context) -> Iterator[Check]:
     if context.plan.spec.services.jupyterlab is None:
         yield Check(id="jupyterlab.tls", result="skip", reason="the cluster has no JupyterLab")
         return
-    right = secret.text(context.paths.jupyterlab_token)
+    right = secret.text(context.cluster.paths.jupyterlab_token)
     yield _ask(context, "jupyterlab.tls", right, _OK)
     yield _ask(context, "jupyterlab.wrong_token", "0" * len(right), _FORBIDDEN)
 
@@ -29,7 +29,7 @@ def jupyterlab(context: Context) -> Iterator[Check]:
 def _ask(context: Context, id_: str, token: str, wanted: int) -> Check:
     head = context.allocation.head.name
     try:
-        status = services.jupyterlab_status(context.paths, context.plan, context.allocation, token)
+        status = services.jupyterlab_status(context.cluster, token)
     except GpubedError as error:
         return Check(id=id_, node=head, result="fail", limit=str(wanted), reason=error.message)
     result = "pass" if status == wanted else "fail"

@@ -69,7 +69,7 @@ def monitoring(context: Context) -> Iterator[Check]:
 
 
 def _repair(context: Context) -> str:
-    return f"gpubed configure {context.paths.name} --tags monitoring"
+    return f"gpubed configure {context.cluster.name} --tags monitoring"
 
 
 def _ask(context: Context, what: str) -> _Data:
@@ -149,7 +149,7 @@ def _page(context: Context) -> Check:
         why = "the page is reached through JupyterLab, and the cluster has none"
         return Check(id="monitoring.page", node=head, result="skip", reason=why)
     try:
-        status = services.page_status(context.paths, context.plan, context.allocation)
+        status = services.page_status(context.cluster)
         reason = "" if status == http.HTTPStatus.OK else f"the status page answers {status}"
     except GpubedError as error:
         status, reason = None, error.message

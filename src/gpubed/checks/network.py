@@ -150,7 +150,7 @@ def _allreduce(context: Context, seconds: float, largest_s: float) -> execution.
     settings = {"seconds": f"{seconds:g}", "largest_s": f"{largest_s:g}"}
     settings |= {"sizes": "largest", "host_limit": "when-slow"}
     request = Request(job="allreduce", settings=settings)
-    return execution.run(context.paths, context.plan, context.allocation, request, by="verify")
+    return execution.run(context.cluster, request, terms=execution.Terms(by="verify"))
 
 
 def _why_not(context: Context) -> str:
@@ -163,7 +163,7 @@ def _why_not(context: Context) -> str:
 
 def _taken(context: Context) -> str:
     """Say who else uses the links now, so that nobody can tell what they carry."""
-    who = runlock.measurer(context.paths.state)
+    who = runlock.measurer(context.cluster.paths.state)
     if who is None or who.pid == os.getpid():
         return ""
     return f"{who} {POSTPONED}: `gpubed verify CLUSTER` measures them once it has ended"
@@ -186,10 +186,10 @@ def _links(context: Context, found: Sequence[Row]) -> Iterator[Check]:
 
 def _declared(context: Context) -> NetworkPlan | None:
     """Return the declared network; a testbed may have none for a node that is alone."""
-    plan, granted = context.plan, context.allocation
-    if granted.experiment is None and len(granted.nodes) == 1:
+    plan, allocation = context.plan, context.allocation
+    if allocation.experiment is None and len(allocation.nodes) == 1:
         planned = registry.backend(plan.backend).foretold(plan, plan.nodes[0])
-        if granted.failed or planned["experiment_address"] is None:
+        if allocation.failed or planned["experiment_address"] is None:
             return None
     return plan.experiment
 

@@ -11,13 +11,11 @@ from gpubed.checks.context import Context
 from gpubed.configuration import applied, use
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, of_cluster
-from gpubed.core.paths import ClusterPaths
 from gpubed.core.progress import emit
-from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.answers import Misfit
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check, Verification
-from gpubed.spec.plan import ClusterPlan
 
 _LINES, _LONGEST = 20, 1000  # of what is said of a check
 
@@ -36,29 +34,30 @@ class VerificationFailed(GpubedError):
         self.verification = verification
 
 
-def verify(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Verification:
+def verify(cluster: Cluster) -> Verification:
     """Run all checks.
 
     Raises:
         GpubedError: A node could not be reached at all.
     """
     found: list[Check] = []
-    configured = applied.digest(paths, allocation)
+    configured = applied.digest(cluster.paths, cluster.allocation)
     with ExitStack() as stack:
-        sessions = {n.name: stack.enter_context(SSH(n, paths)) for n in allocation.nodes}
+        nodes = cluster.allocation.nodes
+        sessions = {n.name: stack.enter_context(SSH(n, cluster.paths)) for n in nodes}
         stack.enter_context(use.measuring([*sessions.values()]))
-        context = Context(paths, plan, allocation, sessions)
+        context = Context(cluster, sessions)
         for check in stages.functions():
             # Some take a while before they have a result.
             emit("checking", subject=stages.subject(check))
             for said in _told(check, context):
-                result = _named(_honest(said, check, context), paths.name)
+                result = _named(_honest(said, check, context), cluster.name)
                 emit("check", **result.model_dump())
                 found.append(result)
     return Verification(
-        cluster=paths.name,
+        cluster=cluster.name,
         at=datetime.now(UTC),
-        node_ids=tuple(node.id for node in allocation.nodes),
+        node_ids=tuple(node.id for node in cluster.allocation.nodes),
         configured=configured,
         checks=tuple(found),
     )

@@ -71,7 +71,7 @@ def scenarios(incomplete: str) -> list[str]:
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the runs of the cluster that was named before."""
-    folder = Project.find().cluster(_word(ctx, "cluster", 0)).runs
+    folder = Project.find().cluster(_word(ctx, "name", 0)).runs
     names = sorted((path.name for path in folder.glob("*-*")), reverse=True)
     return _beginning(["last", *names], incomplete)
 
@@ -80,7 +80,7 @@ def resumable(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the runs that have something to go on with, and from."""
     from gpubed.jobs.runs import checkpoints, record
 
-    paths = Project.find().cluster(_word(ctx, "cluster", 0))
+    paths = Project.find().cluster(_word(ctx, "name", 0))
     cut_off = [
         one.run_id
         for one in record.every(paths)[0].values()
@@ -94,7 +94,7 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     from gpubed.nodes import allocation
 
     with suppress(GpubedError):
-        paths = Project.find().cluster(_word(ctx, "cluster", 0))
+        paths = Project.find().cluster(_word(ctx, "name", 0))
         found = allocation.load(paths.allocation)
         return _beginning(["head", *(node.name for node in found.nodes)], incomplete)
     return []
@@ -120,7 +120,7 @@ def roles(incomplete: str) -> list[str]:
 
 def measured(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the campaigns that were measured on the cluster that was named before."""
-    paths = Project.find().cluster(_word(ctx, "cluster", 0))
+    paths = Project.find().cluster(_word(ctx, "name", 0))
     found = sorted(path.parent.name for path in paths.campaigns.glob("*/campaign.json"))
     return _beginning(found, incomplete)
 

@@ -25,7 +25,7 @@ def _by_name(word: str) -> str:
     return paths.name if is_name(paths) else word
 
 
-Cluster = Annotated[
+ClusterName = Annotated[
     str,
     typer.Argument(
         metavar="CLUSTER",

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 from gpubed.core.copying import MayNotBeRead, NotAName, as_name
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths
 from gpubed.jobs.runs import record
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
-from gpubed.spec.plan import ClusterPlan
 
 _COMMAND_S = 600.0
 _NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"  # stands in a command's output for what is none
@@ -33,7 +31,7 @@ class Collected:
     told: tuple[str, ...]
 
 
-def prepare(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:
+def prepare(cluster: Cluster) -> list[str]:
     """Do what `lease.before_end` says.
 
     Returns:
@@ -43,21 +41,21 @@ def prepare(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> l
         GpubedError: The head could not be reached, or the command failed; results are
             collected all the same.
     """
-    wanted, done = plan.spec.lease.before_end, []
-    with SSH(allocation.head, paths) as head:
+    wanted, done = cluster.plan.spec.lease.before_end, []
+    with SSH(cluster.allocation.head, cluster.paths) as head:
         try:
             if wanted.command:
                 head.run("sh -c %s", wanted.command, timeout=_COMMAND_S)
-                done.append(f"ran `{wanted.command}` on {allocation.head.name}")
+                done.append(f"ran `{wanted.command}` on {cluster.allocation.head.name}")
         finally:
             if wanted.collect:
-                came = collect(head, paths, plan)
-                done.append(f"collected {len(came.runs)} run(s) into {paths.runs}")
+                came = collect(head, cluster)
+                done.append(f"collected {len(came.runs)} run(s) into {cluster.paths.runs}")
                 done += came.told
     return done
 
 
-def collect(head: SSH, paths: ClusterPaths, plan: ClusterPlan) -> Collected:
+def collect(head: SSH, cluster: Cluster) -> Collected:
     """Copy the runs whose results are not here yet.
 
     What gpubed itself wrote of a run is on the controller alone, and stays as it is here: of the
@@ -68,14 +66,15 @@ def collect(head: SSH, paths: ClusterPaths, plan: ClusterPlan) -> Collected:
         NotAName: The head lists a name that leads out of the folder of runs.
         GpubedError: Runs could not be copied, or not wholly; the others have been.
     """
-    there = f"{plan.spec.storage.shared.path}/runs"
+    here = cluster.paths.runs
+    there = f"{cluster.plan.spec.storage.shared.path}/runs"
     names, told = _folders(head, there)
-    missing = [name for name in names if not (paths.runs / name / "metrics.json").exists()]
+    missing = [name for name in names if not (here / name / "metrics.json").exists()]
     came, failed = list[str](), dict[str, str]()
     for name in missing:
-        known = (paths.runs / name / record.FILE).exists()
+        known = (here / name / record.FILE).exists()
         try:
-            left_out = head.get(f"{there}/{name}", paths.runs / name, record.OWN)
+            left_out = head.get(f"{there}/{name}", here / name, record.OWN)
         except (NotAName, Unreachable):
             raise
         except GpubedError as error:
@@ -90,8 +89,8 @@ def collect(head: SSH, paths: ClusterPaths, plan: ClusterPlan) -> Collected:
     if failed:
         each = "; ".join(f"{_shown(name)}: {why}" for name, why in failed.items())
         raise GpubedError(
-            f"{len(failed)} of {len(missing)} run(s) are not wholly in {paths.runs}: {each}",
-            f"see to what is named: gpubed ssh {paths.name} head ls -l {there}",
+            f"{len(failed)} of {len(missing)} run(s) are not wholly in {here}: {each}",
+            f"see to what is named: gpubed ssh {cluster.name} head ls -l {there}",
         )
     more = [f"{len(told) - _NAMED} more are not named"] if len(told) > _NAMED else []
     return Collected(tuple(came), (*told[:_NAMED], *more))

@@ -13,11 +13,10 @@ from gpubed.configuration.roles import Unit
 from gpubed.configuration.systemd import Stopped
 from gpubed.core import parallel
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import disks, rates
-from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, HostKeyMismatch, greet
-from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.base import Testbed
 
 UNRECOGNIZED, FULL = "unrecognized", "full"
@@ -98,63 +97,62 @@ class Condition:
         return said + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
 
 
-def look(
-    testbed: Testbed, plan: ClusterPlan, allocation: Allocation, *, before_roles: bool = False
-) -> Condition:
+def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> Condition:
     """Look at everything at once.
 
     Args:
         before_roles: Roles that are due come next. Their services are not asked, which may be
             elsewhere than is declared by now.
     """
-    paths, states = testbed.paths, testbed.describe(allocation)
+    plan, allocation = cluster.plan, cluster.allocation
+    states = testbed.describe(allocation)
     there = [node for node in allocation.nodes if states.get(node.name) == "ready"]
     units = roles.units(plan) if plan.spec.configure and there else []
     # Without a head that answers, no worker is asked whether it reaches it.
     peer = allocation.head.experiment_address if there and allocation.head in there else ""
-    see = partial(_node, paths, plan, peer, units, testbed.backend.shapes_on_nodes)
+    see = partial(_node, cluster, peer, units, testbed.backend.shapes_on_nodes)
     looked = parallel.each(see, there)
     states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
     full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
-    stopped = _set_up(paths, plan, allocation, [one for found in looked for one in found.stopped])
+    stopped = _set_up(cluster, [one for found in looked for one in found.stopped])
     serves = plan.spec.configure and allocation.nodes and states[allocation.head.name] == "ready"
-    asked = serves and not (before_roles and jupyterlab_port.is_due(paths, plan, allocation))
-    answers = services.answers(paths, plan, allocation) if asked else {}
+    asked = serves and not (before_roles and jupyterlab_port.is_due(cluster))
+    answers = services.answers(cluster) if asked else {}
     unwell = [one.health for one in looked if one.health and one.health.state != "well"]
     return Condition(
-        states, answers, full, tuple(stopped), rates.left_changed(paths), tuple(unwell)
+        states, answers, full, tuple(stopped), rates.left_changed(cluster.paths), tuple(unwell)
     )
 
 
-def require(testbed: Testbed, plan: ClusterPlan, allocation: Allocation) -> Condition:
+def require(testbed: Testbed, cluster: Cluster) -> Condition:
     """Refuse a cluster that is not whole; return how it is.
 
     Raises:
         GpubedError: A node, a disk or a service is not as it should be.
         HostKeyMismatch: Somebody else answers in a node's place.
     """
-    paths, found = testbed.paths, look(testbed, plan, allocation)
-    recognize(paths, allocation, found)
+    found = look(testbed, cluster)
+    recognize(cluster, found)
     if found.damaged:
         listed = ", ".join(f"{name} is {state}" for name, state in found.damaged.items())
         raise GpubedError(
-            f"{listed}, and {allocation.backend} could not change that",
+            f"{listed}, and {cluster.allocation.backend} could not change that",
             "see what its console says; a node that is removed there is made again by "
-            f"gpubed up {paths.name}",
+            f"gpubed up {cluster.name}",
         )
     if found.full:
         listed = "; ".join(f"{name}: {why}" for name, why in found.full.items())
-        raise GpubedError(listed, free(paths.name, next(iter(found.full))))
+        raise GpubedError(listed, free(cluster.name, next(iter(found.full))))
     if found.stopped:
         first = found.stopped[0]
         tells = "ls -l" if first.unit.startswith("/") else "sudo journalctl -b -u"
         raise GpubedError(
             "; ".join(one.why for one in found.stopped),
-            f"gpubed ssh {paths.name} {first.node} {tells} {first.unit}",
+            f"gpubed ssh {cluster.name} {first.node} {tells} {first.unit}",
         )
     if found.broken:
         raise GpubedError(
-            "; ".join(found.broken.values()), f"gpubed ssh {paths.name} head journalctl -b"
+            "; ".join(found.broken.values()), f"gpubed ssh {cluster.name} head journalctl -b"
         )
     return found
 
@@ -164,15 +162,15 @@ def free(cluster: str, node: str) -> str:
     return f"free space there: gpubed ssh {cluster} {node}, then gpubed up {cluster}"
 
 
-def recognize(paths: ClusterPaths, allocation: Allocation, found: Condition) -> None:
+def recognize(cluster: Cluster, found: Condition) -> None:
     """Refuse to go on where somebody else answers: whose key it is, a person decides.
 
     Raises:
         HostKeyMismatch: Somebody else answers in a node's place.
     """
-    for node in allocation.nodes:
+    for node in cluster.allocation.nodes:
         if found.nodes[node.name] == UNRECOGNIZED:
-            greet(node, paths)  # its words are more than a state
+            greet(node, cluster.paths)  # its words are more than a state
 
 
 @dataclass(frozen=True)
@@ -186,19 +184,18 @@ class _Looked:
 
 
 def _node(
-    paths: ClusterPaths,
-    plan: ClusterPlan,
+    cluster: Cluster,
     peer: str | None,
     units: Sequence[Unit],
     shaped: bool,
     node: Node,
 ) -> _Looked:
     try:
-        with SSH(node, paths) as ssh:
+        with SSH(node, cluster.paths) as ssh:
             state = _network(ssh, node, peer, shaped) or "ready"
-            full = disks.full(disks.look(ssh, plan.spec.storage.shared.path))
+            full = disks.full(disks.look(ssh, cluster.plan.spec.storage.shared.path))
             stopped = systemd.stopped(ssh, node, units)
-            told = health.ask(ssh, paths, node) if health.is_told(plan) else None
+            told = health.ask(ssh, cluster.paths, node) if health.is_told(cluster.plan) else None
             return _Looked(state, "; ".join(full), stopped, told)
     except HostKeyMismatch:
         return _Looked(UNRECOGNIZED)
@@ -206,13 +203,11 @@ def _node(
         return _Looked("unreachable")
 
 
-def _set_up(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, stopped: Sequence[Stopped]
-) -> list[Stopped]:
+def _set_up(cluster: Cluster, stopped: Sequence[Stopped]) -> list[Stopped]:
     """Leave out what is missing where its role has yet to be applied: that is no damage."""
     if not any(one.state == systemd.MISSING for one in stopped):
         return list(stopped)
-    yet = due.now(paths, plan, allocation)
+    yet = due.now(cluster)
     return [
         one
         for one in stopped

@@ -11,7 +11,7 @@ from gpubed.core import secret
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import allocation as allocations
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 
@@ -19,7 +19,7 @@ from gpubed.testbeds import registry
 _ROLES = {"jupyterlab": "jupyterlab", services.STATUS: "monitoring"}
 
 
-Seen = tuple[Allocation, Condition]
+Seen = tuple[Cluster, Condition]
 
 
 def look(paths: ClusterPaths, plan: ClusterPlan) -> Seen | None:
@@ -30,11 +30,12 @@ def look(paths: ClusterPaths, plan: ClusterPlan) -> Seen | None:
     try:
         if not secret.public_key(paths.private_key):
             return None  # nobody can look; the key is exchanged like one that has changed
-        granted = allocations.load(paths.allocation)
+        allocation = allocations.load(paths.allocation)
     except GpubedError:
         return None  # what cannot be read is written again
-    testbed = registry.bound(granted.backend, paths)
-    return granted, condition.look(testbed, plan, granted, before_roles=True)
+    testbed = registry.bound(allocation.backend, paths)
+    cluster = Cluster(paths, plan, allocation)
+    return cluster, condition.look(testbed, cluster, before_roles=True)
 
 
 def damaged(seen: Seen | None) -> Seen | None:
@@ -42,16 +43,15 @@ def damaged(seen: Seen | None) -> Seen | None:
     return seen if seen and seen[1].state != "ready" else None
 
 
-def prepare_repair(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, found: Condition
-) -> None:
+def prepare_repair(cluster: Cluster, found: Condition) -> None:
     """Let what is damaged count as not configured, and nothing as verified.
 
     Once what the repair costs has been approved: without it, all stays as it is known.
     """
-    served_folder.note_former(paths)  # that it was verified tells that roles were applied
-    applied.forget(paths, allocation, unconfigured(found), unserved(plan, found))
-    paths.verification.unlink(missing_ok=True)
+    served_folder.note_former(cluster.paths)  # that it was verified tells that roles were applied
+    lost, stopped = unconfigured(found), unserved(cluster.plan, found)
+    applied.forget(cluster.paths, cluster.allocation, lost, stopped)
+    cluster.paths.verification.unlink(missing_ok=True)
 
 
 def unconfigured(found: Condition) -> list[str]:

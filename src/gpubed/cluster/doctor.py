@@ -39,12 +39,12 @@ def examine(paths: ClusterPaths | None) -> list[Finding]:
 
 def gpu_hosts(paths: ClusterPaths) -> list[Finding]:
     """Look at the machines that are to have GPUs: the nodes, or what will be nodes."""
-    wanted = specification.load_plan(paths.spec)
-    asked = {node.name: node.gpus for node in wanted.nodes if node.gpus}
+    plan = specification.load_plan(paths.spec)
+    asked = {node.name: node.gpus for node in plan.nodes if node.gpus}
     if paths.allocation.is_file():
         sessions = [SSH(node, paths) for node in allocation.load(paths.allocation).nodes]
     else:
-        sessions = registry.bound(wanted.backend, paths).hosts(wanted.spec)
+        sessions = registry.bound(plan.backend, paths).hosts(plan.spec)
 
     def look(session: SSH) -> list[Finding]:
         name = session.node.name

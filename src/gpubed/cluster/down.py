@@ -14,12 +14,11 @@ from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import EngineName, Stack
-from gpubed.nodes import allocation as allocations
 from gpubed.spec import backend_config
 from gpubed.testbeds import identities, left_hosts
 from gpubed.testbeds.asked import Testbeds
 from gpubed.testbeds.base import Existing
-from gpubed.testbeds.specification import load_plan
+from gpubed.testbeds.specification import load_cluster
 
 RESULTS = ("runs", "campaigns")
 """Folders of a cluster's state that are the user's, and outlive it."""
@@ -78,11 +77,11 @@ def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
 def shared_disk(paths: ClusterPaths) -> str:
     """Name the node on whose own disk the shared storage is, if it goes with that node."""
     with suppress(GpubedError):
-        granted, wanted = allocations.load(paths.allocation), load_plan(paths.spec)
-        shared = wanted.spec.storage.shared
-        if granted.nodes and shared.provider == "nfs":
-            lent = backend_config.named(granted.backend).removes_disks
-            return (shared.server or granted.head.name) if lent else ""
+        cluster = load_cluster(paths)
+        shared, allocation = cluster.plan.spec.storage.shared, cluster.allocation
+        if allocation.nodes and shared.provider == "nfs":
+            lent = backend_config.named(allocation.backend).removes_disks
+            return (shared.server or allocation.head.name) if lent else ""
     return ""
 
 

@@ -19,6 +19,7 @@ from gpubed.core import secret
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.core.reading import Unreadable
 from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Verification
 from gpubed.resources import Configuration, Identity, Key
 from gpubed.spec.plan import ClusterPlan
@@ -135,8 +136,9 @@ class _ConfigurationDriver(Driver):
         # By a run before this one, or by what this one did to nodes: they may be bare then, too.
         if begun.is_noted(paths) or (news["configure"] and paths.unfinished.exists()):
             stale.add("unfinished")
-        if not stale and not inventory.is_rendered(paths, load_plan(paths.spec), allocation):
-            stale = {"inventory"}
+        if not stale:
+            cluster = Cluster(paths, load_plan(paths.spec), allocation)
+            stale = set() if inventory.is_rendered(cluster) else {"inventory"}
         return Change(update=sorted(stale))
 
     def _stale(self, paths: ClusterPaths, allocation: Allocation, news: Properties) -> set[str]:
@@ -176,6 +178,7 @@ class _ConfigurationDriver(Driver):
 
         paths = _paths(inputs)
         # Nodes were made as the file was then: with another one now, they would not fit it.
-        wanted = load_same(paths.spec, inputs["specification"])
-        handover.hand_over(paths, wanted, Allocation.model_validate(inputs["allocation"]))
+        plan = load_same(paths.spec, inputs["specification"])
+        allocation = Allocation.model_validate(inputs["allocation"])
+        handover.hand_over(Cluster(paths, plan, allocation))
         return {}

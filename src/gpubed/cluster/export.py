@@ -28,15 +28,15 @@ def export(paths: ClusterPaths, kind: Kind) -> dict[str, str]:
         GpubedError: The cluster is not up.
     """
     if kind == "ssh-config":
-        granted = allocations.load(paths.allocation)
-        return {"ssh_config": inventory.ssh_config(granted, paths)}
+        allocation = allocations.load(paths.allocation)
+        return {"ssh_config": inventory.ssh_config(allocation, paths)}
     if kind == "inventory":
         return {"hosts.yml": inventory.text(allocations.load(paths.allocation))}
-    wanted = load_plan(paths.spec)
-    backend = registry.backend(wanted.backend)
+    plan = load_plan(paths.spec)
+    backend = registry.backend(plan.backend)
     if kind == "espec":
-        return _espec(backend, wanted)
-    return {f"{paths.name}.rspec": backend.export(wanted, kind)}
+        return _espec(backend, plan)
+    return {f"{paths.name}.rspec": backend.export(plan, kind)}
 
 
 def _espec(backend: Backend, plan: ClusterPlan) -> dict[str, str]:

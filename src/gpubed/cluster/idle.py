@@ -21,8 +21,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import EngineName
 from gpubed.jobs.runs import checkpoints
-from gpubed.nodes.allocation import Allocation
-from gpubed.spec.plan import ClusterPlan
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.sections import Idle
 
 Act = Literal["", "warn", "back", "release"]
@@ -56,20 +55,18 @@ def decide(use: Use, warned: Warned | None, policy: Idle | None) -> Act:
     return "release" if ends else ""
 
 
-def look(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, held: dict[str, str]
-) -> Use | None:
+def look(cluster: Cluster, held: dict[str, str]) -> Use | None:
     """Ask the nodes, and add what only the controller knows; None where nodes do not tell.
 
     Args:
         held: Nodes in quarantine, with why: somebody may be at work on them.
     """
-    found = uses.look(paths, plan, allocation)
+    found = uses.look(cluster)
     if found is None:
         return None
-    if who := runlock.measurer(paths.state):
+    if who := runlock.measurer(cluster.paths.state):
         return uses.used(found, f"{who} is at work")
-    if training := next(iter(checkpoints.trainings(paths)), None):
+    if training := next(iter(checkpoints.trainings(cluster.paths)), None):
         return uses.used(found, f"training {training} goes on")
     # The end of a lease is nobody's work.
     if by_hand := {name: why for name, why in held.items() if not node_lease.is_reason(why)}:
@@ -78,7 +75,7 @@ def look(
     return found
 
 
-def warn(paths: ClusterPaths, allocation: Allocation, use: Use, policy: Idle) -> str:
+def warn(cluster: Cluster, use: Use, policy: Idle) -> str:
     """Warn whoever is on the nodes; return what was done, in words. The hook is for later.
 
     Raises:
@@ -86,29 +83,27 @@ def warn(paths: ClusterPaths, allocation: Allocation, use: Use, policy: Idle) ->
     """
     goes = f"it is released in {_minutes(policy.warning)} unless somebody uses it"
     then = goes if policy.then == "release" else "whoever needs it no more can give it back"
-    text = f"gpubed: nobody has used {paths.name} for {_minutes(use.idle_s)}: {then}"
-    uses.warn(paths, allocation.nodes, text)
+    text = f"gpubed: nobody has used {cluster.name} for {_minutes(use.idle_s)}: {then}"
+    uses.warn(cluster.paths, cluster.allocation.nodes, text)
     return f"warned: {then}"
 
 
-def take_back(paths: ClusterPaths, allocation: Allocation) -> str:
+def take_back(cluster: Cluster) -> str:
     """Take a warning back; return what was done, in words. Who cannot be told is used anyway.
 
     The hook is for later.
     """
     told = ""
     try:
-        text = f"gpubed: {paths.name} stays: the warning is taken back"
-        uses.warn(paths, allocation.nodes, text, back=True)
+        text = f"gpubed: {cluster.name} stays: the warning is taken back"
+        uses.warn(cluster.paths, cluster.allocation.nodes, text, back=True)
     except GpubedError as error:
         told = f" (not told: {error.message})"
     return f"the warning is taken back{told}"
 
 
 def release(
-    paths: ClusterPaths,
-    plan: ClusterPlan,
-    allocation: Allocation,
+    cluster: Cluster,
     engine: EngineName,
     warned: Warned,
     held: dict[str, str],
@@ -125,23 +120,23 @@ def release(
         Locked: A job has begun.
         GpubedError: Results could not be saved, or something could not be removed.
     """
-    policy = plan.spec.lease.idle
+    paths, policy = cluster.paths, cluster.plan.spec.lease.idle
     if not paths.has_stack:
-        raise GpubedError(f"the state of {paths.name} is lost", f"gpubed audit {paths.name}")
-    saved = before_end.prepare(paths, plan, allocation)
-    last = look(paths, plan, allocation, held)
+        raise GpubedError(f"the state of {cluster.name} is lost", f"gpubed audit {cluster.name}")
+    saved = before_end.prepare(cluster)
+    last = look(cluster, held)
     if policy is None or last is None or decide(last, warned, policy) != "release":
         return f"not released: {last.why if last else 'its nodes do not tell any more'}", False
     with runlock.measuring(paths.state, "watch"):
         keeps = bool(down.data_of(paths, engine))
-        path = paths.project.pulumi / f"down-{paths.name}.jsonl"
+        path = paths.project.pulumi / f"down-{cluster.name}.jsonl"
         with event_file(paths, "down", path):
             gone = down.down(paths, engine, keep_data=keeps)
         path.unlink(missing_ok=True)
-    done = [*saved, f"released {len(allocation.nodes)} node(s)"]
+    done = [*saved, f"released {len(cluster.allocation.nodes)} node(s)"]
     done += [f"kept {', '.join(gone.kept)}"] if gone.kept else []
     left = [*gone.survivors, *gone.unseen, *gone.unasked]
-    done += [f"STILL THERE: {', '.join(left)}: gpubed down {paths.name}"] if left else []
+    done += [f"STILL THERE: {', '.join(left)}: gpubed down {cluster.name}"] if left else []
     return f"{'; '.join(done)}{hook(paths, policy, 'released', last)}", True
 
 

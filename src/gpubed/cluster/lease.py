@@ -19,7 +19,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.units import Moment
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.spec.sections import Lease as Wanted
 from gpubed.testbeds import registry
@@ -109,44 +109,42 @@ def known(paths: ClusterPaths) -> Record:
         return Record()
 
 
-def read(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Record:
+def read(cluster: Cluster) -> Record:
     """Ask the testbed for the end of the lease, and keep its answer.
 
     Raises:
         GpubedError: It does not answer.
     """
-    own = _is_own(plan)
-    before = last(paths) if own else known(paths)
+    own = _is_own(cluster.plan)
+    before = last(cluster.paths) if own else known(cluster.paths)
     granted = before.granted_until if before.own else None
     if not own:
-        granted = registry.bound(plan.backend, paths).lease(allocation).granted_until
+        testbed = registry.bound(cluster.plan.backend, cluster.paths)
+        granted = testbed.lease(cluster.allocation).granted_until
     elif granted is None:
-        granted = now() + timedelta(seconds=plan.spec.lease.duration)
-    return _keep(paths, before.model_copy(update={"granted_until": granted, "own": own}))
+        granted = now() + timedelta(seconds=cluster.plan.spec.lease.duration)
+    return _keep(cluster.paths, before.model_copy(update={"granted_until": granted, "own": own}))
 
 
-def renew(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, until: datetime
-) -> Record:
+def renew(cluster: Cluster, until: datetime) -> Record:
     """Ask for a longer lease, and keep what was granted.
 
     Raises:
         Refused: The testbed said no; the lease is as it was.
         UsageError: Nodes do not expire.
     """
-    before, own = known(paths), _is_own(plan)
+    before, own = known(cluster.paths), _is_own(cluster.plan)
     granted: datetime | None
     if own:  # as a testbed's, never shortened
         granted = max(until, before.granted_until or until) if before.own else until
     else:
-        granted = registry.bound(plan.backend, paths).renew(allocation, until).granted_until
+        testbed = registry.bound(cluster.plan.backend, cluster.paths)
+        granted = testbed.renew(cluster.allocation, until).granted_until
     changed = {"granted_until": granted, "requested_until": until, "own": own}
-    return _keep(paths, before.model_copy(update=changed))
+    return _keep(cluster.paths, before.model_copy(update=changed))
 
 
-def tell_nodes(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, *, anew: bool = False
-) -> None:
+def tell_nodes(cluster: Cluster, *, anew: bool = False) -> None:
     """Let the nodes that mind the end of the lease know what is known of it here.
 
     Args:
@@ -155,30 +153,30 @@ def tell_nodes(
     Raises:
         GpubedError: Not all could be told; at the end that they know they end what runs.
     """
-    record = last(paths)
-    if not (record.told or node_lease.are_to_mind(plan)):
+    record = last(cluster.paths)
+    if not (record.told or node_lease.are_to_mind(cluster.plan)):
         return
     left, had = record.remaining_s or 0.0, {} if anew else record.told
-    told = node_lease.tell(paths, plan, allocation, record.granted_until, left, had)
+    told = node_lease.tell(cluster, record.granted_until, left, had)
     if told.words != record.told:
-        _write(paths, record.model_copy(update={"told": told.words}))
+        _write(cluster.paths, record.model_copy(update={"told": told.words}))
     if told.failed:
         each = "; ".join(f"{name}: {why}" for name, why in told.failed.items())
         raise GpubedError(
             f"not all nodes know until when the lease lasts, and act by what they know: {each}",
-            f"gpubed renew {paths.name} --auto --once   tells those that do not know",
+            f"gpubed renew {cluster.name} --auto --once   tells those that do not know",
         )
 
 
-def tell_of_new(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
+def tell_of_new(cluster: Cluster) -> None:
     """Let nodes that were just set up know until when the lease lasts, where they mind its end.
 
     Raises:
         GpubedError: The testbed does not answer, or not all could be told.
     """
-    if node_lease.are_to_mind(plan):
-        read(paths, plan, allocation)
-    tell_nodes(paths, plan, allocation, anew=True)
+    if node_lease.are_to_mind(cluster.plan):
+        read(cluster)
+    tell_nodes(cluster, anew=True)
 
 
 def due(record: Record, wanted: Wanted) -> datetime | None:

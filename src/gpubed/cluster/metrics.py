@@ -8,8 +8,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from gpubed.cluster import lease
-from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Verification
 
@@ -17,18 +17,18 @@ _FOLDER = "/var/lib/gpubed/metrics"
 _FILE = f"{_FOLDER}/gpubed.prom"
 
 
-def publish(paths: ClusterPaths, allocation: Allocation, verification: Verification) -> None:
+def publish(cluster: Cluster, verification: Verification) -> None:
     """Leave the figures on the head, if it is monitored yet; else the verification says so.
 
     Raises:
         GpubedError: The head could not be reached.
     """
-    with SSH(allocation.head, paths) as head:
+    with SSH(cluster.allocation.head, cluster.paths) as head:
         if head.run("test -d %s", _FOLDER, check=False).exit_code:
             return
         # In one step: nobody reads half a file.
-        end = lease.known(paths).granted_until
-        head.write(f"{_FILE}.draft", text(allocation, verification, end))
+        end = lease.known(cluster.paths).granted_until
+        head.write(f"{_FILE}.draft", text(cluster.allocation, verification, end))
         head.run("mv %s %s", f"{_FILE}.draft", _FILE)
 
 

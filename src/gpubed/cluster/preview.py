@@ -55,15 +55,15 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
         Locked: Another run is changing the cluster.
         GpubedError: State or testbed cannot be read.
     """
-    wanted = load_plan(paths.spec)
+    plan = load_plan(paths.spec)
     owners_variables.require_readable(paths)
-    testbed = registry.bound(wanted.backend, paths)
+    testbed = registry.bound(plan.backend, paths)
     testbed.backend.require_engine(engine)
     runlock.require_free(paths.state)
     paths.project.prepare()
     made_on.require_same(testbed)
     stack = Stack(paths, engine)
-    seen = damage.damaged(damage.look(paths, wanted))
+    seen = damage.damaged(damage.look(paths, plan))
     audits.remember(stack)
     gone = list[str]()
     if seen:
@@ -71,19 +71,19 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
         gone = costs.gone(audits.missing_data(stack, asked))
         asked.require_refreshable()
     planned = stack.preview(emit, refresh=seen is not None)
-    there, given_up, notes = _known_again(stack, testbed, wanted)
+    there, given_up, notes = _known_again(stack, testbed, plan)
     steps = planned.steps if stack.has_resources() else ()  # without a state, all is made "anew"
-    left = served_folder.left_behind(paths, wanted, steps, there)
+    left = served_folder.left_behind(paths, plan, steps, there)
     lost = costs.lost(planned, left)
-    refused = testbed.refusals(wanted) if lost else []
+    refused = testbed.refusals(plan) if lost else []
     found = seen[1] if seen else None
     runlock.require_free(paths.state)  # one may have begun meanwhile
-    configures = wanted.spec.configure and wanted.spec.backend.lends_nodes
+    configures = plan.spec.configure and plan.spec.backend.lends_nodes
     return Preview(
-        wanted,
+        plan,
         planned,
         found.words if found else [],
-        _foreseen(paths, wanted, planned, found) if configures else {},
+        _foreseen(paths, plan, planned, found) if configures else {},
         [*given_up, *gone, *lost],
         refused,
         notes,
@@ -116,13 +116,13 @@ def _known_again(
 def _foreseen(
     paths: ClusterPaths, plan: ClusterPlan, planned: Result, found: Condition | None
 ) -> Due:
-    granted = None
+    allocation = None
     with suppress(GpubedError):
-        granted = allocations.load(paths.allocation)
+        allocation = allocations.load(paths.allocation)
     return due.foreseen(
         paths,
         plan,
-        granted,
+        allocation,
         anew=[step.name for step in planned.steps if step.op in ("create", "replace")],
         strange=damage.in_state(found, condition.UNRECOGNIZED) if found else (),
         cut=damage.unconfigured(found) if found else (),

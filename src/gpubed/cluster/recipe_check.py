@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.markers import default_environment
@@ -23,14 +24,12 @@ from packaging.utils import canonicalize_name
 from gpubed.checks import software
 from gpubed.checks.context import Context
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.nodes.verification import Check
 from gpubed.recipes import fatbin, recipe
 from gpubed.recipes.fatbin import Architectures
 from gpubed.recipes.recipe import Locked, Recipe
-from gpubed.testbeds import specification
 
 _RESOLVE = shlex.split(
     "pip compile --quiet --universal --generate-hashes --no-deps --no-annotate --no-header "
@@ -49,18 +48,18 @@ def check(of: Recipe) -> Iterator[Check]:
     yield _packages_serve_the_gpus(of)
 
 
-def check_nodes(of: Recipe, paths: ClusterPaths, allocation: Allocation) -> Iterator[Check]:
+def check_nodes(of: Recipe, cluster: Cluster) -> Iterator[Check]:
     """Compare the nodes of a cluster with a recipe, which need not be the cluster's own.
 
     Raises:
         GpubedError: A node could not be reached.
     """
-    wanted = specification.load_plan(paths.spec)
-    spec = wanted.spec.model_copy(update={"recipe": of.name})
+    plan, nodes = cluster.plan, cluster.allocation.nodes
+    spec = plan.spec.model_copy(update={"recipe": of.name})
     with ExitStack() as stack:
-        sessions = {n.name: stack.enter_context(SSH(n, paths)) for n in allocation.nodes}
-        changed = wanted.model_copy(update={"spec": spec})
-        context = Context(paths, changed, allocation, sessions)
+        sessions = {n.name: stack.enter_context(SSH(n, cluster.paths)) for n in nodes}
+        changed = replace(cluster, plan=plan.model_copy(update={"spec": spec}))
+        context = Context(changed, sessions)
         yield from software.packages(context)
         yield from software.gpus(context)
 

@@ -9,9 +9,7 @@ from gpubed.cluster import before_end
 from gpubed.cluster import lease as leases
 from gpubed.cluster.lease import Record
 from gpubed.core.errors import GpubedError, Refused
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
-from gpubed.spec.plan import ClusterPlan
+from gpubed.nodes.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Looked:
     untold: GpubedError | None = None
 
 
-def look(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Looked:
+def look(cluster: Cluster) -> Looked:
     """Ask until when a lease lasts, renew it where that is due, and prepare an end that stays.
 
     Nodes that mind the end are told of it, whoever renewed the lease.
@@ -43,26 +41,26 @@ def look(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Look
     Raises:
         GpubedError: The testbed does not answer.
     """
-    looked = _look(paths, plan, allocation)
+    looked = _look(cluster)
     try:
-        leases.tell_nodes(paths, plan, allocation)
+        leases.tell_nodes(cluster)
     except GpubedError as error:
         return replace(looked, untold=error)
     return looked
 
 
-def _look(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Looked:
-    policy, refused = plan.spec.lease, None
-    record = leases.read(paths, plan, allocation)
+def _look(cluster: Cluster) -> Looked:
+    policy, refused = cluster.plan.spec.lease, None
+    record = leases.read(cluster)
     if asked := leases.due(record, policy):
         try:
-            record = leases.renew(paths, plan, allocation, asked)
+            record = leases.renew(cluster, asked)
         except Refused as error:
             refused = error
     if not leases.is_ending(record, policy):
         return Looked(record, asked, refused)
     try:
-        done = before_end.prepare(paths, plan, allocation)
+        done = before_end.prepare(cluster)
     except GpubedError as error:
         return Looked(record, asked, refused, unprepared=error)
-    return Looked(leases.ended(paths, record), asked, refused, tuple(done))
+    return Looked(leases.ended(cluster.paths, record), asked, refused, tuple(done))

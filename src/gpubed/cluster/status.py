@@ -20,6 +20,7 @@ from gpubed.hardware import facts as hardware
 from gpubed.hardware.facts import Facts
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Verification
 from gpubed.spec.plan import ClusterPlan, plan
 from gpubed.testbeds import begun as changes
@@ -44,39 +45,39 @@ def status(
         NotUp: The cluster has no nodes; see `of_none`.
         GpubedError: Something of it cannot be read.
     """
-    granted = allocations.load(paths.allocation)
-    testbed = registry.bound(granted.backend, paths)
-    wanted = _wanted(paths, granted.backend)
-    now = seen or condition.look(testbed, wanted, granted)
+    allocation = allocations.load(paths.allocation)
+    testbed = registry.bound(allocation.backend, paths)
+    cluster = Cluster(paths, _wanted(paths, allocation.backend), allocation)
+    now = seen or condition.look(testbed, cluster)
     _tell_of_chaos(paths)
     unwell = _unwell(now)
-    unreadable = _unreadable(paths, engine, granted)
+    unreadable = _unreadable(cluster, engine)
     verified = _verified(paths)
-    found = hardware.of_cluster(paths.facts, granted)
+    found = hardware.of_cluster(paths.facts, allocation)
     # Where `up` configures nothing, it would not go on with what `configure` has begun.
-    goes_on = wanted.spec.configure or changes.is_noted(paths)
+    goes_on = cluster.plan.spec.configure or changes.is_noted(paths)
     begun = unfinished.state(paths) if goes_on else ""
     return {
         "engine": engine,
         "state": begun or ("degraded" if unwell or unreadable else now.state),
         "unreadable": unreadable,
-        "configured": wanted.spec.configure,
+        "configured": cluster.plan.spec.configure,
         "nodes": [
             {
                 **_node_row(node, now.nodes[node.name], found.get(node.name)),
                 **unwell.get(node.name, {}),
             }
-            for node in granted.nodes
+            for node in allocation.nodes
         ],
-        "failed": [failure.model_dump() for failure in granted.failed],
-        "lease": current_lease(paths, wanted, granted, now).document(),
-        "services": _services(paths, wanted, granted, now),
-        "pending": jupyterlab_port.pending(paths, wanted, granted),
+        "failed": [failure.model_dump() for failure in allocation.failed],
+        "lease": current_lease(cluster, now).document(),
+        "services": _services(cluster, now),
+        "pending": jupyterlab_port.pending(cluster),
         "stopped": [asdict(one) for one in now.stopped],
         "reshaped": now.reshaped,
-        **({"use": _use(paths, wanted, granted, unwell)} if use else {}),
-        **_jobs(testbed, granted),
-        "verification": verified and _verification(paths, granted, verified),
+        **({"use": _use(cluster, unwell)} if use else {}),
+        **_jobs(testbed, allocation),
+        "verification": verified and _verification(cluster, verified),
     }
 
 
@@ -127,13 +128,11 @@ def _tell_of_chaos(paths: ClusterPaths) -> None:
 
 
 def _use(
-    paths: ClusterPaths,
-    plan: ClusterPlan,
-    allocation: Allocation,
+    cluster: Cluster,
     unwell: dict[str, dict[str, str]],
 ) -> dict[str, Any] | None:
     said = {name: one["reason"] for name, one in unwell.items() if one["state"] == "quarantined"}
-    found = idle.look(paths, plan, allocation, said)
+    found = idle.look(cluster, said)
     return found.document() if found else None
 
 
@@ -151,40 +150,34 @@ def _verified(paths: ClusterPaths) -> Verification | None:
         return None
 
 
-def _verification(
-    paths: ClusterPaths, allocation: Allocation, verified: Verification
-) -> dict[str, Any]:
-    current = verified.is_of(allocation, applied.digest(paths, allocation))
+def _verification(cluster: Cluster, verified: Verification) -> dict[str, Any]:
+    current = verified.is_of(cluster.allocation, applied.digest(cluster.paths, cluster.allocation))
     return {**verified.summary(), "current": current}
 
 
-def _unreadable(
-    paths: ClusterPaths, engine: EngineName, allocation: Allocation
-) -> list[dict[str, str]]:
+def _unreadable(cluster: Cluster, engine: EngineName) -> list[dict[str, str]]:
     """Say why no other verb could go on from the state, and what helps; empty where it could."""
     found = []
     try:
-        if allocation.nodes:
-            secret.require_key(paths)
+        if cluster.allocation.nodes:
+            secret.require_key(cluster.paths)
     except Unreadable:
         pass  # one that cannot be read is not lost
     except GpubedError as error:
         found.append({"message": error.message, "hint": error.hint or ""})
-    if not paths.project.pulumi.exists():
+    if not cluster.paths.project.pulumi.exists():
         return found
     try:
-        Stack(paths, engine).export()
+        Stack(cluster.paths, engine).export()
     except GpubedError as error:
         found.append({"message": error.message, "hint": error.hint or ""})
     return found
 
 
-def _services(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, now: Condition
-) -> list[dict[str, str]]:
-    if not plan.spec.configure:
+def _services(cluster: Cluster, now: Condition) -> list[dict[str, str]]:
+    if not cluster.plan.spec.configure:
         return []
-    known = services.urls(paths, plan, allocation)
+    known = services.urls(cluster)
     return [{**service, "reason": now.services.get(service["name"], "")} for service in known]
 
 
@@ -212,14 +205,12 @@ def _node_row(node: Node, state: str, found: Facts | None) -> dict[str, Any]:
     }
 
 
-def current_lease(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, now: Condition | None
-) -> leases.Record:
+def current_lease(cluster: Cluster, now: Condition | None) -> leases.Record:
     """Return until when the nodes are lent; of nodes that went before their time, nothing is."""
     try:
-        known = leases.read(paths, plan, allocation)
+        known = leases.read(cluster)
     except GpubedError as error:
         progress.emit("note", message=f"the lease is what was known before: {error.message}")
-        known = leases.known(paths)
+        known = leases.known(cluster.paths)
     gone = now is not None and set(now.nodes.values()) == {"missing"}
     return leases.Record() if gone and known.state(0) != "expired" else known

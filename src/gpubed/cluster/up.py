@@ -22,7 +22,7 @@ from gpubed.engines.embedded import LogEvent, ResourceEvent, Result
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes import rates
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import begun, broken, identities, left_out, made_on, registry
 from gpubed.testbeds.asked import Testbeds
@@ -75,9 +75,9 @@ def up(
         Locked: Another run holds the cluster.
         GpubedError: A resource, a role or a check failed.
     """
-    wanted = load_plan(paths.spec)
+    plan = load_plan(paths.spec)
     owners_variables.require_readable(paths)
-    testbed = registry.bound(wanted.backend, paths)
+    testbed = registry.bound(plan.backend, paths)
     testbed.backend.require_engine(engine)
     paths.project.prepare()
     paths.require_files()
@@ -92,45 +92,45 @@ def up(
         asked = audits.testbeds(stack, testbed)
         _restore_rates(paths, last=False)  # before links are measured
         _undo_chaos(paths, last=False)  # before anybody finds a disk full
-        _mind_what_is_there(stack, testbed, wanted, approve)
+        _mind_what_is_there(stack, testbed, plan, approve)
         if not stack.outputs():
-            _require(testbed, wanted)
+            _require(testbed, plan)
         killed = paths.state / "killed"
         if stack.interrupted():
             # Outlives this run, should it be killed too: `refresh` clears the stack's own trace.
             killed.touch()
         anew = refresh or killed.exists()
         seen, ahead = _look_first(
-            stack, asked, wanted, approve, refresh=refresh, killed=killed.exists()
+            stack, asked, plan, approve, refresh=refresh, killed=killed.exists()
         )
         damaged = damage.damaged(seen)
         if killed.exists() and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
             _remove_leftovers(stack, asked, approve)
-        result = _up(stack, testbed, asked, wanted, approve, damaged, ahead)
+        result = _up(stack, testbed, asked, plan, approve, damaged, ahead)
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack, asked, approve)
             killed.unlink()
         made_on.forget_attempts(testbed)
-        granted = allocations.load(paths.allocation)
-        identities.keep(paths, granted.uuid)
-        current_lease(paths, wanted, granted, None)
+        cluster = Cluster(paths, plan, allocations.load(paths.allocation))
+        identities.keep(paths, cluster.allocation.uuid)
+        current_lease(cluster, None)
         _restore_rates(paths, last=True)
         _undo_chaos(paths, last=True)
         found = None
         if damaged or not changed(result):
             # A look a moment ago that found all well, after which nothing was changed, is enough.
             found = seen[1] if seen and not damaged and not anew else None
-            found = found or _require_whole(testbed, wanted, granted, started=changed(result))
-        leases.tell_nodes(paths, wanted, granted)
+            found = found or _require_whole(testbed, cluster, started=changed(result))
+        leases.tell_nodes(cluster)
         if changed(result):
             return Done(result, found)
-        if wanted.spec.configure and granted.nodes:
-            served_folder.remember(paths, wanted, granted)  # a former version did not
-            jupyterlab_port.remember(paths, wanted)
-        if verify and wanted.spec.configure and granted.nodes:
-            handover.verify_cluster(paths, wanted, granted)
+        if plan.spec.configure and cluster.allocation.nodes:
+            served_folder.remember(cluster)  # a former version did not
+            jupyterlab_port.remember(cluster)
+        if verify and plan.spec.configure and cluster.allocation.nodes:
+            handover.verify_cluster(cluster)
     return Done(result, found)
 
 
@@ -170,13 +170,11 @@ def _undo_chaos(paths: ClusterPaths, *, last: bool) -> None:
         progress.emit("note", message=error.message)
 
 
-def _require_whole(
-    testbed: Testbed, plan: ClusterPlan, allocation: Allocation, *, started: bool
-) -> Condition:
+def _require_whole(testbed: Testbed, cluster: Cluster, *, started: bool) -> Condition:
     """Refuse a cluster that is not whole, once nodes that were started have booted."""
     if started and testbed.backend.boots_later:
-        handover.await_nodes(testbed.paths, allocation)
-    return condition.require(testbed, plan, allocation)
+        handover.await_nodes(cluster)
+    return condition.require(testbed, cluster)
 
 
 def _up(
@@ -195,7 +193,7 @@ def _up(
         _note_testbeds(testbed, asked)
         if damaged:
             # A plan does not know of that yet.
-            damage.prepare_repair(stack.paths, plan, *damaged)
+            damage.prepare_repair(*damaged)
         elif planned and not changed(planned):
             return planned
         while True:
@@ -353,7 +351,7 @@ def _look_first(
     damaged = damage.damaged(seen)
     if damaged:
         if not refresh:
-            condition.recognize(paths, *damaged)
+            condition.recognize(*damaged)
         for line in damaged[1].words:
             progress.emit("note", message=line)
     if refresh or killed or damaged:

@@ -31,6 +31,7 @@ from gpubed.engines.stack import EngineName
 from gpubed.jobs.runs import at_work
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.clusterspec import spec_backend
 from gpubed.spec.plan import ClusterPlan, plan
 from gpubed.testbeds import registry
@@ -108,12 +109,12 @@ class Watch:
         if who and self._is_going:
             return self._pass()
         try:
-            granted = allocations.load(self._paths.allocation)
-            wanted = self._wanted(granted)
+            allocation = allocations.load(self._paths.allocation)
+            cluster = Cluster(self._paths, self._wanted(allocation), allocation)
         except GpubedError as error:
             return self._leave(error.message, error.hint)
-        self._keep_lease(wanted, granted)
-        return self._pass() if who else self._look(wanted, granted)
+        self._keep_lease(cluster)
+        return self._pass() if who else self._look(cluster)
 
     @property
     def _is_going(self) -> bool:
@@ -202,17 +203,17 @@ class Watch:
     def _wanted(self, allocation: Allocation) -> ClusterPlan:
         """Return what the cluster is to be; what was applied last where the file says no such."""
         try:
-            wanted = load_plan(self._paths.spec)
-            if spec_backend(wanted.spec) == allocation.backend:
-                return wanted
+            found = load_plan(self._paths.spec)
+            if spec_backend(found.spec) == allocation.backend:
+                return found
         except UsageError:
             pass  # somebody is writing it, perhaps
         return plan(registry.reach(allocation.backend, self._paths).applied())
 
-    def _keep_lease(self, plan: ClusterPlan, allocation: Allocation) -> None:
+    def _keep_lease(self, cluster: Cluster) -> None:
         """Do what `renew --auto` does."""
         try:
-            looked = renewal.look(self._paths, plan, allocation)
+            looked = renewal.look(cluster)
         except GpubedError as error:
             self._tell_once("lease", "unasked", f"the lease: {error.message}", error.hint or "")
             return
@@ -232,10 +233,11 @@ class Watch:
         elif self._forget_told("nodes"):
             self.tell("well", "all nodes know until when the lease lasts")
 
-    def _look(self, plan: ClusterPlan, allocation: Allocation) -> State:
+    def _look(self, cluster: Cluster) -> State:
+        allocation = cluster.allocation
         testbed = registry.bound(allocation.backend, self._paths)
         try:
-            found = condition.look(testbed, plan, allocation)
+            found = condition.look(testbed, cluster)
             quarantined = self._quarantined(allocation, found)
         except GpubedError as error:
             why = f"{allocation.backend} cannot be asked: {error.message}"
@@ -251,7 +253,7 @@ class Watch:
         now, before = leases.now(), self.memory.amiss
         since = {fault.key: before.get(fault.key, now) for fault in faults}
         self._remember(amiss=since, quarantined=quarantined)
-        if self._care(plan, allocation):
+        if self._care(cluster):
             return "gone" if self.is_over else "amiss"
         held = self._spare([fault for fault in faults if fault.node in quarantined])
         broken = [fault for fault in faults if fault.node not in quarantined]
@@ -267,21 +269,21 @@ class Watch:
                 self._tell_once("cluster", "amiss", why, again, _nodes(broken))
             return "amiss"
         try:
-            self._require_ours(plan, allocation)
-            condition.recognize(self._paths, allocation, found)
+            self._require_ours(cluster)
+            condition.recognize(cluster, found)
             self._require_nobody_held(held)
         except GpubedError as error:
             return self._leave(f"{why}: {error.message}", error.hint)
         if self.memory.left == why or self._waits(why):
             return "amiss"
-        return self._repair(plan, allocation, broken, why)
+        return self._repair(cluster, broken, why)
 
-    def _care(self, plan: ClusterPlan, allocation: Allocation) -> bool:
+    def _care(self, cluster: Cluster) -> bool:
         """Do what is due about a cluster that nobody uses; say whether it was released."""
-        policy, warned = plan.spec.lease.idle, self.memory.warned
+        policy, warned = cluster.plan.spec.lease.idle, self.memory.warned
         if not (policy or warned):
             return False
-        used = idle.look(self._paths, plan, allocation, self.memory.quarantined)
+        used = idle.look(cluster, self.memory.quarantined)
         if used is None:
             return False
         act = idle.decide(used, warned, policy)
@@ -289,14 +291,14 @@ class Watch:
         try:
             if act == "back":
                 self._remember(warned=None)
-                told = idle.take_back(self._paths, allocation)
+                told = idle.take_back(cluster)
                 self.tell("idle", why, told + idle.hook(self._paths, policy, "back", used))
             elif act == "warn" and policy:
-                told = idle.warn(self._paths, allocation, used, policy)
+                told = idle.warn(cluster, used, policy)
                 self._remember(warned=Warned(used.idle_s, used.spell))
                 self.tell("idle", why, told + idle.hook(self._paths, policy, "warn", used))
             elif act == "release" and warned:
-                return self._release(plan, allocation, warned, why)
+                return self._release(cluster, warned, why)
         except Locked as error:
             self._tell_once("idle", "waits", why, error.message)
             return False
@@ -307,14 +309,15 @@ class Watch:
         self._forget_told("idle")
         return False
 
-    def _release(self, plan: ClusterPlan, allocation: Allocation, warned: Warned, why: str) -> bool:
+    def _release(self, cluster: Cluster, warned: Warned, why: str) -> bool:
         held, linked = self.memory.quarantined, self._paths.state.is_symlink()
         with watch_log.kept(self._paths):
-            done, gone = idle.release(self._paths, plan, allocation, self._engine, warned, held)
+            done, gone = idle.release(cluster, self._engine, warned, held)
         if not gone:
             self.tell("idle", why, done)
             return False
-        told = Event(leases.now(), "idle", why, done, tuple(node.name for node in allocation.nodes))
+        nodes = tuple(node.name for node in cluster.allocation.nodes)
+        told = Event(leases.now(), "idle", why, done, nodes)
         if not linked:
             watch_log.append(self._paths, told)
         self._hear(told)
@@ -380,28 +383,28 @@ class Watch:
             again = f"gpubed up {self._paths.name}"
             raise GpubedError(f"to repair it would touch what is left alone, too: {held}", again)
 
-    def _require_ours(self, plan: ClusterPlan, allocation: Allocation) -> None:
+    def _require_ours(self, cluster: Cluster) -> None:
         """Refuse to repair where `up` would do more than that, or a person is to decide.
 
         Raises:
             GpubedError: It would.
         """
-        cluster, name = self._paths, self._paths.name
-        if cluster.removing.exists():
+        paths, name = cluster.paths, cluster.name
+        if paths.removing.exists():
             raise GpubedError(
                 f"a `down` of {name} was begun and did not come to its end",
                 f"gpubed down {name}; to have it back: gpubed up {name}",
             )
-        if not cluster.has_stack:
+        if not paths.has_stack:
             raise GpubedError(f"the state of {name} is lost", f"gpubed audit {name}")
-        leases.check_not_expired(cluster)
-        secret.require_key(cluster)
-        if load(cluster.spec) != registry.reach(allocation.backend, cluster).applied():
+        leases.check_not_expired(paths)
+        secret.require_key(paths)
+        if load(paths.spec) != registry.reach(cluster.allocation.backend, paths).applied():
             raise GpubedError(
-                f"{cluster.spec} is not what was applied last", f"gpubed plan {name} says more"
+                f"{paths.spec} is not what was applied last", f"gpubed plan {name} says more"
             )
-        configures = plan.spec.configure and allocation.nodes and not self.memory.unfinished
-        if configures and (roles := due.now(cluster, plan, allocation)):
+        bare = not cluster.plan.spec.configure or not cluster.allocation.nodes
+        if not (bare or self.memory.unfinished) and (roles := due.now(cluster)):
             raise GpubedError(
                 f"roles are due that nobody has applied yet: {', '.join(roles)}",
                 f"gpubed up {name}",
@@ -420,16 +423,14 @@ class Watch:
         self._tell_once("cluster", "spent", why, f"{outcome} gpubed up {self._paths.name}")
         return True
 
-    def _repair(
-        self, plan: ClusterPlan, allocation: Allocation, broken: Sequence[_Fault], why: str
-    ) -> State:
+    def _repair(self, cluster: Cluster, broken: Sequence[_Fault], why: str) -> State:
         before, now, began = self.memory, leases.now(), time.monotonic()
         nodes = _nodes(broken)
         refused = list[str]()
         # On disk before anything is done: a watch that is killed has spent it all the same.
         self._remember(repairs=(*before.recent(now), now), unfinished=True)
         try:
-            self._up(plan, allocation, _approve(self._paths.name, broken, refused))
+            self._up(cluster, _approve(self._paths.name, broken, refused))
         except Locked as error:
             self._remember(repairs=before.repairs, unfinished=before.unfinished)
             self._tell_once("cluster", "waits", why, error.message)
@@ -446,13 +447,14 @@ class Watch:
         self.tell("repair", why, f"repaired in {time.monotonic() - began:.0f} s", nodes)
         return "well"
 
-    def _up(self, plan: ClusterPlan, allocation: Allocation, approve: lost_state.Approve) -> None:
+    def _up(self, cluster: Cluster, approve: lost_state.Approve) -> None:
         paths = self._paths
 
         def still_wanted() -> None:
-            if not paths.allocation.exists() or allocations.load(paths.allocation) != allocation:
+            there = paths.allocation.exists() and allocations.load(paths.allocation)
+            if there != cluster.allocation:
                 raise Locked(f"another run has changed {paths.name} meanwhile")
-            self._require_ours(plan, allocation)
+            self._require_ours(cluster)
 
         # A job's ranks share the processors with what is repaired; one on broken nodes ends soon,
         # unless it is made to outlive them.

@@ -9,6 +9,7 @@ from gpubed.backends.granted import allocation
 from gpubed.configuration import applied, roles
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
 
@@ -21,9 +22,9 @@ def document(due: Due) -> list[dict[str, Any]]:
     return [{"name": role, "nodes": nodes} for role, nodes in due.items()]
 
 
-def now(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Due:
+def now(cluster: Cluster) -> Due:
     """Return the roles that nodes lack in the wanted version."""
-    return _together(plan, allocation, _missing(paths, plan, allocation))
+    return _together(cluster, _missing(cluster))
 
 
 def foreseen(
@@ -47,7 +48,8 @@ def foreseen(
     """
     broken = broken or {}
     expected = _expected(plan, known, anew, strange)
-    missing = _missing(paths, plan, expected)
+    later = Cluster(paths, plan, expected)
+    missing = _missing(later)
     lacking = {
         role: {*broken.get(role, ()), *cut, *missing.get(role, ())} for role in roles.active(plan)
     }
@@ -55,20 +57,20 @@ def foreseen(
         role: [node.name for node in expected.nodes if node.name in names]
         for role, names in lacking.items()
     }
-    return _together(plan, expected, stale)
+    return _together(later, stale)
 
 
-def _missing(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Due:
-    wanted = roles.fingerprints(plan, allocation, paths.inventory)
-    return applied.missing(paths, allocation, wanted)
+def _missing(cluster: Cluster) -> Due:
+    wanted = roles.fingerprints(cluster.plan, cluster.allocation, cluster.paths.inventory)
+    return applied.missing(cluster.paths, cluster.allocation, wanted)
 
 
-def _together(plan: ClusterPlan, allocation: Allocation, missing: Due) -> Due:
+def _together(cluster: Cluster, missing: Due) -> Due:
     """Bring roles into their order; those that read all nodes are applied on all of them."""
-    everywhere = [node.name for node in allocation.nodes]
+    everywhere = [node.name for node in cluster.allocation.nodes]
     return {
-        role: everywhere if "nodes" in roles.reads(plan, role) else missing[role]
-        for role in roles.active(plan)
+        role: everywhere if "nodes" in roles.reads(cluster.plan, role) else missing[role]
+        for role in roles.active(cluster.plan)
         if missing.get(role)
     }
 

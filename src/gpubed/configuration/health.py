@@ -6,7 +6,8 @@ controller is there; this asks it and hands on what a person decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -17,6 +18,7 @@ from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable, greet
 from gpubed.spec.plan import ClusterPlan
 
@@ -101,36 +103,36 @@ def is_told(plan: ClusterPlan) -> bool:
     return plan.spec.configure and "health" in roles.active(plan)
 
 
-def unwell(paths: ClusterPaths, plan: ClusterPlan, nodes: Sequence[Node]) -> list[NodeHealth]:
+def unwell(cluster: Cluster) -> list[NodeHealth]:
     """Return the nodes that jobs leave out; none where nodes do not look after themselves."""
-    if not nodes or not is_told(plan):
+    nodes = cluster.allocation.nodes
+    if not nodes or not is_told(cluster.plan):
         return []
-    return [found for found in look(paths, nodes) if found.state != "well"]
+    return [found for found in look(cluster.paths, nodes) if found.state != "well"]
 
 
-def usable(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation
-) -> tuple[Allocation, list[NodeHealth]]:
-    """Return the allocation without the nodes that are not well, and why each is left out.
+def usable(cluster: Cluster) -> tuple[Cluster, list[NodeHealth]]:
+    """Return the cluster without the nodes that are not well, and why each is left out.
 
     Raises:
         GpubedError: The head is not well: nothing can start without it.
         Unreachable: The head does not answer, or somebody else does in its place.
     """
-    left_out = unwell(paths, plan, allocation.nodes)
+    allocation = cluster.allocation
+    left_out = unwell(cluster)
     names = {found.node for found in left_out}
     if not names:
-        return allocation, []
+        return cluster, []
     if allocation.head.name in names:
-        greet(allocation.head, paths)
+        greet(allocation.head, cluster.paths)
         head = next(found for found in left_out if found.node == allocation.head.name)
-        again = f"repair it, then: gpubed health {paths.name} --requalify {head.node}"
+        again = f"repair it, then: gpubed health {cluster.name} --requalify {head.node}"
         raise GpubedError(
             f"the head {head.node} is not well: {head.reason}",
-            f"gpubed renew {paths.name}" if head.is_held_by_lease else again,
+            f"gpubed renew {cluster.name}" if head.is_held_by_lease else again,
         )
     kept = tuple(node for node in allocation.nodes if node.name not in names)
-    return allocation.model_copy(update={"nodes": kept}), left_out
+    return replace(cluster, allocation=allocation.model_copy(update={"nodes": kept})), left_out
 
 
 def quarantine(paths: ClusterPaths, allocation: Allocation, name: str, reason: str) -> None:

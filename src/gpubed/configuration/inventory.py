@@ -15,6 +15,7 @@ from gpubed.configuration import roles
 from gpubed.core import files
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import Allocation, Hop, Node, load
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CONNECT_S
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
@@ -26,16 +27,16 @@ _DUMPER = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 _STATE = "{{ inventory_dir | realpath }}/../../.gpubed/"
 
 
-def render(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[Path]:
+def render(cluster: Cluster) -> list[Path]:
     """Write inventory, variables, ssh_config, known_hosts and allocation.
 
     Returns:
         The files whose content changed.
     """
-    for folder in (paths.facts, paths.applied):
+    for folder in (cluster.paths.facts, cluster.paths.applied):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    wanted = _texts(paths, plan, allocation)
-    paths.former_variables.unlink(missing_ok=True)
+    wanted = _texts(cluster)
+    cluster.paths.former_variables.unlink(missing_ok=True)
     return [path for path, text in wanted.items() if files.write_if_changed(path, text)]
 
 
@@ -46,25 +47,26 @@ def render_ssh(paths: ClusterPaths) -> None:
         GpubedError: The cluster is not up.
         OSError: It cannot be written.
     """
-    granted = load(paths.allocation)
-    files.write_if_changed(paths.ssh_config, _MARK.format(paths.name) + ssh_config(granted, paths))
+    config = ssh_config(load(paths.allocation), paths)
+    files.write_if_changed(paths.ssh_config, _MARK.format(paths.name) + config)
 
 
-def is_rendered(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> bool:
+def is_rendered(cluster: Cluster) -> bool:
     """Return whether `render` would change nothing: a killed run may have left any mixture."""
-    wanted = _texts(paths, plan, allocation)
-    return not paths.former_variables.exists() and all(
+    wanted = _texts(cluster)
+    return not cluster.paths.former_variables.exists() and all(
         files.has(p, text) for p, text in wanted.items()
     )
 
 
-def _texts(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> dict[Path, str]:
+def _texts(cluster: Cluster) -> dict[Path, str]:
+    paths, allocation = cluster.paths, cluster.allocation
     if not allocation.nodes:
         return {paths.allocation: allocation.model_dump_json(indent=2) + "\n"}
-    versions = roles.fingerprints(plan, allocation, paths.inventory)
+    versions = roles.fingerprints(cluster.plan, allocation, paths.inventory)
     own = {node: {"gpubed_fingerprints": of_roles} for node, of_roles in versions.items()}
-    given = {"all": {"vars": variables(plan, allocation), "hosts": own}}
-    mark = _MARK.format(paths.name)
+    given = {"all": {"vars": variables(cluster.plan, allocation), "hosts": own}}
+    mark = _MARK.format(cluster.name)
     return {
         paths.allocation: allocation.model_dump_json(indent=2) + "\n",
         paths.hosts: mark + text(allocation),

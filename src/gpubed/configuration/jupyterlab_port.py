@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from gpubed.configuration import due
 from gpubed.core import files, reading
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation, Port
-from gpubed.spec.plan import ClusterPlan
+from gpubed.nodes.allocation import Port
+from gpubed.nodes.cluster import Cluster
 
 ROLE = "jupyterlab"
 
@@ -26,49 +26,49 @@ class _Port(BaseModel):
     port: Port
 
 
-def remember(paths: ClusterPaths, plan: ClusterPlan) -> None:
+def remember(cluster: Cluster) -> None:
     """Keep at which port JupyterLab is, once it is there; nothing where there is none."""
-    lab = plan.spec.services.jupyterlab
+    lab = cluster.plan.spec.services.jupyterlab
     if lab is None:
-        paths.door.unlink(missing_ok=True)
-    elif _kept(paths) != lab.port:
-        files.write(paths.door, _Port(port=lab.port).model_dump_json().encode())
+        cluster.paths.door.unlink(missing_ok=True)
+    elif _kept(cluster.paths) != lab.port:
+        files.write(cluster.paths.door, _Port(port=lab.port).model_dump_json().encode())
 
 
-def is_due(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> bool:
+def is_due(cluster: Cluster) -> bool:
     """Say whether JupyterLab has yet to be set up as declared."""
-    return allocation.head.name in due.now(paths, plan, allocation).get(ROLE, ())
+    return cluster.allocation.head.name in due.now(cluster).get(ROLE, ())
 
 
-def port(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> int:
+def port(cluster: Cluster) -> int:
     """Return the port that was applied; the declared one where nobody knows.
 
     Raises:
         LookupError: The specification has no JupyterLab.
     """
-    lab = plan.spec.services.jupyterlab
+    lab = cluster.plan.spec.services.jupyterlab
     if lab is None:
         raise LookupError("the cluster has no JupyterLab")
-    kept = _kept(paths)
+    kept = _kept(cluster.paths)
     # Whoever ran the playbook by hand has kept nothing, and the role has.
-    if kept in (None, lab.port) or not is_due(paths, plan, allocation):
+    if kept in (None, lab.port) or not is_due(cluster):
         return lab.port
     return kept
 
 
-def pending(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> list[str]:
+def pending(cluster: Cluster) -> list[str]:
     """Say what of JupyterLab cluster.yml has otherwise than it was applied; empty where nothing."""
-    lab, kept = plan.spec.services.jupyterlab, _kept(paths)
-    if kept is None or not allocation.nodes:
+    lab, kept = cluster.plan.spec.services.jupyterlab, _kept(cluster.paths)
+    if kept is None or not cluster.allocation.nodes:
         return []
     if lab is None:
         wanted = "no JupyterLab"
-    elif lab.port != (kept := port(paths, plan, allocation)):
+    elif lab.port != (kept := port(cluster)):
         wanted = f"port {lab.port} for JupyterLab"
     else:
         return []
     return [
-        f"cluster.yml says {wanted}, which is at port {kept}: gpubed up {paths.name} applies it"
+        f"cluster.yml says {wanted}, which is at port {kept}: gpubed up {cluster.name} applies it"
     ]
 
 

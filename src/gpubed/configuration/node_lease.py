@@ -16,7 +16,8 @@ from gpubed.configuration import roles
 from gpubed.core import parallel
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, CommandFailed
 from gpubed.spec.plan import ClusterPlan
 
@@ -50,9 +51,7 @@ def are_to_mind(plan: ClusterPlan) -> bool:
 
 
 def tell(
-    paths: ClusterPaths,
-    plan: ClusterPlan,
-    allocation: Allocation,
+    cluster: Cluster,
     until: datetime | None,
     left_s: float,
     known: Mapping[str, str],
@@ -64,23 +63,23 @@ def tell(
         left_s: Seconds until then, by this machine's clock.
         known: What each node was told last, by its id.
     """
-    policy = plan.spec.lease.on_nodes if are_to_mind(plan) else None
+    policy = cluster.plan.spec.lease.on_nodes if are_to_mind(cluster.plan) else None
     said: dict[str, object] = {}
     if policy and until:
         # By hand, to the second: that is how a node compares it with what it knows.
         end = until.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S+00:00")
-        said = {"cluster": allocation.uuid, "name": paths.name, "until": end}
+        said = {"cluster": cluster.allocation.uuid, "name": cluster.name, "until": end}
         said |= {"warning": policy.warning, "stop": policy.stop}
         # On a host that is somebody's own, others compute, too.
-        said |= {"everyone": plan.spec.backend.releases}
+        said |= {"everyone": cluster.plan.spec.backend.releases}
     words = json.dumps(said) if said else ""
-    stale = [node for node in allocation.nodes if known.get(node.id, "") != words]
+    stale = [node for node in cluster.allocation.nodes if known.get(node.id, "") != words]
     what = ("tell", json.dumps({**said, "left_s": left_s})) if said else ("forget",)
-    faults = parallel.each(partial(_tell, paths, what), stale)
+    faults = parallel.each(partial(_tell, cluster.paths, what), stale)
     failed = {node.name: why for node, why in zip(stale, faults, strict=True) if why}
     now = {
         node.id: known.get(node.id, "") if node.name in failed else words
-        for node in allocation.nodes
+        for node in cluster.allocation.nodes
     }
     return Told({id_: one for id_, one in now.items() if one}, failed)
 

@@ -18,7 +18,7 @@ from gpubed.core import files, reading
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes import allocation as allocations
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec import backend_config
 from gpubed.spec.plan import ClusterPlan
 from gpubed.spec.sections import Folder
@@ -73,23 +73,23 @@ class _All(BaseModel):
 _RENDERED = TypeAdapter(dict[Literal["all"], _All])
 
 
-def remember(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
+def remember(cluster: Cluster) -> None:
     """Keep which node serves the shared storage, once it does; nothing where none does."""
-    if plan.spec.storage.shared.provider != "nfs":
-        paths.served.unlink(missing_ok=True)
+    if cluster.plan.spec.storage.shared.provider != "nfs":
+        cluster.paths.served.unlink(missing_ok=True)
         return
-    name = roles.server(plan)
+    name = roles.server(cluster.plan)
     served = Served(
         node=name,
-        id=allocation.node(name).id,
-        path=plan.spec.storage.shared.path,
-        backend=allocation.backend,
+        id=cluster.allocation.node(name).id,
+        path=cluster.plan.spec.storage.shared.path,
+        backend=cluster.allocation.backend,
     )
     kept = None
     with suppress(reading.Unreadable):  # whoever was to be asked has been
-        kept = _noted(paths)
+        kept = _noted(cluster.paths)
     if served != kept:
-        _write(paths, served)
+        _write(cluster.paths, served)
 
 
 def note_former(paths: ClusterPaths) -> None:
@@ -185,11 +185,12 @@ def _rendered(paths: ClusterPaths) -> Served | None:
         variables = reading.file(paths.variables)
         if b"nfs_server:" not in variables.data:
             return None  # of many nodes, it takes long to parse
-        given, granted = variables.yaml(_RENDERED)["all"].vars, allocations.load(paths.allocation)
+        given = variables.yaml(_RENDERED)["all"].vars
+        allocation = allocations.load(paths.allocation)
         return Served(
             node=given.nfs_server,
-            id=granted.node(given.nfs_server).id,
+            id=allocation.node(given.nfs_server).id,
             path=given.nfs_path,
-            backend=granted.backend,
+            backend=allocation.backend,
         )
     return None

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
-from gpubed.spec.plan import ClusterPlan
+from gpubed.nodes.cluster import Cluster
 
 CONFIGURING, INTERRUPTED = "configuring", "interrupted"
 # The verbs that hold a cluster and apply roles, or will; a full disk leaves a lock without one.
@@ -75,15 +74,15 @@ def require_none(paths: ClusterPaths) -> None:
         )
 
 
-def require_configured(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> None:
+def require_configured(cluster: Cluster) -> None:
     """Refuse to use what roles install on nodes that were to stay as the testbed made them.
 
     Raises:
         UsageError: The specification says `configure: false`.
     """
-    if allocation.nodes and not plan.spec.configure:
+    if cluster.allocation.nodes and not cluster.plan.spec.configure:
         raise UsageError(
-            f"nothing is installed on the nodes of {paths.name}: its specification says "
+            f"nothing is installed on the nodes of {cluster.name}: its specification says "
             "configure: false",
-            f"take that line out of {paths.spec}, then: gpubed up {paths.name}",
+            f"take that line out of {cluster.paths.spec}, then: gpubed up {cluster.name}",
         )

@@ -20,9 +20,9 @@ from gpubed.core import parallel, reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
-from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
-from gpubed.spec.plan import ClusterPlan
 
 _WORTH_A_ROW_S = 60.0  # of processors
 _PROGRAM = "sudo -n gpubed-use"
@@ -97,12 +97,13 @@ class Use:
         return {"idle_s": round(self.idle_s), "why": self.why, "gpus": self.gpus, "rows": rows}
 
 
-def look(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation) -> Use | None:
+def look(cluster: Cluster) -> Use | None:
     """Ask all nodes at once; None where nodes do not tell, as bare ones."""
-    if not allocation.nodes or not plan.spec.configure or "health" not in roles.active(plan):
+    plan, nodes = cluster.plan, cluster.allocation.nodes
+    if not nodes or not plan.spec.configure or "health" not in roles.active(plan):
         return None
-    found = parallel.each(partial(_look, paths), allocation.nodes)
-    return put_together({node.name: one for node, one in zip(allocation.nodes, found, strict=True)})
+    found = parallel.each(partial(_look, cluster.paths), nodes)
+    return put_together({node.name: one for node, one in zip(nodes, found, strict=True)})
 
 
 def shown(rows: Iterable[Row]) -> list[Row]:

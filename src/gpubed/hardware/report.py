@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from gpubed import __version__
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths, assets
+from gpubed.core.paths import assets
 from gpubed.hardware.anonymous import Anonymous
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 
 # Facts that have nothing to do with GPUs.
@@ -66,18 +66,18 @@ class Report(_Model):
     nodes: tuple[NodeReport, ...]
 
 
-def of_cluster(paths: ClusterPaths, allocation: Allocation) -> Report:
+def of_cluster(cluster: Cluster) -> Report:
     """Return the report of the nodes that are to have GPUs.
 
     Raises:
         GpubedError: No node is, or one cannot be asked.
     """
-    asked = [node for node in allocation.nodes if node.gpus]
+    asked = [node for node in cluster.allocation.nodes if node.gpus]
     if not asked:
-        raise GpubedError(f"no node of {paths.name} is to have GPUs", "gpus: in cluster.yml")
+        raise GpubedError(f"no node of {cluster.name} is to have GPUs", "gpus: in cluster.yml")
     collected = {}
     for node in asked:
-        with SSH(node, paths) as ssh:
+        with SSH(node, cluster.paths) as ssh:
             collected[node.name] = collect(ssh)
     return make(collected)
 

@@ -17,17 +17,16 @@ from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import execution, jobfile, launchers
-from gpubed.jobs.execution import JobResult
+from gpubed.jobs.execution import JobResult, Terms
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.lookout import Lookout, Sight
 from gpubed.jobs.runs import checkpoints
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.nodes import rates
-from gpubed.nodes.allocation import Allocation, Node, NotUp
-from gpubed.nodes.allocation import load as load_allocation
+from gpubed.nodes.allocation import Node, NotUp
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
-from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds.specification import load_plan
+from gpubed.testbeds.specification import load_cluster
 
 _TRIES = 3
 _WAIT_S = 3600.0
@@ -69,13 +68,12 @@ class Leg:
 class _Pool:
     """What a training may use now: the nodes that are well, and why others are left out."""
 
-    plan: ClusterPlan
-    usable: Allocation
+    usable: Cluster
     left_out: dict[str, str]
 
     def able(self, most: int | None) -> tuple[Node, ...]:
         """Return the nodes that ranks may start on, up to a number."""
-        return self.usable.with_ranks[:most]
+        return self.usable.allocation.with_ranks[:most]
 
 
 class Training:
@@ -140,7 +138,7 @@ class Training:
                 return result
             had = pool.able(self._bounds.most)
             pool = self._wait_for_nodes()
-            lost = {_who(node) for node in had}.difference(map(_who, pool.usable.nodes))
+            lost = {_who(node) for node in had}.difference(map(_who, pool.usable.allocation.nodes))
             # A job that fails by itself, without having got anywhere, would do so for ever.
             excused = lookout.blames_nodes or lost or self._kept(pool) != kept
             in_vain = 0 if excused else in_vain + 1
@@ -172,18 +170,18 @@ class Training:
 
     def _look(self) -> _Pool:
         paths = self._paths
-        granted, plan = load_allocation(paths.allocation), load_plan(paths.spec)
-        self._uuid = self._uuid or granted.uuid
-        if granted.uuid != self._uuid:
+        cluster = load_cluster(paths)
+        self._uuid = self._uuid or cluster.allocation.uuid
+        if cluster.allocation.uuid != self._uuid:
             raise NotUp(
                 f"the {paths.name} that it was begun on is no more", f"gpubed runs {paths.name}"
             )
         runlock.require_free(paths.state)  # an `up` that verifies would measure it, too
-        unfinished.require_configured(paths, plan, granted)
+        unfinished.require_configured(cluster)
         unfinished.require_none(paths)
         rates.require_declared(paths)
-        usable, unwell = health.usable(paths, plan, granted)
-        return _Pool(plan, usable, {one.node: one.reason for one in unwell})
+        usable, unwell = health.usable(cluster)
+        return _Pool(usable, {one.node: one.reason for one in unwell})
 
     def _lacks(self, pool: _Pool) -> str:
         """Return why there are too few nodes; empty where there are enough."""
@@ -208,16 +206,16 @@ class Training:
         try:
             with lookout.at_work():
                 result = execution.run(
-                    self._paths,
-                    pool.plan,
                     pool.usable,
                     request,
                     hear,
-                    run_id=run_id,
-                    resumes=former,
-                    elastic=True,
-                    unwanted=lambda: lookout.verdict,
-                    was_well=lambda: lookout.makes_room,
+                    Terms(
+                        run_id=run_id,
+                        resumes=former,
+                        elastic=True,
+                        unwanted=lambda: lookout.verdict,
+                        was_well=lambda: lookout.makes_room,
+                    ),
                 )
         except UsageError:
             raise
@@ -235,20 +233,20 @@ class Training:
         """Look whether the nodes of a run are there, and whether others would do better."""
         paths = self._paths
         try:
-            granted, plan = load_allocation(paths.allocation), load_plan(paths.spec)
-            usable, unwell = health.usable(paths, plan, granted)
+            cluster = load_cluster(paths)
+            usable, unwell = health.usable(cluster)
         except Unreachable as error:
             return Sight(lost=error.message)
         except GpubedError:
             return Sight()  # the head is not well, but there; or somebody writes the file
-        there = set(map(_who, granted.nodes))
+        there = set(map(_who, cluster.allocation.nodes))
         lost = [f"{node.name} was replaced" for node in had if _who(node) not in there]
         names = [node.name for node in had]
         reasons = {one.node: one.reason for one in unwell if one.node in names}
         lost += [reasons[one.node] for one in unwell if one.node in reasons and not one.reachable]
         if lost:
             return Sight(lost="; ".join(lost))
-        able = [node.name for node in usable.with_ranks][: self._bounds.most]
+        able = [node.name for node in usable.allocation.with_ranks][: self._bounds.most]
         changes = runlock.holder(paths.state) or unfinished.state(paths)
         if changes or len(able) < self._bounds.least:
             return Sight()
@@ -258,24 +256,24 @@ class Training:
 
     def _kept(self, pool: _Pool) -> str:
         """Return what changes with each checkpoint; empty where the head cannot be asked."""
-        shared = pool.plan.spec.storage.shared.path
+        shared = pool.usable.plan.spec.storage.shared.path
         folders = [f"{shared}/checkpoints/{name}" for name in self._name.values()]
-        with suppress(GpubedError), SSH(pool.usable.head, self._paths) as head:
+        with suppress(GpubedError), SSH(pool.usable.allocation.head, self._paths) as head:
             return "".join(head.run(_KEEPS, folder).stdout for folder in folders)
         return ""
 
 
-def first(bounds: Bounds, usable: Allocation) -> Choice:
+def first(bounds: Bounds, usable: Cluster) -> Choice:
     """Return the nodes that a training would begin on.
 
     Raises:
         GpubedError: There are too few: it would wait.
     """
-    able = usable.with_ranks
+    able = usable.allocation.with_ranks
     if len(able) < bounds.least:
         raise GpubedError(
             f"{len(able)} node(s) are well, and at least {bounds.least} are wanted: it would wait",
-            f"gpubed health {usable.cluster}",
+            f"gpubed health {usable.name}",
         )
     return Choice(on=tuple(node.name for node in able[: bounds.most]))
 

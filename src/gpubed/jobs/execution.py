@@ -18,7 +18,6 @@ from pydantic import Field, TypeAdapter
 
 from gpubed.core import files, finite, reading
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.hardware import facts
 from gpubed.jobs import images, jobfile, launchers, leftovers
@@ -30,6 +29,7 @@ from gpubed.jobs.runs.record import Record, Request
 from gpubed.jobs.trials import Summary, summarize
 from gpubed.nodes import selection
 from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import registry
@@ -119,42 +119,61 @@ class JobResult:
         return {name: one for name, one in self.metrics.items() if name not in _OWN} | own
 
 
-def run(
-    paths: ClusterPaths,
-    plan: ClusterPlan,
-    allocation: Allocation,
-    request: Request,
-    on_output: Callable[[str], None] = lambda _line: None,
-    *,
-    set_: str = "",
-    repetition: int | None = None,
-    again: str = "",
-    resumes: str = "",
-    run_id: str = "",
-    elastic: bool = False,
-    by: str = "",
-    alone: bool = False,
-    unwanted: Callable[[], str] = lambda: "",
-    was_well: Callable[[], bool] = lambda: False,
-    links: Mapping[str, float] | None = None,
-) -> JobResult:
-    """Run a job over the nodes that were asked for, bring its folder back, and keep a record.
+@dataclass(frozen=True)
+class Terms:
+    """On which terms a job is run, whatever is asked of the job itself.
 
-    Args:
-        allocation: The nodes that it may use.
-        on_output: Called with each line that the job prints.
+    Attributes:
+        run_id: What to call the run; by default `name_run` names it.
         set_: The name that repetitions have in common; empty for a single run.
         repetition: Which of them it is, from 0.
         again: The run that it repeats.
         resumes: The run from whose checkpoint it goes on.
-        run_id: What to call it; by default `name_run` names it.
         elastic: Whether it is one of those that a training is made of which outlives its nodes.
         by: The verb that measures with it on its own account.
+        alone: Whether it shall not start beside another run, which would be measured, too.
         unwanted: Asked every few seconds: why the run shall end now; empty while it shall go on.
         was_well: Asked where it was unwanted: whether it was interrupted only, and did not fail.
-        alone: Whether it shall not start beside another run, which would be measured, too.
         links: What links were just measured to carry, in bit/s by `a>b`; by default what the last
             verification measured is kept.
+    """
+
+    run_id: str = ""
+    set_: str = ""
+    repetition: int | None = None
+    again: str = ""
+    resumes: str = ""
+    elastic: bool = False
+    by: str = ""
+    alone: bool = False
+    unwanted: Callable[[], str] = lambda: ""
+    was_well: Callable[[], bool] = lambda: False
+    links: Mapping[str, float] = field(default_factory=dict)
+
+    def noted(self, planned: Record) -> Record:
+        """Return a run's record with what of them is kept."""
+        kept = ("repetition", "again", "resumes", "elastic", "by")
+        noted = {"set": self.set_, **{name: getattr(self, name) for name in kept}}
+        if self.links:
+            measured = {"rates_bps": dict(self.links)}
+            noted["origin"] = planned.origin.model_copy(update=measured)
+        return planned.model_copy(update=noted)
+
+
+_USUAL = Terms()
+
+
+def run(
+    cluster: Cluster,
+    request: Request,
+    on_output: Callable[[str], None] = lambda _line: None,
+    terms: Terms = _USUAL,
+) -> JobResult:
+    """Run a job over the nodes that were asked for, bring its folder back, and keep a record.
+
+    Args:
+        cluster: With the nodes that it may use.
+        on_output: Called with each line that the job prints.
 
     Raises:
         UsageError: There is no such job, launcher or node, an argument is wrong, the cluster has
@@ -162,46 +181,34 @@ def run(
         Locked: Another run writes the checkpoints that this one would.
         GpubedError: A node could not be reached, or lacks the image, or it would not be alone.
     """
-    run = _foresee(paths, plan, allocation, request, run_id)
-    kin = {"set": set_, "repetition": repetition, "again": again, "resumes": resumes}
-    kin |= {"elastic": elastic, "by": by}
-    begun = run.record.model_copy(update=kin)
-    if links:
-        measured = begun.origin.model_copy(update={"rates_bps": dict(links)})
-        begun = begun.model_copy(update={"origin": measured})
+    run = _foresee(cluster, request, terms.run_id)
+    begun = terms.noted(run.record)
     started = time.monotonic()
     # A training that goes on run by run keeps them for all of its runs.
-    mine = () if elastic else checkpoints.folders(run.job, begun.values)
-    with checkpoints.kept(paths, mine, "run"), run.kept(begun, on_output) as keep:
-        result = run.by_service(keep) if run.service else run.over_ssh(keep, unwanted, alone=alone)
-        result.interrupted = bool(result.failures and unwanted() and was_well())
+    mine = () if terms.elastic else checkpoints.folders(run.job, begun.values)
+    with checkpoints.kept(cluster.paths, mine, "run"), run.kept(begun, on_output) as keep:
+        result = run.by_service(keep) if run.service else run.over_ssh(keep, terms)
+        result.interrupted = bool(result.failures and terms.unwanted() and terms.was_well())
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics
-        others = [*result.shared_with, *beside.found(paths, begun)]
+        others = [*result.shared_with, *beside.found(cluster.paths, begun)]
         result.shared_with = list(dict.fromkeys(others))
         record.write(run.here, _ended(begun, result))
     record.seal(run.here)
     return result
 
 
-def foresee(
-    paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, request: Request
-) -> Record:
+def foresee(cluster: Cluster, request: Request) -> Record:
     """Return the record of a run as it would begin now; nothing is started.
 
     Raises:
         UsageError: It could not begin; see `run`.
     """
-    return _foresee(paths, plan, allocation, request).record
+    return _foresee(cluster, request).record
 
 
-def _foresee(
-    paths: ClusterPaths,
-    plan: ClusterPlan,
-    allocation: Allocation,
-    request: Request,
-    run_id: str = "",
-) -> _Run:
+def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
+    plan = cluster.plan
     job = jobfile.load(request.job)
     _require_other_names(jobfile.folder(request.job))
     chosen = _launcher(plan, job, request.launcher)
@@ -210,24 +217,25 @@ def _foresee(
         if request.container or job.container:
             images.require_docker(plan)
     values = job.values(request.job, request.settings)
-    used = selection.choose(allocation, **request.choice.model_dump())
+    used = selection.choose(cluster.allocation, **request.choice.model_dump())
+    cluster = replace(cluster, allocation=used)
     ranks = sum(node.slots for node in (used.nodes or plan.nodes[:1]))
     if not ranks:
         raise UsageError(
-            f"cluster {paths.name} has no node that ranks could start on",
-            f"gpubed health {paths.name}; nodes without GPUs have none beside others",
+            f"cluster {cluster.name} has no node that ranks could start on",
+            f"gpubed health {cluster.name}; nodes without GPUs have none beside others",
         )
     run_id = run_id or name_run(request.job)
     planned = Record(
         run_id=run_id,
         request=request,
-        origin=origin.look(paths, plan, used, request.job),
+        origin=origin.look(cluster, request.job),
         command=tuple(job.words(request.job, request.settings)),
         values=values,
         world_size=ranks,
         started=record.now(),
     )
-    return _Run(paths, plan, used, job, chosen, planned, paths.runs / run_id)
+    return _Run(cluster, job, chosen, planned, cluster.paths.runs / run_id)
 
 
 def _require_other_names(folder: Path) -> None:
@@ -300,11 +308,9 @@ def _launcher(plan: ClusterPlan, job: Job, wanted: str | None) -> Launcher | Job
 
 @dataclass(frozen=True)
 class _Run:
-    """One run of a job; `here` is its folder on the controller."""
+    """One run of a job, on the nodes of `cluster`; `here` is its folder on the controller."""
 
-    paths: ClusterPaths
-    plan: ClusterPlan
-    allocation: Allocation
+    cluster: Cluster
     job: Job
     launcher: Launcher | JobService
     record: Record
@@ -338,7 +344,7 @@ class _Run:
             files.named(self._log),
             self._log.open("w", buffering=1) as log,
         ):
-            origin.copy(self.paths, self.plan, self.here)
+            origin.copy(self.cluster, self.here)
 
             def keep(line: str) -> None:
                 log.write(line + "\n")
@@ -346,44 +352,42 @@ class _Run:
 
             yield keep
 
-    def over_ssh(
-        self, keep: Callable[[str], None], unwanted: Callable[[], str], *, alone: bool
-    ) -> JobResult:
+    def over_ssh(self, keep: Callable[[str], None], terms: Terms) -> JobResult:
         """Run it on all nodes that have ranks, from the head."""
         launcher = cast("Launcher", self.launcher)
         words, ranks, id_ = list(self.record.command), self.record.world_size, ""
         if image := self.request.container or self.job.container:
-            id_ = images.require(self.paths, self.plan, self.allocation, image)
+            id_ = images.require(self.cluster, image)
             words = [_IN_CONTAINER, image, *words]
-        with SSH(self.allocation.head, self.paths) as head:
+        with SSH(self.cluster.allocation.head, self.cluster.paths) as head:
             others = list[str]()
-            for line in leftovers.end(self.paths, self.allocation):
+            for line in leftovers.end(self.cluster):
                 keep(line)
                 if not isinstance(line, leftovers.AtWork):
                     continue
-                if alone:
+                if terms.alone:
                     raise GpubedError(line, "wait for its end")
                 others.append(line.run)
             name, run_id = self.request.job, self.record.run_id
-            launch = _prepare(head, self.plan, name, run_id, ranks, words)
-            launch = replace(launch, unwanted=unwanted)
+            launch = _prepare(head, self.cluster.plan, name, run_id, ranks, words)
+            launch = replace(launch, unwanted=terms.unwanted)
             if rate := self._other_rate():
                 launch.environment["GPUBED_HELD_BPS"] = str(rate)
-            _describe(head, launch.folder, self.allocation)
+            _describe(head, launch.folder, self.cluster.allocation)
             said = RankOutput(ranks)
 
             def hear(line: str) -> None:
                 said.read(line)
                 keep(line)
 
-            code = launcher.run(self.paths, self.allocation, launch, hear)
+            code = launcher.run(self.cluster, launch, hear)
             for line in head.get(launch.folder, self.here, record.OWN):
                 keep(line)
         result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
         result.shared_with = others
         if code:
             who = said.failure(self._places) or f"the job ended with exit code {code}"
-            result.failures.append(unwanted() or f"{who}; see {self._log}")
+            result.failures.append(terms.unwanted() or f"{who}; see {self._log}")
             result.last_words = said.last_words
         _judge(result, self.job, self.record.values)
         return result
@@ -391,25 +395,25 @@ class _Run:
     @property
     def _places(self) -> list[str]:
         """The node of each rank: a launcher fills the nodes of the hostfile in their order."""
-        return [node.name for node in self.allocation.with_ranks for _ in range(node.slots)]
+        return [node.name for node in self.cluster.allocation.with_ranks for _ in range(node.slots)]
 
     def _other_rate(self) -> int | None:
         """Return what links are held to for this run, in bit/s, where that is not as declared."""
-        declared, held = self.plan.experiment, self.allocation.experiment
+        declared, held = self.cluster.plan.experiment, self.cluster.allocation.experiment
         if declared is None or held is None or held.rate_bps == declared.rate_bps:
             return None
         return held.rate_bps
 
     def _simulated(self) -> tuple[str, ...]:
         """Return the GPU models that nodes pretend to have, by what is known of the nodes."""
-        known = facts.of_cluster(self.paths.facts, self.allocation).values()
+        known = facts.of_cluster(self.cluster.paths.facts, self.cluster.allocation).values()
         return tuple(sorted({found.simulated for found in known if found.simulated}))
 
     def by_service(self, keep: Callable[[str], None]) -> JobResult:
         """Hand it to the testbed: each node of the plan is a world of its own."""
         service = cast("JobService", self.launcher)
         name, settings = self.request.job, self.request.settings
-        several = len(self.plan.nodes) > 1
+        several = len(self.cluster.plan.nodes) > 1
         worlds = [
             World(
                 label=f"trial {number}" if several else "",
@@ -417,13 +421,13 @@ class _Run:
                 command=self.job.words(name, _seeded(self.job, settings, number)),
                 ranks=node.slots,
             )
-            for number, node in enumerate(self.plan.nodes)
+            for number, node in enumerate(self.cluster.plan.nodes)
         ]
         source, image = jobfile.folder(name), self.request.container or self.job.container
         task = Task(name, source, self.record.run_id, self.here, worlds, record.OWN, image)
         for world in worlds:
             world.here.mkdir(exist_ok=True)
-        reasons = service.run(self.paths, self.plan, self.allocation, task, keep)
+        reasons = service.run(self.cluster, task, keep)
         trials = [
             self._world_result(world, reason) for world, reason in zip(worlds, reasons, strict=True)
         ]
@@ -444,7 +448,7 @@ class _Run:
             for number, trial in enumerate(trials)
             if trial.failures
         }
-        wanted = sum(group.least for group in self.plan.spec.nodes)
+        wanted = sum(group.least for group in self.cluster.plan.spec.nodes)
         if len(trials) - len(failed) < wanted:
             whole.failures = [f"{name}: {reason}" for name, reason in failed.items()]
         else:

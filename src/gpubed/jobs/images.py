@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from gpubed.core import parallel
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 
@@ -23,13 +23,7 @@ _ID = "docker image inspect --format '{{.Id}}' %s"
 _MISSING = "no such image"  # what Docker says, in any release and in any case of letters
 
 
-def hand_out(
-    paths: ClusterPaths,
-    plan: ClusterPlan,
-    allocation: Allocation,
-    image: str,
-    archive: Path | None = None,
-) -> str:
+def hand_out(cluster: Cluster, image: str, archive: Path | None = None) -> str:
     """Give an image to all nodes.
 
     Args:
@@ -43,12 +37,13 @@ def hand_out(
         UsageError: The cluster has no Docker, or there is no such archive.
         GpubedError: A node could not be reached, or did not get the image.
     """
-    require_docker(plan)
+    require_docker(cluster.plan)
     if archive and not archive.is_file():
         raise UsageError(f"there is no archive {archive}", "docker save IMAGE -o FILE makes one")
-    with SSH(allocation.head, paths) as head:
-        head.run("mkdir -p %s", f"{plan.spec.storage.shared.path}/images")
-        arrived = f"{plan.spec.storage.shared.path}/images/.arrived.tar"
+    with SSH(cluster.allocation.head, cluster.paths) as head:
+        folder = f"{cluster.plan.spec.storage.shared.path}/images"
+        head.run("mkdir -p %s", folder)
+        arrived = f"{folder}/.arrived.tar"
         try:
             source: tuple[str, ...] = ()
             if archive:
@@ -58,11 +53,11 @@ def hand_out(
             head.run(keep, image, *source, timeout=_TRANSFER_S)
         finally:
             head.run("rm -f %s", arrived)
-    _on_each(paths, allocation, lambda ssh: ssh.run("gpubed-image load", timeout=_TRANSFER_S))
-    return require(paths, plan, allocation, image)
+    _on_each(cluster, lambda ssh: ssh.run("gpubed-image load", timeout=_TRANSFER_S))
+    return require(cluster, image)
 
 
-def require(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, image: str) -> str:
+def require(cluster: Cluster, image: str) -> str:
     """Check that all nodes have the same image under this name.
 
     Returns:
@@ -72,22 +67,22 @@ def require(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, imag
         UsageError: The cluster has no Docker.
         GpubedError: A node lacks the image, has another one, or its Docker does not answer.
     """
-    require_docker(plan)
-    repair = f"gpubed image {paths.name} {image}"
+    require_docker(cluster.plan)
+    repair = f"gpubed image {cluster.name} {image}"
     found: dict[str, str] = {}
-    for node, answer in _on_each(paths, allocation, lambda ssh: ssh.run(_ID, image, check=False)):
+    for node, answer in _on_each(cluster, lambda ssh: ssh.run(_ID, image, check=False)):
         if answer.exit_code == 0:
             found[node] = answer.stdout.strip()
         elif _MISSING not in answer.stderr.lower():
             why = f"Docker on {node} does not answer: {answer.tail}"
-            raise GpubedError(why, f"gpubed configure {paths.name}")
-    missing = [node.name for node in allocation.nodes if node.name not in found]
+            raise GpubedError(why, f"gpubed configure {cluster.name}")
+    missing = [node.name for node in cluster.allocation.nodes if node.name not in found]
     if missing:
         raise GpubedError(f"image {image} is not on {', '.join(missing)}", repair)
-    wanted = found[allocation.head.name]
+    wanted = found[cluster.allocation.head.name]
     others = [node for node, id_ in found.items() if id_ != wanted]
     if others:
-        why = f"{', '.join(others)} has another image {image} than {allocation.head.name}"
+        why = f"{', '.join(others)} has another image {image} than {cluster.allocation.head.name}"
         raise GpubedError(why, repair)
     return wanted
 
@@ -106,11 +101,9 @@ def require_docker(plan: ClusterPlan) -> None:
         raise UsageError(f"cluster {plan.spec.name} has {what}", fix)
 
 
-def _on_each(
-    paths: ClusterPaths, allocation: Allocation, function: Callable[[SSH], T]
-) -> list[tuple[str, T]]:
+def _on_each(cluster: Cluster, function: Callable[[SSH], T]) -> list[tuple[str, T]]:
     def ask(node: Node) -> tuple[str, T]:
-        with SSH(node, paths) as ssh:
+        with SSH(node, cluster.paths) as ssh:
             return node.name, function(ssh)
 
-    return parallel.each(ask, allocation.nodes)
+    return parallel.each(ask, cluster.allocation.nodes)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 
 OnOutput = Callable[[str], None]
@@ -54,9 +53,7 @@ class Launcher(ABC):
         """
 
     @abstractmethod
-    def run(
-        self, paths: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
-    ) -> int:
+    def run(self, cluster: Cluster, launch: Launch, on_output: OnOutput) -> int:
         """Run a job to its end; Ctrl-C ends its ranks on all nodes.
 
         Args:
@@ -67,9 +64,9 @@ class Launcher(ABC):
         """
 
 
-def on_head(paths: ClusterPaths, allocation: Allocation, script: str) -> list[str]:
+def on_head(cluster: Cluster, script: str) -> list[str]:
     """Return the command that runs a shell script on the head."""
-    return ["ssh", "-F", str(paths.ssh_config), allocation.head.name, script]
+    return ["ssh", "-F", str(cluster.paths.ssh_config), cluster.allocation.head.name, script]
 
 
 def lines(stream: IO[str]) -> Iterator[str]:

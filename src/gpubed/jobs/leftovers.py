@@ -19,7 +19,8 @@ from gpubed.core import parallel
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs.launchers.ssh import HEARTBEAT, SILENCE_S
 from gpubed.nodes import answers
-from gpubed.nodes.allocation import Allocation, Node
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, CommandTimedOut
 
 # The heartbeat's file that a process names. In a confined container root may not look at other
@@ -106,27 +107,27 @@ def processes(paths: ClusterPaths, node: Node) -> dict[str, list[str]] | None:
     return beats
 
 
-def end(paths: ClusterPaths, allocation: Allocation) -> Iterator[str]:
+def end(cluster: Cluster) -> Iterator[str]:
     """End the processes of runs that have no owner any more; yields what was found, in words."""
-    looked = parallel.each(lambda node: processes(paths, node), allocation.nodes)
+    looked = parallel.each(lambda node: processes(cluster.paths, node), cluster.allocation.nodes)
     found = [beats or {} for beats in looked]
-    for node, beats in zip(allocation.nodes, looked, strict=True):
+    for node, beats in zip(cluster.allocation.nodes, looked, strict=True):
         if beats is None:
             yield f"what is at work on {node.name} could not be looked at: something held it up"
     for beat in sorted({beat for beats in found for beat in beats}):
         run = PurePosixPath(beat).parent.name
         busy = {
             node: beats[beat]
-            for node, beats in zip(allocation.nodes, found, strict=True)
+            for node, beats in zip(cluster.allocation.nodes, found, strict=True)
             if beat in beats
         }
         where = ", ".join(f"{len(pids)} process(es) on {node.name}" for node, pids in busy.items())
-        with SSH(allocation.head, paths) as head:
+        with SSH(cluster.allocation.head, cluster.paths) as head:
             owned = head.run(_OWNED, beat, check=False).stdout.strip()
         if owned:
             yield AtWork(run, where)
             continue
         yield f"run {run} has no owner any more; ended what it left: {where}"
         for node, pids in busy.items():
-            with SSH(node, paths) as ssh, suppress(CommandTimedOut):
+            with SSH(node, cluster.paths) as ssh, suppress(CommandTimedOut):
                 ssh.run(f"{_AS_ROOT} %s {' '.join(pids)}", _END, beat, check=False)

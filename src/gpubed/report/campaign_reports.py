@@ -12,11 +12,9 @@ from urllib.parse import quote
 
 from gpubed.access import services
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, CommandFailed, Unreachable
 from gpubed.report.read import Measured
-from gpubed.spec.plan import ClusterPlan
 
 LINK = "campaign-reports"
 """What the folder is called among the notebooks."""
@@ -61,9 +59,7 @@ rm -rf "$draft"
 
 
 def place(
-    paths: ClusterPaths,
-    plan: ClusterPlan,
-    allocation: Allocation,
+    cluster: Cluster,
     measured: Measured,
     written: Sequence[Path],
 ) -> str:
@@ -80,13 +76,13 @@ def place(
         GpubedError: The head does not answer, or has something else there; or JupyterLab was not
             told yet where reports are.
     """
-    shared = plan.spec.storage.shared.path
+    shared = cluster.plan.spec.storage.shared.path
     reports, name = f"{shared}/reports", _name(measured)
     link = f"{shared}/notebooks/{LINK}"
     page = written[0]
     files = {path: path.relative_to(page.parent).as_posix() for path in written}
     folders = sorted({str(Path(file).parent) for file in files.values()})
-    with SSH(allocation.head, paths) as head:
+    with SSH(cluster.allocation.head, cluster.paths) as head:
         if not head.answers(head.node.port, _ANSWER_S):
             raise Unreachable(f"{head.node.name} does not answer")
         given = (reports, name, _identity(measured), link, *folders)
@@ -98,7 +94,7 @@ def place(
         except GpubedError:
             head.run("rm -rf %s", draft, check=False)
             raise
-    door = services.urls(paths, plan, allocation)[0]["url"]
+    door = services.urls(cluster)[0]["url"]
     return f"{door}/tree/{LINK}/{quote(name)}/{page.name}"
 
 

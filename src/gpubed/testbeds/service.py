@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
-from gpubed.spec.plan import ClusterPlan
+from gpubed.nodes.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,7 @@ class JobService(ABC):
     ends_early: bool = False
 
     @abstractmethod
-    def run(
-        self,
-        paths: ClusterPaths,
-        plan: ClusterPlan,
-        allocation: Allocation,
-        task: Task,
-        on_output: Callable[[str], None],
-    ) -> list[str]:
+    def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[str]:
         """Run all worlds to their ends; an interruption ends all of them on the testbed.
 
         Args:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from gpubed.core import located
 from gpubed.core.errors import GpubedError
+from gpubed.core.paths import ClusterPaths
+from gpubed.nodes.allocation import load as load_allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec import clusterspec
 from gpubed.spec.clusterspec import ClusterSpec, Problem, SpecError, refusal, spec_backend
 from gpubed.spec.plan import ClusterPlan, Unplannable, plan
@@ -64,6 +67,18 @@ def load_plan(path: Path) -> ClusterPlan:
     if found is None:
         raise refusal(path, errors)
     return found
+
+
+def load_cluster(paths: ClusterPaths) -> Cluster:
+    """Read what was granted for a cluster, and what is planned.
+
+    Raises:
+        NotUp: Nothing was granted.
+        UsageError: The specification has errors; all of them are in the message.
+        GpubedError: What was granted cannot be read.
+    """
+    allocation = load_allocation(paths.allocation)
+    return Cluster(paths, load_plan(paths.spec), allocation)
 
 
 def load_same(path: Path, digest: str) -> ClusterPlan:

@@ -16,6 +16,7 @@ from gpubed.checks import accelerator, compute, software
 from gpubed.checks.context import Context
 from gpubed.hardware import floors
 from gpubed.hardware.facts import GPU
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from support import machines
 from support.samples import sample_allocation, sample_plan
@@ -76,7 +77,9 @@ def verify(tmp_path):
                     said.get(command, ecc), "", 0 if command in said or ecc else 9, 0.1
                 )
             )
-        context = Context(None, plan, allocation.model_copy(update={"nodes": nodes}), sessions)
+        context = Context(
+            Cluster(None, plan, allocation.model_copy(update={"nodes": nodes})), sessions
+        )
         return {(found.id, found.node): found for found in check(context)}
 
     return run

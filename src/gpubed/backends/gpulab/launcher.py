@@ -22,8 +22,7 @@ from gpubed.backends.gpulab.parcel import Damaged, Parcel
 from gpubed.backends.gpulab.remote import WAITING, RemoteJob
 from gpubed.core import files
 from gpubed.core.errors import GpubedError, Refused
-from gpubed.core.paths import ClusterPaths
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.service import JobService, Task, World
 
@@ -77,14 +76,7 @@ class GpulabLauncher(JobService):
     ) -> None:
         self._poll_s, self._silence_s, self._settle_s = poll_s, silence_s, settle_s
 
-    def run(
-        self,
-        paths: ClusterPaths,
-        plan: ClusterPlan,
-        allocation: Allocation,
-        task: Task,
-        on_output: Callable[[str], None],
-    ) -> list[str]:
+    def run(self, cluster: Cluster, task: Task, on_output: Callable[[str], None]) -> list[str]:
         """Run all worlds to their ends; see `JobService.run`.
 
         Raises:
@@ -92,10 +84,10 @@ class GpulabLauncher(JobService):
             Refused: The service takes no job, or could never run it.
             GpubedError: The service is silent for too long; its jobs are named.
         """
-        client = Client(request.config(plan.spec))
-        _refuse_impossible(client, plan)
-        jobs = _prepare(client, plan, allocation, task)
-        run = _Run(self, client, plan, task, jobs, on_output)
+        client = Client(request.config(cluster.plan.spec))
+        _refuse_impossible(client, cluster.plan)
+        jobs = _prepare(client, cluster, task)
+        run = _Run(self, client, cluster.plan, task, jobs, on_output)
         try:
             run.to_the_end()
         except _Silent:
@@ -126,8 +118,10 @@ def _refuse_impossible(client: Client, plan: ClusterPlan) -> None:
             )
 
 
-def _prepare(client: Client, plan: ClusterPlan, allocation: Allocation, task: Task) -> list[_Job]:
+def _prepare(client: Client, cluster: Cluster, task: Task) -> list[_Job]:
+    plan = cluster.plan
     made, storage = [], plan.spec.storage
+    label = request.label(plan.cluster, cluster.allocation.uuid)
     root = request.folder(plan.spec, task.run_id)
     own = task.own | {_IDS}
     for number, (world, node) in enumerate(zip(task.worlds, plan.nodes, strict=True)):
@@ -139,7 +133,7 @@ def _prepare(client: Client, plan: ClusterPlan, allocation: Allocation, task: Ta
             plan,
             node,
             name=name,
-            labels=f"{request.label(plan.cluster, allocation.uuid)} job={task.job} trial={number}",
+            labels=f"{label} job={task.job} trial={number}",
             project_urn=client.login.project_urn(request.config(plan.spec).project),
             source=task.source,
             command=world.command,

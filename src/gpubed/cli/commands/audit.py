@@ -8,7 +8,7 @@ import typer
 
 from gpubed.cli import approval, report
 from gpubed.cli.display import Display
-from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
+from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import audit as audits
 from gpubed.cluster import up
@@ -38,7 +38,7 @@ Data = Annotated[
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     adopt: Adopt = False,
     remove: Remove = False,
     uuid: Uuid = None,
@@ -51,11 +51,11 @@ def command(
     if data and not (remove and uuid):
         raise UsageError(
             "--data is for what --remove --uuid finds; a cluster's own data goes with `down`",
-            f"gpubed down {cluster}",
+            f"gpubed down {name}",
         )
     if adopt and remove:
-        raise UsageError("--adopt and --remove exclude each other", f"gpubed audit {cluster}")
-    ui, paths = UI(as_json), find(cluster, from_state=not adopt)
+        raise UsageError("--adopt and --remove exclude each other", f"gpubed audit {name}")
+    ui, paths = UI(as_json), find(name, from_state=not adopt)
     runlock.require_free(paths.state)  # what is being made would look as if a kill had left it
     paths.project.prepare()
     driven = stack.Stack(paths, stack.choose(engine))
@@ -77,9 +77,9 @@ def command(
     cut_short = _is_cut_short(paths, driven)
     keeps = any(thing.data for thing in (*found.unrecorded, *found.within))
     half_made = cut_short or not (paths.allocation.exists() or keeps)
-    _show(ui, cluster, found, removed, half_made=half_made)
+    _show(ui, name, found, removed, half_made=half_made)
     if cut_short and found.clean:
-        ui.say(f"it was not handed over yet: gpubed up {cluster}", whole=True)
+        ui.say(f"it was not handed over yet: gpubed up {name}", whole=True)
     return 0 if found.clean and not found.unseen else 1
 
 

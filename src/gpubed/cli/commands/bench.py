@@ -18,28 +18,26 @@ from gpubed.campaigns.matrix import Point
 from gpubed.campaigns.records import Folder, Key, Record
 from gpubed.campaigns.repeat import Comparison
 from gpubed.cli import completion
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease
 from gpubed.configuration import health, unfinished
 from gpubed.core import families, intervals, runlock
 from gpubed.core.errors import UsageError
-from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.jobs import figures, jobfile, main_metric
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.runs.compare import Difference, bounds
-from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.allocation import load as load_allocation
-from gpubed.spec.plan import ClusterPlan
+from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds.specification import load_plan
 
 EXAMPLE = "gpubed bench lab smoke"
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     campaign: Annotated[
         str | None,
         typer.Argument(
@@ -69,7 +67,7 @@ def command(
     as_json: Json = False,
 ) -> int:
     """Run a matrix of experiments; repeat it to go on after an interruption."""
-    ui, paths = UI(as_json), find(cluster)
+    ui, paths = UI(as_json), find(name)
     if (campaign is None) == (repeats is None):
         raise UsageError(
             "bench needs a campaign, or a report to repeat", f"gpubed bench {paths.name} smoke"
@@ -77,15 +75,15 @@ def command(
     before = repeat.load(repeats) if repeats else None
     source = before.source if before else file.load(str(campaign), paths.project)
     job = jobfile.load(source.campaign.job)
-    wanted, granted = load_plan(paths.spec), load_allocation(paths.allocation)
+    cluster = Cluster(paths, load_plan(paths.spec), load_allocation(paths.allocation))
     points = matrix.expand(source, job)
-    unfinished.require_configured(paths, wanted, granted)
+    unfinished.require_configured(cluster)
     unfinished.require_none(paths)
     lease.check_not_expired(paths)
     if before:
-        repeat.require_comparable(before, paths, granted)
+        repeat.require_comparable(before, cluster)
     typed = ["--repeat", str(repeats)] if repeats else [str(campaign)]
-    made = _Campaign(ui, paths, wanted, granted, source, job, points, typed, before)
+    made = _Campaign(ui, cluster, source, job, points, typed, before)
     if plan:
         series = made.look(new=new)
         made.announce(series)
@@ -105,9 +103,7 @@ class _Campaign:
     """
 
     ui: UI
-    paths: ClusterPaths
-    plan: ClusterPlan
-    allocation: Allocation
+    cluster: Cluster
     source: Source
     job: Job
     points: list[Point]
@@ -117,7 +113,7 @@ class _Campaign:
     @property
     def command(self) -> str:
         """What goes on with it."""
-        return shlex.join(["gpubed", "bench", self.paths.name, *self.typed])
+        return shlex.join(["gpubed", "bench", self.cluster.name, *self.typed])
 
     @property
     def metric(self) -> str:
@@ -128,7 +124,7 @@ class _Campaign:
     @property
     def folder(self) -> Folder:
         """Where it is kept."""
-        return Folder(self.paths.campaigns / self.source.name)
+        return Folder(self.cluster.paths.campaigns / self.source.name)
 
     def look(self, *, new: bool) -> Series:
         """Return what is known of it, without changing anything.
@@ -138,20 +134,20 @@ class _Campaign:
         """
         begun = None if new else self._begun()
         if begun is None:
-            usable, _ = health.usable(self.paths, self.plan, self.allocation)
-            matrix.require_room(self.source, self.allocation, usable)
+            usable, _ = health.usable(self.cluster)
+            matrix.require_room(self.source, self.cluster.allocation, usable.allocation)
             self._found_on_nodes(usable)
             return Series(self.source.campaign, self.points)
         # What nodes tell is looked at before each point.
         unseen = (provenance.IMAGE, provenance.DATASET)
-        known = (self.source, self.points, self.allocation.uuid)
-        records.require_same(begun, *known, self._made_with(self.allocation), unseen)
+        known = (self.source, self.points, self.cluster.allocation.uuid)
+        records.require_same(begun, *known, self._made_with(self.cluster), unseen)
         return Series(self.source.campaign, self.points, self._ended())
 
     def _begun(self) -> records.Begun | None:
         """Return how it was begun, with what counts for its points; None where it was not."""
         begun = self.folder.begun()
-        return begun and begun.counting(self.points, one_host=self.allocation.one_host)
+        return begun and begun.counting(self.points, one_host=self.cluster.allocation.one_host)
 
     def _ended(self) -> dict[Key, Record]:
         try:
@@ -160,17 +156,15 @@ class _Campaign:
             hint = f"{self.command} --again-failed moves it away and runs that repetition again"
             raise type(error)(error.message, hint) from None
 
-    def _made_with(self, allocation: Allocation) -> dict[str, str]:
+    def _made_with(self, cluster: Cluster) -> dict[str, str]:
         """Return what points are made with now, as far as it is known here."""
-        job = self.source.campaign.job
-        return provenance.made_with(self.paths, self.plan, allocation, job)
+        return provenance.made_with(cluster, self.source.campaign.job)
 
-    def _found_on_nodes(self, usable: Allocation) -> dict[str, str]:
+    def _found_on_nodes(self, usable: Cluster) -> dict[str, str]:
         """Return what nodes tell of it; refuses containers that they could not start."""
         given = [one.container for one in self.source.campaign.environments.values()]
         containers = [image for image in (self.job.container, *given) if image]
-        known = (self.paths, self.plan, usable, self.source, self.job)
-        return provenance.found_on_nodes(*known, containers)
+        return provenance.found_on_nodes(usable, self.source, self.job, containers)
 
     def run(self, *, new: bool, again_failed: bool) -> int:
         """Run what is due of it; return the exit code."""
@@ -187,9 +181,7 @@ class _Campaign:
         ui.note(f"kept in {self.folder.path}")
         telling = _Telling(ui, self, series)
         bench = Bench(
-            paths=self.paths,
-            plan=self.plan,
-            allocation=self.allocation,
+            cluster=self.cluster,
             series=series,
             folder=self.folder,
             nodes=begun.with_ranks,
@@ -207,28 +199,25 @@ class _Campaign:
         self.tell(series)
         return 1 if series.failed() or telling.warned else 0
 
-    def _require_alike(
-        self, begun: records.Begun, container: str | None, usable: Allocation
-    ) -> None:
+    def _require_alike(self, begun: records.Begun, container: str | None, usable: Cluster) -> None:
         """Refuse a point that would be made with something else than those before.
 
         Raises:
             Changed: It would; it says with what.
         """
         image = container or self.job.container
-        known = (self.paths, self.plan, usable, self.source, self.job)
-        told = provenance.found_on_nodes(*known, [image] if image else [])
-        now = {**self._made_with(self.allocation), **told}
+        containers = [image] if image else []
+        told = provenance.found_on_nodes(usable, self.source, self.job, containers)
+        now = {**self._made_with(self.cluster), **told}
         # The images of other points are looked at before these.
         records.require_alike(begun, self.source, now, (provenance.IMAGE,))
 
     def _begin(self) -> records.Begun:
-        usable, left_out = health.usable(self.paths, self.plan, self.allocation)
+        usable, left_out = health.usable(self.cluster)
         for node in left_out:
             self.ui.mark("skip", f"{node.node} is left out: {node.reason}")
-        known = (self.paths, self.plan, usable, self.source, self.points, self.command)
         made = {**self._made_with(usable), **self._found_on_nodes(usable)}
-        self.folder.begin(provenance.header(*known, made))
+        self.folder.begin(provenance.header(usable, self.source, self.points, self.command, made))
         begun = self._begun()
         assert begun  # noqa: S101  # it has just been written
         return begun
@@ -245,17 +234,17 @@ class _Campaign:
             f"campaign {self.source.name}: {points}, {ended} ended, "
             f"{left if progress.left else 'none is left'}"
         )
-        if not progress.left or self.plan.node_hours is None:
+        if not progress.left or self.cluster.plan.node_hours is None:
             return
-        nodes = len(self.allocation.nodes)
+        nodes = len(self.cluster.allocation.nodes)
         if progress.seconds is None:
             self.ui.note(f"node-hours: {nodes} each hour")
             return
         hours = figures.written(nodes * progress.seconds / 3600, "")
         self.ui.note(f"node-hours: about {hours}")
-        lent = lease.last(self.paths).remaining_s
+        lent = lease.last(self.cluster.paths).remaining_s
         if lent is not None and lent < progress.seconds:
-            self.ui.note(f"the lease ends before: gpubed renew {self.paths.name} --auto")
+            self.ui.note(f"the lease ends before: gpubed renew {self.cluster.name} --auto")
 
     def tell(self, series: Series) -> None:
         """Say what every point gave."""
@@ -342,7 +331,7 @@ class _Telling:
         """Say that a link is not as it is declared, and what repairs it."""
         self.warned = True
         message = f"a link has not got its declared rate back: {fault}"
-        self.ui.error(message, f"gpubed up {self.campaign.paths.name}")
+        self.ui.error(message, f"gpubed up {self.campaign.cluster.name}")
 
 
 def _discard(_line: str) -> None:

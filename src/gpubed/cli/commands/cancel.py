@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpubed.cli import completion
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
@@ -16,7 +16,7 @@ EXAMPLE = "gpubed cancel lab 20261123-170512345"
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     run: Annotated[
         str | None,
         typer.Argument(
@@ -28,7 +28,7 @@ def command(
     as_json: Json = False,
 ) -> int:
     """End a run on all nodes, as Ctrl-C does where it was started; what it wrote so far stays."""
-    ui, paths = UI(as_json), find(cluster, from_state=True)
+    ui, paths = UI(as_json), find(name, from_state=True)
     meant, training = _meant(paths, run)
     if meant is None and not training:
         ui.document("cancel", {"run_id": None, "status": None})

@@ -12,7 +12,7 @@ from gpubed.chaos import play
 from gpubed.chaos.scenario import Ground, Held, Scenario, Unfit, named, scenarios
 from gpubed.cli import completion
 from gpubed.cli.display import Display
-from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
+from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.cluster.events import event_file
 from gpubed.core import runlock
@@ -29,7 +29,7 @@ _SEEDS = 10_000
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     scenario: Annotated[
         str | None,
         typer.Argument(help="What to break; --list tells.", autocompletion=completion.scenarios),
@@ -66,12 +66,10 @@ def command(
     """Break a node on purpose, and check that all is well again; on this machine only."""
     ui = UI(as_json)
     if (scenario is not None) + everything + listing != 1:
-        raise UsageError(
-            "a scenario, --all or --list: one of them", f"gpubed chaos {cluster} --list"
-        )
+        raise UsageError("a scenario, --all or --list: one of them", f"gpubed chaos {name} --list")
     if only_break and everything:
         raise UsageError("--only-break leaves one thing broken, and --all would break all")
-    paths = find(cluster)
+    paths = find(name)
     if listing:
         return _list(ui)
     known, seconds = scenario and named(scenario), _seconds(lasts)

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from gpubed.cli.options import Cluster, Json, find, is_name, named
+from gpubed.cli.options import ClusterName, Json, find, is_name, named
 from gpubed.cli.ui import UI
 from gpubed.configuration import owners_variables
 from gpubed.engines import stack
@@ -12,13 +12,13 @@ from gpubed.testbeds import registry, specification
 EXAMPLE = "gpubed check lab"
 
 
-def command(cluster: Cluster, as_json: Json = False) -> int:
+def command(name: ClusterName, as_json: Json = False) -> int:
     """Find every error of a specification: file, line, what is wrong, what is allowed."""
     ui = UI(as_json)
-    paths = named(cluster)
+    paths = named(name)
     UI.cluster = paths.name
     if not (is_name(paths) and paths.inventory.is_dir()):
-        find(cluster)  # says which clusters there are
+        find(name)  # says which clusters there are
     found, errors = specification.planned(paths.spec)
     errors = [*errors, *owners_variables.faults(paths)]
     ui.document("check", {"errors": [asdict(error) for error in errors]})

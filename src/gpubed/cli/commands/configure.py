@@ -8,7 +8,7 @@ import typer
 
 from gpubed.cli import completion
 from gpubed.cli.display import Display
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import handover
 from gpubed.cluster.events import event_file
@@ -23,17 +23,16 @@ from gpubed.configuration import (
 from gpubed.core import nearest, runlock
 from gpubed.core.errors import UsageError
 from gpubed.nodes.allocation import Allocation
-from gpubed.nodes.allocation import load as load_allocation
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds import begun
-from gpubed.testbeds.specification import load_plan
+from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed configure lab --tags jupyterlab"
 _SLURM = "slurm"
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     tags: Annotated[
         str,
         typer.Option(
@@ -50,41 +49,42 @@ def command(
     as_json: Json = False,
 ) -> int:
     """Apply the roles to the nodes again, changed or not."""
-    ui, paths = UI(as_json), find(cluster)
-    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
-    granted.require_nodes()
+    ui, paths = UI(as_json), find(name)
+    cluster = load_cluster(paths)
+    plan, allocation = cluster.plan, cluster.allocation
+    allocation.require_nodes()
     paths.require_files()
     owners_variables.require_readable(paths)
     display = Display(ui)
-    chosen = _roles(tags, wanted)
+    chosen = _roles(tags, plan)
     with (
         event_file(paths, "configure", None) as path,
         display.following(path),
         runlock.hold(paths.state, "configure --check" if check else "configure"),
     ):
-        served_folder.require_same(paths, wanted)
-        handover.render(paths, wanted, granted)
+        served_folder.require_same(paths, plan)
+        handover.render(cluster)
         if limit:
             named = configure.limited(paths, limit)
-            if not check and wanted.spec.services.slurm and _SLURM in (chosen or [_SLURM]):
-                _require_all(granted, named, limit)
+            if not check and plan.spec.services.slurm and _SLURM in (chosen or [_SLURM]):
+                _require_all(allocation, named, limit)
         # With what an engine began only `up` goes on: roles change no link and no limit.
         changed_in_part = begun.is_noted(paths)
         whole = not (chosen or limit or changed_in_part)
         with nullcontext() if check else unfinished.noted(paths, whole=whole):
             outcome = configure.configure(paths, tags=chosen, limit=limit, check=check)
-            if not check and served_folder.ROLE in (chosen or roles.active(wanted)):
-                served_folder.remember(paths, wanted, granted)
-            if not check and not jupyterlab_port.is_due(paths, wanted, granted):
-                jupyterlab_port.remember(paths, wanted)
+            if not check and served_folder.ROLE in (chosen or roles.active(plan)):
+                served_folder.remember(cluster)
+            if not check and not jupyterlab_port.is_due(cluster):
+                jupyterlab_port.remember(cluster)
     if changed_in_part:
-        ui.note(f"the last up did not come to its end: gpubed up {cluster} goes on with it")
+        ui.note(f"the last up did not come to its end: gpubed up {name} goes on with it")
     phases = [{"name": name, "seconds": took} for name, took in outcome.phases.items()]
-    names = [node.name for node in granted.nodes if node.name in outcome.changed]
+    names = [node.name for node in allocation.nodes if node.name in outcome.changed]
     changed = {name: outcome.changed[name] for name in names}
     ui.document("configure", {"changed": changed, "phases": phases, "log": str(outcome.log)})
-    for name, count in changed.items():
-        ui.say(f"{name}: {count} task(s) changed")
+    for node, count in changed.items():
+        ui.say(f"{node}: {count} task(s) changed")
     return 0
 
 

@@ -6,7 +6,7 @@ import typer
 
 from gpubed.cli import report
 from gpubed.cli.display import Display
-from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
+from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import down
 from gpubed.cluster.events import event_file
@@ -39,7 +39,7 @@ Without = Annotated[
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     keep_data: KeepData = False,
     without: Without = None,
     as_json: Json = False,
@@ -47,7 +47,7 @@ def command(
     engine: EngineOption = None,
 ) -> int:
     """Remove the cluster and everything that carries its id; results of jobs stay."""
-    ui, paths = UI(as_json), find(cluster, from_state=True)
+    ui, paths = UI(as_json), find(name, from_state=True)
     chosen = stack.choose(engine)
     if keep_data and not down.data_of(paths, chosen):
         raise down.without_data(paths, chosen)
@@ -57,7 +57,7 @@ def command(
     ends = f" Ends what is at work there: {', '.join(ended)}." if ended else ""
     if ended and yes:
         ui.note(f"ends what is at work: {', '.join(ended)}")
-    questions = [f"Remove cluster {cluster} and all its nodes{lost}?{ends}"]
+    questions = [f"Remove cluster {name} and all its nodes{lost}?{ends}"]
     if not (keep_data or yes):
         found = [report.described(volume) for volume in down.data_of(paths, chosen)]
         questions += [f"Remove its data, too: {volume}?" for volume in found]
@@ -65,15 +65,15 @@ def command(
             ui.note(f"its data is on {volume}")
     for question in questions:
         if not ui.confirm(question, yes=yes, default=False):
-            keeping = f"gpubed down {cluster} --keep-data -y"
-            all_of_it = f", or with its data: gpubed down {cluster} -y"
+            keeping = f"gpubed down {name} --keep-data -y"
+            all_of_it = f", or with its data: gpubed down {name} -y"
             raise UsageError(
                 f"not confirmed, so nothing was removed: {' '.join(questions)}",
                 keeping + ("" if keep_data else all_of_it),
             )
     display = Display(ui)
     # The log must survive the folder that `down` removes.
-    with event_file(paths, "down", paths.project.pulumi / f"down-{cluster}.jsonl") as path:
+    with event_file(paths, "down", paths.project.pulumi / f"down-{name}.jsonl") as path:
         with display.following(path):
             removal = down.down(paths, chosen, keep_data=keep_data, without=without or ())
         path.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ def command(
     )
     _tell(ui, paths, removal)
     left = removal.survivors or removal.unseen or removal.unasked
-    return _others(ui, cluster, removal) or (1 if left else 0)
+    return _others(ui, name, removal) or (1 if left else 0)
 
 
 def _tell(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None:

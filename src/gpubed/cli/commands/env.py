@@ -2,7 +2,7 @@
 
 import shlex
 
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import configure
 from gpubed.engines import stack
@@ -10,9 +10,9 @@ from gpubed.engines import stack
 EXAMPLE = 'eval "$(gpubed env lab)" && pulumi preview -s lab'
 
 
-def command(cluster: Cluster, as_json: Json = False) -> int:
+def command(name: ClusterName, as_json: Json = False) -> int:
     """Print `export` and `unset` lines with which plain `pulumi` and `ansible-playbook` work."""
-    ui, paths = UI(as_json), find(cluster)
+    ui, paths = UI(as_json), find(name)
     paths.project.prepare()
     stack.Stack(paths, stack.choose(None)).init()
     variables = {**stack.environment(paths), **configure.environment()}

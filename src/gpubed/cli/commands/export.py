@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gpubed.cli import completion
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import export
 from gpubed.core import files
@@ -16,7 +16,7 @@ EXAMPLE = "gpubed export vw espec --out bundle"
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     kind: Annotated[
         str,
         typer.Argument(
@@ -34,10 +34,10 @@ def command(
     ui = UI(as_json)
     if kind not in export.KINDS:
         raise UsageError(f"there is no export {kind!r}", ", ".join(export.KINDS))
-    texts = export.export(find(cluster), kind)  # type: ignore[arg-type]  # one of them
+    texts = export.export(find(name), kind)  # type: ignore[arg-type]  # one of them
     if out is None and len(texts) > 1 and not as_json:
         raise UsageError(
-            f"{kind} is {len(texts)} files", f"gpubed export {cluster} {kind} --out FOLDER"
+            f"{kind} is {len(texts)} files", f"gpubed export {name} {kind} --out FOLDER"
         )
     written = _write(texts, out) if out else []
     ui.document("export", {"kind": kind, "files": texts, "written": written})

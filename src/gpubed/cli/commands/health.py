@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpubed.cli import completion
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import health
 from gpubed.configuration.health import NodeHealth
@@ -35,7 +35,7 @@ Reason = Annotated[str | None, typer.Option("--reason", help="Why, for whoever a
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     quarantine: Quarantine = None,
     requalify: Requalify = None,
     reason: Reason = None,
@@ -46,14 +46,14 @@ def command(
         raise UsageError("--quarantine and --requalify exclude each other")
     if quarantine and not reason:
         raise UsageError("a quarantine needs a reason", f"gpubed health {EXAMPLE.split(' ', 2)[2]}")
-    ui, paths = UI(as_json), find(cluster)
-    granted = load(paths.allocation)
-    granted.require_nodes()
+    ui, paths = UI(as_json), find(name)
+    allocation = load(paths.allocation)
+    allocation.require_nodes()
     if quarantine:
-        health.quarantine(paths, granted, quarantine, reason or "")
+        health.quarantine(paths, allocation, quarantine, reason or "")
     if requalify:
-        health.requalify(paths, granted, requalify)
-    found = health.look(paths, granted.nodes)
+        health.requalify(paths, allocation, requalify)
+    found = health.look(paths, allocation.nodes)
     ui.document("health", {"nodes": [_document(node) for node in found]})
     ui.table(["node", "state", "since", "reason"], [_row(node) for node in found])
     if quarantine:

@@ -5,17 +5,16 @@ from typing import Annotated
 
 import typer
 
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.jobs import images
-from gpubed.nodes.allocation import load as load_allocation
-from gpubed.testbeds.specification import load_plan
+from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed image lab my/horovod:1 --archive image.tar"
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     image: Annotated[str, typer.Argument(help="Name of a container image.")],
     archive: Annotated[
         Path | None,
@@ -24,13 +23,12 @@ def command(
     as_json: Json = False,
 ) -> int:
     """Give a container image to all nodes; it crosses the uplink once."""
-    ui, paths = UI(as_json), find(cluster)
-    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
-    granted.require_nodes()
-    images.require_docker(wanted)
-    ui.note(f"handing {image} to {len(granted.nodes)} nodes …")
-    id_ = images.hand_out(paths, wanted, granted, image, archive)
-    nodes = [node.name for node in granted.nodes]
+    ui, cluster = UI(as_json), load_cluster(find(name))
+    cluster.allocation.require_nodes()
+    images.require_docker(cluster.plan)
+    ui.note(f"handing {image} to {len(cluster.allocation.nodes)} nodes …")
+    id_ = images.hand_out(cluster, image, archive)
+    nodes = [node.name for node in cluster.allocation.nodes]
     ui.document("image", {"image": image, "id": id_, "nodes": nodes})
     ui.say(f"{image} ({id_}) is on {', '.join(nodes)}")
     return 0

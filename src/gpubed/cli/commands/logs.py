@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpubed.cli import completion
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.engines import interruption
 from gpubed.jobs.job_progress import Estimate
@@ -16,7 +16,7 @@ EXAMPLE = "gpubed logs lab last --follow"
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     run: Annotated[
         str,
         typer.Argument(
@@ -32,7 +32,7 @@ def command(
     as_json: Json = False,
 ) -> int:
     """Show what a run prints, at work or ended."""
-    ui, paths = UI(as_json), find(cluster, from_state=True)
+    ui, paths = UI(as_json), find(name, from_state=True)
     interruption.then(f"gpubed logs {paths.name} {run} -f shows more; the run itself goes on")
     meant: Record | None = record.find(paths, run)
     lines, estimate = list[str](), Estimate()

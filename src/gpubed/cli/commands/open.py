@@ -11,21 +11,20 @@ from typing import Annotated
 import typer
 
 from gpubed.access import browser, loopback, services, trust, tunnel
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import jupyterlab_port, unfinished
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import interruption
-from gpubed.nodes.allocation import Allocation
-from gpubed.nodes.allocation import load as load_allocation
-from gpubed.testbeds.specification import load_plan
+from gpubed.nodes.cluster import Cluster
+from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed open lab --print"
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     status: Annotated[
         bool, typer.Option("--status", help="The status page instead of JupyterLab.")
     ] = False,
@@ -42,34 +41,35 @@ def command(
     as_json: Json = False,
 ) -> int:
     """Open JupyterLab, or the status page, in the browser; through a tunnel where one is needed."""
-    ui, paths = UI(as_json), find(cluster)
-    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
+    ui, paths = UI(as_json), find(name)
+    cluster = load_cluster(paths)
+    plan, allocation = cluster.plan, cluster.allocation
     if how_to_trust:
-        return _say_how_to_trust(ui, paths, granted)
-    unfinished.require_configured(paths, wanted, granted)
+        return _say_how_to_trust(ui, cluster)
+    unfinished.require_configured(cluster)
     if not status:
         unfinished.require_none(paths)
-    name = services.STATUS if status else "jupyterlab"
-    url = services.token_url(paths, wanted, granted, name)
-    lab = wanted.spec.services.jupyterlab
-    port = jupyterlab_port.port(paths, wanted, granted) if lab and granted.nodes else 0
+    service = services.STATUS if status else "jupyterlab"
+    url = services.token_url(cluster, service)
+    lab = plan.spec.services.jupyterlab
+    port = jupyterlab_port.port(cluster) if lab and allocation.nodes else 0
     again = f"gpubed open {paths.name}{' --status' if status else ''}"
     if by_tunnel:
-        granted.require_nodes()
+        allocation.require_nodes()
         interruption.is_the_end()
-        with _no_page_left(paths), tunnel.through_ssh(paths, granted, port) as way:
+        with _no_page_left(paths), tunnel.through_ssh(cluster, port) as way:
             _hold_open(ui, paths, url, way, f"{again} --tunnel", show=print_url or as_json)
         return 0
-    behind = port if granted.nodes and granted.head.via else 0
+    behind = port if allocation.nodes and allocation.head.via else 0
     if print_url or as_json:
-        words = tunnel.command(paths, granted, behind, behind) if behind else None
+        words = tunnel.command(cluster, behind, behind) if behind else None
         ui.document("open", {"url": url, "tunnel": words})
         if not as_json:
             ui.raw(url + "\n")
         if words:
             ui.note(f"first: {shlex.join(words)}", whole=True)
         return 0
-    if granted.nodes:
+    if allocation.nodes:
         ui.note(
             "the certificate is the cluster's own: 'gpubed open"
             f" {paths.name} --trust' makes it known, '--tunnel' needs none"
@@ -78,7 +78,7 @@ def command(
         _show(paths, url, again)
         return 0
     interruption.is_the_end()
-    with _no_page_left(paths), tunnel.through_ssh(paths, granted, behind, local=behind) as way:
+    with _no_page_left(paths), tunnel.through_ssh(cluster, behind, local=behind) as way:
         _show(paths, url.replace(f":{behind}/", f":{way.port}/", 1), again)
         ui.note("the tunnel to the head is open until Ctrl-C")
         way.wait(again)
@@ -107,13 +107,13 @@ def _no_page_left(paths: ClusterPaths) -> Iterator[None]:
         _page(paths).unlink(missing_ok=True)
 
 
-def _say_how_to_trust(ui: UI, paths: ClusterPaths, allocation: Allocation) -> int:
+def _say_how_to_trust(ui: UI, cluster: Cluster) -> int:
     """Print by system what makes it trust the certificate, and how to know it."""
-    trusted = trust.authority(paths.jupyterlab_certificate, allocation.head)
-    steps = trust.steps(paths.name, trusted)
+    trusted = trust.authority(cluster.paths.jupyterlab_certificate, cluster.allocation.head)
+    steps = trust.steps(cluster.name, trusted)
     document = {"certificate": trusted.certificate, "sha256": trusted.sha256, "systems": steps}
     ui.document("open", document)
-    ui.say(f"{trusted.certificate} vouches for JupyterLab of {paths.name} and for nothing else:")
+    ui.say(f"{trusted.certificate} vouches for JupyterLab of {cluster.name} and for nothing else:")
     ui.say(f"it is limited to {', '.join(trusted.names)}.")
     ui.say(f"SHA-256 {trusted.sha256}")
     ui.say("Copy it to the machine that has the browser, then there:")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gpubed.cli import report
 from gpubed.cli.display import Display
-from gpubed.cli.options import Cluster, EngineOption, Json, find
+from gpubed.cli.options import ClusterName, EngineOption, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import costs, exposure, preview
 from gpubed.cluster.events import look_file
@@ -20,16 +20,16 @@ _STACK = "pulumi:pulumi:Stack"  # Pulumi's own record of the rest, no resource o
 _SHOWN = {"create", "update", "replace", "delete"}
 
 
-def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None) -> int:
+def command(name: ClusterName, as_json: Json = False, engine: EngineOption = None) -> int:
     """Show what `up` would create, update, replace and delete; nothing is changed.
 
     Ends with 4 where the testbed could not make it now, with 5 beside a run that changes it.
     """
-    ui, paths = UI(as_json), find(cluster)
+    ui, paths = UI(as_json), find(name)
     chosen = stack.choose(engine)
     with look_file(paths, "plan") as path, Display(ui).following(path):
         seen = preview.preview(paths, chosen)
-    wanted, damage, steps = seen.plan, seen.damage, seen.steps
+    plan, damage, steps = seen.plan, seen.damage, seen.steps
     going = costs.doomed(steps)
     others = [step for step in steps.steps if step not in going]
     changes = [
@@ -37,12 +37,12 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
         for step in [*going, *_in_order(others)]
         if step.op in _SHOWN and step.type != _STACK
     ]
-    hours = wanted.node_hours
-    testbed = registry.bound(wanted.backend, paths)
+    hours = plan.node_hours
+    testbed = registry.bound(plan.backend, paths)
     # What is refused now may be what does not fit, either.
-    obstacles = {one.message: one for one in [*seen.refused, *testbed.fits(wanted)]}
+    obstacles = {one.message: one for one in [*seen.refused, *testbed.fits(plan)]}
     remedies = {why: of_cluster(one.fix or "", paths.name) for why, one in obstacles.items()}
-    warnings = testbed.backend.warnings(wanted.spec)
+    warnings = testbed.backend.warnings(plan.spec)
     warnings = [*seen.notes, *warnings, *exposure.warnings(chosen, testbed.backend)]
     ui.document(
         "plan",
@@ -51,7 +51,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
             "lost": list(seen.lost),
             "changes": changes,
             "roles": due.document(seen.roles),
-            "lease": None if hours is None else {"duration_s": wanted.spec.lease.duration},
+            "lease": None if hours is None else {"duration_s": plan.spec.lease.duration},
             "node_hours": None if hours is None else round(hours, 2),
             "obstacles": list(obstacles),
             "remedies": list(remedies.values()),
@@ -77,7 +77,7 @@ def command(cluster: Cluster, as_json: Json = False, engine: EngineOption = None
     if hours is not None:
         written = f"{hours:.2f}".rstrip("0").rstrip(".")
         ui.say(f"{written} node-hours over the lease")
-    for group in wanted.spec.nodes:
+    for group in plan.spec.nodes:
         if group.simulate:
             ui.say(f"{group.name}: GPUs are simulated ({group.simulate.model}); none computes")
     for warning in warnings:

@@ -8,8 +8,8 @@ from gpubed.cli import completion
 from gpubed.cli.options import Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import recipe_check
-from gpubed.nodes.allocation import load as load_allocation
 from gpubed.recipes import recipe
+from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed recipe check cuda13"
 app = typer.Typer(help="Show, check and measure the pinned software stacks.", no_args_is_help=True)
@@ -80,9 +80,7 @@ def check(name: Name, cluster: OfCluster = None, as_json: Json = False) -> int:
     ui, found = UI(as_json), recipe.load(name)
     results = list(recipe_check.check(found))
     if cluster is not None:
-        paths = find(cluster)
-        granted = load_allocation(paths.allocation)
-        results += recipe_check.check_nodes(found, paths, granted)
+        results += recipe_check.check_nodes(found, load_cluster(find(cluster)))
     ui.document("recipe-check", {"checks": [result.model_dump() for result in results]})
     for result in results:
         what = " ".join(filter(None, (result.id, result.node)))

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease, renewal
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.core.paths import ClusterPaths
 from gpubed.core.units import parse_seconds
-from gpubed.nodes.allocation import Allocation, load
+from gpubed.nodes.allocation import load
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.specification import load_plan
 
@@ -23,7 +23,7 @@ _POLICY = "lease.duration in cluster.yml is what each renewal asks for"
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     for_: Annotated[
         str | None,
         typer.Option("--for", metavar="TIME", help="From now on; lease.duration if left out."),
@@ -47,16 +47,16 @@ def command(
         raise UsageError("--auto follows cluster.yml: it takes neither --for nor --until", _POLICY)
     if once and not auto:
         raise UsageError("--once goes with --auto", "gpubed renew CLUSTER --auto --once")
-    ui, paths = UI(as_json), find(cluster)
-    wanted, granted = load_plan(paths.spec), load(paths.allocation)
+    ui, paths = UI(as_json), find(name)
+    cluster = Cluster(paths, load_plan(paths.spec), load(paths.allocation))
     if auto:
-        return _keep(ui, paths, wanted, granted, once)
-    after = timedelta(seconds=_duration(for_, wanted))
+        return _keep(ui, cluster, once)
+    after = timedelta(seconds=_duration(for_, cluster.plan))
     end = until.astimezone() if until else lease.now() + after
-    record = lease.renew(paths, wanted, granted, end)
+    record = lease.renew(cluster, end)
     ui.document("renew", {"lease": record.document(), "lasts_longer": _lasts_longer(record, end)})
     code = _tell(ui, record, end)
-    lease.tell_nodes(paths, wanted, granted)
+    lease.tell_nodes(cluster)
     return code
 
 
@@ -89,25 +89,25 @@ def _tell(ui: UI, record: lease.Record, asked: datetime) -> int:
     return 0
 
 
-def _keep(
-    ui: UI, paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, once: bool
-) -> int:
+def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
     """Watch a lease to its end; a testbed that does not answer is asked again."""
     is_first = True
     while True:
         try:
-            record = _look(ui, paths, plan, allocation, is_first=is_first)
+            record = _look(ui, cluster, is_first=is_first)
             is_first = False
         except GpubedError as error:
             ui.error(error.message, error.hint)
-            record = lease.known(paths)
-        state = record.state(plan.spec.lease.renewal.margin)
+            record = lease.known(cluster.paths)
+        state = record.state(cluster.plan.spec.lease.renewal.margin)
         if state == "unlimited":
             ui.note("the nodes do not expire")
             return 0
         if state == "expired":
             again = (
-                f"gpubed renew {paths.name}" if record.own else f"gpubed up {paths.name} --refresh"
+                f"gpubed renew {cluster.name}"
+                if record.own
+                else f"gpubed up {cluster.name} --refresh"
             )
             ui.error("the lease has ended", again)
             return 1
@@ -117,10 +117,8 @@ def _keep(
         time.sleep(_LOOK_EVERY_S)
 
 
-def _look(
-    ui: UI, paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, *, is_first: bool
-) -> lease.Record:
-    looked = renewal.look(paths, plan, allocation)
+def _look(ui: UI, cluster: Cluster, *, is_first: bool) -> lease.Record:
+    looked = renewal.look(cluster)
     if looked.refused:
         ui.error(f"not renewed: {looked.refused.message}")
     elif looked.asked:

@@ -8,12 +8,13 @@ import typer
 
 from gpubed.access import browser
 from gpubed.cli import completion
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.configuration import unfinished, use
 from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import load as load_allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.report import analysis, campaign_reports, findings, read, write
 from gpubed.report.read import Measured
 from gpubed.testbeds.specification import load_plan
@@ -22,7 +23,7 @@ EXAMPLE = "gpubed report lab smoke --open"
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     campaign: Annotated[
         str | None,
         typer.Argument(
@@ -46,11 +47,11 @@ def command(
 
     Where the cluster is up, its JupyterLab shows it in the folder campaign-reports.
     """
-    ui, paths = UI(as_json), find(cluster)
+    ui, paths = UI(as_json), find(name)
     if unfinished.state(paths) == unfinished.INTERRUPTED:
         ui.note(
-            f"the last configuration of {cluster} did not come to its end: its nodes may be other "
-            f"than what was measured; gpubed up {cluster} goes on with it"
+            f"the last configuration of {name} did not come to its end: its nodes may be other "
+            f"than what was measured; gpubed up {name} goes on with it"
         )
     measured = read.load(paths, read.chosen(paths, campaign))
     for file in measured.broken:
@@ -78,7 +79,7 @@ def _use(ui: UI, paths: ClusterPaths) -> tuple[use.Row, ...]:
     if not paths.allocation.exists():
         return ()
     try:
-        said = use.look(paths, load_plan(paths.spec), load_allocation(paths.allocation))
+        said = use.look(Cluster(paths, load_plan(paths.spec), load_allocation(paths.allocation)))
     except GpubedError as error:
         ui.note(f"who used the nodes is not known: {error.message}")
         return ()
@@ -90,10 +91,10 @@ def _place(ui: UI, paths: ClusterPaths, measured: Measured, written: list[Path])
     if not paths.allocation.exists():
         return None
     try:
-        plan, granted = load_plan(paths.spec), load_allocation(paths.allocation)
-        if not granted.nodes or plan.spec.services.jupyterlab is None:
+        cluster = Cluster(paths, load_plan(paths.spec), load_allocation(paths.allocation))
+        if not cluster.allocation.nodes or cluster.plan.spec.services.jupyterlab is None:
             return None
-        return campaign_reports.place(paths, plan, granted, measured, written)
+        return campaign_reports.place(cluster, measured, written)
     except GpubedError as error:
         ui.note(f"JupyterLab of {paths.name} does not show it: {error.message}")
         return None

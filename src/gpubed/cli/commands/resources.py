@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.testbeds import registry
 from gpubed.testbeds.specification import load_plan
@@ -10,12 +10,12 @@ from gpubed.testbeds.specification import load_plan
 EXAMPLE = "gpubed resources vw"
 
 
-def command(cluster: Cluster, as_json: Json = False) -> int:
+def command(name: ClusterName, as_json: Json = False) -> int:
     """Show what machines the cluster's testbed has, and how many of them are free now."""
     ui = UI(as_json)
-    paths = find(cluster)
-    wanted = load_plan(paths.spec)
-    offers = registry.bound(wanted.backend, paths).resources(wanted.spec)
+    paths = find(name)
+    plan = load_plan(paths.spec)
+    offers = registry.bound(plan.backend, paths).resources(plan.spec)
     ui.document("resources", {"offers": [asdict(offer) for offer in offers]})
     rows = [
         (o.name, _known(o.free), _known(o.total), _known(o.gpus), o.gpu_model, o.note)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gpubed.cli import background, completion
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease
 from gpubed.configuration import health, unfinished
@@ -29,10 +29,8 @@ from gpubed.jobs.runs import at_work, checkpoints, compare, record
 from gpubed.jobs.runs.record import Choice, Record, Request
 from gpubed.jobs.trials import Summary
 from gpubed.nodes import rates, selection
-from gpubed.nodes.allocation import Allocation
-from gpubed.nodes.allocation import load as load_allocation
-from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds.specification import load_plan
+from gpubed.nodes.cluster import Cluster
+from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed run lab digits --nodes 2 --repeat 3 --set epochs=20"
 _DETACH = ("--detach", "-d")
@@ -46,7 +44,7 @@ _OF_ITS_END = (
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     job: Annotated[
         str | None, typer.Argument(help="A folder of jobs/.", autocompletion=completion.jobs)
     ] = None,
@@ -132,7 +130,7 @@ def command(
     as_json: Json = False,
 ) -> int:
     """Run a job over the nodes that are well and bring its results back."""
-    ui, paths = UI(as_json), find(cluster)
+    ui, paths = UI(as_json), find(name)
     bounds = Bounds(least, most) if elastic else None
     fixes = (nodes is not None, ranks is not None, on, again, repeat > 1)
     _check_bounds(bounds, least, most, fixed=any(fixes))
@@ -151,11 +149,11 @@ def command(
     if bounds and not dry_run:
         go_on = _detach_training if detach else _elastic
         return go_on(ui, paths, request, bounds, resumed)
-    wanted, usable, reasons = _usable(ui, paths)
+    usable, reasons = _usable(ui, paths)
     if bounds:
         request = request.model_copy(update={"choice": training.first(bounds, usable)})
     # What cannot begin is refused before anything says that it starts.
-    foreseen = execution.foresee(paths, wanted, usable, request)
+    foreseen = execution.foresee(usable, request)
     if former:
         _tell_differences(ui, former, foreseen)
     if dry_run:
@@ -173,15 +171,15 @@ def command(
             tell = _telling(ui, show)
             results.append(
                 execution.run(
-                    paths,
-                    wanted,
                     usable,
                     request,
                     tell,
-                    set_=set_,
-                    repetition=number if repeat > 1 else None,
-                    again=ran,
-                    resumes=resumed.run_id if resumed else "",
+                    execution.Terms(
+                        set_=set_,
+                        repetition=number if repeat > 1 else None,
+                        again=ran,
+                        resumes=resumed.run_id if resumed else "",
+                    ),
                 )
             )
     result = execution.repeated(results) if repeat > 1 else results[0]
@@ -189,9 +187,9 @@ def command(
 
 
 @contextmanager
-def _starting(ui: UI, request: Request, usable: Allocation) -> Iterator[Callable[[str], None]]:
+def _starting(ui: UI, request: Request, usable: Cluster) -> Iterator[Callable[[str], None]]:
     """Say that a job starts, and where; a testbed that lends no nodes chooses itself."""
-    chosen = selection.choose(usable, **request.choice.model_dump()).with_ranks
+    chosen = selection.choose(usable.allocation, **request.choice.model_dump()).with_ranks
     ranks, names = sum(node.slots for node in chosen), ", ".join(node.name for node in chosen)
     text = f"{request.job} starts" + (f": {ranks} rank(s) on {names}" if names else "")
     if not ui.err.is_terminal:  # there, it stands until the first step is done
@@ -212,21 +210,21 @@ def _named(on: str | None, words: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _usable(ui: UI, paths: ClusterPaths) -> tuple[ClusterPlan, Allocation, dict[str, str]]:
-    """Return the plan, the nodes that a run may use, and why others are left out.
+def _usable(ui: UI, paths: ClusterPaths) -> tuple[Cluster, dict[str, str]]:
+    """Return the cluster with the nodes that a run may use, and why others are left out.
 
     Raises:
         GpubedError: The cluster is not ready.
     """
-    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
-    unfinished.require_configured(paths, wanted, granted)
+    cluster = load_cluster(paths)
+    unfinished.require_configured(cluster)
     unfinished.require_none(paths)
     lease.check_not_expired(paths)
     rates.require_declared(paths)
-    usable, left_out = health.usable(paths, wanted, granted)
+    usable, left_out = health.usable(cluster)
     for node in left_out:
         ui.mark("skip", f"{node.node} is left out: {node.reason}")
-    return wanted, usable, {node.node: node.reason for node in left_out}
+    return usable, {node.node: node.reason for node in left_out}
 
 
 def _check_bounds(bounds: Bounds | None, least: int, most: int | None, *, fixed: bool) -> None:

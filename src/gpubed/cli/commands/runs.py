@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpubed.cli import completion
-from gpubed.cli.options import Cluster, Json, Yes, find
+from gpubed.cli.options import ClusterName, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.core import families, nearest, runlock
 from gpubed.core.errors import GpubedError, UsageError
@@ -27,7 +27,7 @@ _WIDE = 120  # columns of a terminal: on a smaller one tables have fewer columns
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     action: Annotated[
         str,
         typer.Argument(metavar="list|show|compare|prune", autocompletion=lambda: list(_ACTIONS)),
@@ -55,7 +55,7 @@ def command(
     yes: Yes = False,
 ) -> int:
     """List the runs of a cluster, show one, compare several, or remove old ones."""
-    ui, paths = UI(as_json), find(cluster)
+    ui, paths = UI(as_json), find(name)
     if status not in (None, *_STATES):
         raise UsageError(f"no run is ever {status!r}", f"one of: {', '.join(_STATES)}")
     actions: dict[str, Callable[[], int]] = {

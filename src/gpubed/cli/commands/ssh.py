@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperCommand
 
 from gpubed.cli import attended, completion
-from gpubed.cli.options import Cluster, find
+from gpubed.cli.options import ClusterName, find
 from gpubed.cli.ui import UI
 from gpubed.core import secret
 from gpubed.core.errors import GpubedError
@@ -33,14 +33,14 @@ SETTINGS = {"cls": _Words, "context_settings": {"ignore_unknown_options": True}}
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     node: Annotated[
         str, typer.Argument(help="A node's name, or `head`.", autocompletion=completion.nodes)
     ] = "head",
     words: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
 ) -> int:
     """Open a shell on a node, or run a command there; on the head if none is named."""
-    paths = find(cluster, from_state=True)
+    paths = find(name, from_state=True)
     named = load_allocation(paths.allocation).node(node)
     secret.require_key(paths)
     code = attended.run(["ssh", "-F", str(paths.ssh_config), named.name, *(words or [])])

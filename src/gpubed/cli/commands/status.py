@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpubed.cli import report
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import status
 from gpubed.core.errors import GpubedError
@@ -19,9 +19,9 @@ Verbose = Annotated[
 ]
 
 
-def command(cluster: Cluster, as_json: Json = False, verbose: Verbose = False) -> int:
+def command(name: ClusterName, as_json: Json = False, verbose: Verbose = False) -> int:
     """Show what is wrong, nodes, their use, lease, services and the last verification."""
-    ui, paths, engine = UI(as_json), find(cluster, from_state=True), stack.choose(None)
+    ui, paths, engine = UI(as_json), find(name, from_state=True), stack.choose(None)
     try:
         document = status.status(paths, engine, use=True)
     except NotUp as not_up:
@@ -30,9 +30,9 @@ def command(cluster: Cluster, as_json: Json = False, verbose: Verbose = False) -
         if found["state"] != "allocated" or isinstance(not_up, BeingMade):
             raise
         raise GpubedError(
-            f"cluster {cluster} is only in part made: the last run did not come to its end",
-            f"gpubed up {cluster} goes on with it, gpubed down {cluster} removes what there is",
+            f"cluster {name} is only in part made: the last run did not come to its end",
+            f"gpubed up {name} goes on with it, gpubed down {name} removes what there is",
         ) from not_up
     ui.document("status", {**document, "phases": []})
-    report.cluster(ui, cluster, document, whole=verbose)
+    report.cluster(ui, name, document, whole=verbose)
     return 0 if document["state"] == "ready" else 1

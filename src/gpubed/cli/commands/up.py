@@ -7,7 +7,7 @@ import typer
 
 from gpubed.cli import approval, report
 from gpubed.cli.display import Display
-from gpubed.cli.options import Cluster, EngineOption, Json, Yes, find
+from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import status, up
 from gpubed.cluster.events import event_file
@@ -17,7 +17,7 @@ EXAMPLE = "gpubed up lab"
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     as_json: Json = False,
     yes: Yes = False,
     verify: Annotated[
@@ -32,10 +32,10 @@ def command(
     engine: EngineOption = None,
 ) -> int:
     """Allocate, configure and verify a cluster; repeat it at any time."""
-    ui, paths = UI(as_json), find(cluster)
+    ui, paths = UI(as_json), find(name)
     chosen = stack.choose(engine)
     display = Display(ui)
-    approve = approval.asking(ui, display, f"gpubed up {cluster} -y", yes=yes)
+    approve = approval.asking(ui, display, f"gpubed up {name} -y", yes=yes)
     with event_file(paths, "up", events) as path, display.following(path):
         done = up.up(paths, chosen, approve=approve, verify=verify, refresh=refresh)
     document = status.status(paths, chosen, seen=done.seen)
@@ -44,7 +44,7 @@ def command(
         last = document["verification"]
         age = f"; verified {report.ago(last['age_s'])}" if last else ""
         ui.note(f"nothing to change{age}")
-    report.cluster(ui, cluster, document)
+    report.cluster(ui, name, document)
     return 0 if _is_whole(document) else 1
 
 

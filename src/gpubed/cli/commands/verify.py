@@ -8,15 +8,14 @@ import typer
 from gpubed.checks.verify import VerificationFailed
 from gpubed.cli import report
 from gpubed.cli.display import Display
-from gpubed.cli.options import Cluster, Json, find
+from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import handover
 from gpubed.cluster.events import event_file
 from gpubed.configuration import unfinished
 from gpubed.core import runlock
 from gpubed.hardware import report as gpu_report
-from gpubed.nodes.allocation import load as load_allocation
-from gpubed.testbeds.specification import load_plan
+from gpubed.testbeds.specification import load_cluster
 
 EXAMPLE = "gpubed verify lab"
 GpuReport = Annotated[
@@ -30,14 +29,14 @@ GpuReport = Annotated[
 ]
 
 
-def command(cluster: Cluster, report_to: GpuReport = None, as_json: Json = False) -> int:
+def command(name: ClusterName, report_to: GpuReport = None, as_json: Json = False) -> int:
     """Prove that the cluster is what its specification says."""
-    ui, paths = UI(as_json), find(cluster)
+    ui, paths = UI(as_json), find(name)
     unfinished.require_still(paths)
-    granted, wanted = load_allocation(paths.allocation), load_plan(paths.spec)
-    unfinished.require_configured(paths, wanted, granted)
+    cluster = load_cluster(paths)
+    unfinished.require_configured(cluster)
     if report_to:
-        found = gpu_report.of_cluster(paths, granted)
+        found = gpu_report.of_cluster(cluster)
         gpu_report.write(report_to, found)
         ui.say(gpu_report.described(found, report_to))
     display, way_on = Display(ui), ""
@@ -48,7 +47,7 @@ def command(cluster: Cluster, report_to: GpuReport = None, as_json: Json = False
         display.following(path),
     ):
         try:
-            result = handover.verify_cluster(paths, wanted, granted)
+            result = handover.verify_cluster(cluster)
         except VerificationFailed as failed:
             result, way_on = failed.verification, failed.hint or ""
     ui.document("verify", {"verification": result.summary()})
@@ -59,7 +58,7 @@ def command(cluster: Cluster, report_to: GpuReport = None, as_json: Json = False
             "the last configuration did not come to its end: nodes, links and what they are "
             "compared with may be of before and after",
         )
-        way_on = f"gpubed up {cluster} goes on with it"
+        way_on = f"gpubed up {name} goes on with it"
     if way_on:
         ui.note(f"→ {way_on}")
     return result.exit_code

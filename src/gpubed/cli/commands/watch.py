@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpubed.cli.display import Display
-from gpubed.cli.options import Cluster, EngineOption, find, named
+from gpubed.cli.options import ClusterName, EngineOption, find, named
 from gpubed.cli.ui import UI
 from gpubed.cluster import watch, watch_unit
 from gpubed.cluster.watch_log import Event
@@ -30,7 +30,7 @@ Lines = Annotated[bool, typer.Option("--json", help="Print one JSON object per e
 
 
 def command(
-    cluster: Cluster,
+    name: ClusterName,
     every: Every = _EVERY,
     repairs: Repairs = _REPAIRS,
     once: Annotated[bool, typer.Option("--once", help="Look once, for a cron job.")] = False,
@@ -46,8 +46,8 @@ def command(
         raise UsageError("--once, --install and --remove exclude each other")
     ui, seconds = UI(as_json), _seconds(every)
     if remove:
-        return _remove(ui, named(cluster))  # also of a cluster that is no more
-    paths, chosen = find(cluster), stack.choose(engine)
+        return _remove(ui, named(name))  # also of a cluster that is no more
+    paths, chosen = find(name), stack.choose(engine)
     if install:
         return _install(ui, paths, every, repairs, engine)
 

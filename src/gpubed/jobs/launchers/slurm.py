@@ -14,9 +14,8 @@ from pathlib import PurePosixPath
 
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, UsageError
-from gpubed.core.paths import ClusterPaths
 from gpubed.jobs.launcher import Launch, Launcher, OnOutput, follow, on_head
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
 
@@ -94,9 +93,7 @@ class SlurmLauncher(Launcher):
                 f"set services.slurm in cluster.yml, then: gpubed up {plan.cluster}",
             )
 
-    def run(
-        self, paths: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
-    ) -> int:
+    def run(self, cluster: Cluster, launch: Launch, on_output: OnOutput) -> int:
         """Run a job to its end; see `Launcher.run`.
 
         Raises:
@@ -104,18 +101,18 @@ class SlurmLauncher(Launcher):
         """
         name = PurePosixPath(launch.folder).name
         try:
-            job = _submit(paths, allocation, launch, name)
+            job = _submit(cluster, launch, name)
             on_output(f"slurm: submitted as job {job}")
             folder = shlex.quote(launch.folder)
             script = _FOLLOW.format(folder=folder, job=job, patience=_PATIENCE_S)
-            return follow(on_head(paths, allocation, script), on_output)
+            return follow(on_head(cluster, script), on_output)
         except BaseException:
             with suppress(subprocess.SubprocessError):
                 cancel = _CANCEL.format(
                     folder=shlex.quote(launch.folder), name=name, patience=_CANCEL_TIMEOUT_S
                 )
                 subprocess.run(
-                    on_head(paths, allocation, cancel),
+                    on_head(cluster, cancel),
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     check=False,
@@ -124,8 +121,8 @@ class SlurmLauncher(Launcher):
             raise
 
 
-def _submit(paths: ClusterPaths, allocation: Allocation, launch: Launch, name: str) -> str:
-    nodes = allocation.with_ranks
+def _submit(cluster: Cluster, launch: Launch, name: str) -> str:
+    nodes = cluster.allocation.with_ranks
     hosts = ",".join(f"{node.name}:{node.slots}" for node in nodes)
     settings = [f"{key}={value}" for key, value in launch.environment.items()]
     script = shlex.join(
@@ -136,10 +133,12 @@ def _submit(paths: ClusterPaths, allocation: Allocation, launch: Launch, name: s
     gpus = sum(node.gpus for node in nodes)
     asks = [f"--gpus={gpus}"] if gpus else []
     words = (launch.folder, name, len(nodes), names, script, *asks)
-    with SSH(allocation.head, paths) as head:
+    with SSH(cluster.allocation.head, cluster.paths) as head:
         answer = head.run(_SUBMIT + " %s" * len(asks), *words, check=False)
     if answer.exit_code == 127:
-        raise GpubedError(f"Slurm is not on the head of {paths.name}", f"gpubed up {paths.name}")
+        raise GpubedError(
+            f"Slurm is not on the head of {cluster.name}", f"gpubed up {cluster.name}"
+        )
     if answer.exit_code or not answer.stdout.strip():
         raise GpubedError(
             f"Slurm refuses the job: {reading.tail(answer.stderr)}", "sinfo on the head"

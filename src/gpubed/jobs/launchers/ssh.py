@@ -19,10 +19,9 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import job_progress
 from gpubed.jobs.launcher import Launch, Launcher, OnOutput, lines, on_head
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 
 HEARTBEAT = "GPUBED_HEARTBEAT"
 """The variable by which a process of a job names its heartbeat's file."""
@@ -55,9 +54,7 @@ class SSHLauncher(Launcher):
 
     ends_early = True
 
-    def run(
-        self, paths: ClusterPaths, allocation: Allocation, launch: Launch, on_output: OnOutput
-    ) -> int:
+    def run(self, cluster: Cluster, launch: Launch, on_output: OnOutput) -> int:
         """Run a job to its end; see `Launcher.run`."""
         environment = {**launch.environment, HEARTBEAT: f"{launch.folder}/.heartbeat"}
         settings = [f"{name}={value}" for name, value in environment.items()]
@@ -66,7 +63,7 @@ class SSHLauncher(Launcher):
         start = _START.format(
             folder=shlex.quote(launch.folder), command=shlex.join(words), silence=SILENCE_S
         )
-        command = on_head(paths, allocation, f"bash -c {shlex.quote(start)}")
+        command = on_head(cluster, f"bash -c {shlex.quote(start)}")
         return _own(command, on_output, launch.unwanted)
 
 

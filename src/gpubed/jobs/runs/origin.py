@@ -14,38 +14,38 @@ from gpubed.core.reading import Unreadable
 from gpubed.hardware import facts
 from gpubed.jobs import jobfile
 from gpubed.jobs.runs.record import ORIGIN, Commit, Host, Origin, sha256_of, sha256_of_folder
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Verification
 from gpubed.recipes import recipe as recipes
-from gpubed.spec.plan import ClusterPlan
 
 _UNITS = {"bit/s": 1.0, "Mbit/s": 1e6}  # in which checks tell a rate
 _TIMEOUT_S = 10
 
 
-def look(paths: ClusterPaths, plan: ClusterPlan, allocation: Allocation, job: str) -> Origin:
+def look(cluster: Cluster, job: str) -> Origin:
     """Return what a run of a job would be made with now."""
-    recipe = recipes.load(plan.spec.recipe)
+    recipe, network = recipes.load(cluster.plan.spec.recipe), cluster.allocation.experiment
     return Origin(
-        cluster=paths.name,
-        uuid=allocation.uuid,
+        cluster=cluster.name,
+        uuid=cluster.allocation.uuid,
         gpubed=gpubed.__version__,
         recipe=recipe.name,
         recipe_sha256=recipe.lock_sha256(),
-        spec_sha256=sha256_of(paths.spec),
+        spec_sha256=sha256_of(cluster.paths.spec),
         job_sha256=sha256_of_folder(jobfile.folder(job)),
-        git=commit(paths.project.root),
-        hosts=_hosts(paths, allocation),
-        rate_bps=allocation.experiment.rate_bps if allocation.experiment else None,
-        rates_bps=rates(paths),
+        git=commit(cluster.paths.project.root),
+        hosts=_hosts(cluster),
+        rate_bps=network.rate_bps if network else None,
+        rates_bps=rates(cluster.paths),
     )
 
 
-def copy(paths: ClusterPaths, plan: ClusterPlan, folder: Path) -> None:
+def copy(cluster: Cluster, folder: Path) -> None:
     """Copy what a run is made with into its folder; none of it is secret."""
+    paths = cluster.paths
     origin = folder / ORIGIN
     origin.mkdir()
-    recipe = recipes.load(plan.spec.recipe)
+    recipe = recipes.load(cluster.plan.spec.recipe)
     for path in (paths.spec, paths.allocation, paths.verification, recipe.lock_path):
         if path.is_file():
             shutil.copyfile(path, origin / path.name)
@@ -77,8 +77,8 @@ def commit(root: Path) -> Commit | None:
     return Commit(commit=head.strip(), clean=False, changes=_sha256(differs.encode()).hexdigest())
 
 
-def _hosts(paths: ClusterPaths, allocation: Allocation) -> tuple[Host, ...]:
-    known = facts.of_cluster(paths.facts, allocation)
+def _hosts(cluster: Cluster) -> tuple[Host, ...]:
+    known = facts.of_cluster(cluster.paths.facts, cluster.allocation)
     return tuple(
         Host(
             name=node.name,
@@ -87,7 +87,7 @@ def _hosts(paths: ClusterPaths, allocation: Allocation) -> tuple[Host, ...]:
             gpus=node.gpus,
             hardware=known[node.name].words if node.name in known else None,
         )
-        for node in allocation.with_ranks
+        for node in cluster.allocation.with_ranks
     )
 
 
