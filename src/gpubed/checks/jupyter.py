@@ -12,6 +12,12 @@ from gpubed.core import secret
 from gpubed.core.errors import GpubedError
 from gpubed.nodes.verification import Check
 
+# While its process runs and does not listen yet, as after a boot; one that ends again and again
+# is not waited for.
+_AWAIT = (
+    "timeout 60 sh -c 'while systemctl show --property=SubState jupyterlab.service"
+    " | grep -q =start; do sleep 0.5; done'"
+)
 _OK, _FORBIDDEN = http.HTTPStatus.OK, http.HTTPStatus.FORBIDDEN
 
 
@@ -22,6 +28,7 @@ def jupyterlab(context: Context) -> Iterator[Check]:
         yield Check(id="jupyterlab.tls", result="skip", reason="the cluster has no JupyterLab")
         return
     right = secret.text(context.cluster.paths.jupyterlab_token)
+    context.head.run(_AWAIT, check=False)
     yield _ask(context, "jupyterlab.tls", right, _OK)
     yield _ask(context, "jupyterlab.wrong_token", "0" * len(right), _FORBIDDEN)
 
