@@ -47,6 +47,7 @@ from gpubed.backends.virtualwall import login as virtualwall_login
 from gpubed.campaigns import drive, matrix, records, repeat
 from gpubed.campaigns import file as campaign_file
 from gpubed.checks import cuda, monitoring, software, throughput
+from gpubed.checks.context import Context
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
@@ -69,6 +70,7 @@ from gpubed.jobs import execution, jobfile
 from gpubed.jobs.trials import summarize
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes import known_hosts
+from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from gpubed.nodes.verification import Check, Verification
 from gpubed.recipes import recipe
@@ -518,9 +520,8 @@ def _fio(data, _folder):
 
 
 def _prometheus(data, folder):
-    context = SimpleNamespace(
-        paths=_cluster(folder), plan=PLAN, allocation=ALLOCATION, head=Session(data)
-    )
+    cluster = Cluster(_cluster(folder), PLAN, ALLOCATION)
+    context = Context(cluster, {ALLOCATION.head.name: Session(data)})
     monitoring._rules(context)
     with mock.patch.object(monitoring, "_PATIENCE_S", -1.0):
         list(monitoring._targets(context))
