@@ -370,7 +370,8 @@ def checkpoints(tmp_path):
     (folder / "step").write_bytes(content)
     (folder / "step.sha256").write_text(f"{hashlib.sha256(content).hexdigest()}  step\n")
     shared = SimpleNamespace(storage=SimpleNamespace(shared=SimpleNamespace(path=str(tmp_path))))
-    ground = SimpleNamespace(checkpoint="c1", plan=SimpleNamespace(spec=shared), breaker=Shell())
+    there = SimpleNamespace(plan=SimpleNamespace(spec=shared))
+    ground = SimpleNamespace(checkpoint="c1", cluster=there, breaker=Shell())
 
     def harm(file="step"):
         scenario = named("corrupt-checkpoint")(ground, SimpleNamespace(name="node-0"), None)

@@ -21,7 +21,7 @@ from gpubed.core.errors import GpubedError
 def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copy = tmp_path / "templates"
     shutil.copytree(paths.assets() / "templates", copy)
-    monkeypatch.setattr(paths, "assets", lambda: tmp_path)
+    monkeypatch.setattr(image, "assets", lambda: tmp_path)
     return copy / "node"
 
 
