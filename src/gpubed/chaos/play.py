@@ -232,7 +232,7 @@ class Play:
 
     def _audited(self) -> Held:
         found = audit.audit(Stack(self._paths, self._engine))
-        extra = [*map(str, found.missing), *map(str, found.extra), *found.interrupted]
+        extra = [*map(str, (*found.missing, *found.extra, *found.away)), *found.interrupted]
         return Held("`gpubed audit` finds nothing amiss", found.clean, "; ".join(extra))
 
 

@@ -19,7 +19,7 @@ from gpubed.engines.stack import Stack
 from gpubed.spec import backend_config
 from gpubed.spec.clusterspec import spec_backend
 from gpubed.testbeds import identities, made_on, registry
-from gpubed.testbeds.asked import Testbeds
+from gpubed.testbeds.asked import Left, Testbeds
 from gpubed.testbeds.base import Existing, Testbed
 from gpubed.testbeds.specification import load
 
@@ -58,6 +58,7 @@ class Audit:
         recorded: In the state, and there.
         missing: In the state, but not there.
         unrecorded: There under the cluster's id, but not in the state.
+        elsewhere: There under the cluster's id, where only a former specification led.
         others: There under the cluster's name, but another id: of another project,
             or of a state that was lost.
         within: Data that only nodes reach, which the testbed itself cannot list.
@@ -71,6 +72,7 @@ class Audit:
     recorded: list[Recorded] = field(default_factory=list)
     missing: list[Recorded] = field(default_factory=list)
     unrecorded: list[Existing] = field(default_factory=list)
+    elsewhere: list[Left] = field(default_factory=list)
     others: list[Existing] = field(default_factory=list)
     within: list[Existing] = field(default_factory=list)
     interrupted: list[str] = field(default_factory=list)
@@ -82,9 +84,14 @@ class Audit:
         return [thing for thing in self.unrecorded if not thing.data]
 
     @property
+    def away(self) -> list[Left]:
+        """What is where only a former specification led, but for data."""
+        return [one for one in self.elsewhere if not one.thing.data]
+
+    @property
     def clean(self) -> bool:
         """Whether everything of this cluster is where it belongs; data that was kept does."""
-        return not (self.missing or self.extra or self.interrupted)
+        return not (self.missing or self.extra or self.away or self.interrupted)
 
 
 def audit(stack: Stack) -> Audit:
@@ -98,6 +105,7 @@ def audit(stack: Stack) -> Audit:
     recorded = list(_recorded(deployment.get("resources", [])))
     listed = asked.existing()
     found = listed.things
+    left, unasked = asked.elsewhere(uuid) if uuid else ([], [])
     there = parallel.each(partial(_is_there, asked, found), recorded)
     known = {resource.id for resource in recorded}
     return Audit(
@@ -106,13 +114,17 @@ def audit(stack: Stack) -> Audit:
         recorded=[r for r, is_there in zip(recorded, there, strict=True) if is_there],
         missing=[r for r, is_there in zip(recorded, there, strict=True) if not is_there],
         unrecorded=[e for e in found if e.uuid == uuid and e.id not in known and not e.transient],
+        elsewhere=[one for one in left if not one.thing.transient],
         others=[e for e in found if e.uuid != uuid],
         within=asked.data_within(),
         interrupted=[
             f"{op['type']} {op['resource']['urn'].rsplit('::', 1)[-1]}"
             for op in deployment.get("pending_operations", [])
         ],
-        unseen=[*asked.unseen(nodes(stack), left_nodes(stack)), *listed.unasked],
+        unseen=[
+            *asked.unseen(nodes(stack), left_nodes(stack)),
+            *map(str, (*listed.unasked, *unasked)),
+        ],
     )
 
 
@@ -169,7 +181,8 @@ def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
         stack: The cluster's.
         wanted: Those that something is about to be made on, as they are bound already.
     """
-    resources = _resources(stack)
+    deployment = stack.export().get("deployment", {})
+    resources = list(deployment.get("resources") or ())
     of_state = {
         name
         for resource in resources
@@ -177,6 +190,7 @@ def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
     }
     of_state |= {recorded.backend for recorded in _recorded(resources)}
     noted = set(made_on.noted(stack.paths)) - of_state
+    recorded = frozenset(of_state | noted if deployment.get("pending_operations") else of_state)
     if not (of_state or noted):
         with suppress(GpubedError):
             of_state = {spec_backend(load(stack.paths.spec))}
@@ -188,7 +202,7 @@ def testbeds(stack: Stack, *wanted: Testbed) -> Testbeds:
     def bound(names: set[str]) -> tuple[Testbed, ...]:
         return tuple(named.get(one) or registry.bound(one, stack.paths) for one in sorted(names))
 
-    return Testbeds(bound(of_state), bound(noted))
+    return Testbeds(bound(of_state), bound(noted), recorded)
 
 
 def missing_data(stack: Stack, asked: Testbeds) -> list[Recorded]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.spec import backend_config
 from gpubed.testbeds import identities, left_hosts
-from gpubed.testbeds.asked import Testbeds
+from gpubed.testbeds.asked import Testbeds, Unasked
 from gpubed.testbeds.base import Existing
 from gpubed.testbeds.specification import load_cluster
 
@@ -43,7 +44,7 @@ class Removal:
     survivors: list[str]
     others: list[Existing]
     unseen: list[str] = field(default_factory=list)
-    unasked: list[str] = field(default_factory=list)
+    unasked: list[Unasked] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
 
 
@@ -111,14 +112,20 @@ def down(
         stack.mend()
         asked = audits.testbeds(stack)
         if not asked and identities.kept(paths):
-            raise GpubedError(
-                f"the data of {paths.name} was kept, and its specification, which says where, "
-                "cannot be read",
-                f"gpubed check {paths.name}",
-            )
+            raise _nowhere(paths)
         asked.require_engine(engine)
         with left_hosts.noted(paths, _left(stack, asked, without)):
             return _remove(stack, asked, keep_data=keep_data)
+
+
+def _nowhere(paths: ClusterPaths) -> GpubedError:
+    """Return what to tell of a cluster that was made, and of which nothing says where."""
+    helps = f"gpubed check {paths.name}" if paths.spec.exists() else f"restore {paths.spec}"
+    return GpubedError(
+        f"something of {paths.name} may have been kept, and its specification, which alone says "
+        "where, cannot be read",
+        f"{helps}; or if nothing of it is anywhere: rm {shlex.quote(str(paths.uuid))}",
+    )
 
 
 def _left(stack: Stack, asked: Testbeds, without: Sequence[str]) -> set[str]:
@@ -162,12 +169,17 @@ def _remove(stack: Stack, asked: Testbeds, *, keep_data: bool) -> Removal:
     unseen = asked.unseen(known, uncleared)
     mine = [thing for thing in there.things if thing.uuid == uuid]
     kept = [thing for thing in mine if thing.data and keep_data] + within
+    left_away, unasked = asked.elsewhere(uuid) if uuid else ([], [])
+    # Another way may lead to the same testbed.
+    listed = {(thing.kind, thing.id) for thing in there.things}
+    left_away = [one for one in left_away if (one.thing.kind, one.thing.id) not in listed]
+    kept += [one.thing for one in left_away if one.thing.data and keep_data]
+    survivors += [str(one) for one in left_away if not (one.thing.data and keep_data)]
+    unasked = [*there.unasked, *unasked]
     if kept and uuid:
         identities.keep(paths, uuid)
     others = [thing for thing in there.things if thing.uuid != uuid]
     without = asked.left_as_is(uuid) if uuid else []
-    former, unasked = asked.elsewhere(uuid) if uuid else ([], [])
-    survivors, unasked = [*survivors, *former], [*there.unasked, *unasked]
     # Of a cluster that nothing is known of, what is there may need the key that is kept.
     if not (survivors or unseen or unasked or (others and uuid is None)):
         records = asked.data_records | {paths.uuid.name, paths.testbeds.name}

@@ -135,7 +135,7 @@ def release(
         path.unlink(missing_ok=True)
     done = [*saved, f"released {len(cluster.allocation.nodes)} node(s)"]
     done += [f"kept {', '.join(gone.kept)}"] if gone.kept else []
-    left = [*gone.survivors, *gone.unseen, *gone.unasked]
+    left = [*gone.survivors, *gone.unseen, *map(str, gone.unasked)]
     done += [f"STILL THERE: {', '.join(left)}: gpubed down {cluster.name}"] if left else []
     return f"{'; '.join(done)}{hook(paths, policy, 'released', last)}", True
 

@@ -19,7 +19,7 @@ from gpubed.engines.embedded import Result
 from gpubed.engines.stack import EngineName, Stack
 from gpubed.nodes import allocation as allocations
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import identities, made_on, registry
+from gpubed.testbeds import identities, registry
 from gpubed.testbeds.base import Existing, Finding, Testbed
 from gpubed.testbeds.specification import load_plan
 
@@ -61,8 +61,8 @@ def preview(paths: ClusterPaths, engine: EngineName) -> Preview:
     testbed.backend.require_engine(engine)
     runlock.require_free(paths.state)
     paths.project.prepare()
-    made_on.require_same(testbed)
     stack = Stack(paths, engine)
+    audits.testbeds(stack, testbed).require_same(testbed)
     seen = damage.damaged(damage.look(paths, plan))
     audits.remember(stack)
     gone = list[str]()

@@ -88,8 +88,8 @@ def up(
             progress.emit("note", message=f"ended what a killed run left behind: {ended}")
         stack = Stack(paths, engine)
         stack.mend()
-        made_on.require_same(testbed)
         asked = audits.testbeds(stack, testbed)
+        asked.require_same(testbed)
         _restore_rates(paths, last=False)  # before links are measured
         _undo_chaos(paths, last=False)  # before anybody finds a disk full
         _mind_what_is_there(stack, testbed, plan, approve)

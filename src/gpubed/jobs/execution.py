@@ -32,7 +32,7 @@ from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
-from gpubed.testbeds import registry
+from gpubed.testbeds import made_on, registry
 from gpubed.testbeds.base import JobBackend
 from gpubed.testbeds.service import JobService, Task, World
 
@@ -182,6 +182,10 @@ def run(
         GpubedError: A node could not be reached, or lacks the image, or it would not be alone.
     """
     run = _foresee(cluster, request, terms.run_id)
+    if run.service:  # what it starts there must be found again
+        testbed = registry.bound(cluster.plan.backend, cluster.paths)
+        made_on.note(testbed)
+        made_on.keep_specification(testbed)
     begun = terms.noted(run.record)
     started = time.monotonic()
     # A training that goes on run by run keeps them for all of its runs.
@@ -216,6 +220,8 @@ def _foresee(cluster: Cluster, request: Request, run_id: str = "") -> _Run:
         chosen.require(plan)
         if request.container or job.container:
             images.require_docker(plan)
+    else:
+        made_on.require_same(registry.bound(plan.backend, cluster.paths))
     values = job.values(request.job, request.settings)
     used = selection.choose(cluster.allocation, **request.choice.model_dump())
     cluster = replace(cluster, allocation=used)

@@ -17,11 +17,43 @@ class Listed:
 
     Attributes:
         things: What there is; what must go first comes first.
-        unasked: The testbeds that could not be asked, with why and what helps.
+        unasked: The testbeds that could not be asked.
     """
 
     things: list[Existing]
-    unasked: list[str]
+    unasked: list[Unasked]
+
+
+@dataclass(frozen=True)
+class Unasked:
+    """A testbed that could not be asked.
+
+    Attributes:
+        why: Which, why, and what helps.
+        forget: The command that says that nothing of the cluster is there.
+    """
+
+    why: str
+    forget: str
+
+    def __str__(self) -> str:
+        return self.why
+
+
+@dataclass(frozen=True)
+class Left:
+    """What carries a cluster's UUID where a former specification led.
+
+    Attributes:
+        thing: What it is.
+        back: The commands by which it is removed.
+    """
+
+    thing: Existing
+    back: str
+
+    def __str__(self) -> str:
+        return f"{self.thing}, where a former specification led; what removes it: {self.back}"
 
 
 @dataclass(frozen=True)
@@ -31,10 +63,12 @@ class Testbeds:
     Attributes:
         needed: Those without whose answer nothing goes on: of the state, or the only ones.
         others: Those that it was made on before; one that cannot be asked is named.
+        recorded: The kinds on which the state names something, or may have begun it.
     """
 
     needed: tuple[Testbed, ...]
     others: tuple[Testbed, ...] = ()
+    recorded: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[Testbed]:
         return iter((*self.needed, *self.others))
@@ -72,40 +106,49 @@ class Testbeds:
             AnotherTestbed: One that is needed is not the one that the cluster was made on.
             GpubedError: One that is needed cannot be asked.
         """
-        found, unasked = list[Existing](), list[str]()
+        found, unasked = list[Existing](), list[Unasked]()
         for testbed in self.needed:
-            found += _asked(testbed)
+            found += self._asked(testbed)
         for testbed in self.others:
             try:
-                found += _asked(testbed)
+                found += self._asked(testbed)
             except GpubedError as error:
-                unasked.append(_unasked(testbed, error))
+                forget = made_on.forget_command(testbed.paths, testbed.backend.name)
+                unasked.append(Unasked(_why(testbed, error), forget))
         return Listed(found, unasked)
 
-    def elsewhere(self, uuid: str) -> tuple[list[str], list[str]]:
+    def require_same(self, testbed: Testbed) -> None:
+        """Refuse one of them that is not the one that the cluster was made on.
+
+        Raises:
+            AnotherTestbed: It is another one.
+            GpubedError: That cannot be told.
+        """
+        made_on.require_same(testbed, recorded=testbed.backend.name in self.recorded)
+
+    def elsewhere(self, uuid: str) -> tuple[list[Left], list[Unasked]]:
         """Ask the testbeds of the same kinds to which only kept specifications lead.
 
         As after an edit of what says which testbed is meant: these know nothing of the cluster,
         and the former one may have all of it.
 
         Returns:
-            What carries the cluster's UUID there, with what helps; and which cannot be asked.
+            What carries the cluster's UUID there; and which cannot be asked.
         """
-        found, unasked = list[str](), list[str]()
+        found, unasked = list[Left](), list[Unasked]()
         for testbed in self:
             with suppress(GpubedError):  # that it cannot be asked itself is told by `existing`
-                for copy, way in made_on.elsewhere(testbed):
+                for former in made_on.elsewhere(testbed):
+                    copy = former.copy
                     try:
-                        there = [thing for thing in way.existing() if thing.uuid == uuid]
+                        there = _marked(testbed, former.existing(uuid))
                     except GpubedError as error:
-                        unasked.append(_unasked(way, error, f", as {copy} says where it is"))
+                        why = _why(testbed, error, f", as {copy} says where it is")
+                        unasked.append(Unasked(why, copies.forget_command(copy)))
                         continue
                     back = copies.put_back_command(testbed.paths, copy)
-                    found += [
-                        f"{thing}, where a former specification led; with that put back it can be "
-                        f"removed: {back}"
-                        for thing in there
-                    ]
+                    back = f"{back}, then gpubed down {testbed.paths.name}"
+                    found += [Left(thing, back) for thing in there]
         return found, unasked
 
     def unseen(self, known: Collection[str], left: Collection[str]) -> list[str]:
@@ -148,13 +191,12 @@ class Testbeds:
         for testbed in self:
             made_on.note(testbed)
 
+    def _asked(self, testbed: Testbed) -> list[Existing]:
+        self.require_same(testbed)
+        return _marked(testbed, testbed.existing())
 
-def _asked(testbed: Testbed) -> list[Existing]:
-    made_on.require_same(testbed)
-    return _marked(testbed, testbed.existing())
 
-
-def _unasked(testbed: Testbed, error: GpubedError, how: str = "") -> str:
+def _why(testbed: Testbed, error: GpubedError, how: str = "") -> str:
     hint = f" ({error.hint})" if error.hint else ""
     return f"{testbed.backend.name} cannot be asked{how}: {error.message}{hint}"
 

@@ -232,6 +232,7 @@ class Backend(ABC):
         vacates: Whether a node that is made takes its address from whatever has it.
         lists_nodes: Whether `existing` returns each of its nodes, with the id of that node.
         the_way_back: How a testbed of the kind that was left is reached again.
+        is_no_more: How one may have come to be another though it is where it was; may be empty.
         data_records: Files of a cluster's state by which `data_within` finds its data again.
     """
 
@@ -245,7 +246,12 @@ class Backend(ABC):
     vacates: bool = False
     lists_nodes: bool = False
     the_way_back: str = "put `backend:` of cluster.yml back as it was"
+    is_no_more: str = ""
     data_records: frozenset[str] = frozenset()
+
+    def spelled(self, id_: str) -> str:
+        """Return the id of a testbed of this kind in the one spelling by which ids are compared."""
+        return id_
 
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot make the testbed's resources.

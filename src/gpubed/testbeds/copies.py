@@ -30,10 +30,10 @@ def keep(paths: ClusterPaths, backend: str) -> str:
     text, copy = files.read(paths.spec, located.MAX_BYTES), last(paths, backend)
     if copy.is_file() and (before := files.read(copy, located.MAX_BYTES)) != text:
         attempts = _attempts(paths)
-        attempts.mkdir(exist_ok=True)
+        files.make(attempts)
         # By its content: the same one, applied again and again, is one.
-        files.write(attempts / f"{backend}-{_digest(before)}.yml", before)
-    files.write(copy, text)
+        files.write(attempts / f"{backend}-{_digest(before)}.yml", before, durable=True)
+    files.write(copy, text, durable=True)  # what it led to is found by it alone
     return _digest(text)
 
 
@@ -76,10 +76,16 @@ def put_back(paths: ClusterPaths) -> str:
 
 
 def put_back_command(paths: ClusterPaths, copy: Path) -> str:
-    """Return the command that makes a copy the specification."""
+    """Return the command that makes a copy the specification; one that is there is set aside."""
     folder, target = paths.inventory, shlex.quote(str(paths.spec))
     made = "" if folder.is_dir() else f"mkdir -p {shlex.quote(str(folder))} && "
-    return f"{made}cp {shlex.quote(str(copy))} {target}"
+    aside = "--backup=numbered " if paths.spec.exists() else ""
+    return f"{made}cp {aside}{shlex.quote(str(copy))} {target}"
+
+
+def forget_command(copy: Path) -> str:
+    """Return the command that says that nothing of a cluster is where a copy led."""
+    return f"rm {shlex.quote(str(copy))}"
 
 
 def _attempts(paths: ClusterPaths) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubed.core import located
-from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.errors import PrerequisiteMissing, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.spec.clusterspec import ClusterSpec, SpecError, refusal, spec_backend
 from gpubed.testbeds import copies
@@ -43,17 +43,20 @@ class Reach:
     def specification(self) -> ClusterSpec:
         """What says how the testbed is reached: the specification, else the last one there.
 
+        Where a kept one alone counts, none stands in for it: that would lead elsewhere.
+
         Raises:
             UsageError: It has errors, or there is none, and no copy was kept.
             PrerequisiteMissing: It names another testbed, and no copy was kept.
         """
         found, errors = self._checked
-        if found is None or spec_backend(found) != self._backend:
+        if not self.is_former and (found is None or spec_backend(found) != self._backend):
             former = self.last
             if former is not None and spec_backend(former) == self._backend:
                 return former
         if found is None:
-            raise refusal(self._file, errors)
+            message = refusal(self._file, errors).message
+            raise UsageError(message, f"restore {self._file}, or put right what is wrong with it")
         if spec_backend(found) != self._backend:
             raise PrerequisiteMissing(
                 f"the specification of {self._paths.name} no longer says how {self._backend} is "
@@ -63,6 +66,11 @@ class Reach:
         return found
 
     @property
+    def is_former(self) -> bool:
+        """Whether a kept specification alone counts."""
+        return self._copy is not None
+
+    @property
     def wanted(self) -> ClusterSpec | None:
         """The specification, whatever testbed it names; None where it cannot be used."""
         return self._checked[0]
@@ -70,7 +78,7 @@ class Reach:
     @property
     def last(self) -> ClusterSpec | None:
         """The specification that was applied last there; None where none can be used."""
-        return self._check(copies.last(self._paths, self._backend), self._paths.name)[0]
+        return self._check(self._last, self._paths.name)[0]
 
     def applied(self) -> ClusterSpec:
         """Return the specification that was applied last there.
@@ -78,10 +86,9 @@ class Reach:
         Raises:
             UsageError: No copy was kept, or it has errors for this version.
         """
-        copy = copies.last(self._paths, self._backend)
-        found, errors = self._check(copy, self._paths.name)
+        found, errors = self._check(self._last, self._paths.name)
         if found is None:
-            raise refusal(copy, errors)
+            raise refusal(self._last, errors)
         return found
 
     @cached_property
@@ -95,16 +102,21 @@ class Reach:
 
     def former_options(self) -> list[Mapping[str, Any] | None]:
         """Return those of all kept copies."""
-        return [self._section(copy) for copy in copies.every(self._paths, self._backend)]
+        every = [self._copy] if self._copy else copies.every(self._paths, self._backend)
+        return [self._section(copy) for copy in every]
 
     @property
     def last_options(self) -> Mapping[str, Any] | None:
         """Those of the one that was applied last there."""
-        return self._section(copies.last(self._paths, self._backend))
+        return self._section(self._last)
 
     def by(self, copy: Path) -> Reach:
         """Return the way that a kept specification leads, whatever the one of now says."""
         return Reach(self._backend, self._paths, self._check, copy)
+
+    @property
+    def _last(self) -> Path:
+        return self._copy or copies.last(self._paths, self._backend)
 
     @property
     def _file(self) -> Path:

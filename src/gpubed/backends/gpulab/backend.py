@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.gpulab import request
+from gpubed.core import places
 from gpubed.spec.clusterspec import ClusterSpec, Problem
 from gpubed.spec.sections import MOST_GPUS
 from gpubed.testbeds.base import JobBackend
@@ -31,6 +32,11 @@ class GpulabBackend(JobBackend):
 
     name = "gpulab"
     the_way_back = "put `backend.master` and `backend.certificate` of cluster.yml back"
+
+    def spelled(self, id_: str) -> str:
+        """Return an id with service, which former versions did not note, and user so."""
+        *service, user = id_.split(" ")
+        return " ".join([*map(places.url, service), places.urn(user)])
 
     def bind(self, reach: Reach, paths: ClusterPaths) -> GpulabTestbed:
         """Return the service as who owns a cluster sees it."""

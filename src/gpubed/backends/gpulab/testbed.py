@@ -51,7 +51,8 @@ class GpulabTestbed(JobTestbed):
         """Return at which service, and whose jobs are seen there: those of others are hidden."""
         master, user = self._config.master, login.read(self._config).urn
         called = f"GPULab at {master} as {user.rpartition('+')[2]}"
-        return Identity(f"{master} {user}", called, formerly=(user,))
+        spelled = self.backend.spelled
+        return Identity(spelled(f"{master} {user}"), called, formerly=(spelled(user),))
 
     def existing(self) -> list[Existing]:
         """Return the cluster's jobs that have not ended."""

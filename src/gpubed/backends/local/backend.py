@@ -26,6 +26,7 @@ class LocalBackend(Backend):
     vacates = True
     lists_nodes = True
     the_way_back = "set DOCKER_HOST as it was then, or unset it"
+    is_no_more = "a daemon that was installed anew"
 
     def bind(self, reach: Reach, paths: ClusterPaths) -> LocalTestbed:
         """Return the nodes of a cluster."""

@@ -37,8 +37,12 @@ def config(reach: Reach) -> Config | None:
     """Return the options of a cluster's specification, else of the one that was applied last.
 
     None where neither names own hosts, or can be read.
+
+    Raises:
+        GpubedError: A kept specification alone counts, and cannot be used.
     """
-    return _config(reach.options) or applied(reach)
+    found = _config(reach.options) or applied(reach)
+    return options(reach.specification) if found is None and reach.is_former else found
 
 
 def may_have(reach: Reach, place: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpubed.backends.virtualwall.config import DATA_RECORD
+from gpubed.core import places
 from gpubed.core.errors import UsageError
 from gpubed.spec.clusterspec import Problem
 from gpubed.testbeds.base import Backend
@@ -27,6 +28,12 @@ class VirtualWallBackend(Backend):
     exchanges_keys = False
     the_way_back = "put `aggregate`, `authority` and `project` of cluster.yml's `backend:` back"
     data_records = frozenset({DATA_RECORD})
+
+    def spelled(self, id_: str) -> str:
+        """Return an id with aggregate and authority in their one spelling."""
+        aggregate, _, rest = id_.partition(" ")
+        authority, _, project = rest.partition(" ")
+        return f"{places.urn(aggregate)} {places.host(authority)} {project}" if rest else id_
 
     def bind(self, reach: Reach, paths: ClusterPaths) -> VirtualWallTestbed:
         """Return the testbed as who asks for a cluster's slice sees it."""

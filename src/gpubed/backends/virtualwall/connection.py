@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from gpubed.backends.virtualwall import journal
 from gpubed.backends.virtualwall import login as logins
 from gpubed.backends.virtualwall.aggregate import Aggregate
@@ -13,6 +15,7 @@ from gpubed.backends.virtualwall.login import Login
 from gpubed.backends.virtualwall.patience import Patience
 from gpubed.backends.virtualwall.transport import Endpoint
 from gpubed.backends.virtualwall.urn import Urn
+from gpubed.core import reading
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 from gpubed.testbeds.reach import Reach
@@ -69,14 +72,22 @@ def config_of(reach: Reach, paths: ClusterPaths) -> Config:
     """Return how a cluster's testbed is reached: as its specification says, else its journal.
 
     Raises:
-        GpubedError: Neither says it.
+        GpubedError: Neither says it, or the journal in a way that this version does not take.
     """
     try:
         config = reach.specification.backend
     except GpubedError:
         # Former versions kept no copy of what they applied.
-        if known := journal.load(paths):
+        if reach.is_former or (known := journal.load(paths)) is None:
+            raise
+        try:
             return known.testbed.config()
-        raise
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"]))
+            raise reading.Unreadable(
+                f"{paths.state / journal.FILE} says in a way that this version does not take how "
+                f"the testbed is reached: {where}",
+                f"restore {paths.spec}, which counts before that",
+            ) from None
     assert isinstance(config, Config)  # noqa: S101  # its kind was asked for
     return config

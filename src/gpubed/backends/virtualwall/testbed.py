@@ -57,7 +57,8 @@ class VirtualWallTestbed(Testbed):
         config = self._config
         authority = urlsplit(config.authority.slices).hostname or ""
         called = f"project {config.project} of {authority} at {config.aggregate.urn}"
-        return Identity(f"{config.aggregate.urn} {authority} {config.project}", called)
+        id_ = f"{config.aggregate.urn} {authority} {config.project}"
+        return Identity(self.backend.spelled(id_), called)
 
     def existing(self) -> list[Existing]:
         """Return the slices of the cluster's name that hold nodes."""

@@ -220,6 +220,7 @@ def _document(found: audits.Audit) -> dict[str, object]:
         "recorded": rows(found.recorded),
         "missing": rows(found.missing),
         "unrecorded": rows(found.unrecorded),
+        "elsewhere": rows([one.thing for one in found.elsewhere]),
         "others": rows(found.others),
         "within": rows(found.within),
         "interrupted": found.interrupted,
@@ -237,6 +238,8 @@ def _show(
     for thing in found.unrecorded:
         note = "; it holds data and stays until `gpubed down`" if thing.data else ""
         ui.say(f"unrecorded  {thing}: it exists, but is not in the state{note}")
+    for one in found.elsewhere:
+        ui.say(f"elsewhere   {one}", whole=True)
     for thing in found.within:
         ui.say(f"data        {thing}: only nodes reach it; it stays until `gpubed down`")
     for what in found.interrupted:
@@ -250,7 +253,7 @@ def _show(
 
 
 def _lead_on(ui: UI, cluster: str, found: audits.Audit, *, half_made: bool) -> None:
-    if not found.clean:
+    if found.missing or found.extra or found.interrupted:
         ui.say(f"adopt:  gpubed audit {cluster} --adopt    (an `up` that looks first)", whole=True)
     if found.extra:
         ui.say(f"remove: gpubed audit {cluster} --remove", whole=True)

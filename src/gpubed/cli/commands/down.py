@@ -14,7 +14,6 @@ from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import stack
 from gpubed.jobs.runs import record
-from gpubed.testbeds import made_on
 
 EXAMPLE = "gpubed down lab -y"
 
@@ -84,7 +83,7 @@ def command(
             "kept": removal.kept,
             "survivors": removal.survivors,
             "unseen": removal.unseen,
-            "unasked": removal.unasked,
+            "unasked": [str(one) for one in removal.unasked],
             "without": removal.without,
         },
     )
@@ -109,8 +108,8 @@ def _tell_of_unknown(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None
     """Tell of what nobody could look at, and how `down` ends without it."""
     for why in removal.unseen:
         ui.say(f"COULD NOT BE LOOKED AT, and may be a node still: {why}")
-    for why in removal.unasked:
-        ui.say(f"COULD NOT BE ASKED, and may have something of it still: {why}")
+    for one in removal.unasked:
+        ui.say(f"COULD NOT BE ASKED, and may have something of it still: {one}")
     for why in removal.without:
         ui.say(f"left as it is: {why}", whole=True)
     if removal.unseen or removal.unasked:
@@ -118,9 +117,8 @@ def _tell_of_unknown(ui: UI, paths: ClusterPaths, removal: down.Removal) -> None
     if removal.unseen:
         hosts = " ".join(f"--without {why.split()[0]}" for why in removal.unseen)
         ui.note(f"if it never will: gpubed down {paths.name} {hosts}", whole=True)
-    for why in removal.unasked:
-        forget = made_on.forget_command(paths, why.split()[0])
-        ui.note(f"if nothing of it is there: {forget}, and again", whole=True)
+    for one in removal.unasked:
+        ui.note(f"if nothing of it is there: {one.forget}, and again", whole=True)
 
 
 def _others(ui: UI, cluster: str, removal: down.Removal) -> int:
