@@ -26,7 +26,7 @@ def keep(paths: ClusterPaths, backend: str) -> str:
     Returns:
         The digest of the copy.
     """
-    paths.testbeds.mkdir(parents=True, exist_ok=True)
+    files.make(paths.testbeds)
     text, copy = files.read(paths.spec, located.MAX_BYTES), last(paths, backend)
     if copy.is_file() and (before := files.read(copy, located.MAX_BYTES)) != text:
         attempts = _attempts(paths)

@@ -114,13 +114,12 @@ def keep_specification(testbed: Testbed) -> None:
     paths, name, had = testbed.paths, testbed.backend.name, _read(testbed)
     noted = _noted_copies(testbed, had)
     led_to = noted.get(copies.digest(paths.spec))
-    if had.id and led_to and led_to != had.id:
-        copy = _noted_as(testbed, noted, led_to)[0]
+    if had.id and led_to and led_to != had.id and (led := _noted_as(testbed, noted, led_to)):
         raise AnotherTestbed(
             f"what {paths.spec} says led to the testbed with the id {led_to}, and leads to "
             f"{had.called} by now",
             f"{testbed.backend.the_way_back}; or if nothing of {paths.name} is there: "
-            f"{copies.forget_command(copy)}, and again",
+            f"{copies.forget_command(led[0])}, and again",
         )
     if had.id:
         noted[copies.keep(paths, name)] = had.id
@@ -305,7 +304,7 @@ def _read(testbed: Testbed) -> _Note:
 
 def _write(testbed: Testbed, noted: _Note, now: Identity | None = None) -> None:
     paths = testbed.paths
-    paths.testbeds.mkdir(parents=True, exist_ok=True)
+    files.make(paths.testbeds)
     if now:
         noted = noted.model_copy(update={"id": now.id, "called": now.called})
     content = noted.model_dump_json(indent=1).encode()

@@ -239,7 +239,9 @@ def _show(
         note = "; it holds data and stays until `gpubed down`" if thing.data else ""
         ui.say(f"unrecorded  {thing}: it exists, but is not in the state{note}")
     for one in found.elsewhere:
-        ui.say(f"elsewhere   {one}", whole=True)
+        ui.say(
+            f"elsewhere   {one.thing}: where a former specification led; it stays until `gpubed down`"
+        )
     for thing in found.within:
         ui.say(f"data        {thing}: only nodes reach it; it stays until `gpubed down`")
     for what in found.interrupted:
