@@ -239,9 +239,8 @@ def _show(
         note = "; it holds data and stays until `gpubed down`" if thing.data else ""
         ui.say(f"unrecorded  {thing}: it exists, but is not in the state{note}")
     for one in found.elsewhere:
-        ui.say(
-            f"elsewhere   {one.thing}: where a former specification led; it stays until `gpubed down`"
-        )
+        where = "where a former specification led"
+        ui.say(f"elsewhere   {one.thing}: {where}; it stays until `gpubed down`")
     for thing in found.within:
         ui.say(f"data        {thing}: only nodes reach it; it stays until `gpubed down`")
     for what in found.interrupted:
