@@ -131,7 +131,7 @@ def write(paths, campaign=None, points=None):
     """
     campaign = campaign or document()
     folder = paths.campaigns / campaign["name"]
-    (folder / "points").mkdir(parents=True)
+    (folder / "points").mkdir(parents=True, exist_ok=True)
     (folder / "campaign.json").write_text(json.dumps(campaign))
     for one in measured(campaign) if points is None else points:
         put(folder, one)

@@ -57,6 +57,7 @@ def test_a_helper_beside_launchers_is_none(copy):
     [
         ("def create():\n    ...\n", True),
         ("create = other\n", True),
+        ('"""Words.\n\ncreate: makes one\ncreate(it)\n"""\n', False),
         ("create: int = 1\n", True),
         ("def created():\n    ...\n", False),
         ("class Made:\n    def create(self):\n        ...\n", False),

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -314,3 +315,17 @@ def test_what_an_installation_brings_is_asked_where_there_are_package_lists():
     lists, ask, *_ = yaml.safe_load((BASE / "tasks/brought.yml").read_text())
     assert lists["ansible.builtin.include_tasks"] == "lists.yml"
     assert ask["register"] == "__base_brings"
+
+
+def test_what_a_hook_cannot_remove_is_told_and_tried_again(tmp_path, capsys):
+    """The mark stays, which tells the next run what is there; the rest has gone."""
+    taking = runpy.run_path(str(BASE / "files/take_away.py"))["take_away"]
+    lost, gone, mark = tmp_path / "lost", tmp_path / "gone", tmp_path / "mark"
+    gone.touch()
+    mark.touch()
+    found = {"units": [], "kept": [str(lost)], "files": [str(gone)], "folders": []}
+    assert taking({**found, "mark": [str(mark)]}) is False
+    assert (gone.exists(), mark.exists()) == (False, True)
+    assert f"{lost} stays: No such file" in capsys.readouterr().err
+    assert taking({**found, "kept": [], "mark": [str(mark)]}) is True
+    assert not mark.exists()

@@ -252,6 +252,11 @@ def test_nothing_of_the_roles_goes_on_on_a_host_that_is_let_go(host):
     (programs / "systemctl").write_text(f"#!/bin/sh\n# STAND-IN\necho $* >>{calls}\n")
     (programs / "systemctl").chmod(0o755)
     path = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    (programs / "python3").symlink_to("/bin/false")
+    assert subprocess.run(["sh", "-c", text], env=path, check=False).returncode == 1
+    assert hook.exists()  # which the next `down` runs again
+    (programs / "python3").unlink()
+    calls.unlink()
     for _ in range(2):
         subprocess.run(["sh", "-c", text], env=path, check=True)
     ended = [line for line in calls.read_text().splitlines() if line.startswith("disable")]

@@ -100,6 +100,22 @@ def test_what_ends_us_ends_it(ssh, number):
         os.kill(child, 0)
 
 
+def test_what_ends_us_at_once_ends_it_too(tmp_path):
+    """Between its start and our being ready to send a signal on, one is held back."""
+    code = (
+        "import os, signal, sys\n"
+        "from gpubed.cli import attended\n"
+        "spawn = os.posix_spawnp\n"
+        "def at_once(*words, **how):\n"
+        "    child = spawn(*words, **how)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return child\n"
+        "os.posix_spawnp = at_once\n"
+        "sys.exit(attended.run(['sleep', '60']))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 143
+
+
 def test_one_that_stands_still_gives_the_shell_its_terminal(ssh):
     """As `~^Z` does: a shell waits for us, and not for it."""
     with ssh("echo $$; kill -STOP $$; echo on") as done:

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 from gpubed.engines import interruption
 
@@ -30,18 +31,23 @@ def run(words: Sequence[str]) -> int:
     Raises:
         OSError: It cannot be started.
     """
-    child = os.posix_spawnp(words[0], list(words), os.environ)
-
-    def send_on(number: int, _frame: FrameType | None) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(child, number)
-
-    before = {number: signal.signal(number, send_on) for number in _ENDS}
+    # Held back until it can be sent on: else it would end us, and not the program.
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    before = dict[signal.Signals, Any]()
     try:
+        child = os.posix_spawnp(words[0], list(words), os.environ, setsigmask=held)
+
+        def send_on(number: int, _frame: FrameType | None) -> None:
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
+
+        before = {number: signal.signal(number, send_on) for number in _ENDS}
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         code = os.waitstatus_to_exitcode(_ended(child))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
     return code if code >= 0 else interruption.EXIT - code
 
 

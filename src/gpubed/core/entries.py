@@ -17,6 +17,7 @@ def names(folder: Path, *points: str) -> tuple[str, ...]:
         folder: What is in folders of it is not looked at.
         points: Names of functions, or of what is assigned.
     """
-    point = re.compile(rf"^(?:def )?(?:{'|'.join(points)})\b *[(:=]", re.MULTILINE)
+    named = "|".join(points)
+    point = re.compile(rf"^(?:def (?:{named})\(|(?:{named})(?:: [^=\n]+)? = )", re.MULTILINE)
     modules = (path for path in folder.glob("*.py") if not path.name.startswith("_"))
     return tuple(sorted(p.stem for p in modules if point.search(p.read_text(encoding="utf-8"))))
