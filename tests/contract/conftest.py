@@ -34,11 +34,12 @@ TESTBEDS = {
     path.stem: import_module(f"contract.testbeds.{path.stem}")
     for path in sorted(Path(__file__).with_name("testbeds").glob("*.py"))
 }
-# One node that pretends to have GPUs; test_simulated.py asks for these by name.
+# One node that pretends to have GPUs; test_simulated.py asks for these by name. Called otherwise
+# than those that stand for testbeds: tests of both run beside each other, and look by name.
 SIMULATED: dict[str, dict[str, Any]] = {
     f"simulated-{runtime}": {
         "version": 1,
-        "name": "contract",
+        "name": "pretended",
         "backend": {"type": "local", "runtime": runtime},
         "nodes": [
             {
