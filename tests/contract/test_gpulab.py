@@ -100,6 +100,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", changes.ENGINES)
 def test_a_change_costs_nothing_since_jobs_find_what_they_need(up, engine):
     """Planned first, then done; what jobs and runs are found by stays, and so do results."""

@@ -186,6 +186,7 @@ def test_kernel_that_is_new_has_no_module_until_it_is_built(node: SSH) -> None:
     assert json.loads(node.run("sudo gpubed-simulate status --json").stdout)["faults"] == []
 
 
+@pytest.mark.long
 def test_restart_keeps_driver_and_broken_hardware(cluster: Any, node: SSH) -> None:
     node.run("sudo gpubed-simulate fault fallen-off-bus --gpu 1")
     node.run("sudo gpubed-simulate fault requires-reset --gpu 0")

@@ -18,6 +18,8 @@ from support.cluster import Cluster
 from support.taint import taint
 from support.wall import backend
 
+pytestmark = pytest.mark.testbeds
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):

@@ -25,6 +25,7 @@ def test_kills_leave_neither_duplicates_nor_orphans(bare, seed):
     assert not crashes.tally["unreadable"]
 
 
+@pytest.mark.long  # killed often before something is left
 def test_down_after_a_kill_leaves_nothing_and_lists_what_it_removed(bare):
     crashes = Crashes(bare, random.Random(7))
     while not crashes.kill("up") or not labelled(bare.name):

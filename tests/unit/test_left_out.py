@@ -11,8 +11,8 @@ from gpubed.cluster import up as ups
 from gpubed.core.errors import GpubedError, Refused
 from gpubed.core.paths import ClusterPaths, Project
 from gpubed.spec.plan import ClusterPlan
+from gpubed.testbeds import asked as asking
 from gpubed.testbeds import left_out, registry
-from gpubed.testbeds.asked import Testbeds
 from gpubed.testbeds.base import Existing, Fault
 from support.bound import kind
 from support.samples import sample_plan
@@ -71,7 +71,7 @@ def run(tmp_path, monkeypatch):
         monkeypatch.setattr(testbed, "remove", cloud.remove)
         monkeypatch.setattr(ups, "load_same", lambda *_: plan)  # nobody edits it meanwhile
         monkeypatch.setattr(kind("openstack"), "unrefreshable", lambda _: None)
-        asked = Testbeds((testbed,))
+        asked = asking.Testbeds((testbed,))
         return cloud, lambda: ups._up(cloud, testbed, asked, plan, pytest.fail, None, None)
 
     return make
