@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from docker.errors import ContainerError
+from docker.errors import ContainerError, NotFound
 from docker.models.containers import Container
 
 from gpubed.backends.local import daemon, ownership
@@ -97,10 +98,15 @@ class ContainerBreaker(Breaker):
 
     def _run_beside(self, node: Node, script: str) -> None:
         found = _container(node)
+        # No node's, whose names have no such sign. Who was killed has not removed it.
+        name = self._owner.name(f"{node.name}_chaos")
+        with suppress(NotFound):
+            daemon.client().containers.get(name).remove(force=True)
         try:
             daemon.client().containers.run(
                 found.attrs["Config"]["Image"],
                 [*_ENTER, script],
+                name=name,
                 remove=True,
                 pid_mode=f"container:{found.id}",
                 cap_add=list(_CAPABILITIES),
