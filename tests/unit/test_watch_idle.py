@@ -1,0 +1,244 @@
+"""`gpubed watch` warns of a cluster that nobody uses, and releases it. Its use is a STAND-IN."""
+
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+
+from gpubed.cluster import before_end, down, watch_log
+from gpubed.cluster.down import Removal
+from gpubed.configuration import due
+from gpubed.configuration import use as uses
+from gpubed.configuration.health import NodeHealth, Quarantine
+from gpubed.configuration.use import Use
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError
+from gpubed.jobs.runs import checkpoints
+from gpubed.testbeds import copies
+from support.watched import HOUR, MINUTE, SPEC, world
+
+__all__ = ["world"]
+
+IDLE = SPEC.replace(
+    "configure: false\n", "lease: {idle: {after: 2 h, then: release, hook: '%s'}}\n"
+)
+
+
+class Unused:
+    """What nodes say of their use (STAND-IN), and what is asked of them and of `down`."""
+
+    def __init__(self, world, monkeypatch):
+        self.world, self.told, self.downs, self.saved = world, [], [], 0
+        self.use, self.saving = Use(0.0, "alice: a terminal on node-0", "1"), lambda: None
+        self.began, self.fails, self.kept = world.now, None, ["volume shared"]
+        monkeypatch.setattr(due, "now", lambda *_: {})
+        monkeypatch.setattr(uses, "look", lambda *_: self.say())
+        monkeypatch.setattr(uses, "warn", self.warn)
+        monkeypatch.setattr(before_end, "prepare", self.prepare)
+        monkeypatch.setattr(down, "data_of", lambda *_: self.kept)
+        monkeypatch.setattr(down, "down", self.down)
+        self.hook = world.cluster.project.root / "hook.log"
+        words = "$GPUBED_CLUSTER $GPUBED_IDLE"
+        self.policy(IDLE % f"echo {words} >> {self.hook}")
+
+    def policy(self, text):
+        self.world.cluster.spec.write_text(text)
+        copies.keep(self.world.cluster, "local")
+
+    def say(self):
+        idle_s = (self.world.now - self.began).total_seconds()
+        return replace(self.use, idle_s=idle_s if self.began else 0.0)
+
+    def use_it(self, why="bob: a notebook on node-1"):
+        self.began = self.world.now
+        self.use = replace(self.use, why=why, spell=str(self.world.now))
+
+    def warn(self, _cluster, nodes, text, back=False):
+        if self.fails:
+            raise self.fails
+        assert len(nodes) == 3
+        self.told.append(("back" if back else "warn", text))
+
+    def prepare(self, *_):
+        self.saved += 1
+        self.saving()
+        return ["collected 2 run(s)"]
+
+    def down(self, cluster, _engine, *, keep_data):
+        with runlock.hold(cluster.state, "down"):
+            assert runlock.measurer(cluster.state), "no job may begin meanwhile"
+            self.downs.append(keep_data)
+            cluster.allocation.unlink()
+            for path in cluster.project.pulumi.glob(".pulumi/stacks/*/*"):
+                path.unlink()
+            shutil.rmtree(cluster.logs)
+        return Removal(["Node node-0"], ["volume shared"], [], [])
+
+
+@pytest.fixture
+def unused(world, monkeypatch):
+    return Unused(world, monkeypatch)
+
+
+def test_an_unused_cluster_is_released_after_its_warning(world, unused):
+    looked = world.looks(200)
+    assert looked.index("gone") == 150, "after 2 h, and the half hour of the warning"
+    assert (unused.downs, unused.saved) == ([True], 1)
+    assert [what for what, _ in unused.told] == ["warn"]
+    assert unused.told[0][1] == (
+        "gpubed: nobody has used lab for 120 min: it is released in 30 min unless somebody uses it"
+    )
+    assert unused.hook.read_text() == "lab warn\nlab released\n"
+    assert (world.cluster.logs / "watch.log").read_text().splitlines() == [
+        "2030-01-01T02:00:00Z idle: last use 120 min ago: alice: a terminal on node-0: warned: it "
+        "is released in 30 min unless somebody uses it",
+        "2030-01-01T02:30:00Z idle: last use 150 min ago: alice: a terminal on node-0: collected "
+        "2 run(s); released 3 node(s); kept volume shared",
+    ]
+
+
+def test_without_a_policy_nodes_are_not_asked(world, unused, monkeypatch):
+    unused.policy(SPEC)
+    monkeypatch.setattr(uses, "look", lambda *_: pytest.fail("asked"))
+    assert set(world.looks(10, every=HOUR)) == {"well"}
+
+
+def test_to_warn_is_all_where_nothing_more_is_wanted(world, unused):
+    unused.policy((IDLE % "false").replace("then: release", "then: warn"))
+    world.looks(10, every=HOUR)
+    assert (unused.downs, len(unused.told)) == ([], 1)
+    assert "whoever needs it no more" in unused.told[0][1]
+    assert world.events[-1].outcome.endswith("; the hook failed (1): no word")
+
+
+@pytest.mark.parametrize("why", ["x" * 200_000, "a\0b", "\ud800", "\x1b[2J"])
+def test_a_hook_is_told_why_whatever_that_is(world, unused, why):
+    """The kernel refuses a variable that is longer than 128 KiB, and every NUL."""
+    heard = world.cluster.project.root / "why.log"
+    unused.policy((IDLE % f'printf %s "$GPUBED_IDLE_WHY" > {heard}').replace("release", "warn"))
+    unused.use_it(why)
+    world.looks(10, every=HOUR)
+    assert [what for what, _ in unused.told] == ["warn"]
+    assert "the hook" not in world.events[-1].outcome
+    assert len(heard.read_text()) <= 1001
+    assert heard.read_text().isprintable()
+
+
+def test_a_hook_that_cannot_be_started_warns_nobody_twice(world, unused, monkeypatch):
+    unused.policy((IDLE % "true").replace("then: release", "then: warn"))
+    monkeypatch.setenv("PATH", str(world.cluster.project.root))
+    world.looks(10, every=HOUR)
+    assert len(unused.told) == 1
+    assert "the hook cannot be started: " in world.events[-1].outcome
+
+
+def test_a_watch_that_is_killed_in_the_hook_warns_nobody_twice(world, unused, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gpubed.cluster.idle.hook", killed)
+        with pytest.raises(KeyboardInterrupt):
+            world.looks(10, every=HOUR)
+    world.looks(1, every=MINUTE)
+    assert len(unused.told) == 1
+
+
+def test_any_use_takes_the_warning_back(world, unused):
+    one = world.watch()
+    world.looks(140, of=one)
+    unused.use_it()
+    world.looks(100, of=one)
+    assert [what for what, _ in unused.told] == ["warn", "back"]
+    assert unused.hook.read_text() == "lab warn\nlab back\n"
+    assert "bob: a notebook on node-1" in world.events[-1].why
+    assert unused.downs == []
+
+
+def test_a_use_that_no_look_saw_counts_too(world, unused):
+    """The watch was off for hours, and somebody came and went after the warning."""
+    world.looks(125)
+    unused.use_it()
+    world.now += 5 * HOUR
+    world.looks(1)
+    assert [what for what, _ in unused.told] == ["warn", "back"]
+    assert unused.downs == []
+
+
+def test_a_clock_of_the_controller_that_jumps_ends_no_warning(world, unused):
+    world.looks(125)
+    world.now += 10 * HOUR
+    unused.began += 10 * HOUR
+    world.looks(10)
+    assert unused.downs == []
+    world.looks(30)
+    assert unused.downs == [True]
+
+
+def test_who_comes_while_results_are_saved_keeps_it(world, unused):
+    unused.saving = unused.use_it
+    world.looks(155)
+    assert (unused.saved, unused.downs) == (1, [])
+    assert [what for what, _ in unused.told] == ["warn", "back"]
+    assert "not released: bob: a notebook on node-1" in world.events[1].outcome
+
+
+def test_results_that_cannot_be_saved_keep_it(world, unused):
+    def fail():
+        raise GpubedError("the disk is full", "free space")
+
+    unused.saving = fail
+    world.looks(160)
+    assert unused.downs == []
+    assert world.kinds == ["idle", "idle"], "told once"
+    assert world.events[-1].why == "the disk is full (free space)"
+
+
+def test_a_warning_that_did_not_reach_everybody_is_none(world, unused):
+    unused.fails = GpubedError("node-1 does not answer")
+    world.looks(200)
+    assert (unused.told, unused.downs, world.watch().memory.warned) == ([], [], None)
+    unused.fails = None
+    world.looks(31)
+    assert unused.downs == [True]
+
+
+@pytest.mark.parametrize("who", ["run", "training", "quarantine"])
+def test_what_only_the_controller_knows_is_a_use(world, unused, who):
+    held = {
+        "run": lambda: runlock.measuring(world.cluster.state, "run", shared=True),
+        "training": lambda: runlock.locked(
+            checkpoints.lock(world.cluster, "mine"), checkpoints.ELASTIC
+        ),
+        "quarantine": nullcontext,
+    }[who]
+    if who == "quarantine":
+        quarantine = Quarantine(reason="fan is loud", since="2030-01-01T00:00:00Z")
+        world.unwell = [NodeHealth(node="node-1", quarantine=quarantine)]
+    with held():
+        world.looks(200)
+    assert (unused.told, unused.downs) == ([], [])
+
+
+def test_the_log_outlives_a_folder_that_goes_also_where_the_state_is_lost(world):
+    world.watch().tell("idle", "nobody used it")
+    shutil.rmtree(world.cluster.project.pulumi)
+    with watch_log.kept(world.cluster):
+        shutil.rmtree(world.cluster.state)
+    assert "nobody used it" in (world.cluster.logs / "watch.log").read_text()
+
+
+def test_a_policy_that_is_taken_away_takes_its_warning_along(world, unused):
+    world.looks(125)
+    unused.policy(SPEC.replace("configure: false\n", ""))
+    world.looks(100)
+    assert [what for what, _ in unused.told] == ["warn", "back"]
+    assert unused.downs == []
+
+
+def test_another_run_that_has_the_cluster_is_waited_for(world, unused):
+    world.looks(125)
+    with runlock.hold(world.cluster.state, "configure"):
+        world.looks(60)
+    assert unused.downs == []

@@ -1,0 +1,73 @@
+"""`gpubed watch --install`: a unit of the user's systemd, which is a STAND-IN here."""
+
+import json
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.cluster import watch_unit
+from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.paths import Project
+from support.watched import world
+
+__all__ = ["world"]
+
+
+@pytest.fixture
+def systemd(tmp_path, monkeypatch):
+    """A systemd of the user that writes down what it is told; a STAND-IN, and so is loginctl."""
+    folder, told = tmp_path / "bin", tmp_path / "told"
+    folder.mkdir()
+    for name in ("systemctl", "loginctl"):
+        (folder / name).write_text(f'#!/bin/sh\necho "{name} $@" >> {told}\n')
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return told
+
+
+def test_a_unit_runs_it_in_this_project(world, systemd, monkeypatch):
+    monkeypatch.setenv("OS_PASSWORD", "hunter2")
+    monkeypatch.setenv("OS_CLOUD", "50%")
+    words = ["watch", "lab", "--every", "5 min", "--install"]
+    done = CliRunner().invoke(cli.build(), words, standalone_mode=False)
+    assert done.return_value == 0
+    unit = watch_unit.file(world.cluster).read_text()
+    root = world.cluster.project.root
+    assert f"WorkingDirectory={root}\n" in unit
+    assert f'Environment="GPUBED_ROOT={root}"\n' in unit
+    assert 'Environment="OS_CLOUD=50%%"\n' in unit
+    assert 'gpubed" "watch" "lab" "--every" "5 min" "--repairs" "5"\n' in unit
+    assert "Restart=on-failure\n" in unit
+    assert "hunter2" not in unit
+    name = watch_unit.file(world.cluster).name
+    assert f"systemctl --user enable --now {name}" in systemd.read_text()
+    assert "loginctl enable-linger" in done.stderr
+
+
+def test_a_unit_is_removed_also_once_the_cluster_is_no_more(world, systemd):
+    CliRunner().invoke(cli.build(), ["watch", "lab", "--install"], standalone_mode=False)
+    world.cluster.spec.unlink()
+    done = CliRunner().invoke(
+        cli.build(), ["watch", "lab", "--remove", "--json"], standalone_mode=False
+    )
+    assert json.loads(done.stdout)["unit"] == str(watch_unit.file(world.cluster))
+    assert not watch_unit.file(world.cluster).exists()
+    assert "disable --now" in systemd.read_text()
+    assert watch_unit.remove(world.cluster) is None
+
+
+def test_two_projects_have_two_units(world, tmp_path):
+    other = Project(tmp_path / "other").cluster("lab")
+    assert watch_unit.file(other).name != watch_unit.file(world.cluster).name
+
+
+def test_where_no_systemd_answers_nothing_is_written(world, systemd):
+    path = systemd.parent / "bin" / "systemctl"
+    path.write_text("#!/bin/sh\necho 'Failed to connect to bus' >&2\nexit 1\n")
+    done = CliRunner().invoke(cli.build(), ["watch", "lab", "--install"], standalone_mode=False)
+    assert isinstance(done.exception, PrerequisiteMissing)
+    assert "Failed to connect to bus" in done.exception.message
+    assert not watch_unit.file(world.cluster).exists()

@@ -1,0 +1,172 @@
+"""`gpubed watch`, look after look: what it remembers, what ends it, and what it refuses."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.core import runlock
+from gpubed.core.errors import GpubedError, Locked, UsageError
+from gpubed.testbeds import registry
+from support.watched import HOUR, world
+
+__all__ = ["world"]
+
+
+def test_once_remembers_the_look_of_the_process_before(world):
+    world.states = {"node-1": "missing"}
+    run = [["watch", "lab", "--once", "--json"] for _ in range(3)]
+    done = [CliRunner().invoke(cli.build(), words, standalone_mode=False) for words in run]
+    assert [each.return_value for each in done] == [1, 0, 0]
+    assert len(world.repairs) == 1
+    documents = [json.loads(line) for each in done for line in each.stdout.splitlines()]
+    assert [document["event"] for document in documents] == ["amiss", "repair"]
+    assert set(documents[0]) == {"schema", "time", "event", "why", "outcome", "nodes"}
+    assert documents[1]["schema"] == "gpubed/watch/1"
+    assert [document["nodes"] for document in documents] == [["node-1"], ["node-1"]]
+
+
+def test_repairs_count_though_a_newer_version_wrote_them(world):
+    written = {"version": 1, "repairs": [(world.now - HOUR).isoformat()], "failures": 2, "newer": 1}
+    world.cluster.watch.write_text(json.dumps(written))
+    memory = world.watch().memory
+    assert (len(memory.repairs), memory.failures) == (1, 2)
+
+
+def test_a_damaged_memory_counts_as_none(world):
+    world.states = {"node-1": "missing"}
+    world.looks(1)
+    world.cluster.watch.write_text('{"version": 2}')
+    assert world.looks(1) == ["amiss"]
+    assert world.repairs == []
+
+
+def test_ctrl_c_is_logged_and_loses_nothing(world, monkeypatch):
+    world.states = {"node-1": "missing"}
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpubed.cli.commands.watch.time.sleep", interrupt)
+    done = CliRunner().invoke(cli.build(), ["watch", "lab"], standalone_mode=False)
+    assert done.return_value == 130
+    log = (world.cluster.logs / "watch.log").read_text()
+    assert "ended: interrupted" in log
+    assert "node-1" in world.watch().memory.amiss
+
+
+@pytest.fixture
+def watching(world, monkeypatch):
+    """A function that watches for some looks, and returns how long was waited after each."""
+
+    def watch(looks, before=lambda number: None):
+        waits = []
+
+        def sleep(seconds):
+            waits.append(seconds)
+            if len(waits) == looks:
+                raise KeyboardInterrupt
+            before(len(waits))
+
+        monkeypatch.setattr("gpubed.cli.commands.watch.time.sleep", sleep)
+        done = CliRunner().invoke(cli.build(), ["watch", "lab"], standalone_mode=False)
+        return waits, done
+
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("error", "why", "traced"),
+    [
+        (ValueError("not enough \x1b[2Jvalues"), "ValueError: not enough values", True),
+        (GpubedError("no route", "see the cable"), "no route (see the cable)", False),
+        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left", True),
+    ],
+)
+def test_a_look_that_breaks_off_does_not_end_the_watch(
+    world, watching, monkeypatch, error, why, traced
+):
+    healthy = registry.bound
+
+    def broken(*_):
+        raise error
+
+    def heal(number):
+        if number == 8:
+            monkeypatch.setattr(registry, "bound", healthy)
+
+    monkeypatch.setattr(registry, "bound", broken)
+    waits, done = watching(10, heal)
+    assert waits == [60, 120, 240, 480, 960, 1800, 1800, 1800, 60, 60]
+    assert done.return_value == 130
+    log = (world.cluster.logs / "watch.log").read_text()
+    assert log.count(" failed: a look failed: ") == 1, "of one error one event"
+    assert why in log
+    assert ("\n  Traceback (most recent call last):\n" in log) is traced
+    assert "well: lab can be looked at again" in log
+    assert "\x1b" not in log
+
+
+def test_another_error_is_another_event(world, watching, monkeypatch):
+    errors = iter([KeyError("a"), KeyError("b"), KeyError("b")])
+
+    def broken(*_):
+        raise next(errors)
+
+    monkeypatch.setattr(registry, "bound", broken)
+    watching(3)
+    log = (world.cluster.logs / "watch.log").read_text()
+    assert (log.count(": KeyError: 'a'"), log.count(": KeyError: 'b':")) == (1, 1)
+
+
+def test_a_look_that_breaks_off_is_no_look(world, watching, monkeypatch):
+    """A node that is amiss before and after it may have booted twice."""
+    healthy = registry.bound
+    world.states = {"node-1": "missing"}
+    world.looks(1)
+
+    def broken(*_):
+        raise ValueError
+
+    monkeypatch.setattr(registry, "bound", broken)
+    watching(1)
+    monkeypatch.setattr(registry, "bound", healthy)
+    assert world.looks(1) == ["amiss"]
+    assert world.repairs == []
+
+
+@pytest.mark.parametrize("error", [UsageError("wrong"), BrokenPipeError()])
+def test_what_no_time_heals_ends_the_watch(world, watching, monkeypatch, error):
+    def broken(*_):
+        raise error
+
+    monkeypatch.setattr(registry, "bound", broken)
+    waits, done = watching(3)
+    assert waits == []
+    assert done.exception is error
+
+
+def test_what_nodes_say_moves_no_cursor_in_the_log(world):
+    said = "\x1b]0;title\x07\x1b[2Jred\u202eturned\x00\x9b1m" + "x" * 5_000_000
+    world.rest = {"full": {"node-1": said}}
+    world.looks(1)
+    log = (world.cluster.logs / "watch.log").read_text()
+    assert "redturned1" not in log
+    assert "node-1: redturnedx" in log
+    assert len(log) < 5000
+
+
+def test_a_cluster_has_one_watch(world):
+    with runlock.locked(world.cluster.watching, "watch"):
+        done = CliRunner().invoke(cli.build(), ["watch", "lab"], standalone_mode=False)
+    assert isinstance(done.exception, Locked)
+    assert "`gpubed watch`" in done.exception.message
+
+
+@pytest.mark.parametrize(
+    "words", [("--every", "soon"), ("--every", "1 s"), ("--once", "--install")]
+)
+def test_what_makes_no_sense_is_refused(world, words):
+    done = CliRunner().invoke(cli.build(), ["watch", "lab", *words], standalone_mode=False)
+    assert isinstance(done.exception, UsageError)
