@@ -1,0 +1,213 @@
+"""Runs are compared: what differs between them, and what of it is more than chance."""
+
+import json
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed.jobs import launchers
+from gpubed.jobs.runs import compare, record
+from gpubed.jobs.runs.record import Choice, Record, Request
+from support.run_verb import call, cluster, document
+from support.stand_in_head import Head
+
+__all__ = ["call", "cluster"]
+
+
+def test_two_sets_are_compared(call):
+    one = document(call("run", "lab", "digits", "--nodes", "1", "--repeat", "3", "--json"))
+    two = document(call("run", "lab", "digits", "--nodes", "2", "--repeat", "3", "--json"))
+    names = [told["trials"][0]["run_id"] for told in (one, two)]
+    [pair] = document(call("runs", "lab", "compare", *names, "--json"))["comparisons"]
+    rates = {row["metric"]: row for row in pair["metrics"]}
+    assert rates["images_per_s"]["verdict"] == "differs"
+    assert rates["images_per_s"]["ratio"] == pytest.approx(2, rel=0.01)
+    assert rates["loss"]["verdict"] == "the same"
+    assert {row["what"] for row in pair["differences"]} == {"world size", "nodes", "machines"}
+    assert "differs" in call("runs", "lab", "compare", *names).stdout
+
+
+def test_runs_of_one_set_are_compared_as_they_are(call):
+    """Else both sides were the whole set, and nothing ever differed."""
+    told = document(call("run", "lab", "digits", "--repeat", "2", "--json"))
+    names = [trial["run_id"] for trial in told["trials"]]
+    [pair] = document(call("runs", "lab", "compare", *names, "--json"))["comparisons"]
+    assert {tuple(row["runs"]) for row in pair["metrics"]} == {(1, 1)}
+
+
+def test_a_figure_that_one_repetition_lacks_is_of_the_others(call, cluster):
+    told = document(call("run", "lab", "digits", "--repeat", "3", "--json"))
+    first = cluster.runs / told["trials"][0]["run_id"]
+    known = json.loads((first / "run.json").read_text())
+    known["metrics"]["loss"] = None
+    (first / "run.json").write_text(json.dumps(known))
+    other = document(call("run", "lab", "digits", "--json"))["run_id"]
+    done = call("runs", "lab", "compare", other, first.name, "--json")
+    rows = {row["metric"]: row for row in document(done)["comparisons"][0]["metrics"]}
+    assert rows["loss"]["runs"] == [1, 2]
+
+
+def test_a_run_says_what_its_links_were_held_to(call, cluster, monkeypatch):
+    call("run", "lab", "digits")
+    declared = record.find(cluster, "last")
+    origin = declared.origin.model_copy(update={"rate_bps": 10_000_000})
+    slower = declared.model_copy(update={"origin": origin})
+    assert declared.origin.rate_bps == 200_000_000
+    said = [str(one) for one in compare.differences(slower, declared)]
+    assert said == ["link rate: 10 Mbit/s → 200 Mbit/s"]
+
+
+def test_single_runs_say_that_nothing_can_be_said(call):
+    names = [document(call("run", "lab", "digits", "--json"))["run_id"] for _ in range(2)]
+    [pair] = document(call("runs", "lab", "compare", *names, "--json"))["comparisons"]
+    assert pair["differences"] == []
+    verdicts = {row["metric"]: row["verdict"] for row in pair["metrics"]}
+    assert verdicts.pop("world_size") == "the same", "a setting is no measurement"
+    assert set(verdicts.values()) == {"unknown: no repetition"}
+
+
+def test_where_nothing_can_be_compared_it_is_said_why(call, cluster, monkeypatch):
+    call("run", "lab", "digits")
+    first = record.find(cluster, "last")
+    monkeypatch.setattr(
+        launchers, "named", lambda _: SimpleNamespace(run=lambda *_: Head.metrics.clear() or 1)
+    )
+    call("run", "lab", "digits")
+    failed = record.find(cluster, "last")
+    said = call("runs", "lab", "compare", first.run_id, failed.run_id).stdout
+    why = f"nothing to compare: {failed.run_id} ended as failed and reported no number"
+    assert why in said
+    assert "verdict" not in said
+    request = failed.request.model_copy(update={"job": "allreduce"})
+    other = failed.model_copy(update={"request": request, "metrics": {"busbw_bps": 1.0}})
+    record.write(cluster.runs / failed.run_id, other.model_copy(update={"state": "ok"}))
+    said = call("runs", "lab", "compare", first.run_id, failed.run_id).stdout
+    assert "nothing to compare: digits and allreduce have no figure in common" in said
+
+
+def test_differences_are_told_in_words(call, cluster):
+    call("run", "lab", "digits")
+    before = record.find(cluster, "last")
+    request = Request(job="digits", settings={"batch": "64"}, choice=Choice(nodes=1))
+    origin = before.origin.model_copy(update={"gpubed": "9"})
+    now = Record.model_validate(
+        {**before.model_dump(by_alias=True), "request": request, "origin": origin}
+        | {"values": {**before.values, "batch": 64}}
+    )
+    said = [str(one) for one in compare.differences(before, now)]
+    assert said == ["--set batch: 32 → 64", f"gpubed: {before.origin.gpubed} → 9"]
+    assert compare.differences(before, before) == []
+
+
+def sets(**metrics):
+    """Return two sets of runs, by what each of a metric's two sets measured."""
+    return [
+        [SimpleNamespace(metrics=dict(zip(metrics, values, strict=True))) for values in rows]
+        for rows in (zip(*(of[side] for of in metrics.values()), strict=True) for side in (0, 1))
+    ]
+
+
+def test_the_same_each_time_is_no_sample(call, cluster):
+    """Repetitions have one seed, so what is computed from it has no spread to judge by."""
+    [seen] = compare.ratios(
+        [
+            sets(
+                test_accuracy=([0.9611] * 3, [0.9583] * 3),
+                loss=([0.09] * 3, [0.09] * 3),
+                world_size=([2, 2, 2], [2, 3, 2]),
+                images_per_s=([100, 101, 102], [200, 201, 203]),
+            )
+        ]
+    )
+    verdicts = {one.metric: one.verdict for one in seen}
+    assert verdicts == {
+        "test_accuracy": "unknown: repetitions with one seed are no samples",
+        "loss": "the same",
+        "world_size": "unknown: repetitions with one seed are no samples",
+        "images_per_s": "differs",
+    }
+    assert [one.low for one in seen[:3]] == [None] * 3
+
+
+def test_settings_are_the_same_or_different():
+    """What says how a run was made is known, and needs no repetitions to be judged."""
+    figures = {
+        "world_size": ([2, 2], [3, 3]),
+        "threads_per_rank": ([1, 1], [1, 1]),
+        "tuned_cycle_ms": ([1, 2], [3, 3]),
+    }
+    [seen] = compare.ratios([sets(**figures)], figures)
+    verdicts = ["different", "the same", "unknown: repetitions with one seed are no samples"]
+    assert [one.verdict for one in seen] == verdicts
+
+
+def test_a_comparison_says_that_settings_differ_and_shows_p_in_a_narrow_terminal(call):
+    one, two = (
+        document(call("run", "lab", "digits", "--nodes", n, "--repeat", "3", "--json"))
+        for n in "12"
+    )
+    names = [told["trials"][0]["run_id"] for told in (one, two)]
+    said = call("runs", "lab", "compare", *names).stdout
+    assert (
+        next(line for line in said.splitlines() if "world_size" in line).split()[-1] == "different"
+    )
+    heading = next(line for line in said.splitlines() if "verdict" in line)
+    assert heading.split()[-2:] == ["p", "verdict"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [(0.9, 1.2, "0.900 … 1.200"), (0.0001, 60967.2, "too few runs"), (None, None, "")],
+)
+def test_an_interval_that_tells_nothing_is_not_written(low, high, told):
+    assert compare.bounds(low, high) == told
+
+
+def test_it_is_said_for_how_many_comparisons_verdicts_are_corrected(call):
+    names = [
+        document(call("run", "lab", "digits", *words, "--repeat", "3", "--json"))["trials"][0]
+        for words in ((), ("--nodes", "2"), ("--nodes", "1"))
+    ]
+    words = ("runs", "lab", "compare", *(one["run_id"] for one in names))
+    told = document(call(*words, "--json"))["comparisons"]
+    chances = [row["chance"] for pair in told for row in pair["metrics"] if row["chance"]]
+    assert len(chances) == 2  # images_per_s of each pair: the other figures are always the same
+    assert {one["count"] for one in chances} == {len(chances)}
+    assert all(one["alone"] <= one["among"] for one in chances)
+    assert (
+        f"p and verdict are corrected for all {len(chances)} of them (Holm)" in call(*words).stdout
+    )
+
+
+def test_of_many_figures_that_do_not_differ_hardly_ever_one_seems_to():
+    """Two sets of three runs each, and 20 figures of each, all of them noise."""
+    alarms, alone, sets_ = 0, 0, 200
+    for seed in range(sets_):
+        chance = random.Random(seed)
+        figures = {
+            f"figure_{number}": tuple([chance.gauss(100, 3) for _ in range(3)] for _ in range(2))
+            for number in range(20)
+        }
+        [seen] = compare.ratios([sets(**figures)])
+        alarms += any(one.verdict == "differs" for one in seen)
+        alone += any(one.chance.alone <= 0.05 for one in seen)
+    assert alarms <= 10 + 6  # 5 % of 200, and luck
+    assert alone > sets_ / 3, "without a correction, most families tell something"
+
+
+def test_one_figure_that_differs_is_found_among_many_that_do_not():
+    chance = random.Random(1)
+    noise = {
+        f"figure_{number}": tuple([chance.gauss(100, 1) for _ in range(3)] for _ in range(2))
+        for number in range(20)
+    }
+    [seen] = compare.ratios([sets(images_per_s=([100, 101, 102], [150, 151, 152.5]), **noise)])
+    assert [one.metric for one in seen if one.verdict == "differs"] == ["images_per_s"]
+
+
+def test_the_means_beside_a_ratio_are_those_that_it_is_of():
+    """With an outlier, arithmetic ones said "slower" beside a ratio that said "faster"."""
+    [[rate]] = compare.ratios([sets(images_per_s=([345, 1970, 12244], [3900, 4200, 4569]))])
+    assert rate.now / rate.before == pytest.approx(rate.ratio)
+    assert rate.low < rate.ratio < rate.high

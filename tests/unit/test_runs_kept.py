@@ -1,0 +1,316 @@
+"""What a run leaves behind: a record that it can be repeated by, and compared with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.jobs import execution, jobfile, launchers, leftovers
+from gpubed.jobs.runs import origin as origins
+from gpubed.jobs.runs import record
+from gpubed.nodes.verification import Check, Verification
+from support.run_verb import GOOD, call, cluster, document
+from support.stand_in_head import Head
+
+__all__ = ["call", "cluster"]
+
+
+def test_what_autotune_found_is_kept_and_shown(call, cluster, monkeypatch):
+    found = {"tuned_fusion_mb": 7.4725, "tuned_cycle_ms": 9.96357, "tuned_rate_bps": 1346616000.0}
+    for name, value in (found | {"checkpoint_failures": None, "loss_fall": None}).items():
+        monkeypatch.setitem(GOOD, name, value)
+    told = document(call("run", "lab", "imagenet", "--set", "autotune=true", "--json"))
+    kept = record.read(cluster.runs / told["run_id"])
+    assert kept.state == "ok"
+    assert kept.metrics.items() >= found.items()
+    shown = call("runs", "lab", "show", "last").stdout
+    for line in ("fusion_mb = 7.473 MiB", "cycle_ms = 9.964 ms", "rate_bps = 1.35 Gbit/s"):
+        assert f"  tuned_{line}" in shown, shown
+
+
+def test_a_run_says_what_it_is_called_and_keeps_what_it_was_made_with(call, cluster):
+    told = document(call("run", "lab", "digits", "--set", "epochs=3", "--json"))
+    folder = cluster.runs / told["run_id"]
+    kept = record.read(folder)
+    assert (kept.state, kept.world_size, kept.values["epochs"]) == ("ok", 3, 3)
+    assert kept.request.settings == {"epochs": "3"}
+    assert kept.metrics == told["metrics"]
+    assert [host.name for host in kept.origin.hosts] == ["node-0", "node-1", "node-2"]
+    assert (folder / "origin" / "cluster.yml").read_bytes() == cluster.spec.read_bytes()
+    assert (folder / "origin" / "allocation.json").exists()
+    assert record.unsealed(folder) == []
+    check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=folder, check=False).returncode == 0
+
+
+def test_a_full_disk_names_the_file_of_the_run(call, monkeypatch):
+    """What the job prints goes to `/dev/full`, which is as full as a disk."""
+    monkeypatch.setattr(record, "OUTPUT", "/dev/full")
+    monkeypatch.setattr(leftovers, "end", lambda *_: ["something was left"])
+    with pytest.raises(OSError, match="No space left on device") as full:
+        call("run", "lab", "digits")
+    assert full.value.filename == "/dev/full"
+
+
+def test_what_of_a_run_stayed_on_the_node_is_told_and_kept(call, cluster, monkeypatch):
+    monkeypatch.setattr(Head, "left_out", ("'sparse' is left out: it has 1 TiB",))
+    told = document(call("run", "lab", "digits", "--json"))
+    folder = cluster.runs / told["run_id"]
+    assert "'sparse' is left out: it has 1 TiB\n" in (folder / "output.log").read_text()
+
+
+def test_what_a_job_says_passes_for_no_line_of_ours(call, cluster):
+    folder = cluster.runs / document(call("run", "lab", "digits", "--json"))["run_id"]
+    kept = record.read(folder)
+    forged = {"a\n  world_size = 9": 1, "device": "cpu\n  failed: no"}
+    older = {"metrics": {**kept.metrics, **forged}, "failures": ("x is y\nfolder: /tmp",)}
+    record.write(folder, kept.model_copy(update=older))
+    shown = call("runs", "lab", "show", "last").stdout
+    assert "  a   world_size = 9 = 1\n" in shown
+    assert "  device = cpu   failed: no\n" in shown
+    assert "  failed: x is y folder: /tmp\n" in shown
+
+
+def test_what_nodes_and_links_are_is_kept(call, cluster):
+    facts = {"schema": "gpubed/facts/2", "host": "h", "kernel": "6", "cpus": 8}
+    cluster.facts.mkdir()
+    (cluster.facts / "id-node-0.json").write_text(json.dumps({**facts, "memory_kib": 16 << 20}))
+    link = Check(id="link.rate", node="node-0>node-1", result="pass", value=191.5, unit="Mbit/s")
+    Verification(
+        cluster="lab", at="2026-01-01T00:00:00+00:00", node_ids=("id-node-0",), checks=(link,)
+    ).save(cluster.verification)
+    call("run", "lab", "digits")
+    origin = record.find(cluster, "last").origin
+    assert [host.hardware for host in origin.hosts] == ["8 CPUs, 16 GiB", None, None]
+    assert origin.rates_bps == {"node-0>node-1": 191.5e6}
+    assert "node-0: 1 rank(s), 8 CPUs, 16 GiB" in call("runs", "lab", "show", "last").stdout
+
+
+def test_what_was_changed_since_is_named(call, cluster):
+    call("run", "lab", "digits")
+    folder = next(cluster.runs.iterdir())
+    (folder / "metrics.json").write_text("{}")
+    (folder / "output.log").unlink()
+    (folder / "new").touch()
+    assert record.unsealed(folder) == ["metrics.json", "new", "output.log"]
+    assert (
+        "not as at its end: metrics.json, new, output.log"
+        in call("runs", "lab", "show", "last").stderr
+    )
+
+
+def test_nothing_secret_is_kept(call, cluster):
+    cluster.secrets.mkdir()
+    (cluster.secrets / "token").write_text("hush-hush")
+    call("run", "lab", "digits")
+    everything = subprocess.run(
+        ["grep", "-r", "hush-hush", str(cluster.runs)], capture_output=True, check=False
+    )
+    assert everything.returncode == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--repeat", "2")])
+def test_metrics_that_the_description_has_not_or_has_alone_are_a_note(call, monkeypatch, words):
+    monkeypatch.setitem(GOOD, "lost", 3)
+    done = call("run", "lab", "digits", *words)
+    assert done.return_value == 0
+    (line,) = (line for line in done.stdout.splitlines() if "job.yml" in line)
+    assert line.startswith("metrics.json is not as job.yml says: not declared: lost; not reported:")
+    assert "test_loss" in line
+    assert "test_accuracy" not in line
+
+
+def test_metrics_that_are_as_declared_need_no_note(call, monkeypatch):
+    for name in jobfile.load("digits").metrics:
+        monkeypatch.setitem(GOOD, name, GOOD.get(name))
+    assert "job.yml" not in call("run", "lab", "digits").stdout
+
+
+def test_changes_on_top_of_a_commit_are_told_apart(tmp_path):
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "play.yml").write_text("a")
+    git("add", ".")
+    git("commit", "-m", "first")
+    seen = [origins.commit(tmp_path)]
+    for text in ("b", "c"):
+        (tmp_path / "play.yml").write_text(text)
+        seen.append(origins.commit(tmp_path))
+    assert [one.clean for one in seen] == [True, False, False]
+    assert len({str(one) for one in seen}) == 3
+
+
+def test_a_run_that_cannot_be_described_leaves_no_folder(call, cluster, monkeypatch):
+    real = record.Record
+    monkeypatch.setattr(execution, "Record", lambda **all_: real(**all_ | {"command": ("\udcff",)}))
+    with pytest.raises(UsageError, match="cannot be described"):
+        call("run", "lab", "digits")
+    assert not list(cluster.runs.glob("*"))
+
+
+def test_what_comes_from_nodes_has_none_of_gpubeds_own_names(call, cluster, monkeypatch):
+    asked, real = [], Head.get
+
+    def get(self, remote, here, own):
+        asked.append(own)
+        return real(self, remote, here, own)
+
+    monkeypatch.setattr(Head, "get", get)
+    name = document(call("run", "lab", "digits", "--json"))["run_id"]
+    [own] = asked
+    assert {path.name for path in (cluster.runs / name).iterdir()} == {*own, "metrics.json"}
+
+
+@pytest.mark.parametrize("name", ["new\nline", "back\\nslash", "a\r", "\u2028", "two  words", "\\"])
+def test_whatever_a_file_is_called_its_checksum_is_found(tmp_path, name):
+    (tmp_path / name).write_text("a")
+    record.seal(tmp_path)
+    assert record.unsealed(tmp_path) == []
+    check = ["sha256sum", "--check", "--strict", "--quiet", record.SUMS]
+    assert subprocess.run(check, cwd=tmp_path, check=False).returncode == 0
+    (tmp_path / name).write_text("b")
+    assert record.unsealed(tmp_path) == [name]
+
+
+def test_a_run_without_files_is_as_it_was(tmp_path):
+    record.seal(tmp_path)
+    assert record.unsealed(tmp_path) == []
+
+
+def test_what_was_ended_tells_how_far_it_came_and_what_it_took(call, cluster, monkeypatch):
+    """`runs show last` was named as what tells it, and said only that somebody ended it."""
+
+    def start(_cluster, _launch, say):
+        for line in ("[0]<stdout>:progress: 3/200 epochs, 3552 images/s", "[1]<stderr>:a word"):
+            say(line)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
+    call("run", "lab", "digits")
+    shown = document(call("runs", "lab", "show", "last", "--json"))
+    assert shown["status"] == "interrupted"
+    came = {"done": 3, "of": 200, "what": "epochs", "words": "3552 images/s"}
+    assert shown["progress"] == came
+    assert 0 <= shown["seconds"] < 60
+    kept = json.loads((cluster.runs / shown["run_id"] / "run.json").read_text())
+    assert kept["progress"] == came
+    assert "came to epochs: 3 of 200, 3552 images/s" in call("runs", "lab", "show", "last").stdout
+    listed = call("runs", "lab").stdout
+    assert "epochs: 3 of 200" in listed
+    assert "0:00:0" in listed
+
+
+def beside(cluster, monkeypatch, others, **changes):
+    """Let a second run start and end while each run is at work; `others` takes its name."""
+
+    def start(_cluster, launch, _say):
+        Head.metrics = {**GOOD, "world_size": launch.ranks}
+        if not others:
+            mine = record.find(cluster, "last")
+            name = f"20990101-00000000{len(list(cluster.runs.iterdir()))}-digits"
+            others.append(name)
+            host = mine.origin.hosts[0].model_copy(update=changes)
+            origin = mine.origin.model_copy(update={"hosts": (host,)})
+            ended = {"run_id": name, "state": "ok", "seconds": 0.001, "origin": origin}
+            one = mine.model_copy(update={**ended, "started": record.now()})
+            (cluster.runs / name).mkdir()
+            record.write(cluster.runs / name, one)
+        return 0
+
+    monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
+
+
+def test_a_run_beside_which_another_was_at_work_says_so_ever_after(call, cluster, monkeypatch):
+    others = []
+    beside(cluster, monkeypatch, others)
+    done = call("run", "lab", "digits", "--repeat", "2")
+    (other,) = others
+    ids = sorted(path.name for path in cluster.runs.iterdir() if path.name != other)
+    said = f"{ids[0]} shared its nodes with {other}: its figures are of both"
+    assert said in done.stdout
+    assert f"{ids[1]} shared" not in done.stdout
+    shown = document(call("runs", "lab", "show", ids[0], "--json"))
+    assert shown["shared_with"] == [other]
+    assert said in call("runs", "lab", "show", ids[0]).stdout
+    assert said in call("runs", "lab", "compare", *ids).stdout
+
+
+def test_a_run_on_other_nodes_disturbs_none(call, cluster, monkeypatch):
+    beside(cluster, monkeypatch, [], id="id-of-another")
+    assert document(call("run", "lab", "digits", "--json"))["shared_with"] == []
+
+
+def test_who_is_found_at_work_is_in_the_record_of_who_came_second(call, cluster, monkeypatch):
+    """It may be no run of this controller, such as one from JupyterLab."""
+    there = leftovers.AtWork("20990101-notebook", "2 process(es) on node-1")
+    monkeypatch.setattr(leftovers, "end", lambda *_: [there])
+    told = document(call("run", "lab", "digits", "--json"))
+    assert told["shared_with"] == ["20990101-notebook"]
+    assert record.find(cluster, "last").shared_with == ("20990101-notebook",)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from gpubed.jobs.runs import record
+folder, text = Path(sys.argv[1]), sys.argv[2]
+with record.kept(folder, record.Record.model_validate_json(text)):
+    print("runs", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_was_killed_says_so(call, cluster, number):
+    told = document(call("run", "lab", "digits", "--json"))
+    done = record.read(cluster.runs / told["run_id"])
+    folder = cluster.runs / "20990101-000000000-digits"
+    folder.mkdir()
+    begun = done.model_copy(update={"state": "running", "run_id": folder.name})
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(folder), begun.model_dump_json(by_alias=True)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout.readline() == "runs\n"
+    assert record.read(folder).state == "running"
+    os.kill(process.pid, number)
+    process.communicate()
+    assert record.read(folder).state == "interrupted"
+
+
+def test_a_failure_is_kept_with_its_reason(call, cluster, monkeypatch):
+    def start(*_):
+        raise GpubedError("node-1 went away", "gpubed status lab")
+
+    monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
+    with pytest.raises(GpubedError, match="went away"):
+        call("run", "lab", "digits")
+    kept = record.find(cluster, "last")
+    assert (kept.state, kept.failures) == ("failed", ("node-1 went away",))
+    assert document(call("runs", "lab", "show", "last", "--json"))["changed_files"] == []
+
+
+def test_runs_are_called_by_the_time_in_utc(monkeypatch):
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")  # 14 hours ahead
+    time.tzset()
+    try:
+        name = execution.name_run("digits")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    told = datetime.strptime(name[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    assert abs((datetime.now(UTC) - told).total_seconds()) < 60
