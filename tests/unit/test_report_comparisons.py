@@ -1,0 +1,202 @@
+"""What a report compares, by which ratio it differs, and whether that is chance."""
+
+import re
+
+import pytest
+
+from gpubed.report import findings, wording
+from support import measurements
+from support.analysed import MOST, ROUNDS, alarms, analysed, noisy, told
+
+__all__ = ["analysed"]
+
+
+def test_rates_are_compared_where_there_is_a_link(analysed):
+    found = analysed()
+    assert {one.factor for one in found.comparisons} == {"rate"}
+    assert {one.group.settings["nodes"] for one in found.comparisons} == {2, 3}
+    for one in found.comparisons:
+        assert (one.value, one.against) == ("1G", "100M")
+        size, batch = one.group.settings["nodes"], one.group.settings["batch_size"]
+        true = measurements.efficiency(size, batch, "1G") / measurements.efficiency(
+            size, batch, "100M"
+        )
+        assert one.ratio.value == pytest.approx(true, rel=0.03)
+        assert one.ratio.tells()
+
+
+def test_horovod_is_compared_with_ddp(analysed):
+    campaign = measurements.document(factors={"nodes": [2, 3], "framework": ["ddp", "horovod"]})
+    points = list(measurements.measured(campaign))
+    for point in points:
+        if point["settings"]["framework"] == "horovod":
+            point["metrics"]["images_per_s"] *= 1.25
+    found = analysed(campaign, points)
+    assert {(one.value, one.against) for one in found.comparisons} == {("horovod", "ddp")}
+    assert all(one.ratio.value == pytest.approx(1.25, rel=0.05) for one in found.comparisons)
+    assert "horovod gives 1.2" in told(found)
+
+
+@pytest.mark.parametrize(
+    ("factor", "values", "pairs"),
+    [
+        ("overlap", [False, True], {("overlap on", "overlap off")}),
+        ("precision", ["bf16", "fp32"], {("bf16", "fp32")}),
+        ("framework", ["fsdp", "horovod", "ddp"], {("fsdp", "ddp"), ("horovod", "ddp")}),
+        ("environment", ["docker", "host"], {("docker", "host")}),
+        ("fusion_mb", [64, 1.5], {("fusion mb 64", "fusion mb 1.5")}),
+        ("batch", [32, 64], set()),
+        ("rate", ["1G", "50M", "200M"], {("1 Gbit/s", "50 Mbit/s"), ("200 Mbit/s", "50 Mbit/s")}),
+    ],
+)
+def test_what_is_compared_with_what(analysed, factor, values, pairs):
+    found = analysed(measurements.document(factors={"nodes": [2], factor: values}))
+    said = {
+        tuple(wording.setting(factor, v) for v in (c.value, c.against)) for c in found.comparisons
+    }
+    assert said == pairs
+
+
+def test_what_does_not_differ_is_not_said_to(analysed):
+    campaign = measurements.document(factors={"nodes": [2, 3], "framework": ["ddp", "horovod"]})
+    points = list(measurements.measured(campaign))
+    assert "Between horovod and ddp no difference shows" in told(analysed(campaign, points))
+
+
+def test_without_repetition_nothing_is_said_of_chance(analysed):
+    campaign = measurements.document(factors={"nodes": [2], "framework": ["ddp", "horovod"]})
+    points = [p for p in measurements.measured(campaign) if p["repetition"] == 0]
+    text = told(analysed(campaign, points))
+    assert "times the throughput of ddp" in text
+    assert "by more than chance" not in text
+    assert "such comparison" not in text
+
+
+def test_only_repeated_comparisons_are_asked_for_chance(analysed):
+    """The one that was not repeated differs the most, and counts neither way."""
+    campaign = measurements.document(factors={"nodes": [2, 3], "framework": ["ddp", "horovod"]})
+    points = []
+    for point in measurements.measured(campaign):
+        settings = point["settings"]
+        if settings["framework"] == "horovod":
+            point["metrics"]["images_per_s"] *= 1.25 if settings["nodes"] == 2 else 3
+        if settings["nodes"] == 2 or point["repetition"] == 0:
+            points.append(point)
+    text = told(analysed(campaign, points))
+    assert "1 of 1 such comparison that was repeated differs by more than chance" in text
+    assert "horovod gives 1.2" in text
+
+
+def test_the_largest_of_no_differences_was_repeated(analysed):
+    campaign = measurements.document(factors={"nodes": [2, 3], "framework": ["ddp", "horovod"]})
+    points = []
+    for point in measurements.measured(campaign):
+        if point["settings"]["nodes"] == 2 or point["repetition"] == 0:
+            points.append(point)
+            if (point["settings"]) == {"nodes": 3, "framework": "horovod"}:
+                point["metrics"]["images_per_s"] *= 3
+    text = told(analysed(campaign, points))
+    assert re.search(r"no difference shows in 1 comparison; the largest is a ratio of [01]\.", text)
+    assert "ratio of 3" not in text
+
+
+def test_a_bandwidth_is_compared_but_does_not_scale(analysed):
+    """As of job allreduce, whose bus bandwidth is that of a link, however many there are."""
+    campaign = measurements.document(
+        factors={"nodes": [2, 3], "rate": ["100M", "1G"]}, job="allreduce"
+    )
+    points = [
+        measurements.point(
+            {"nodes": nodes, "rate": rate},
+            repetition,
+            {"cpu_percent": 50.0, "busbw_bps": bps + repetition, "links_off": 0},
+        )
+        for nodes in (2, 3)
+        for rate, bps in (("100M", 9.2e7), ("1G", 9.2e8))
+        for repetition in range(3)
+    ]
+    found = analysed(campaign, points)
+    assert found.metric == found.throughput == "busbw_bps"
+    assert found.series == ()
+    assert [one.ratio.value for one in found.comparisons] == pytest.approx([10, 10])
+    assert re.search(r"1 Gbit/s gives 10 \(.*\) times the busbw of 100 Mbit/s", told(found))
+    assert "The highest busbw is 920 Mbit/s with" in told(found)
+
+
+@pytest.mark.parametrize("repeat", [3, 5])
+def test_of_many_ratios_none_differs_by_chance(analysed, repeat):
+    factors = {"nodes": [1, 2], "framework": ["ddp", "horovod"], "precision": ["fp32", "bf16"]}
+    factors |= {"batch_size": [32, 64]}
+    differ = alarms(
+        analysed,
+        ROUNDS,
+        lambda found: any(one.tells for one in found.comparisons),
+        factors,
+        repeat=repeat,
+    )
+    assert differ <= MOST
+
+
+def test_a_ratio_that_differs_is_found_among_many(analysed):
+    factors = {"nodes": [1, 2], "framework": ["ddp", "horovod"], "batch_size": [32, 64, 96, 128]}
+    campaign, points = noisy(1, factors, sd=0.005, repeat=5)
+    for point in points:
+        if point["settings"] == {"nodes": 2, "framework": "horovod", "batch_size": 64}:
+            point["metrics"]["images_per_s"] *= 1.1
+    found = analysed(campaign, points)
+    [sure] = [one for one in found.comparisons if one.tells]
+    assert sure.group.settings["batch_size"] == 64
+    assert sure.chance.count == len(found.comparisons) == 8
+    assert "among 8 comparisons" in told(found)
+    assert "1 of 8 such comparisons differs by more than chance" in told(found)
+
+
+def test_a_ratio_is_never_outside_its_own_interval(analysed):
+    """One run that was far faster than the others moves a mean, and not so much its logarithm."""
+    points = [
+        measurements.point({"compression": kind}, n, {"images_per_s": value})
+        for kind, values in {
+            "none": [1.0, 1.1, 0.9, 1.05] * 5,
+            "fp16": [1.0, 1.1, 0.9, 1.05] * 4 + [1.0, 1.1, 0.9, 1000.0],
+        }.items()
+        for n, value in enumerate(values)
+    ]
+    campaign = measurements.document(factors={"compression": ["none", "fp16"]}, repeat=20)
+    [one] = analysed(campaign, points).comparisons
+    assert one.ratio.low < one.ratio.value < one.ratio.high
+
+
+def compressed(analysed, ratios, spreads):
+    """Say what is found of fp16 against none, by the ratio of each batch size."""
+    points = [
+        measurements.point(
+            {"compression": kind, "batch_size": batch},
+            n,
+            {"images_per_s": 100 * (ratio if kind == "fp16" else 1) + (n - 1) * spread},
+        )
+        for batch, (ratio, spread) in enumerate(zip(ratios, spreads, strict=True), start=1)
+        for kind in ("none", "fp16")
+        for n in range(3)
+    ]
+    factors = {"compression": ["none", "fp16"], "batch_size": [1, 2]}
+    return " ".join(findings.details(analysed(measurements.document(factors=factors), points)))
+
+
+def test_the_headline_is_of_a_difference_that_shows(analysed):
+    said = compressed(analysed, (1.05, 1.5), (0.5, 60))
+    assert "fp16 gives 1.05 (" in said
+    assert "1 of 2 such comparisons differs by more than chance" in said
+
+
+def test_a_halving_is_more_than_two_thirds_on_top(analysed):
+    said = compressed(analysed, (0.4, 0.9), (0.5, 0.5))
+    assert "fp16 gives 0.4 (" in said
+
+
+def test_differences_both_ways_are_both_named(analysed):
+    said = compressed(analysed, (0.4, 1.7), (0.5, 0.5))
+    assert "fp16 gives 0.4 (" in said
+    assert "batch 1" in said
+    assert "but 1.7 (" in said
+    assert "batch 2" in said
+    assert "2 of 2 such comparisons differ by more than chance" in said

@@ -1,0 +1,126 @@
+"""What a report finds to be what limits a job: the link, compute, data, or what is not shown."""
+
+from collections import Counter
+
+import pytest
+
+from support import measurements
+from support.analysed import MOST, ROUNDS, alarms, analysed, noisy, told
+
+__all__ = ["analysed"]
+
+
+def test_the_link_is_what_limits(analysed):
+    found = analysed()
+    slow = [one for one in found.limits if one.series.settings["rate"] == "100M"]
+    assert {one.kind for one in slow} == {"link"}
+    worst = max(slow, key=lambda one: one.share)
+    assert worst.series.settings["batch_size"] == 32
+    assert worst.seconds == pytest.approx(measurements.allreduce_s(3, "100M"), rel=0.03)
+    # The bound leaves out the latency of the messages, nothing else.
+    alpha = 4 * measurements.ALPHA_S
+    assert worst.least_s == pytest.approx(measurements.allreduce_s(3, "100M") - alpha)
+    assert "The link limits it" in told(found)
+    assert "with batch 32, 100 Mbit/s on 3 nodes" in told(found)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_the_link_needs_what_the_job_says_that_ranks_send(analysed, slots):
+    """FSDP gathers weights twice and scatters gradients once: 3(N-1)/N of them, not 2(N-1)/N."""
+    campaign = measurements.document(factors={"nodes": [1, 3], "rate": ["100M"]})
+    points = list(measurements.measured(campaign))
+    for point in points:
+        world = point["settings"]["nodes"] * slots
+        sent = 3 * (world - 1) / world * measurements.GRADIENT_BYTES
+        point["metrics"] |= {"sent_bytes_per_step": sent, "world_size": world}
+    [one] = analysed(campaign, points).limits
+    # Ranks of a node may send for each other: the link sees what 3 nodes need.
+    sent = 3 * (2 / 3) * measurements.GRADIENT_BYTES
+    assert one.least_s == pytest.approx(sent * 8 / (1e8 * measurements.GOODPUT))
+
+
+def test_compute_is_what_limits_where_nodes_share_processors(analysed):
+    campaign = measurements.document(factors={"nodes": [1, 3], "rate": ["1G"]})
+    points = list(measurements.measured(campaign))
+    for point in points:
+        nodes, found = point["settings"]["nodes"], point["metrics"]
+        found["compute_s"] *= nodes
+        found["step_s"] = sum(
+            found[part] for part in ("compute_s", "exposed_communication_s", "data_s")
+        )
+        found["images_per_s"] = nodes * 32 / found["step_s"]
+        found["ranks"] = []
+    found = analysed(campaign, points)
+    assert [one.kind for one in found.limits] == ["compute"]
+    assert "nodes of the local backend share the CPUs of one machine" in told(found)
+    elsewhere = analysed({**campaign, "backend": "other"}, points)
+    assert "share the CPUs" not in told(elsewhere)
+    said = analysed({**campaign, "backend": "other", "one_host": True}, points)
+    assert "nodes of the other backend share the CPUs of one machine" in told(said)
+    denied = analysed({**campaign, "one_host": False}, points)
+    assert "share the CPUs" not in told(denied)
+
+
+def test_reading_data_is_what_limits(analysed):
+    campaign = measurements.document(factors={"nodes": [1, 3], "rate": ["1G"]})
+    points = list(measurements.measured(campaign))
+    for point in points:
+        if point["settings"]["nodes"] == 3:
+            point["metrics"] |= {"data_s": 0.5, "step_s": point["metrics"]["step_s"] + 0.49}
+    assert [one.kind for one in analysed(campaign, points).limits] == ["data"]
+
+
+def test_nothing_limits_what_scales(analysed):
+    campaign = measurements.document(factors={"nodes": [1, 3]})
+    points = list(measurements.measured(campaign))
+    for point in points:
+        point["metrics"] |= {"exposed_communication_s": 0.001, "step_s": 0.411, "compute_s": 0.4}
+    found = analysed(campaign, points)
+    assert [one.kind for one in found.limits] == ["none"]
+    assert "Nothing limits it much" in told(found)
+
+
+def test_chance_is_not_what_limits(analysed):
+    """Steps that differ by 5 % of themselves from run to run, and a link that costs 1 %."""
+    kinds = Counter(
+        one.kind
+        for seed in range(60)
+        for one in analysed(*noisy(seed, {"nodes": [1, 3]}, communication=0.005)).limits
+    )
+    assert kinds["compute"] + kinds["link"] + kinds["other"] <= 6  # 5 % of 60, and luck
+    assert "not shown" in kinds
+    [one] = analysed(*noisy(100, {"nodes": [1, 3]}, communication=0.2)).limits
+    assert one.kind == "link"
+    assert one.low < one.seconds < one.high or one.low == one.high == pytest.approx(0.2)
+
+
+def test_of_two_that_cost_much_the_same_neither_is_named(analysed):
+    campaign, points = noisy(3, {"nodes": [1, 3]}, communication=0.2, repeat=5)
+    for point in points:
+        if point["settings"]["nodes"] == 3:
+            data = 0.2 + (point["repetition"] - 2) * 0.01
+            point["metrics"]["data_s"] = data
+            point["metrics"]["step_s"] += data
+    found = analysed(campaign, points)
+    assert [one.kind for one in found.limits] == ["not shown"]
+    assert "What limits it is not shown in 1 of 1 series" in told(found)
+
+
+def test_without_repetition_nobody_knows_what_limits(analysed):
+    found = analysed(*noisy(4, {"nodes": [1, 3]}, repeat=1, communication=0.3))
+    assert [one.kind for one in found.limits] == ["not known"]
+    assert (found.limits[0].cause, found.limits[0].low) == ("link", None)
+    assert "What limits it is not known without repetitions" in told(found)
+
+
+def test_in_many_series_chance_is_not_what_limits(analysed):
+    factors = {"nodes": [1, 3], "batch_size": list(range(12))}
+    kinds = {"compute", "link", "other", "none"}
+    limited = alarms(
+        analysed,
+        ROUNDS,
+        lambda found: any(one.kind in kinds for one in found.limits),
+        factors,
+        sd=0.05,
+    )
+    assert limited <= MOST

@@ -1,0 +1,153 @@
+"""How a report says that a job scales: efficiency, and which series is the best or the worst."""
+
+import re
+
+import pytest
+
+from support import measurements
+from support.analysed import MOST, ROUNDS, alarms, analysed, noisy, told
+
+__all__ = ["analysed"]
+
+
+def test_efficiency_is_what_the_model_says(analysed):
+    found = analysed()
+    assert len(found.series) == 4
+    for series in found.series:
+        assert [one.size for one in series.points] == [1, 2, 3]
+        for one in series.points[1:]:
+            true = measurements.efficiency(one.size, **series.settings)
+            assert one.efficiency.value == pytest.approx(true, rel=0.03)
+            assert one.efficiency.low < one.efficiency.value < one.efficiency.high
+            mean = one.group.mean("images_per_s") / series.baseline.mean("images_per_s")
+            assert one.efficiency.value == pytest.approx(mean / one.size, rel=1e-3)
+            assert one.ideal == pytest.approx(series.baseline.mean("images_per_s") * one.size)
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say(analysed):
+    """Of one campaign with many points; 95 % of them, less what chance may take."""
+    campaign = measurements.document(factors={"nodes": [1, 2, 3], "seed": list(range(40))})
+    found = analysed(campaign)
+    held = [
+        one.efficiency.low <= measurements.efficiency(one.size, 32, "100M") <= one.efficiency.high
+        for series in found.series
+        for one in series.points[1:]
+    ]
+    assert len(held) == 80
+    assert sum(held) / len(held) > 0.85
+
+
+def test_one_node_serves_every_rate(analysed):
+    campaign = measurements.document()
+    campaign["campaign"]["exclude"] = [{"nodes": 1, "rate": "1G"}]
+    points = [
+        point
+        for point in measurements.measured(campaign)
+        if (point["settings"]["nodes"], point["settings"]["rate"]) != (1, "1G")
+    ]
+    found = analysed(campaign, points)
+    assert found.missing == ()
+    fast = [series for series in found.series if series.settings["rate"] == "1G"]
+    assert len(fast) == 2
+    for series in fast:
+        assert series.borrowed
+        assert series.baseline.settings["nodes"] == 1
+        true = measurements.efficiency(3, **series.settings)
+        assert series.largest.efficiency.value == pytest.approx(true, rel=0.03)
+
+
+def test_without_one_node_the_smallest_number_is_the_baseline(analysed):
+    found = analysed(measurements.document(factors={"nodes": [2, 3], "rate": ["1G"]}))
+    [series] = found.series
+    assert (series.baseline_size, series.borrowed) == (2, False)
+    both = measurements.efficiency(3, 32, "1G") / measurements.efficiency(2, 32, "1G")
+    assert series.largest.efficiency.value == pytest.approx(both, rel=0.03)
+    assert "on 2 nodes to" in told(found)
+
+
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        ({"nodes": [1, 3]}, "Throughput goes from 7"),
+        ({"nodes": [1, 3], "model": ["resnet18"]}, "Throughput with resnet18 goes from 7"),
+        ({"nodes": [1, 3], "model": ["a", "b"]}, "Throughput with [ab] goes from 7"),
+    ],
+)
+def test_sentences_name_what_tells_series_apart(analysed, factors, said):
+    text = told(analysed(measurements.document(factors=factors)))
+    assert re.search(said, text)
+    assert "all points" not in text
+    assert "  " not in text
+
+
+def test_series_that_scale_alike_are_not_ranked(analysed):
+    campaign = measurements.document(factors={"nodes": [1, 2], "batch": [1, 2]}, job="digits")
+    points = [
+        measurements.point({"nodes": n, "batch": b}, k, {"images_per_s": 10.0 * n * b + 0.01 * k})
+        for n in (1, 2)
+        for b in (1, 2)
+        for k in (0, 1)
+    ]
+    said = told(analysed(campaign, points))
+    assert "not shown to differ" in said
+    assert "the worst" not in said
+
+
+def test_series_are_not_ranked_by_chance(analysed):
+    factors = {"nodes": [1, 3], "batch_size": [32, 64]}
+    ranked = ["the worst" in told(analysed(*noisy(seed, factors))) for seed in range(60)]
+    assert sum(ranked) <= 8  # 5 % of 60, and luck
+    once = told(analysed(*noisy(1000, factors, repeat=1)))
+    assert "the worst" not in once
+    assert "the best" not in once
+
+
+def test_of_many_series_none_is_ranked_by_chance(analysed):
+    """The highest of many is far from the lowest, whatever they are of."""
+    factors = {"nodes": [1, 3], "batch_size": list(range(10))}
+    assert alarms(analysed, ROUNDS, lambda found: "the worst" in told(found), factors) <= MOST
+
+
+def test_the_best_differs_from_all_others_and_not_from_the_next_alone(analysed):
+    """The third varies so much that it may be the best as well."""
+    values = {1: (5.0, 5.001, 5.002), 2: (4.9, 4.901, 4.902), 3: (2.0, 4.0, 8.0)}
+    points = [
+        measurements.point({"batch": batch}, n, {"busbw_bps": value})
+        for batch, each in values.items()
+        for n, value in enumerate(each)
+    ]
+    campaign = measurements.document(factors={"batch": [1, 2, 3]}, job="allreduce")
+    said = told(analysed(campaign, points))
+    assert "which that with batch 3 is not shown to differ from" in said
+
+
+def test_the_best_is_one_only_where_it_differs_from_the_next(analysed):
+    speeds = {1: 10.0, 2: 9.99, 3: 5.0}
+    points = [
+        measurements.point(
+            {"nodes": nodes, "batch": batch},
+            n,
+            {"images_per_s": (10.0 if nodes == 1 else 2 * speed) + 0.1 * n},
+        )
+        for batch, speed in speeds.items()
+        for nodes in (1, 2)
+        for n in range(3)
+    ]
+    campaign = measurements.document(factors={"nodes": [1, 2], "batch": [1, 2, 3]})
+    said = told(analysed(campaign, points))
+    assert ", among the best of 3 series" in said
+    assert ", the worst." in said
+
+
+def test_the_highest_is_one_only_where_it_is_told_apart(analysed):
+    def of(name, spread):
+        points = [
+            measurements.point({"rate": rate}, n, {"busbw_bps": bps + spread * n})
+            for rate, bps in (("100M", 9.2e7), ("1G", 9.3e7))
+            for n in range(3)
+        ]
+        campaign = measurements.document(name, factors={"rate": ["100M", "1G"]}, job="allreduce")
+        return told(analysed(campaign, points))
+
+    assert "which that with 100 Mbit/s is not shown to differ from" in of("wide", 1e7)
+    assert "not shown to differ from" not in of("narrow", 1e3)

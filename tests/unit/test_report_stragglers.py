@@ -1,0 +1,178 @@
+"""Whom a report names as a straggler, and whom it does not."""
+
+import json
+import random
+import statistics
+
+import pytest
+
+from support import measurements
+from support.analysed import MOST, ROUNDS, analysed, told
+
+__all__ = ["analysed"]
+
+
+def test_a_straggler_is_found_with_its_host(analysed):
+    campaign = measurements.document()
+    found = analysed(campaign, measurements.measured(campaign, slow=1.5))
+    slow = [one for one in found.stragglers if one.group.settings["nodes"] == 3]
+    assert {one.host for one in slow} == {"node-2"}
+    assert all(one.slow and one.ratio.value == pytest.approx(1.5, rel=0.02) for one in slow)
+    fast = [one for one in found.limits if one.series.settings["rate"] == "1G"]
+    assert {one.kind for one in fast} == {"stragglers"}
+    assert "node-2 is a straggler at 4 of 8 points" in told(found)
+    assert not any(one.slow for one in analysed(measurements.document("even")).stragglers)
+
+
+def test_of_two_ranks_the_other_one_is_the_median(analysed):
+    campaign = measurements.document(factors={"nodes": [2]})
+    [two] = analysed(campaign, measurements.measured(campaign, slow=1.5)).stragglers
+    assert two.ratio.value == pytest.approx(1.5, rel=0.02)
+
+
+def ranks(*seconds, hosts=None):
+    """Return the `ranks` of a run: what each computes, on average per step."""
+    return [
+        {"rank": rank, "host": hosts[rank] if hosts else f"node-{rank}", "compute_s": took}
+        for rank, took in enumerate(seconds)
+    ]
+
+
+def runs(*repetitions, nodes=3, hosts=None):
+    """Return a point's repetitions, of which only what the ranks computed matters."""
+    return [
+        measurements.point({"nodes": nodes}, number, {"ranks": ranks(*seconds, hosts=hosts)})
+        for number, seconds in enumerate(repetitions)
+    ]
+
+
+@pytest.fixture
+def straggling(analysed):
+    """A function that analyses the repetitions of one point; see `runs`."""
+
+    def analyse(*repetitions, **more):
+        nodes = len(repetitions[0])
+        campaign = measurements.document(factors={"nodes": [nodes]}, repeat=len(repetitions))
+        return analysed(campaign, runs(*repetitions, nodes=nodes, **more))
+
+    return analyse
+
+
+def test_noise_names_no_host(straggling):
+    """Another one is the slowest each time."""
+    found = straggling((0.48, 0.4, 0.4), (0.4, 0.47, 0.4), (0.4, 0.4, 0.46))
+    assert not any(one.slow for one in found.stragglers)
+    assert "is a straggler at" not in told(found)
+    assert "No rank is shown to be a straggler" in told(found)
+
+
+def test_who_was_slow_once_is_not_called_a_straggler(analysed):
+    """As the campaign `smoke` has it: two nodes, two points, 10 steps each, no repetition."""
+    campaign = measurements.document(factors={"nodes": [2], "batch": [16, 32]}, repeat=1)
+    each = {16: (0.252, 0.22), 32: (0.28, 0.36)}
+    points = [
+        measurements.point({"nodes": 2, "batch": batch}, 0, {"ranks": ranks(*seconds)})
+        for batch, seconds in each.items()
+    ]
+    found = analysed(campaign, points)
+    assert not any(one.slow for one in found.stragglers)
+    assert "is a straggler at" not in told(found)
+    assert "Whether a rank is a straggler is not known without repetitions" in told(found)
+
+
+def test_a_host_that_is_slow_each_time_is_named_though_it_is_not_the_slowest_each_time(straggling):
+    each = (
+        (0.4, 0.4, 0.52),
+        (0.6, 0.4, 0.51),
+        (0.4, 0.4, 0.52),
+        (0.4, 0.41, 0.52),
+        (0.41, 0.4, 0.53),
+    )
+    found = straggling(*each, *each)
+    [one] = found.stragglers
+    assert (one.host, one.slow) == ("node-2", True)
+    others = (1.3, 0.51 / 0.5, 1.3, 0.52 / 0.405, 0.53 / 0.405)
+    assert one.ratio.value == pytest.approx(statistics.fmean(others))
+    assert "node-2 is a straggler at 1 of 1 point" in told(found)
+
+
+def test_a_rank_is_compared_with_the_median_of_the_others(straggling):
+    [one] = straggling((0.4, 0.48, 0.72), (0.4, 0.48, 0.72)).stragglers
+    assert one.ratio.value == pytest.approx(0.72 / 0.44)
+    assert one.waiting_s == pytest.approx(0.72 - 0.44)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7])
+def test_the_median_is_that_of_all_others(straggling, count):
+    seconds = [0.4 + 0.1 * (number * 5 % count) for number in range(count)]
+    slowest = max(seconds)
+    median = statistics.median(one for one in seconds if one != slowest)
+    assert straggling(seconds).stragglers[0].ratio.value == pytest.approx(slowest / median)
+
+
+def test_ranks_that_nobody_can_have_measured_are_no_figures(straggling):
+    found = straggling((1e30, 5e-324), (1e30, 5e-324))
+    assert found.stragglers == ()
+    json.dumps(found.document(), allow_nan=False)
+
+
+def test_one_slow_rank_of_a_host_with_several_is_found(straggling):
+    hosts = ["node-0", "node-0", "node-1", "node-1"]
+    [one] = straggling((0.4, 0.4, 0.4, 0.6), (0.4, 0.4, 0.4, 0.61), hosts=hosts).stragglers
+    assert (one.host, one.slow) == ("node-1", True)
+
+
+def test_ranks_of_one_host_that_take_turns_are_noise(straggling):
+    found = straggling((0.5, 0.4, 0.4), (0.4, 0.5, 0.4), (0.4, 0.4, 0.5), hosts=["node-0"] * 3)
+    assert not found.stragglers[0].slow
+
+
+def test_a_host_is_itself_where_its_ranks_have_other_numbers(analysed):
+    campaign = measurements.document(factors={"nodes": [3]}, repeat=2)
+    orders = (["node-0", "node-1", "node-2"], ["node-2", "node-0", "node-1"])
+    points = [
+        measurements.point(
+            {"nodes": 3},
+            number,
+            {"ranks": ranks(*(0.6 if h == "node-2" else 0.4 for h in hosts), hosts=hosts)},
+        )
+        for number, hosts in enumerate(orders)
+    ]
+    [one] = analysed(campaign, points).stragglers
+    assert (one.host, one.slow, one.ratio.value) == ("node-2", True, pytest.approx(1.5))
+
+
+def test_of_many_ranks_none_is_a_straggler_by_chance(analysed):
+    """Ten points, eight ranks each, which differ by 20 % from run to run."""
+
+    def campaign(seed, slow=1.0, repeat=3):
+        chance = random.Random(seed)
+        factors = {"nodes": [8], "batch_size": list(range(10))}
+        points = [
+            measurements.point(
+                {"nodes": 8, "batch_size": batch},
+                number,
+                {"ranks": ranks(*(s * chance.lognormvariate(0, 0.2) for s in (*[1] * 7, slow)))},
+            )
+            for batch in range(10)
+            for number in range(repeat)
+        ]
+        return analysed(measurements.document(f"c{seed}-{slow}", factors, repeat), points)
+
+    named = sum(any(one.slow for one in campaign(seed).stragglers) for seed in range(ROUNDS))
+    assert named <= MOST
+    assert "node-7 is a straggler at" in told(campaign(1, slow=1.8))
+
+
+def test_a_host_that_is_slow_at_one_point_only_is_found(analysed):
+    campaign = measurements.document(factors={"nodes": [3], "batch_size": [1, 2, 3, 4]}, repeat=5)
+    points = [
+        measurements.point(
+            {"nodes": 3, "batch_size": batch},
+            number,
+            {"ranks": ranks(0.4, 0.4 + 0.001 * number, 0.6 if batch == 4 else 0.4)},
+        )
+        for batch in (1, 2, 3, 4)
+        for number in range(5)
+    ]
+    assert "node-2 is a straggler at 1 of 4 points" in told(analysed(campaign, points))
