@@ -1,0 +1,172 @@
+"""gpubed bench goes on only with what it began with, as docs/how-to/benchmark.md has it."""
+
+import json
+
+import pytest
+
+from gpubed.core.errors import UsageError
+from support.bench_verb import PLAIN, bench
+
+__all__ = ["bench"]
+
+
+@pytest.mark.parametrize("what", ["the job's files", "the recipe", "gpubed"])
+def test_points_that_are_made_with_something_else_are_none_of_the_campaign(bench, what):
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    header = bench.folder / "campaign.json"
+    told = json.loads(header.read_text())
+    told["made_with"][what] = "other"
+    header.write_text(json.dumps(told))
+    with pytest.raises(UsageError, match=f"this has changed: {what}") as refused:
+        bench()
+    assert "--new" in refused.value.hint
+    assert bench("--new").return_value is not None
+
+
+def granted(bench, **changes):
+    """Change the first node of the allocation, as another `up` would."""
+    told = json.loads(bench.paths.allocation.read_text())
+    told["nodes"][0].update(changes)
+    bench.paths.allocation.write_text(json.dumps(told))
+
+
+def facts(bench, id_="id-node-0", **changes):
+    """Let the first node say what it is made of."""
+    bench.paths.facts.mkdir(exist_ok=True)
+    said = {"schema": "gpubed/facts/2", "host": "h", "kernel": "6", "cpus": 8}
+    said |= {"memory_kib": 16 << 20, "driver": {"loaded": "570.1"}, **changes}
+    (bench.paths.facts / f"{id_}.json").write_text(json.dumps(said))
+
+
+def on_machines_of_their_own(bench):
+    """Let the nodes be no containers of one host, as those of a testbed are."""
+    told = json.loads(bench.paths.allocation.read_text())
+    bench.paths.allocation.write_text(json.dumps({**told, "one_host": False}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda b: granted(b, slots=4), "node-0's slots was 1 and is 4"),
+        (lambda b: granted(b, gpus=2), "node-0's gpus was 0 and is 2"),
+        (lambda b: granted(b, name="other"), "node-0's slots was 1 and is not there"),
+        (lambda b: facts(b, cpus=4), "node-0's hardware was 8 CPUs, 16 GiB and is 4 CPUs, 16 GiB"),
+        (lambda b: facts(b, driver={"loaded": "580.2"}), "node-0's driver was 570.1 and is 580.2"),
+        (
+            lambda b: b.paths.spec.write_text(
+                b.paths.spec.read_text() + "services: {monitoring: {}}\n"
+            ),
+            "cluster.yml: services.monitoring was not there and is {",
+        ),
+        (
+            lambda b: b.paths.spec.write_text(
+                b.paths.spec.read_text() + "services: {jupyterlab: {port: 9999}}\n"
+            ),
+            "cluster.yml: services.jupyterlab.port was 8888 and is 9999; points",
+        ),
+    ],
+)
+def test_points_on_other_machines_are_none_of_the_campaign(bench, change, said):
+    facts(bench)
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    ended = bench.points()
+    change(bench)
+    with pytest.raises(UsageError) as refused:
+        bench()
+    assert said in refused.value.message
+    assert "--new" in refused.value.hint
+    assert "put it back" in refused.value.hint
+    assert bench.points() == ended
+
+
+def test_another_machine_of_a_testbed_is_refused_and_nobody_shall_put_it_back(bench):
+    on_machines_of_their_own(bench)
+    facts(bench)
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    granted(bench, id="id-another")
+    facts(bench, "id-another")
+    with pytest.raises(UsageError, match="node-0's id was id-node-0 and is id-another") as refused:
+        bench()
+    assert refused.value.hint.startswith("`--new` begins again")
+
+
+def test_a_container_made_anew_on_the_same_machine_is_that_machine(bench):
+    facts(bench)
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    bench.behave()
+    granted(bench, id="id-another")
+    facts(bench, "id-another")
+    assert bench().return_value == 0
+
+
+@pytest.mark.parametrize("factors", ["nodes: [1, 2]", "ranks: [1, 2]"])
+def test_a_node_that_no_point_uses_may_be_another(bench, factors):
+    """A cluster that was made smaller and larger again has another last node."""
+    bench.file.write_text(PLAIN.replace("nodes: [1, 2]", factors))
+    on_machines_of_their_own(bench)
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    bench.behave()
+    told = json.loads(bench.paths.allocation.read_text())
+    told["nodes"][2] |= {"id": "id-another", "slots": 4}
+    bench.paths.allocation.write_text(json.dumps(told))
+    assert bench("--plan").return_value == 0
+    assert bench().return_value == 0
+
+
+def test_what_says_nothing_of_a_measurement_may_change(bench):
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    bench.behave()
+    text = bench.paths.spec.read_text().replace("count: 3", "count: 4")
+    bench.paths.spec.write_text(f"# mine\n{text}owner: me\nlease: {{duration: 3 d}}\n")
+    told = json.loads(bench.paths.allocation.read_text())
+    told["nodes"].append({**told["nodes"][-1], "name": "node-3", "id": "id-node-3"})
+    bench.paths.allocation.write_text(json.dumps(told))
+    facts(bench)  # which nobody knew before
+    assert bench().return_value == 0
+    assert not any("node-3" in call["nodes"] for call in bench.calls)
+
+
+def test_the_sets_of_a_campaign_that_began_again_are_others(bench):
+    bench()
+    first = {path.name for path in bench.paths.runs.iterdir()}
+    bench("--new")
+    assert first
+    kins = {call["kin"] for call in bench.calls}
+    assert len(kins) == 2 * 4, "four points, begun twice"
+
+
+def test_another_campaign_of_the_name_is_refused_with_what_changed(bench):
+    bench()
+    bench.file.write_text(PLAIN.replace("[16, 32]", "[16, 64]").replace("repeat: 2", "repeat: 3"))
+    with pytest.raises(UsageError) as refused:
+        bench()
+    assert "factors.batch was [16, 32] and is [16, 64]" in refused.value.message
+    assert "repeat was 2 and is 3" in refused.value.message
+    assert "--new" in refused.value.hint
+    assert len(bench.calls) == 8
+
+
+def test_a_new_beginning_keeps_what_is_there(bench):
+    bench()
+    kept = bench.points()
+    bench.file.write_text(PLAIN.replace("repeat: 2", "repeat: 1"))
+    done = bench("--new")
+    assert done.return_value == 0
+    assert len(bench.points()) == 4
+    (aside,) = (path for path in bench.paths.campaigns.iterdir() if path != bench.folder)
+    assert aside.name.startswith("mine.20")
+    assert len(list((aside / "points").glob("*.json"))) == len(kept)
+
+
+def test_another_cluster_of_the_name_is_another_measurement(bench):
+    bench()
+    text = bench.paths.allocation.read_text()
+    bench.paths.allocation.write_text(text.replace("6f0c0000", "7f0c0000"))
+    with pytest.raises(UsageError, match="another cluster of this name"):
+        bench()

@@ -1,0 +1,134 @@
+"""gpubed bench holds links to the rate of a point, measures them, and puts them back."""
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.campaigns import linkrates
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.nodes import rates
+from support.bench_verb import PLAIN, bench
+
+__all__ = ["bench"]
+
+
+def test_a_point_finds_its_links_at_its_rate_and_leaves_them_as_declared(bench, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        rates.Links, "_shape", lambda self, node, bps: told.append((node.name, bps))
+    )
+    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M, 200M]"))
+    assert bench().return_value == 0
+    assert {call["rate_bps"] for call in bench.calls} == {50_000_000, 200_000_000}
+    assert ("node-1", 50_000_000) in told
+    assert not bench.paths.reshaped.exists()
+
+
+def carried(monkeypatch, bps):
+    """Let links carry so much, whatever they are held to, judged as `verify` does."""
+    row = {"src": "node-0", "dst": "node-1", "measured_bps": bps}
+
+    def measure(cluster):
+        held = cluster.allocation.experiment.rate_bps
+        return [{**row, "floor_bps": 0.95 * held, "ceiling_bps": 1.05 * held}]
+
+    monkeypatch.setattr(rates.Links, "_shape", lambda *_: None)
+    monkeypatch.setattr(linkrates, "measure", measure)
+
+
+def test_what_links_carried_before_a_point_is_kept_with_it(bench, monkeypatch):
+    carried(monkeypatch, 50.4e6)
+    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M]"))
+    assert bench().return_value == 0
+    for point in bench.points():
+        assert point["links"] == [
+            {
+                "src": "node-0",
+                "dst": "node-1",
+                "measured_bps": 50.4e6,
+                "floor_bps": 47.5e6,
+                "ceiling_bps": 52.5e6,
+            }
+        ]
+
+
+def test_a_point_whose_links_carry_another_rate_fails_before_its_run(bench, monkeypatch):
+    carried(monkeypatch, 50.4e6)
+    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M, 200M]"))
+    assert bench().return_value == 1
+    assert {call["rate_bps"] for call in bench.calls} == {50_000_000}
+    failed = [point for point in bench.points() if point["status"] == "failed"]
+    assert {point["settings"]["rate"] for point in failed} == {"200M"}
+    (reason,) = {point["reason"] for point in failed}
+    assert reason == (
+        "link node-0>node-1 carries 50.4 Mbit/s before the run, which must be "
+        "≥ 190 Mbit/s and ≤ 210 Mbit/s"
+    )
+    assert {point["links"][0]["measured_bps"] for point in failed} == {50.4e6}
+
+
+def test_links_that_no_point_holds_to_a_rate_are_not_measured(bench, monkeypatch):
+    monkeypatch.setattr(linkrates, "measure", lambda *_: pytest.fail("they were"))
+    assert bench().return_value == 0
+
+
+def test_a_plan_says_which_rates_cannot_be_had(bench):
+    bench.file.write_text(PLAIN.replace("batch: [16, 32]", "rate: [50M, 100G]"))
+    with pytest.raises(UsageError, match="100G"):
+        bench("--plan")
+
+
+def test_links_are_put_back_after_an_interruption(bench, monkeypatch):
+    told = {}
+
+    def shape(self, node, bps):
+        told[node.name] = self._rates[node.name] = bps
+
+    monkeypatch.setattr(rates.Links, "_shape", shape)
+    bench.file.write_text(PLAIN.replace("nodes: [1, 2]", "rate: [50M]"))
+    bench.behave(interrupted="16")
+    assert bench().return_value == 130
+    assert set(told.values()) == {200_000_000}
+    assert not bench.paths.reshaped.exists()
+
+
+def test_no_run_is_measured_on_links_that_a_bench_has_changed(bench):
+    bench.paths.reshaped.touch()
+    with pytest.raises(GpubedError, match="another rate than declared") as refused:
+        CliRunner().invoke(
+            cli.build("run"),
+            ["run", "lab", "digits"],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+    assert "gpubed up lab" in refused.value.hint
+
+
+def test_a_link_that_cannot_be_put_back_is_told_also_after_an_interruption(bench, monkeypatch):
+    def shape(self, node, bps):
+        if bps == self.declared:
+            raise GpubedError(f"{node.name} does not answer")
+        self._rates[node.name] = bps
+
+    monkeypatch.setattr(rates.Links, "_shape", shape)
+    bench.file.write_text(PLAIN.replace("nodes: [1, 2]", "rate: [50M]"))
+    bench.behave(interrupted="16")
+    done = bench()
+    assert done.return_value == 130
+    assert "has not got its declared rate back: node-1: node-1 does not answer" in done.stderr
+    assert "gpubed up lab" in done.stderr
+    assert bench.paths.reshaped.exists()
+
+
+def test_a_link_that_is_left_at_another_rate_is_no_success(bench, monkeypatch):
+    def shape(self, node, bps):
+        if bps == self.declared and node.name == "node-1":
+            raise GpubedError("node-1 does not answer")
+        self._rates[node.name] = bps
+
+    monkeypatch.setattr(rates.Links, "_shape", shape)
+    bench.file.write_text(PLAIN.replace("nodes: [1, 2]", "rate: [50M]"))
+    done = bench()
+    assert done.return_value == 1
+    assert {p["status"] for p in bench.points()} == {"ok"}
+    assert "node-1 does not answer" in done.stderr
