@@ -1,0 +1,160 @@
+"""Checkpoints of job imagenet: kept, damaged, and gone on from."""
+
+import errno
+import hashlib
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from support.imagenet import CPU, job
+
+__all__ = ["job"]
+
+
+@pytest.fixture
+def files(job, tmp_path):
+    """Checkpoints of a torch that writes pickles, and what they say."""
+    checkpoint, said = job("checkpoint"), []
+    checkpoint.torch.save = pickle.dump
+    checkpoint.torch.load = lambda path, **_: pickle.loads(path.read_bytes())
+    kept = checkpoint.Checkpoints(tmp_path / "kept", 2, said.append)
+    return SimpleNamespace(module=checkpoint, kept=kept, said=said, folder=tmp_path / "kept")
+
+
+def test_the_newest_checkpoints_stay_each_with_its_checksum(files):
+    for images in (100, 200, 1000):
+        files.kept.write(images, {"images": images})
+    names = [path.name for path in files.kept.all()]
+    assert names == ["images-000000000200.pt", "images-000000001000.pt"]
+    assert {path.name for path in files.folder.iterdir()} == {
+        *names,
+        *(f"{name}.sha256" for name in names),
+    }
+    newest = files.kept.newest()
+    assert newest.name == names[-1]
+    assert files.module.read(newest, CPU) == {"images": 1000}
+    digest = hashlib.sha256(newest.read_bytes()).hexdigest()
+    assert newest.with_name(f"{newest.name}.sha256").read_text() == f"{digest}  {newest.name}\n"
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_is_told(files):
+    for images in (100, 200):
+        files.kept.write(images, {"images": images})
+    last = files.kept.all()[-1]
+    last.write_bytes(last.read_bytes()[:-1])
+    assert files.kept.newest() == files.kept.all()[0]
+    assert files.said == [
+        f"checkpoint {last} is damaged: it does not have the SHA-256 beside it; "
+        f"set aside as {last.name}.damaged",
+    ]
+    assert files.kept.newest() == files.kept.all()[-1]
+    assert len(files.said) == 1
+
+
+def test_damaged_checkpoints_take_no_place_of_those_to_keep(files):
+    """Also where two of one name were: each stays for its owner, with its checksum."""
+    kept = files.module.Checkpoints(files.folder, 1, files.said.append)
+    for _ in range(2):
+        kept.write(300, {"images": 300})
+        [last] = kept.all()
+        last.write_bytes(b"torn")
+        assert kept.newest() is None
+    kept.write(100, {"images": 100})
+    assert kept.newest() == files.folder / "images-000000000100.pt"
+    name = "images-000000000300.pt.damaged"
+    assert {path.name for path in files.folder.glob("*damaged*")} == {
+        *(name, f"{name}.sha256", f"{name}1", f"{name}1.sha256"),
+    }
+
+
+def test_a_damaged_checkpoint_that_cannot_be_set_aside_costs_no_new_one(files, monkeypatch):
+    kept = files.module.Checkpoints(files.folder, 1, files.said.append)
+    kept.write(300, {"images": 300})
+    [last] = kept.all()
+    last.write_bytes(b"torn")
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert kept.newest() is None
+    assert files.said[0].endswith("; it could not be set aside: [Errno 13] Permission denied")
+    for images in (100, 200):
+        kept.write(images, {"images": images})
+        assert kept.newest() == files.folder / f"images-{images:012d}.pt"
+
+
+def test_without_any_whole_checkpoint_a_training_begins(files):
+    assert files.kept.newest() is None
+    files.kept.write(1, {})
+    files.folder.joinpath("images-000000000001.pt.sha256").unlink()
+    assert files.kept.newest() is None
+
+
+def test_a_full_disk_leaves_the_checkpoints_before(files):
+    files.kept.write(100, {"images": 100})
+    before = sorted(files.folder.iterdir())
+
+    def full(_state, file):
+        file.write(b"a part")
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise RuntimeError("unexpected pos 64 vs 0") from error
+
+    files.module.torch.save = full
+    with pytest.raises(files.module.NotWritten) as caught:
+        files.kept.write(200, {"images": 200})
+    assert str(caught.value) == (
+        f"checkpoint {files.folder}/images-000000000200.pt could not be written: "
+        f"[Errno 28] No space left on device; the one before stays: {before[0]}"
+    )
+    assert sorted(files.folder.iterdir()) == before
+    assert files.kept.newest() == before[0]
+
+
+@pytest.mark.parametrize(
+    ("images_per_step", "kept", "start", "total"),
+    [
+        (256, None, 0, 1000),
+        (256, {"images": 204_800, "images_per_step": 256}, 800, 1000),
+        # A node of four is lost: as many images are left, in more steps.
+        (192, {"images": 204_800, "images_per_step": 256}, 1066, 1334),
+        (512, {"images": 204_800, "images_per_step": 256}, 400, 500),
+        (256, {"images": 204_800}, 800, 1000),  # as checkpoints were
+        # Killed after its last checkpoint: nobody was told its figures.
+        (256, {"images": 256_000, "images_per_step": 256}, 999, 1000),
+        (96, {"images": 256_128, "images_per_step": 256}, 2666, 2667),
+    ],
+)
+def test_a_training_is_as_long_on_other_ranks(job, images_per_step, kept, start, total):
+    training = object.__new__(job("training").Training)
+    training.settings = SimpleNamespace(steps=1000, epochs=None)
+    training.images_per_step, training.steps_per_epoch = images_per_step, 10
+    training.averaging = SimpleNamespace(rank=0)
+    training._plan(kept)
+    assert (training.start, training.total) == (start, total)
+
+
+@pytest.mark.parametrize(
+    ("is_fp16", "scaler", "loaded"),
+    [(True, {"scale": 8.0}, True), (True, {}, False), (False, {"scale": 8.0}, False)],
+)
+def test_a_run_that_goes_on_does_so_by_its_own_settings(job, is_fp16, scaler, loaded):
+    training = object.__new__(job("training").Training)
+    training.settings = SimpleNamespace(momentum=0.5, weight_decay=0.0)
+    training._scaler, training.keeper = MagicMock(), MagicMock()
+    training._scaler.is_enabled.return_value = is_fp16
+    groups = []
+    training.averaging = MagicMock()
+    training.averaging.optimizer.param_groups = groups
+    training.averaging.restore = groups.append
+    before = {"momentum": 0.9, "weight_decay": 1e-4, "lr": 0.1}
+    kept = {"optimizer": before, "scaler": scaler}
+    training._restore(kept)
+    assert groups == [{"momentum": 0.5, "weight_decay": 0.0, "lr": 0.1}]
+    assert training._scaler.load_state_dict.called == loaded
+    training.keeper.restore_random.assert_called_once_with(kept)
