@@ -1,0 +1,184 @@
+"""What role slurm finds on a host that is its owner's, and refuses to touch."""
+
+import os
+import subprocess
+
+import pytest
+
+from support import role_variables
+from support.role_tasks import play
+from support.slurm_owners import GROUP, PEOPLE, ROLE, UUID, getent, put
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A function that asks on a host whose files are a test's own what is foreign there."""
+    (tmp_path / "bin").mkdir()
+
+    def ask(*units, running=(), group=False, note="", packages=(), state="active"):
+        answers = {
+            "systemctl": f'case " {" ".join(running)} " in *" $2 "*) echo {state};; esac',
+            "getent": f"exit {0 if group else 2}",
+            "dpkg-query": "".join(f"echo '{line}'\n" for line in packages) + "exit 1",
+        }
+        for name, does in answers.items():
+            program = tmp_path / "bin" / name
+            program.write_text(f"#!/bin/sh\n# STAND-IN\n{does}\n")
+            program.chmod(0o755)
+        text = (ROLE / "files/foreign-slurm").read_text()
+        look = role_variables.value("slurm", "__slurm_others_databases", "debian-12")
+        for root in ("/etc/", "/var/"):
+            text, look = (words.replace(root, f"{tmp_path}{root}") for words in (text, look))
+        done = subprocess.run(
+            ["sh", "-c", text, "foreign-slurm", GROUP, note and f"{tmp_path}{note}", look, *units],
+            env={"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return [line.replace(str(tmp_path), "") for line in done.stdout.splitlines()]
+
+    return ask
+
+
+def test_a_host_without_slurm_is_taken(foreign):
+    assert foreign("slurmd.service") == []
+
+
+def test_what_the_owner_has_is_named(foreign, tmp_path):
+    put(
+        tmp_path, "etc/slurm/slurm.conf", "etc/munge/munge.key", "var/lib/slurm/slurmctld/job_state"
+    )
+    units = ("munge.service", "slurmd.service", "mariadb.service")
+    assert foreign(*units, running=("slurmd.service", "mariadb.service"), group=True) == [
+        "/etc/slurm/slurm.conf",
+        "/etc/munge/munge.key",
+        "/var/lib/slurm",
+        "slurmd.service",
+        "mariadb.service",
+        "group researchers",
+    ]
+
+
+@pytest.mark.parametrize("state", ["activating", "reloading", "deactivating"])
+def test_a_service_that_is_about_to_run_is_the_owners(foreign, state):
+    """As after a reboot."""
+    assert foreign("munge.service", running=["munge.service"], state=state) == ["munge.service"]
+
+
+NOTE = "/etc/gpubed/slurm-database"
+SERVER = ["mariadb-server installed", "mysql-server not-installed", "mariadb-server-core installed"]
+
+
+@pytest.mark.parametrize(
+    ("packages", "databases", "said"),
+    [
+        ([], [], []),
+        (SERVER[1:], [], []),
+        (SERVER, [], ["package mariadb-server"]),
+        ([], ["mysql"], ["/var/lib/mysql"]),
+        (SERVER, ["mysql", "wiki"], ["package mariadb-server", "/var/lib/mysql"]),
+    ],
+)
+def test_a_database_server_of_the_owners_is_named_though_it_is_stopped(
+    foreign, tmp_path, packages, databases, said
+):
+    put(tmp_path, *(f"var/lib/mysql/{name}/db.opt" for name in databases))
+    assert foreign("mariadb.service", note=NOTE, packages=packages) == said
+
+
+def test_of_a_worker_no_database_is_asked_for(foreign, tmp_path):
+    put(tmp_path, "var/lib/mysql/wiki/db.opt")
+    assert foreign("slurmd.service", packages=SERVER) == []
+
+
+@pytest.mark.parametrize("wiki", [True, False])
+def test_a_server_that_a_cluster_left_is_taken_again_unless_it_is_used(foreign, tmp_path, wiki):
+    """Records of the accounting outlive Slurm; what came beside them is the owner's."""
+    names = ["mysql", "sys", "performance_schema", "slurm_acct_db", "#innodb_temp"]
+    put(tmp_path, *(f"var/lib/mysql/{name}/db.opt" for name in names + ["wiki"] * wiki))
+    put(tmp_path, NOTE[1:])
+    assert foreign(note=NOTE, packages=SERVER) == ["/var/lib/mysql/wiki"] * wiki
+
+
+def test_a_configuration_that_is_a_link_into_nowhere_is_the_owners(foreign, tmp_path):
+    (tmp_path / "etc/slurm").mkdir(parents=True)
+    (tmp_path / "etc/slurm/slurm.conf").symlink_to("/not/mounted/slurm.conf")
+    assert foreign() == ["/etc/slurm/slurm.conf"]
+
+
+def preflight(folder, users=(), **programs):
+    (folder / "key").write_text("k" * 64)
+    return play(
+        folder,
+        "slurm",
+        "preflight",
+        programs={"getent": getent(None), "systemctl": "", "dpkg-query": "exit 1", **programs},
+        inventory_hostname="node-0",
+        gpubed_cluster="lab",
+        gpubed_head="node-0",
+        gpubed_uuid=UUID,
+        gpubed_nodes=[{"name": "node-0", "gpus": 0}],
+        slurm_users=list(users),
+        __slurm_munge_key_file=str(folder / "key"),
+        __slurm_condition=str(folder / "mark"),
+    )
+
+
+def test_a_slurm_of_the_owners_is_refused_in_words(tmp_path):
+    done = preflight(tmp_path, systemctl='[ "$2" != slurmctld.service ] || echo active')
+    assert done.code != 0
+    said = " ".join(done.said.split())
+    assert "node-0 has what gpubed did not set up" in said
+    assert "slurmctld.service. Nothing was touched." in said
+    assert "Take services.slurm out of cluster.yml" in said
+    assert "changed" not in done.tasks.values()
+
+
+@pytest.mark.parametrize(("check", "rc"), [(True, 0), (False, 2)])
+def test_a_look_at_a_part_of_the_nodes_says_that_it_leaves_slurm_out(tmp_path, check, rc):
+    """Its configuration describes all nodes; a real run of a part stops."""
+    (tmp_path / "key").write_text("k" * 64)
+    done = play(
+        tmp_path,
+        "slurm",
+        "main",
+        check=check,
+        gpubed_fingerprints={},
+        gpubed_head="node-0",
+        gpubed_nodes=[{"name": "node-0"}, {"name": "node-1"}],
+        slurm_enabled=True,
+        __slurm_munge_key_file=str(tmp_path / "key"),
+    )
+    assert done.code == rc, done.said
+    said = " ".join(done.said.split())
+    assert ("Slurm is not looked at" in said) == check
+    assert "describes all nodes, but node-1 are left out. Run it without --limit." in said
+
+
+def test_slurm_of_the_role_is_not_refused(tmp_path):
+    (tmp_path / "mark").touch()
+    assert preflight(tmp_path, systemctl="echo active").code == 0
+
+
+@pytest.mark.parametrize(
+    ("people", "groups", "reason"),
+    [
+        (
+            {},
+            [("gpubed-bob", 3000)],
+            "3000 instead of 20002: choose another name in services.slurm.users.",
+        ),
+        ({}, [("gpubed-bob", 30000)], "users or, if it is the same person, that number (uid)"),
+        (PEOPLE, [], "gpubed-bob has 1005 instead of 20002"),
+        ({}, [("gpubed-bob", 20002)], None),
+        ({"gpubed-bob": "gpubed-bob:x:20002:100::/home/bob:"}, [("gpubed-bob", 3000)], None),
+    ],
+)
+def test_numbers_of_the_owners_users_and_groups_are_not_changed(tmp_path, people, groups, reason):
+    """Of an account that is there already the role changes no group either."""
+    (tmp_path / "mark").touch()
+    users = [{"name": "gpubed-bob", "uid": 20002}, {"name": "gpubed-cy", "uid": 20003}]
+    done = preflight(tmp_path, users, getent=getent(None, people, groups))
+    assert (done.code == 0) == (reason is None), done.said
+    assert reason is None or reason in " ".join(done.said.split())

@@ -1,0 +1,143 @@
+"""What the hook of role slurm does on a host that is let go: jobs end, the owner's stays."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from jinja2 import Environment, StrictUndefined
+
+from support import role_variables
+from support.shell_host import ShellHost
+from support.slurm_owners import GROUP, ROLE, UUID, files, getent, put
+
+
+@pytest.fixture
+def left(tmp_path):
+    """A function that runs the role's hook on a host whose mark names a cluster."""
+    host = ShellHost(tmp_path / "host")
+    for name in ("systemctl", "gpasswd", "userdel", "pkill", "groupdel", "sshd", "scancel"):
+        host.program(name)
+    host.program("scontrol", "exit 1", told=False)
+    host.program("getent", getent("gpubed-ann,gpubed-bob"), told=False)
+    ours = {
+        "__slurm_note": "/etc/gpubed/slurm/accounts",
+        "__slurm_condition": "/etc/systemd/system/slurmd.service.d/gpubed.conf",
+        "__slurm_leaving": "/etc/gpubed/leave.d/slurm",
+        "__slurm_files": ["/etc/ssh/sshd_config.d/60-gpubed-slurm.conf"],
+        "__slurm_folder": "/etc/gpubed/slurm",
+        "__slurm_daemons": ["slurmd.service"],
+        "__slurm_servers": ["mysql.service"],
+        "inventory_hostname": "node-0",
+        "__slurm_others_databases": role_variables.value(
+            "slurm", "__slurm_others_databases", "debian-12"
+        ).replace("/var/lib/", f"{tmp_path}/"),
+    }
+    here = role_variables.value("slurm", "__slurm_is_ours", "debian-12", gpubed_uuid=UUID)
+    text = (ROLE / "templates/leave.j2").read_text().replace("/var/lib/", f"{tmp_path}/")
+    hook = Environment(undefined=StrictUndefined).from_string(text)
+
+    def leave(uuid, *databases, head=True, **programs):
+        for name, does in programs.items():
+            host.program(name, does)
+        put(tmp_path, *(f"mysql/{name}/db.opt" for name in databases))
+        for path in (ours["__slurm_files"][0], ours["__slurm_leaving"]):
+            put(host.etc, path.removeprefix("/etc/"))
+        for path, said in (("note", "gpubed-ann\n"), ("condition", f"# cluster: {uuid}\n")):
+            put(host.etc, ours[f"__slurm_{path}"].removeprefix("/etc/"))
+            (host.etc / ours[f"__slurm_{path}"].removeprefix("/etc/")).write_text(said)
+        put(tmp_path, "slurm/slurmctld/job_state")
+        said = hook.render(
+            ansible_managed="m",
+            __slurm_group=GROUP,
+            __slurm_is_ours=here,
+            __slurm_on_head=head,
+            **ours,
+        )
+        assert host.sh(said).returncode == 0
+        return host
+
+    return leave
+
+
+def test_a_host_that_is_let_go_lets_its_researchers_in_again(left, tmp_path):
+    host = left(UUID)
+    assert host.called == [
+        "scancel --state=PENDING",
+        "scancel --state=RUNNING",
+        "scancel --state=SUSPENDED",
+        "systemctl disable --now slurmd.service",
+        "systemctl disable --now mysql.service",
+        "systemctl kill --signal=KILL slurmstepd.scope",
+        "pkill --signal KILL --exact slurmstepd",
+        "pkill --signal KILL --euid gpubed-ann",
+        "userdel --force gpubed-ann",
+        "gpasswd --delete gpubed-bob researchers",
+        "groupdel researchers",
+        "sshd -t",
+        "systemctl reload ssh",
+        "systemctl daemon-reload",
+    ]
+    assert files(host.etc) == files(tmp_path / "slurm") == set()
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A function that starts a process of a job, and a scontrol that knows it by number."""
+    started = []
+
+    def start(does="pass"):
+        # It says when it is there: a signal that comes sooner would end it in any case.
+        program = f"import signal; {does}; print(flush=True)\nwhile True: signal.pause()"
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+        started.append(process)
+        process.stdout.readline()
+        scontrol = f"""
+[ "$*" = "listpids * node-0" ] || exit 1
+echo "PID      JOBID    STEPID   LOCALID GLOBALID"
+case $(ps -o stat= -p {process.pid}) in ""|Z*) ;; *) echo "{process.pid} 7 batch 0 0" ;; esac
+"""
+        return process, scontrol
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_job_of_anybodys_ends_before_slurm_does(left, job):
+    """Of gpubed's own account and of the owner's, which no account that goes ends."""
+    process, scontrol = job()
+    host = left(UUID, scontrol=scontrol, scancel=f"kill {process.pid}", head=False)
+    assert process.wait(0) == -signal.SIGTERM
+    called = [call for call in host.called if not call.startswith("scontrol")]
+    assert called[:2] == ["scancel --nodelist=node-0", "systemctl disable --now slurmd.service"]
+
+
+def test_a_job_is_told_to_end_where_no_controller_answers_any_more(left, job):
+    process, scontrol = job()
+    host = left(UUID, scontrol=scontrol, scancel="exit 1")
+    assert process.wait(0) == -signal.SIGTERM
+    assert [call for call in host.called if "scancel" in call] == ["scancel --state=PENDING"]
+
+
+def test_a_job_that_does_not_end_is_killed(left, job):
+    process, scontrol = job("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+    left(UUID, scontrol=scontrol, scancel="exit 1", sleep="")
+    assert process.wait(0) == -signal.SIGKILL
+
+
+def test_a_server_that_has_other_databases_by_now_runs_on_without_the_roles_settings(left):
+    """It is the owner's, who uses it."""
+    called = left(UUID, "mysql", "wiki").called
+    assert "systemctl disable --now slurmd.service" in called
+    assert "systemctl disable --now mysql.service" not in called
+    assert called[-1] == "systemctl try-restart mysql.service"
+
+
+def test_what_has_been_the_owners_since_another_cluster_left_stays(left, tmp_path):
+    host = left("1a1b")
+    assert host.called == []
+    assert files(host.etc) == {"60-gpubed-slurm.conf", "accounts", "gpubed.conf"}
+    assert files(tmp_path / "slurm") == {"job_state"}
