@@ -34,13 +34,17 @@ def operations(preview):
     return {step["op"] for step in json.loads(preview)["steps"]} - {"same"}
 
 
-def test_plain_pulumi_previews_makes_and_destroys_a_cluster(bare):
+def test_plain_pulumi_previews_makes_and_destroys_a_cluster_but_its_data(bare):
     assert operations(pulumi(bare, f"preview --json -s {bare.name}")) == {"create"}
     assert labelled(bare.name) == []
     pulumi(bare, f"up --yes --skip-preview -s {bare.name}")
     assert [node["state"] for node in bare.json("status")["nodes"]] == ["ready"] * 2
     assert bare.json("plan")["changes"] == []
     pulumi(bare, f"destroy --yes --skip-preview -s {bare.name}")
+    [left] = labelled(bare.name)
+    assert left.startswith("volume "), "data goes with gpubed down, which asks"
+    assert left.split()[1] in bare.call("audit", rc=None).stdout
+    bare.call("down", "-y")
     assert labelled(bare.name) == []
 
 
