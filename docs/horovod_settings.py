@@ -83,7 +83,7 @@ ROWS = (
     Row(
         "/etc/gpubed/ranks",
         "horovod_bind",
-        "the CPUs and the HCA beside the rank's GPU, shared among the GPUs of one socket",
+        "the CPUs beside the rank's GPU, shared among the GPUs of one socket, and its HCA's name",
         "`nvidia-smi topo -m`, NUMA nodes",
         "no memory of the far socket between a rank and its GPU; not where there is no GPU",
         "NVIDIA, `nvidia-smi topo`",
@@ -196,8 +196,9 @@ there it is on.
 LEFT = """## What is left to Horovod
 
 - `HOROVOD_CACHE_CAPACITY`: Horovod's 1024 tensors do for the usual models (ResNet-152 has 467).
-- `HOROVOD_HIERARCHICAL_ALLREDUCE`: off. Without NCCL Horovod ignores it (`operations.cc`), and
-  NCCL has ways of its own inside a node; the job has an argument to try it.
+- `HOROVOD_HIERARCHICAL_ALLREDUCE`: off. Horovod has it with MPI alone (`CreateOperationManager`),
+  which gpubed's launchers do not use. With NCCL, `HOROVOD_TORUS_ALLREDUCE` does the same; NCCL has
+  ways of its own inside a node, so it is off, too. The job has an argument to try it.
 - `HOROVOD_THREAD_AFFINITY`: unset; a rank's threads stay on its CPUs, and move freely there.
 
 ## Autotune

@@ -179,7 +179,7 @@ def summary(rows: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
     return {
         "allreduce": rows,
         **{name: largest.get(name) for name in ("busbw_bps", "ratio", "cpu_percent")},
-        "device": os.environ.get("GPUBED_DEVICE_NAME", str(device)),
+        "device": os.environ.get("GPUBED_DEVICE_NAME") or str(device),
         "simulated": bool(os.environ.get("GPUBED_SIMULATED")),
         "backend": {
             "controller": os.environ.get("HOROVOD_CONTROLLER", "mpi"),

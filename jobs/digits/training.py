@@ -263,7 +263,7 @@ def train(
         "cpu_percent": cpu_percent,
         "gpu_percent": gpu_percent if gpu_percent >= 0 else None,
         "world_size": hvd.size(),
-        "device": os.environ.get("GPUBED_DEVICE_NAME", str(device)),
+        "device": os.environ.get("GPUBED_DEVICE_NAME") or str(device),
         "simulated": bool(os.environ.get("GPUBED_SIMULATED")),
         "threads_per_rank": threads,
         "backend": describe_backend(device),

@@ -18,7 +18,7 @@ _SETTINGS = {
     "cycle_time_ms": "tuned_cycle_ms",
 }
 _SWITCHES = {
-    "hierarchical_allreduce": "tuned_hierarchical_allreduce",
+    "torus_allreduce": "tuned_hierarchical_allreduce",
     "cache_enabled": "tuned_cache",
 }
 _RATE, _TRIES = "tuned_rate_bps", "tuned_tries"

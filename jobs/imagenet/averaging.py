@@ -43,6 +43,10 @@ AUTOTUNE_STEPS = 1250
 Mark = Callable[[str], None]
 
 
+class Unfit(Exception):
+    """The ranks cannot average as was asked for; says why."""
+
+
 @dataclass(frozen=True)
 class Options:
     """How gradients are averaged.
@@ -53,7 +57,7 @@ class Options:
         passes: Backward passes whose gradients are summed up before they are averaged.
         fusion_mb: Size in MiB up to which gradients travel together; None leaves the default.
         cycle_ms: How often Horovod looks for gradients that are ready; None leaves its default.
-        hierarchical: Whether Horovod sums within each node first.
+        hierarchical: Whether Horovod sums within each node, between nodes, and within each again.
         autotune: Whether Horovod looks for the best `fusion_mb` and `cycle_ms` itself.
         folder: Of the run, on storage that all ranks see.
     """
@@ -201,6 +205,8 @@ class Horovod(Averaging):
         self._hvd.init()
         self.rank, self.size = self._hvd.rank(), self._hvd.size()
         self.local_rank = self._hvd.local_rank()
+        if options.hierarchical and not self._hvd.is_homogeneous():
+            raise Unfit("hierarchical_allreduce needs as many ranks on each node as on others")
         if options.autotune and self.size > 1:
             self.searching_steps = AUTOTUNE_STEPS
 
@@ -215,7 +221,9 @@ class Horovod(Averaging):
         if given.cycle_ms is not None:
             found["HOROVOD_CYCLE_TIME"] = str(given.cycle_ms)
         if given.hierarchical:
-            found["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
+            # What HOROVOD_HIERARCHICAL_ALLREDUCE asks for is there with MPI alone
+            # (Horovod 0.28.1, `CreateOperationManager`); this does the same with NCCL.
+            found["HOROVOD_TORUS_ALLREDUCE"] = "1"
         return found
 
     def wrap(self, network: nn.Module, make_optimizer: Callable[[Any], Optimizer]) -> None:

@@ -53,7 +53,8 @@ class Keeper:
         path = self._averaging.gather(found)[0]
         if path is None:
             return None
-        kept = checkpoint.read(path, self._device)
+        # To the host: of a model that is sharded, no GPU may have room for all of it.
+        kept = checkpoint.read(path, torch.device("cpu"))
         if (kept["model"], kept["classes"]) != (self._settings.model, classes):
             raise Failed(
                 f"checkpoint {path} is of {kept['model']} with {kept['classes']} classes; "

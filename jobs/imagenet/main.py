@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import autotune
@@ -13,7 +14,8 @@ import data
 import model
 import report
 import torch
-from averaging import Averaging, Horovod, Options
+import transport
+from averaging import Averaging, Horovod, Options, Unfit
 from keeping import Failed
 from training import Training
 
@@ -28,6 +30,16 @@ ANOTHER_ENDED = (
     *("Broken pipe", "remote process exited"),
 )
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# What CPUs have not, and would take as if nobody had asked for it.
+ON_GPUS: tuple[tuple[str, Callable[[argparse.Namespace], bool], str], ...] = (
+    ("precision=tf32", lambda given: given.precision == "tf32", "they have fp32"),
+    ("transport=rdma", lambda given: given.transport == "rdma", "Gloo knows TCP alone"),
+    (
+        "hierarchical_allreduce",
+        lambda given: given.hierarchical_allreduce,
+        "Gloo sums in one way alone",
+    ),
+)
 
 
 def truth(text: str) -> bool:
@@ -54,6 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--framework", choices=FRAMEWORKS, default="horovod")
     parser.add_argument("--overlap", type=truth, default=True)
     parser.add_argument("--compression", choices=("none", "fp16"), default="none")
+    parser.add_argument("--transport", choices=tuple(transport.ASKED), default="auto")
     parser.add_argument("--backward-passes-per-step", type=int, default=1)
     parser.add_argument("--fusion-mb", type=float)
     parser.add_argument("--cycle-ms", type=float)
@@ -75,6 +88,12 @@ def fault(given: argparse.Namespace) -> str:
     """Says what is wrong with the arguments, before a rank waits for another; empty if nothing."""
     if given.framework == "fsdp" and not given.overlap:
         return "overlap=false is for horovod and ddp: fsdp has no gradients to average at once"
+    if given.hierarchical_allreduce and given.framework != "horovod":
+        return "hierarchical_allreduce is Horovod's: ddp and fsdp leave it to NCCL"
+    if not os.environ.get("GPUBED_DEVICE", "cpu").startswith("cuda"):
+        for name, asks, why in ON_GPUS:
+            if asks(given):
+                return f"{name} is for GPUs, and this rank computes on a CPU: {why}"
     return model.fault(given.model, model.image_size(given.model, given.image_size))
 
 
@@ -99,14 +118,28 @@ def averaging_of(given: argparse.Namespace) -> Averaging:
     return chosen[given.framework](options)
 
 
-def device_of_this_rank() -> torch.device:
+def device_of_this_rank(precision: str) -> torch.device:
     """What `gpubed-rank` found for it: a GPU that cannot be used is no reason for the CPU."""
     device = torch.device(os.environ.get("GPUBED_DEVICE", "cpu"))
     if device.type == "cuda":
         torch.cuda.set_device(device)
         # Images of one size: the fastest way to convolve them is worth a search.
         torch.backends.cudnn.benchmark = True
+        round_factors(wanted=precision == "tf32")
     return device
+
+
+def round_factors(*, wanted: bool) -> None:
+    """Lets tensor cores round what they multiply to TF32's 10 bits of mantissa, or not.
+
+    torch does so by default where it convolves and nowhere else, so that fp32 would be another
+    arithmetic on GPUs from Ampere on than on older ones.
+    """
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(convolutions, "conv"):  # torch 2.9 and later, which warns of the older names
+        products.fp32_precision = convolutions.conv.fp32_precision = "tf32" if wanted else "ieee"
+    else:
+        products.allow_tf32 = convolutions.allow_tf32 = wanted
 
 
 def share_processors(averaging: Averaging) -> None:
@@ -115,10 +148,11 @@ def share_processors(averaging: Averaging) -> None:
     A container may use no more than its own part of them: that is what the rank was started with
     (OMP_NUM_THREADS).
     """
-    boot_id = BOOT_ID.read_text()
-    neighbours = averaging.gather(boot_id).count(boot_id)
-    share = len(os.sched_getaffinity(0)) // neighbours
-    torch.set_num_threads(max(1, min(THREADS, share)))
+    boot_id, own = BOOT_ID.read_text(), os.sched_getaffinity(0)
+    there = [cores for machine, cores in averaging.gather((boot_id, own)) if machine == boot_id]
+    # Ranks that are bound to cores of their own have shared them out already.
+    share = len(set().union(*there)) // len(there)
+    torch.set_num_threads(max(1, min(THREADS, share, len(own))))
 
 
 def too_large(given: argparse.Namespace, device: torch.device, error: Exception) -> str:
@@ -145,6 +179,7 @@ def first_line(error: Exception) -> str:
 
 def train(given: argparse.Namespace, device: torch.device) -> None:
     """Runs one rank."""
+    transport.choose(given.transport, device, given.out)
     averaging = averaging_of(given)
     share_processors(averaging)
     training = Training(given, averaging, device)
@@ -153,7 +188,7 @@ def train(given: argparse.Namespace, device: torch.device) -> None:
     if averaging.rank == 0:
         report.write(figures, given.out)
         step, gradients, data = (
-            f"{1000 * figures[name]:.0f} ms"
+            "not known" if figures[name] is None else f"{1000 * figures[name]:.0f} ms"
             for name in ("step_s", "exposed_communication_s", "data_s")
         )
         print(f"{figures['images_per_s']:.1f} images/s, step {step}")
@@ -166,12 +201,14 @@ def train(given: argparse.Namespace, device: torch.device) -> None:
 def words(error: Exception, given: argparse.Namespace, device: torch.device) -> str:
     """The sentence for what ended this rank; empty where only a traceback can say it."""
     said = str(error)
-    if isinstance(error, data.Unusable | Failed):
+    if isinstance(error, data.Unusable | Failed | Unfit):
         return said
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or HOST_MEMORY in said:
         return too_large(given, device, error)
     if any(sign in said for sign in ANOTHER_ENDED):
         return "another rank has ended, so this one does; what it said last tells why"
+    if given.transport != "auto" and "NCCL" in said:
+        return f"NCCL does not start with transport={given.transport} here: {first_line(error)}"
     return ""
 
 
@@ -181,10 +218,10 @@ def main() -> int:
     if why := fault(given):
         print(why, file=sys.stderr)
         return 2
-    device = device_of_this_rank()
+    device = device_of_this_rank(given.precision)
     try:
         train(given, device)
-    except (data.Unusable, Failed, MemoryError, RuntimeError) as error:
+    except (data.Unusable, Failed, Unfit, MemoryError, RuntimeError) as error:
         said = words(error, given, device)
         print(said or traceback.format_exc(), file=sys.stderr)
         return 1

@@ -12,12 +12,20 @@ from torch.nn import functional
 # What models were made for, where it is not the usual 224 pixels.
 IMAGE_SIZES = {"inception_v3": 299}
 IMAGE_SIZE = 224
+# Images of a step that a learning rate is given for (arXiv:1706.02677).
+IMAGES_OF_RATE = 256
 # These ask whether to draw their weights the slow way, and warn if nobody says.
 _ASKING = ("googlenet", "inception_v3")
 # Weights of the loss of the heads on the way, as their authors have them.
 _AUXILIARY = {"InceptionOutputs": 0.4, "GoogLeNetOutputs": 0.3}
 _NORMALIZING = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
-PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+# What layers are told to compute in; of fp32, `main.round_factors` says more.
+PRECISIONS = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
 
 
 def names() -> list[str]:
@@ -88,13 +96,13 @@ def learning_rate(base: float, images: int, step: int, total: int, warm_up: int)
     1/3, 2/3 and 8/9 of the run, which are epochs 30, 60 and 80 of 90.
 
     Args:
-        base: Of 256 images a step.
+        base: Of `IMAGES_OF_RATE` images a step.
         images: Images of one step, over all ranks.
         step: The step, counted from 0.
         total: Steps of the whole run.
         warm_up: Steps of the warm-up.
     """
-    full = base * images / 256
+    full = base * images / IMAGES_OF_RATE
     if step < warm_up:
         start = min(base, full)
         return start + (full - start) * (step + 1) / warm_up

@@ -108,9 +108,14 @@ class Pipeline:
         ready: queue.Queue[tuple[Tensor, Tensor] | Exception] = queue.Queue(_AHEAD)
 
         def fill() -> None:
+            on_gpu = self._device.type == "cuda"
             try:
-                for batch in batches:
-                    ready.put(batch)
+                if on_gpu:
+                    torch.cuda.set_device(self._device)  # of this thread
+                for images, labels in batches:
+                    # From pinned memory a batch reaches the GPU while it computes.
+                    pinned = (images.pin_memory(), labels.pin_memory()) if on_gpu else None
+                    ready.put(pinned or (images, labels))
             except Exception as error:  # raised where the batch is wanted
                 ready.put(error)
 
@@ -126,8 +131,6 @@ class Pipeline:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         mean, deviation = self._scale
         for images, labels in batches:
-            if self._device.type == "cuda":
-                images, labels = images.pin_memory(), labels.pin_memory()
             pixels = images.to(self._device, non_blocking=True).float()
             # From (image, row, column, colour), which is torch's channels_last already.
             yield (

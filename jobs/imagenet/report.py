@@ -11,6 +11,7 @@ from typing import Any
 import timing
 import torch
 import torchvision
+import transport
 from averaging import Averaging
 from timing import PHASES
 from training import Training
@@ -24,17 +25,18 @@ def metrics(training: Training) -> dict[str, Any]:
     """The metrics of the whole run, the same on every rank; seconds, bytes, bit/s."""
     averaging, given = training.averaging, training.settings
     figures = timing.summary(training.clock)
-    if training.alone_s is not None:
+    if averaging.waits_throughout:
         figures = timing.without_sharding(figures, training.alone_s)
     mine = {
         "rank": averaging.rank,
         "host": os.environ.get("GPUBED_NODE") or os.uname().nodename,
-        "device": os.environ.get("GPUBED_DEVICE_NAME", str(training.device)),
+        "device": os.environ.get("GPUBED_DEVICE_NAME") or str(training.device),
         **figures,
         **training.use,
     }
     ranks = averaging.gather(mine)
-    means = {name: statistics.fmean(rank[name] for rank in ranks) for name in _MEANS}
+    means = {name: _mean([rank[name] for rank in ranks]) for name in _MEANS}
+    went_by = transport.told(training.device, given.out)
     # A step is over when it is over on all ranks.
     images_per_s = training.images_per_step / max(rank["step_s"] for rank in ranks)
     first, last = training.losses()
@@ -64,9 +66,19 @@ def metrics(training: Training) -> dict[str, Any]:
         "device": ranks[0]["device"],
         "simulated": bool(os.environ.get("GPUBED_SIMULATED")),
         "versions": _versions(averaging),
-        "interface": os.environ.get("HOROVOD_GLOO_IFACE", ""),
+        "transport": went_by,
+        "interface": _interface() if transport.is_tcp(went_by) else None,
         "ranks": ranks,
     }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
+
+
+def _interface() -> str:
+    return os.environ.get("HOROVOD_GLOO_IFACE", "")
 
 
 def _is_learning(training: Training) -> bool:
@@ -76,6 +88,8 @@ def _is_learning(training: Training) -> bool:
 
 def _stragglers(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """Which rank computes longest, and how much longer than the others do."""
+    if any(rank["compute_s"] is None for rank in ranks):
+        return {"slowest_rank": None, "straggler_ratio": None}
     *others, slowest = sorted(ranks, key=lambda rank: rank["compute_s"])
     # Without its own time: of two ranks, half of it would be in the middle.
     median = statistics.median(rank["compute_s"] for rank in others) if others else None
@@ -86,7 +100,7 @@ def _stragglers(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _traffic(training: Training, exposed_s: float) -> dict[str, Any]:
+def _traffic(training: Training, exposed_s: float | None) -> dict[str, Any]:
     """What each rank must send for a step; its rate where nothing hides it."""
     averaging, weights = training.averaging, training.parameters
     least = averaging.sent_bytes_per_step(weights)
@@ -94,7 +108,7 @@ def _traffic(training: Training, exposed_s: float) -> dict[str, Any]:
     return {
         "gradient_bytes": weights * averaging.gradient_width,
         "sent_bytes_per_step": least,
-        "busbw_bps": 8 * least / exposed_s if is_exposed else None,
+        "busbw_bps": 8 * least / exposed_s if is_exposed and exposed_s else None,
     }
 
 
@@ -113,8 +127,15 @@ def _use(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _versions(averaging: Averaging) -> dict[str, str | None]:
-    found = {"torch": torch.__version__, "torchvision": torchvision.__version__}
-    found["cuda"] = torch.version.cuda if torch.cuda.is_available() else None
+    found: dict[str, str | None] = {
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        **dict.fromkeys(("cuda", "cudnn", "nccl")),
+    }
+    if torch.cuda.is_available():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+        cudnn = str(torch.backends.cudnn.version())
+        found |= {"cuda": torch.version.cuda, "cudnn": cudnn, "nccl": nccl}
     return {**found, **averaging.versions()}
 
 

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -140,13 +141,17 @@ def summary(clock: Clock) -> dict[str, float]:
     return figures
 
 
-def without_sharding(figures: dict[str, float], alone_s: float) -> dict[str, float]:
+def without_sharding(figures: dict[str, float], alone_s: float | None) -> dict[str, Any]:
     """The same, where ranks wait for each other throughout a step: what exceeds one alone.
 
     Args:
         figures: What `summary` gives.
-        alone_s: Seconds that this rank computes for a step with nobody to wait for.
+        alone_s: Seconds that this rank computes for a step with nobody to wait for; where that is
+            not known, the two parts cannot be told apart, and are None.
     """
+    if alone_s is None:
+        apart = (f"{p}{sd}_s" for p in (COMPUTE, COMMUNICATION) for sd in ("", "_sd"))
+        return {**figures, **dict.fromkeys(apart)}
     work = figures["step_s"] - figures["data_s"]
     compute = min(alone_s, work)
     return {**figures, "compute_s": compute, "exposed_communication_s": work - compute}

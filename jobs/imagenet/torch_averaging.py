@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,9 @@ from torch.utils._pytree import tree_map
 
 # DDP's own default, in MiB.
 BUCKET_MB = 25
+# A list of layers with less than this part of a model is gathered as one.
+MANY_BLOCKS = 20
+_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 class TorchRanks(Averaging):
@@ -115,7 +118,10 @@ class DDP(TorchRanks):
 
 
 class FSDP(TorchRanks):
-    """torch's fully sharded training: each rank keeps its share of weights and optimizer state."""
+    """torch's fully sharded training: each rank keeps its share of weights and optimizer state.
+
+    The model comes on the host and is shared out part by part: no rank has all of it at once.
+    """
 
     waits_throughout = True
 
@@ -130,9 +136,8 @@ class FSDP(TorchRanks):
                 reduce_dtype=torch.float16 if self.options.compression else None
             ),
         )
-        for part in network.children():
-            if any(weight.requires_grad for weight in part.parameters()):
-                shard(part)
+        for part in _blocks(network, sum(map(_weights, network.children()))):
+            shard(part)  # which brings to the device what it then shares out
         self.network = shard(network)
         self.optimizer = make_optimizer(network.parameters())
         self._excess = 1.0 if self.options.compression else self._measured_excess()
@@ -168,8 +173,33 @@ class FSDP(TorchRanks):
         super().restore({**optimizer, "state": shares})
 
 
+def _blocks(part: nn.Module, whole: int) -> Iterator[nn.Module]:
+    """Layers that are gathered together, while those before them compute.
+
+    What is called as one stays one, but for what has much of the model: of that, and of all that
+    is a list of others, each.
+
+    Args:
+        part: Part of a model.
+        whole: Weights of the model.
+    """
+    for child in part.children():
+        count, is_list = _weights(child), isinstance(child, _LISTS)
+        is_called = type(child).forward is not nn.Module.forward
+        is_much = count > whole / 2 or (is_list and count > whole / MANY_BLOCKS)
+        if count and (not is_called or (is_much and any(child.children()))):
+            yield from _blocks(child, whole)
+        elif count:
+            yield child
+
+
+def _weights(part: nn.Module) -> int:
+    return sum(weight.numel() for weight in part.parameters())
+
+
 def _whole(value: Any) -> Any:
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    # On the host: no GPU need have room for all of them.
+    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
 def _share(value: Any, weight: nn.Parameter) -> Any:

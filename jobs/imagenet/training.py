@@ -9,7 +9,7 @@ import time
 from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import model
@@ -49,7 +49,8 @@ class Training:
         start: The step that it begins with: 0, or where a checkpoint ended.
         total: Steps of the whole training.
         accuracy: The share of the held-out images that are recognised, if there are any.
-        alone_s: Seconds of a step that waits for nobody, where ranks wait throughout.
+        alone_s: Seconds of a step that waits for nobody, where ranks wait throughout; None where
+            they do not, or where the whole model does not fit one of them.
 
     Raises:
         data.Unusable: The dataset is not there, or broken.
@@ -67,7 +68,7 @@ class Training:
         self.images_per_step = settings.batch_size * passes * averaging.size
         self.steps_per_epoch = max(1, self.feed.images // self.images_per_step)
         self._precision = model.PRECISIONS[settings.precision]
-        self._scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
+        self._scaler = self._new_scaler()
         self._first_losses: list[Tensor] = []
         self._last_losses: deque[Tensor] = deque(maxlen=LOSS_STEPS)
         self.accuracy: float | None = None
@@ -97,7 +98,7 @@ class Training:
         """Makes model and optimizer, alike on all ranks, or as a checkpoint has them."""
         given = self.settings
         torch.manual_seed(given.seed)
-        network = model.make(given.model, self.feed.classes).to(self.device)
+        network = model.make(given.model, self.feed.classes)
         self.parameters = model.parameters_of(network)
         self._base_rate = given.learning_rate
         if self._base_rate is None:
@@ -106,7 +107,9 @@ class Training:
         if kept:
             network.load_state_dict(kept["network"])
         if self.averaging.waits_throughout:
-            self.alone_s = self._time_alone(copy.deepcopy(network))
+            self.alone_s = self._time_alone(network)
+        else:
+            network = network.to(self.device)
         self.averaging.wrap(network, self._optimizer)
         # Crops, and what a model drops at random, differ between the ranks.
         torch.manual_seed(given.seed + self.averaging.rank)
@@ -138,23 +141,42 @@ class Training:
             self._scaler.load_state_dict(kept["scaler"])
         self.keeper.restore_random(kept)
 
+    def _new_scaler(self) -> torch.amp.GradScaler:
+        is_wanted = self.settings.precision == "fp16"
+        return torch.amp.GradScaler(self.device.type, enabled=is_wanted)
+
     def _optimizer(self, weights: Any) -> torch.optim.Optimizer:
         given = self.settings
         return torch.optim.SGD(
             weights, self._base_rate, momentum=given.momentum, weight_decay=given.weight_decay
         )
 
-    def _time_alone(self, network: nn.Module) -> float:
-        """Seconds of a step on this rank's own copy of the model, with nobody to wait for."""
+    def _time_alone(self, network: nn.Module) -> float | None:
+        """Seconds of a step with nobody to wait for; None where a rank has no room for all of it.
+
+        Args:
+            network: The model, on the host: what is sharded need not fit one GPU.
+        """
+        seconds: float | None = None
+        with suppress(torch.OutOfMemoryError):
+            seconds = self._steps_alone(copy.deepcopy(network).to(self.device))
+        if self.device.type == "cuda":
+            # It is over, and nothing of what training takes.
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+        return None if None in self.averaging.gather(seconds) else seconds
+
+    def _steps_alone(self, network: nn.Module) -> float:
         given, clock = self.settings, Clock(self.device)
-        optimizer = self._optimizer(network.parameters())
+        optimizer, scaler = self._optimizer(network.parameters()), self._new_scaler()
         batches = noise(given.batch_size, self.size, self.feed.classes, self.device, given.seed)
         for number in range(ALONE_WARM_UP + ALONE_STEPS):
             if number == ALONE_WARM_UP:
                 clock.start()
             for _ in range(given.backward_passes_per_step):
-                self._loss(network, *next(batches)).backward()
-            optimizer.step()
+                scaler.scale(self._loss(network, *next(batches))).backward()
+            scaler.step(optimizer)
+            scaler.update()
             optimizer.zero_grad()
             clock.mark(COMPUTE)
             clock.step()
@@ -207,7 +229,11 @@ class Training:
 
     def _rate(self, step: int) -> float:
         warm_up = min(WARM_UP_EPOCHS * self.steps_per_epoch, self.total // WARM_UP_SHARE)
-        return model.learning_rate(self._base_rate, self.images_per_step, step, self.total, warm_up)
+        images = self.images_per_step
+        if not self.settings.dataset:
+            # Nothing is learned, and a large world would only come to a loss that is no number.
+            images = min(images, model.IMAGES_OF_RATE)
+        return model.learning_rate(self._base_rate, images, step, self.total, warm_up)
 
     def _autocast(self) -> torch.autocast:
         is_wanted = self._precision != torch.float32
@@ -296,7 +322,9 @@ class Training:
     def _parts(self) -> list[str]:
         """This rank's steps since it told last, by where their time went."""
         phases = self.clock.lately()
-        if phases and self.alone_s is not None:
+        if phases and self.averaging.waits_throughout and self.alone_s is None:
+            phases = {DATA: phases[DATA]}  # the others cannot be told apart
+        elif phases and self.alone_s is not None:
             step = {"step_s": sum(phases.values()), "data_s": phases[DATA]}
             alone = without_sharding(step, self.alone_s)
             phases = {phase: alone[f"{phase}_s"] for phase in phases}

@@ -8,18 +8,27 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
 PERIOD_S = 1.0
+SYS = Path("/sys/class")
+# `port_xmit_data` and `port_rcv_data` count words (Linux, Documentation/ABI/stable/
+# sysfs-class-infiniband).
+WORD_BYTES = 4
+# `type` of an interface that sends IP over InfiniBand (Linux, if_arp.h).
+ARPHRD_INFINIBAND = "32"
+Moved = tuple[int | None, int | None]
 
 
 class Usage:
     """Looks once per second from `start` on, but while paused; `read` says what it saw.
 
-    Network figures are those of the interface that jobs use, which the ranks of a node share.
+    Network figures are those of the interface that jobs use, which the ranks of a node share; of
+    GPUs, also those of RDMA adapters, which no interface counts.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -88,8 +97,38 @@ class Usage:
             while self._device.type == "cuda" and not self._ended.wait(PERIOD_S):
                 self._gpu.append(float(torch.cuda.utilization(self._device)))
 
-    def _now(self) -> tuple[float, float, tuple[int | None, int | None]]:
+    def _now(self) -> tuple[float, float, Moved]:
         times = self._process.cpu_times()
+        return time.perf_counter(), times.user + times.system, self._moved()
+
+    def _moved(self) -> Moved:
+        """Bytes that the node has sent and received so far; None is not known."""
         counted = psutil.net_io_counters(pernic=True).get(self._interface)
-        moved = (counted.bytes_sent, counted.bytes_recv) if counted else (None, None)
-        return time.perf_counter(), times.user + times.system, moved
+        by_ip = (counted.bytes_sent, counted.bytes_recv) if counted else (None, None)
+        by_rdma = adapters_moved() if self._device.type == "cuda" else None
+        if by_rdma is None:
+            return by_ip
+        # IP over InfiniBand is in the adapter's count already.
+        if counted is None or _type(self._interface) == ARPHRD_INFINIBAND:
+            return by_rdma
+        return by_rdma[0] + counted.bytes_sent, by_rdma[1] + counted.bytes_recv
+
+
+def adapters_moved() -> tuple[int, int] | None:
+    """Bytes that the node's RDMA adapters have sent and received; None where there are none."""
+    sums = [0, 0]
+    ports = sorted((SYS / "infiniband").glob("*/ports/*/counters"))
+    try:
+        for port in ports:
+            for at, name in enumerate(("port_xmit_data", "port_rcv_data")):
+                sums[at] += int((port / name).read_text()) * WORD_BYTES
+    except (OSError, ValueError):
+        return None
+    return (sums[0], sums[1]) if ports else None
+
+
+def _type(interface: str) -> str:
+    try:
+        return (SYS / "net" / interface / "type").read_text().strip()
+    except OSError:
+        return ""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 from pydantic import ValidationError
@@ -226,3 +227,27 @@ def test_what_jobs_in_containers_cannot_do_is_refused(check, text, says):
 )
 def test_a_wrong_option_is_named(check, backend, path):
     assert [error for error in check({}, **backend) if error.startswith(path)]
+
+
+@pytest.mark.parametrize(
+    ("environment", "device"),
+    [
+        ({"HOROVOD_LOCAL_RANK": "3"}, "cuda:3 is cuda:GPU 3"),
+        ({"HOROVOD_LOCAL_RANK": "3", "GPUBED_DEVICE": "cpu"}, "cpu is "),
+        ({"HOROVOD_LOCAL_RANK": "0", "GPUBED_DEVICE_NAME": "mine"}, "cuda:0 is mine"),
+    ],
+)
+def test_each_rank_says_which_gpu_it_computes_on(tmp_path, environment, device):
+    """Ten jobs may be on ten kinds of it. nvidia-smi is a STAND-IN."""
+    told = tmp_path / "nvidia-smi"
+    told.write_text('#!/bin/sh\necho "GPU ${3#--id=}"\n')
+    told.chmod(0o755)
+    words = [*request._ON_ITS_GPU, "sh", "-c", 'echo "$GPUBED_DEVICE is $GPUBED_DEVICE_NAME"']
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(
+        words, env={**path, **environment}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.rstrip("\n") == device
+    told.unlink()
+    bare = subprocess.run(words, env={**path, **environment}, capture_output=True, text=True)
+    assert bare.returncode == 0, "an image may have no nvidia-smi"

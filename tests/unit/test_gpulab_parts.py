@@ -10,7 +10,7 @@ import pytest
 
 from gpubed.backends.gpulab import offers
 from gpubed.backends.gpulab.definition import Resources
-from gpubed.backends.gpulab.parcel import LIMIT, Damaged, Parcel
+from gpubed.backends.gpulab.parcel import LIMIT, Damaged, Parcel, pack
 from gpubed.backends.gpulab.remote import Cluster, RemoteJob, Worker
 from gpubed.jobs import execution, jobfile
 from gpubed.jobs.trials import summarize
@@ -50,6 +50,18 @@ def test_a_parcel_gives_its_files_back(tmp_path):
     assert facts.exit_code == 0
     assert (tmp_path / "metrics.json").read_text() == "{}"
     assert (tmp_path / "sub" / "file").read_text() == "x"
+
+
+def test_what_a_job_shares_with_another_by_a_link_travels_as_a_file(tmp_path):
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "other/shared.py").write_text("print()")
+    (tmp_path / "mine/shared.py").symlink_to("../other/shared.py")
+    packed = io.BytesIO(base64.b64decode(pack(tmp_path / "mine", {})))
+    with tarfile.open(fileobj=packed) as archive:
+        [member] = archive.getmembers()
+        assert member.isreg()
+        assert archive.extractfile(member).read() == b"print()"
 
 
 def test_lines_may_come_in_any_order_behind_a_prefix_and_twice(tmp_path):

@@ -29,7 +29,7 @@ def test_options_of_horovod_are_in_its_environment_before_it_starts(job):
         "HOROVOD_FUSION_THRESHOLD": "33554432",
         "HOROVOD_CYCLE_TIME": "2.5",
         **averaging.AUTOTUNE,
-        "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
+        "HOROVOD_TORUS_ALLREDUCE": "1",
         "HOROVOD_AUTOTUNE_LOG": "/run/autotune.csv",
     }
     assert environment(averaging) == {}

@@ -143,16 +143,21 @@ def test_what_a_gpu_has_not_done_yet_is_told_later(clock, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("alone_s", "told"),
+    ("waits", "alone_s", "told"),
     [
-        (None, ["data 1.0 ms", "compute 220.0 ms", "exposed communication 30.0 ms"]),
-        (0.2, ["data 1.0 ms", "compute 200.0 ms", "exposed communication 50.0 ms"]),
+        (False, None, ["data 1.0 ms", "compute 220.0 ms", "exposed communication 30.0 ms"]),
+        (True, 0.2, ["data 1.0 ms", "compute 200.0 ms", "exposed communication 50.0 ms"]),
+        (True, None, ["data 1.0 ms"]),
     ],
 )
-def test_the_line_of_progress_tells_the_parts_of_a_step(job, alone_s, told):
+def test_the_line_of_progress_tells_the_parts_of_a_step(job, waits, alone_s, told):
     training = job("training")
     found = {"data": 0.001, "compute": 0.22, "exposed_communication": 0.03}
-    one = SimpleNamespace(clock=SimpleNamespace(lately=lambda: found), alone_s=alone_s)
+    one = SimpleNamespace(
+        clock=SimpleNamespace(lately=lambda: found),
+        averaging=SimpleNamespace(waits_throughout=waits),
+        alone_s=alone_s,
+    )
     assert training.Training._parts(one) == told
     found = {}
     assert training.Training._parts(one) == []

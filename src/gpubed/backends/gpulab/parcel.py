@@ -40,7 +40,8 @@ def pack(folder: Path, extra: Mapping[str, str]) -> str:
         UsageError: It is too long for a command.
     """
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+    # What a link leads to: a job may share a file with another.
+    with tarfile.open(fileobj=packed, mode="w:gz", dereference=True) as archive:
         for path in sorted(folder.rglob("*")):
             inside = path.relative_to(folder)
             left_out = _LEFT_OUT & set(inside.parts) or path.suffix in _SUFFIXES_LEFT_OUT

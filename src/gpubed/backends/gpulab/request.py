@@ -89,12 +89,16 @@ def amounts(machine: Machine) -> tuple[int, int]:
     return int(machine.cpus), math.ceil(machine.memory / _GB)
 
 
-# What gpubed-rank does on nodes: a job that was given GPUs does not try anything else. An
-# image may say otherwise.
+# What gpubed-rank does on nodes: a job that was given GPUs does not try anything else, and says
+# which they are, since a worker may have others than the last. An image may say otherwise.
 _ON_ITS_GPU = (
     "sh",
     "-c",
-    'exec env GPUBED_DEVICE="${GPUBED_DEVICE:-cuda:$HOROVOD_LOCAL_RANK}" "$@"',
+    "device=${GPUBED_DEVICE:-cuda:$HOROVOD_LOCAL_RANK} model=; "
+    "case $device in cuda:*) "
+    'model=$(nvidia-smi --query-gpu=name --format=csv,noheader --id="${device#cuda:}") ;; esac; '
+    'exec env GPUBED_DEVICE="$device" '
+    'GPUBED_DEVICE_NAME="${GPUBED_DEVICE_NAME:-${model:+cuda:$model}}" "$@"',
     "-",
 )
 
