@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from gpubed.cluster import before_end, lease
+from gpubed.core import copying
 from gpubed.core.errors import GpubedError
 from gpubed.jobs.runs import record
 from support.disk_head import Disk, cluster, granted, known, sftp, shared
@@ -116,6 +117,23 @@ def test_checkpoints_come_also_where_a_run_does_not_and_that_is_no_success(head,
     head.get = full
     with pytest.raises(GpubedError, match=r"1 of 1 run.*no space left"):
         before_end.prepare(cluster)
+    assert here(cluster) == ["step-1.pt"]
+
+
+def test_a_checkpoint_that_cannot_be_saved_is_no_success_and_is_tried_again(
+    head, ending, shared, monkeypatch
+):
+    cluster = ending()
+    write(shared.runs / "slurm", "metrics.json")
+    write(shared.runs.parent / "checkpoints" / "c1", "step-1.pt", "weights")
+    with monkeypatch.context() as small:
+        small.setattr(copying, "_LARGEST", 3)
+        with pytest.raises(
+            GpubedError, match=r"the newest checkpoint is not in .*more than 3 bytes"
+        ):
+            before_end.prepare(cluster)
+    assert (cluster.paths.runs / "slurm" / "metrics.json").exists()
+    assert before_end.prepare(cluster)[-1].startswith("collected 1 checkpoint(s)")
     assert here(cluster) == ["step-1.pt"]
 
 
