@@ -51,7 +51,7 @@ from gpubed.checks.context import Context
 from gpubed.cli import report
 from gpubed.cli.display import Display
 from gpubed.cli.ui import UI
-from gpubed.cluster import audit, lease, metrics, watch_memory
+from gpubed.cluster import audit, collected, lease, metrics, watch_memory
 from gpubed.configuration import applied, health, inventory, roles, served_folder
 from gpubed.core import progress, reading, runlock, secret
 from gpubed.core.errors import GpubedError
@@ -268,6 +268,13 @@ def _watch(data, folder):
     cluster = _cluster(folder)
     _file(cluster.watch, data)
     watch_memory.load(cluster).recent(lease.now())
+
+
+def _collected(data, folder):
+    cluster = _cluster(folder)
+    _file(cluster.collected, data)
+    plan = sample_plan()
+    collected.load(Cluster(cluster, plan, sample_allocation(plan)))
 
 
 def _left_out(data, folder):
@@ -809,6 +816,9 @@ def _readers():
         cluster="lab", at="2026-11-22T10:00:00Z", node_ids=("id-node-0",), checks=CHECKS
     )
     record = lease.Record(granted_until="2126-11-22T10:00:00Z", since="2026-11-21T10:00:00Z")
+    came = collected.Memory(
+        of="id-node-0", place="20261122-100000", looked={"runs/1-digits": "0" * 64}
+    )
     remembered = watch_memory.Memory(
         amiss={"node-1": "2026-11-21T10:00:00Z"}, repairs=["2026-11-21T09:00:00Z"], failures=1
     )
@@ -864,6 +874,7 @@ def _readers():
         Reader("verification", _verification, verification.model_dump_json().encode()),
         Reader("lease", _lease, record.model_dump_json().encode()),
         Reader("watch", _watch, remembered.model_dump_json().encode()),
+        Reader("collected", _collected, came.model_dump_json().encode()),
         Reader("left-out", _left_out, json_text({"node-2": "broken"})),
         Reader("served-folder", _served, json_text(SERVED)),
         Reader("facts", _facts, json_text(FACTS)),

@@ -2,25 +2,20 @@
 
 import json
 import os
-import shlex
-import subprocess
-from pathlib import PurePosixPath
 from types import SimpleNamespace
 
-import paramiko
 import pytest
 
 from gpubed.campaigns import adoption
 from gpubed.cluster import before_end
-from gpubed.core import copying
 from gpubed.core.copying import MayNotBeRead, NotAName
 from gpubed.core.errors import GpubedError
-from gpubed.core.paths import Project
 from gpubed.jobs.runs import record
-from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import Unreachable
-from support.samples import sample_allocation, sample_plan
-from support.sftp_server import connected
+from support.disk_head import Disk, cluster, granted, known, sftp, shared
+from support.samples import sample_plan
+
+__all__ = ["cluster", "sftp", "shared"]
 
 RUNS = ("digits-1", "digits-2", "digits-3")
 
@@ -32,7 +27,9 @@ class Head:
         self.errors = errors
         self.copied = []
 
-    def run(self, *_):
+    def run(self, command, *_, **__):
+        if "maxdepth" not in command:
+            return SimpleNamespace(stdout="")
         return SimpleNamespace(stdout="".join(f"d{name}\0" for name in RUNS))
 
     def get(self, remote, local, _own):
@@ -41,59 +38,6 @@ class Head:
             raise error
         self.copied.append(name)
         return [f"'{name}.sock' is left out"] if name == "digits-2" else []
-
-
-class Disk:
-    """STAND-IN for the head's login: its commands run here, its SFTP server is a folder's."""
-
-    def __init__(self, sftp):
-        self.sftp = sftp
-
-    def run(self, command, *words):
-        line = command % tuple(map(shlex.quote, words))
-        done = subprocess.run(["sh", "-c", line], capture_output=True, check=True)
-        return SimpleNamespace(stdout=done.stdout.decode(errors="replace"))
-
-    def get(self, remote, local, own):
-        return copying.get(self.sftp, PurePosixPath(remote), local, own)
-
-
-@pytest.fixture
-def sftp():
-    with connected() as client:
-        yield paramiko.SFTPClient.from_transport(client)
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    return Project(tmp_path).cluster("lab")
-
-
-def granted(cluster, plan):
-    return Cluster(cluster, plan, sample_allocation(plan))
-
-
-def known(cluster, name, **changes):
-    """Let the controller have a record of a run, which failed; return its folder."""
-    folder = cluster.runs / name
-    folder.mkdir(parents=True)
-    whole = {"run_id": name, "state": "failed", "started": "2026-11-27T00:00:00Z", **changes}
-    whole |= {"request": {"job": "digits"}, "command": [], "values": {}, "world_size": 3}
-    hashes = dict.fromkeys(("uuid", "recipe_sha256", "spec_sha256", "job_sha256"), "0")
-    whole["origin"] = {"cluster": "lab", "gpubed": "0.1.0", "recipe": "cpu", **hashes}
-    record.write(folder, record.Record.model_validate(whole))
-    (folder / "output.log").write_text("ours")
-    record.seal(folder)
-    return folder
-
-
-@pytest.fixture
-def shared(tmp_path):
-    """The folder of runs on the head, and the plan that names it."""
-    runs = tmp_path / "shared" / "runs"
-    runs.mkdir(parents=True)
-    plan = sample_plan(storage={"shared": {"path": str(runs.parent)}})
-    return SimpleNamespace(runs=runs, plan=plan)
 
 
 def forge(folder, like, **changes):

@@ -194,11 +194,20 @@ def test_where_the_clusters_own_folder_is_a_link_only_that_goes(tmp_path, monkey
 def test_results_of_jobs_and_of_campaigns_outlive_the_cluster(tmp_path):
     """`_forget` is what `down` calls last; all that it is told to keep is left whole."""
     paths = Project(tmp_path).cluster("lab")
-    for folder in (paths.runs / "1-digits", paths.campaigns / "smoke" / "points", paths.facts):
+    for folder in (
+        paths.runs / "1-digits",
+        paths.checkpoints / "c1",
+        paths.campaigns / "smoke" / "points",
+        paths.facts,
+    ):
         folder.mkdir(parents=True)
     paths.reshaped.touch()
     down._forget(paths, set(down.RESULTS))
-    assert sorted(path.name for path in paths.state.iterdir()) == ["campaigns", "runs"]
+    assert sorted(path.name for path in paths.state.iterdir()) == [
+        "campaigns",
+        "checkpoints",
+        "runs",
+    ]
     assert (paths.campaigns / "smoke" / "points").is_dir()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,38 @@ def test_the_end_is_prepared_once(cluster: ClusterPaths) -> None:
     near = record(HOUR / 4)
     assert lease.is_ending(near, Wanted())
     assert not lease.is_ending(lease.ended(cluster, near), Wanted())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "minutes"),
+    [
+        ({}, [29, 9, 2]),  # a third and a tenth of the margin
+        ({"on_nodes": {}}, [29, 4, 2]),  # jobs are asked at 10, and keep what they did
+        ({"on_nodes": {"stop": "25 min"}}, [29, 9, 2]),
+    ],
+)
+def test_and_again_as_it_comes_nearer(
+    cluster: ClusterPaths,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: dict[str, Any],
+    minutes: list[int],
+) -> None:
+    end, policy, done = NOW + HOUR, Wanted.model_validate(wanted), []
+    known = lease.Record(granted_until=end, since=NOW)
+    for left in range(59, -2, -1):
+        moment = end - timedelta(minutes=left, seconds=1)
+        monkeypatch.setattr(lease, "now", lambda moment=moment: moment)
+        if lease.is_ending(known, policy):
+            done.append(left)
+            known = lease.ended(cluster, known)
+    assert done == minutes
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_end_that_a_former_version_has_prepared_is_prepared_again() -> None:
+    """It did not write when; and what is here does not come again."""
+    near = record(HOUR / 4)
+    assert lease.is_ending(near.model_copy(update={"ended_for": near.granted_until}), Wanted())
 
 
 @pytest.mark.parametrize("text", ['{"granted_until": "2020', "[]", '{"own": "perhaps"}'])

@@ -157,3 +157,18 @@ def test_the_order_is_that_of_time_whatever_the_names_say(call, cluster):
     assert [run["run_id"] for run in listed] == [second, first]
     done = document(call("runs", "lab", "prune", "--last", "1", "-y", "--json"))
     assert done["removed"] == [second]
+
+
+def test_where_collected_checkpoints_are_is_told(call, cluster):
+    words = ("--set", "checkpoint=team/mine", "--json")
+    run = document(call("run", "lab", "imagenet", *words))["run_id"]
+    assert "collected checkpoints" not in call("runs", "lab", "show", run).stdout
+    for place in ("20261126-120000", "20261127-120000"):
+        (cluster.checkpoints / place / "team%2Fmine").mkdir(parents=True)
+        (cluster.checkpoints / place / "team%2Fmine" / "images-1.pt").touch()
+    (cluster.checkpoints / "20261128-120000" / "team%2Fmine").mkdir(parents=True)  # none came
+    newest = str(cluster.checkpoints / "20261127-120000" / "team%2Fmine")
+    assert f"collected checkpoints: {newest}\n" in call("runs", "lab", "show", run).stdout
+    told = document(call("runs", "lab", "show", run, "--json"))
+    assert told["collected_checkpoints"] == [newest]
+    assert f"collected checkpoints: {cluster.checkpoints}" in call("runs", "lab").stderr

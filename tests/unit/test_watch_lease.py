@@ -65,6 +65,20 @@ def test_an_end_that_stays_is_prepared_once(world, monkeypatch):
     ]
 
 
+def test_what_is_made_in_the_last_half_hour_is_collected_too(world, monkeypatch):
+    left = []
+
+    def prepare(cluster):
+        left.append(lease.last(cluster.paths).remaining_s // 60)
+        return ["collected"]
+
+    monkeypatch.setattr(before_end, "prepare", prepare)
+    lender = Lender(world.now + HOUR, world.now + HOUR)
+    monkeypatch.setattr(registry, "backend", lambda _: lender)
+    world.looks(60)
+    assert left == [29, 9, 2]
+
+
 def test_nodes_that_do_not_know_of_a_renewal_are_told_again_and_again(world, monkeypatch):
     """They would end what the others go on with; it is said once, and when all know."""
     asked, faults = [], [GpubedError("node-1 does not know"), GpubedError("node-1 does not know")]

@@ -1,9 +1,13 @@
-"""What to save before a lease ends: a checkpoint, and the results of all runs."""
+"""What to save before a lease ends or a cluster is released: results of all runs, checkpoints."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from gpubed.cluster import collected, down, last_checkpoints, listed
+from gpubed.cluster import lease as leases
+from gpubed.cluster.listed import NOT_UTF_8, Thing
 from gpubed.core.copying import MayNotBeRead, NotAName, as_name
 from gpubed.core.errors import GpubedError
 from gpubed.jobs.runs import record
@@ -11,7 +15,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, Unreachable
 
 _COMMAND_S = 600.0
-_NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"  # stands in a command's output for what is none
+_FIGURES = "metrics.json"
 _UNKNOWN = "from the cluster; this controller has no record of such a run, so no verb lists it"
 _NAMED = 20  # sentences; there may be any number of folders that are no run's
 # Of what is there, what it is (`d` for a folder) and its name, which may have line ends in it.
@@ -32,31 +36,56 @@ class Collected:
 
 
 def prepare(cluster: Cluster) -> list[str]:
-    """Do what `lease.before_end` says.
+    """Do what `lease.before_end` says; what is here already does not come again.
 
     Returns:
         What was done, in words.
 
     Raises:
-        GpubedError: The head could not be reached, or the command failed; results are
-            collected all the same.
+        GpubedError: The head could not be reached, the command failed, or not all could be
+            saved; the rest is collected all the same.
     """
-    wanted, done = cluster.plan.spec.lease.before_end, []
+    policy, known, done = cluster.plan.spec.lease, leases.known(cluster.paths), list[str]()
+    wanted = policy.before_end
     with SSH(cluster.allocation.head, cluster.paths) as head:
         try:
-            if wanted.command:
+            if wanted.command and not leases.is_commanded(known):
                 head.run("sh -c %s", wanted.command, timeout=_COMMAND_S)
                 done.append(f"ran `{wanted.command}` on {cluster.allocation.head.name}")
+                leases.commanded(cluster.paths, known, policy)
         finally:
             if wanted.collect:
-                came = collect(head, cluster)
-                done.append(f"collected {len(came.runs)} run(s) into {cluster.paths.runs}")
-                done += came.told
+                done += _save(head, cluster)
+    return done
+
+
+def _save(head: SSH, cluster: Cluster) -> list[str]:
+    """Bring runs, and checkpoints where they go with a node; return what was done, in words.
+
+    Raises:
+        GpubedError: Not all of it is here; what could be brought is.
+    """
+    done, faults = list[str](), list[GpubedError]()
+    try:
+        came = collect(head, cluster)
+        done.append(f"collected {len(came.runs)} run(s) into {cluster.paths.runs}")
+        done += came.told
+    except (NotAName, Unreachable):
+        raise
+    except GpubedError as error:
+        faults.append(error)
+    if down.server_of_shared(cluster):
+        try:
+            done += last_checkpoints.collect(head, cluster)
+        except GpubedError as error:
+            faults.append(error)
+    if faults:
+        raise GpubedError("; ".join(one.message for one in faults), faults[0].hint)
     return done
 
 
 def collect(head: SSH, cluster: Cluster) -> Collected:
-    """Copy the runs whose results are not here yet.
+    """Copy the runs whose results are not here yet, or were written on since they came.
 
     What gpubed itself wrote of a run is on the controller alone, and stays as it is here: of the
     folders there, only the job's own files come. Those of a run that the controller knows nothing
@@ -69,23 +98,21 @@ def collect(head: SSH, cluster: Cluster) -> Collected:
     here = cluster.paths.runs
     there = f"{cluster.plan.spec.storage.shared.path}/runs"
     names, told = _folders(head, there)
-    missing = [name for name in names if not (here / name / "metrics.json").exists()]
     came, failed = list[str](), dict[str, str]()
-    for name in missing:
-        known = (here / name / record.FILE).exists()
-        try:
-            left_out = head.get(f"{there}/{name}", here / name, record.OWN)
-        except (NotAName, Unreachable):
-            raise
-        except GpubedError as error:
-            # Whoever can write there can make any number of folders that may not be read.
-            if known or not isinstance(error, MayNotBeRead):
+    with collected.remembered(cluster) as memory:
+        inside = _inside(head, there, names)
+        had = {name: memory.looked.get(f"runs/{name}") for name in names}
+        missing = [name for name in names if not _is_here(here / name, inside[name], had[name])]
+        for name in missing:
+            try:
+                told += _bring(head, there, here / name)
+            except (NotAName, Unreachable):
+                raise
+            except GpubedError as error:
                 failed[name] = error.message
                 continue
-            left_out = [error.message]
-        came.append(name)
-        told += [f"{_shown(name)}: {why}" for why in left_out]
-        told += [] if known else [f"{_shown(name)}: {_UNKNOWN}"]
+            memory.looked[f"runs/{name}"] = listed.looks(inside[name] or ())
+            came.append(name)
     if failed:
         each = "; ".join(f"{_shown(name)}: {why}" for name, why in failed.items())
         raise GpubedError(
@@ -96,12 +123,57 @@ def collect(head: SSH, cluster: Cluster) -> Collected:
     return Collected(tuple(came), (*told[:_NAMED], *more))
 
 
+def _bring(head: SSH, there: str, folder: Path) -> list[str]:
+    """Copy a run; return in sentences what was left out, and whether it is none of ours."""
+    known = (folder / record.FILE).exists()
+    try:
+        left_out = head.get(f"{there}/{folder.name}", folder, record.OWN)
+    except MayNotBeRead as error:
+        # Whoever can write there can make any number of folders that may not be read.
+        if known:
+            raise
+        left_out = [error.message]
+    told = [f"{_shown(folder.name)}: {why}" for why in left_out]
+    return told if known else [*told, f"{_shown(folder.name)}: {_UNKNOWN}"]
+
+
+def _inside(head: SSH, there: str, names: list[str]) -> dict[str, list[Thing] | None]:
+    """Return what is in each folder of runs; None where it is too much to be listed."""
+    try:
+        things = listed.below(head, there)
+    except NotAName:
+        raise
+    except GpubedError:
+        return dict.fromkeys(names)
+    found: dict[str, list[Thing]] = {name: [] for name in names}
+    for thing in things:
+        found.setdefault(thing.path.parts[0], []).append(thing)
+    return {name: found[name] for name in names}
+
+
+def _is_here(folder: Path, inside: list[Thing] | None, had: str | None) -> bool:
+    """Say whether a run's results are here, as they are on the head.
+
+    Args:
+        folder: Where they are, or would be.
+        inside: What is in the run's folder there; None where nobody can tell.
+        had: How that looked when it was collected; None where it was not.
+    """
+    ended = (folder / _FIGURES).exists()
+    if had is None or inside is None:
+        return ended
+    if ended and (folder / record.SUMS).exists():
+        return True  # brought at its own end, and sealed: it stays as it was then
+    lacks = not ended and any(thing.path.parts[1:] == (_FIGURES,) for thing in inside)
+    return listed.looks(inside) == had and folder.is_dir() and not lacks
+
+
 def _folders(head: SSH, there: str) -> tuple[list[str], list[str]]:
     """Return the names of folders on the head, and in sentences what else is there."""
     names, odd = list[str](), list[str]()
-    for listed in filter(None, head.run(_LIST, there).stdout.split("\0")):
-        kind, name = listed[0], as_name(listed[1:])
-        if _NOT_UTF_8 in name:
+    for one in filter(None, head.run(_LIST, there).stdout.split("\0")):
+        kind, name = one[0], as_name(one[1:])
+        if NOT_UTF_8 in name:
             odd.append(f"{_shown(name)} in {there} is left out: its name is not UTF-8")
         elif kind != "d":
             odd.append(f"{_shown(name)} in {there} is left out: it is no folder")

@@ -15,13 +15,14 @@ from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines.stack import EngineName, Stack
+from gpubed.nodes.cluster import Cluster
 from gpubed.spec import backend_config
 from gpubed.testbeds import identities, left_hosts
 from gpubed.testbeds.asked import Testbeds, Unasked
 from gpubed.testbeds.base import Existing
 from gpubed.testbeds.specification import load_cluster
 
-RESULTS = ("runs", "campaigns")
+RESULTS = ("runs", "checkpoints", "campaigns")
 """Folders of a cluster's state that are the user's, and outlive it."""
 
 
@@ -78,11 +79,16 @@ def without_data(paths: ClusterPaths, engine: EngineName) -> UsageError:
 def shared_disk(paths: ClusterPaths) -> str:
     """Name the node on whose own disk the shared storage is, if it goes with that node."""
     with suppress(GpubedError):
-        cluster = load_cluster(paths)
-        shared, allocation = cluster.plan.spec.storage.shared, cluster.allocation
-        if allocation.nodes and shared.provider == "nfs":
-            lent = backend_config.named(allocation.backend).removes_disks
-            return (shared.server or allocation.head.name) if lent else ""
+        return server_of_shared(load_cluster(paths))
+    return ""
+
+
+def server_of_shared(cluster: Cluster) -> str:
+    """Name the node that the shared storage goes with; empty where it outlives all nodes."""
+    shared, allocation = cluster.plan.spec.storage.shared, cluster.allocation
+    if allocation.nodes and shared.provider == "nfs":
+        lent = backend_config.named(allocation.backend).removes_disks
+        return (shared.server or allocation.head.name) if lent else ""
     return ""
 
 
@@ -95,7 +101,8 @@ def down(
 ) -> Removal:
     """Remove everything that carries the cluster's id, and the cluster's state.
 
-    Results of jobs (`runs/`) and of campaigns (`campaigns/`) are the user's and stay.
+    Results of jobs (`runs/`, `checkpoints/`) and of campaigns (`campaigns/`) are the user's and
+    stay.
 
     Args:
         keep_data: Whether volumes stay, for the next `up` to take over.

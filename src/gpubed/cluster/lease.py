@@ -37,6 +37,8 @@ class Record(BaseModel):
         since: When gpubed first saw the lease; renewals in all are counted from here.
         read_at: When the testbed said so; None before it was ever asked.
         ended_for: The end for which `before_end` has been done.
+        ended_at: When it was done last; it is done again as the end comes nearer.
+        commanded_for: The end before which its command has been run; it is run once.
         own: Whether the end is the cluster's own, and no testbed's.
         told: What nodes that mind it know of it, by their ids.
     """
@@ -48,6 +50,8 @@ class Record(BaseModel):
     since: Moment | None = None
     read_at: Moment | None = None
     ended_for: Moment | None = None
+    ended_at: Moment | None = None
+    commanded_for: Moment | None = None
     own: bool = False
     told: dict[str, str] = {}
 
@@ -194,14 +198,44 @@ def due(record: Record, wanted: Wanted) -> datetime | None:
 
 
 def is_ending(record: Record, wanted: Wanted) -> bool:
-    """Say whether it is time for `before_end`, which is done once for each end."""
-    ending = record.state(wanted.before_end.margin) == "expiring"
-    return ending and record.ended_for != record.granted_until
+    """Say whether it is time for `before_end`, which is done again as the end comes nearer.
+
+    What runs writes on, and keeps its last checkpoint close to the end.
+    """
+    end = record.granted_until
+    if end is None or record.state(wanted.before_end.margin) != "expiring":
+        return False
+    if record.ended_for != end or record.ended_at is None:
+        return True
+    left = record.remaining_s or 0.0
+    last = min(ahead for ahead in _ahead(wanted) if left < ahead)
+    return record.ended_at < end - timedelta(seconds=last)
+
+
+def _ahead(wanted: Wanted) -> tuple[float, float, float]:
+    """Return how many seconds before an end it is done."""
+    margin = wanted.before_end.margin
+    # Nodes that mind the end ask jobs for a checkpoint at `stop`: it is there a while later.
+    stop = wanted.on_nodes.stop if wanted.on_nodes else margin
+    return margin, min(margin / 3, stop / 2), min(margin / 10, stop / 4)
 
 
 def ended(paths: ClusterPaths, record: Record) -> Record:
     """Keep that `before_end` has been done for the present end."""
-    return _keep(paths, record.model_copy(update={"ended_for": record.granted_until}))
+    done = {"ended_for": record.granted_until, "ended_at": now()}
+    return _keep(paths, record.model_copy(update=done))
+
+
+def is_commanded(record: Record) -> bool:
+    """Say whether the command of `before_end` has been run before the present end."""
+    end = record.granted_until
+    return end is not None and end in (record.ended_for, record.commanded_for)
+
+
+def commanded(paths: ClusterPaths, record: Record, wanted: Wanted) -> None:
+    """Keep that the command has been run before the present end, if that is near."""
+    if record.state(wanted.before_end.margin) == "expiring":
+        _keep(paths, record.model_copy(update={"commanded_for": record.granted_until}))
 
 
 def check_not_expired(paths: ClusterPaths) -> None:

@@ -94,7 +94,7 @@ def get(
     """
     found = sftp.stat(str(remote))
     if not stat.S_ISDIR(found.st_mode or 0):
-        why = _too_large(found, local.parent)
+        why = too_large(found.st_size or 0, local.parent)
         if not why:
             _get_file(sftp, remote, local, found)
         return [_sentence(remote.name, why)] if why else []
@@ -225,7 +225,7 @@ class _Copy:
     ) -> None:
         if local.is_dir():
             self._leave(remote, "here, a folder has its name")
-        elif why := _too_large(found, local.parent):
+        elif why := too_large(found.st_size or 0, local.parent):
             self._leave(remote, why)
         else:
             _get_file(self.sftp, source, local, found)
@@ -282,9 +282,9 @@ def _given_up_at_once(sftp: paramiko.SFTPClient) -> Iterator[None]:
         raise
 
 
-def _too_large(found: paramiko.SFTPAttributes, into: Path) -> str:
-    """Say why a file is too large to be copied into a folder; empty where it is not."""
-    wanted, most = found.st_size or 0, int(shutil.disk_usage(into).free * _SHARE)
+def too_large(wanted: int, into: Path) -> str:
+    """Say why so many bytes are too many to be copied into a folder; empty where they are not."""
+    most = int(shutil.disk_usage(into).free * _SHARE)
     if wanted > _LARGEST:
         return f"it has {files.size(wanted)}, more than {files.size(_LARGEST)}"
     if wanted > most:

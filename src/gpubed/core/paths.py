@@ -342,6 +342,16 @@ class ClusterPaths:
         return self.state / "runs"
 
     @property
+    def checkpoints(self) -> Path:
+        """Checkpoints that were collected before their storage went: a folder per storage."""
+        return self.state / "checkpoints"
+
+    @property
+    def collected(self) -> Path:
+        """What was collected of the present storage; may be missing."""
+        return self.state / "collected.json"
+
+    @property
     def writers(self) -> Path:
         """The locks of who writes checkpoints, by their folders' names."""
         return self.state / "writers"
@@ -373,7 +383,7 @@ class ClusterPaths:
             *(self.hosts, self.variables, self.uuid, self.without, self.allocation, self.served),
             *(self.left_out, self.lease, self.unfinished, self.removing, self.watch),
             *(self.verification, self.jupyterlab_certificate, self.ssh_config, self.known_hosts),
-            *(self.reshaped, self.broken),
+            *(self.reshaped, self.broken, self.collected),
         ):
             if path.is_dir():
                 raise in_the_way(IsADirectoryError(errno.EISDIR, "Is a directory", str(path)))

@@ -385,7 +385,11 @@ class BeforeEnd(Section):
     command: str = Field(
         default="", max_length=1000, description="run on the head first, to write a checkpoint"
     )
-    collect: bool = Field(default=True, description="copy the results of all runs from the head")
+    collect: bool = Field(
+        default=True,
+        description="copy the results of all runs from the head, and the newest checkpoints "
+        "where they would go with a node",
+    )
 
 
 class Idle(Section):

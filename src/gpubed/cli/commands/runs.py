@@ -16,7 +16,7 @@ from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.jobs import figures, jobfile
 from gpubed.jobs.jobfile import Metric
-from gpubed.jobs.runs import compare, record
+from gpubed.jobs.runs import checkpoints, compare, record
 from gpubed.jobs.runs.record import Record
 
 EXAMPLE = "gpubed runs lab compare 20261123-1 last"
@@ -118,6 +118,8 @@ def _list(ui: UI, paths: ClusterPaths, job: str | None, status: str | None, last
     ui.table(list(columns), [[told(one) for told in columns.values()] for one in shown])
     if len(found) > len(shown):
         ui.note(f"{len(found) - len(shown)} older: gpubed runs {paths.name} --last {len(found)}")
+    if paths.checkpoints.is_dir():
+        ui.note(f"collected checkpoints: {paths.checkpoints}")
     return 0
 
 
@@ -144,7 +146,9 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     folder = paths.runs / one.run_id
     # One that did not come to its end has no checksums.
     changed = record.unsealed(folder) if one.state in ("ok", "failed") else []
-    ui.document("runs", {**one.document(), "run_dir": str(folder), "changed_files": changed})
+    kept = _collected(paths, one)
+    beside = {"changed_files": changed, "collected_checkpoints": kept}
+    ui.document("runs", {**one.document(), "run_dir": str(folder), **beside})
     ui.say(f"{one.run_id}: {one.state}, world size {one.world_size}")
     ui.say(f"  started {one.started.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
     if one.by:
@@ -172,8 +176,20 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     if changed:
         ui.note(f"not as at its end: {', '.join(map(figures.one_line, changed))}")
     ui.say(f"folder: {folder}", whole=True)
+    _tell_checkpoints(ui, kept)
     ui.say(f"again:  gpubed run {paths.name} --again {one.run_id}", whole=True)
     return 0
+
+
+def _collected(paths: ClusterPaths, one: Record) -> list[str]:
+    """Return where checkpoints are that were collected of the folders that a run filled."""
+    places = (checkpoints.collected(paths, name) for name in checkpoints.of(one))
+    return [str(place) for place in places if place]
+
+
+def _tell_checkpoints(ui: UI, kept: Sequence[str]) -> None:
+    for place in kept:
+        ui.say(f"collected checkpoints: {place}", whole=True)
 
 
 def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:

@@ -75,3 +75,9 @@ def trainings(paths: ClusterPaths) -> dict[str, Holder]:
 def lock(paths: ClusterPaths, name: str) -> Path:
     """Return the lock of who writes a folder."""
     return paths.writers / checkpoint_folder.lock_name(name)
+
+
+def collected(paths: ClusterPaths, name: str) -> Path | None:
+    """Return where what was collected last of a folder is, here; None where nothing was."""
+    places = paths.checkpoints.glob(f"*/{checkpoint_folder.lock_name(name)}")
+    return max((place for place in places if any(place.glob("[!.]*"))), default=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -327,8 +327,12 @@ def now() -> datetime:
 
 def seal(folder: Path) -> None:
     """Write the checksum of each file of a run, in the form of `sha256sum`."""
-    lines = (_sum(_sha256(path), str(path.relative_to(folder))) for path in _files(folder))
-    files.write(folder / SUMS, "".join(lines).encode(), durable=True)
+    files.write(folder / SUMS, sums(folder, _files(folder)).encode(), durable=True)
+
+
+def sums(folder: Path, paths: Iterable[Path]) -> str:
+    """Return the checksums of files in a folder, a line each, in the form of `sha256sum`."""
+    return "".join(_sum(_sha256(path), str(path.relative_to(folder))) for path in paths)
 
 
 def unsealed(folder: Path) -> list[str]:

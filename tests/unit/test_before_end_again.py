@@ -1,0 +1,169 @@
+"""What is saved is saved again nearer to the end, and only what is new; a STAND-IN is the head."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from gpubed.cluster import before_end, lease
+from gpubed.core import copying
+from gpubed.core.errors import GpubedError
+from gpubed.jobs.runs import record
+from support.disk_head import Disk, cluster, granted, known, sftp, shared
+from support.samples import sample_plan
+
+__all__ = ["cluster", "sftp", "shared"]
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def head(monkeypatch, sftp):
+    found = Disk(sftp)
+    monkeypatch.setattr(before_end, "SSH", lambda *_: found)
+    return found
+
+
+@pytest.fixture
+def ending(cluster, shared):
+    """A cluster whose storage is on a node's disk, and whose lease ends in 20 minutes."""
+    cluster.state.mkdir(parents=True)
+    end = lease.now() + 20 * MINUTE
+    cluster.lease.write_text(lease.Record(granted_until=end).model_dump_json())
+
+    def make(provider="nfs", **wanted):
+        storage = {"shared": {"path": str(shared.runs.parent), "provider": provider}}
+        return granted(cluster, sample_plan(storage=storage, lease={"before_end": wanted}))
+
+    return make
+
+
+def write(folder, name, text="{}"):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+
+
+def here(cluster):
+    return [path.name for path in cluster.paths.checkpoints.glob("*/c1/*.pt")]
+
+
+def test_a_run_that_is_written_on_comes_again_and_no_other(head, ending, shared):
+    """It is nobody's here: of JupyterLab, or of Slurm."""
+    cluster, runs = ending(), shared.runs
+    write(runs / "jupyter", "loss.csv", "1")
+    write(runs / "slurm", "loss.csv", "1")
+    assert before_end.collect(head, cluster).runs == ("jupyter", "slurm")
+    assert before_end.collect(head, cluster).runs == ()
+    write(runs / "slurm", "loss.csv", "1, 2")
+    write(runs / "slurm", "metrics.json")
+    assert before_end.collect(head, cluster).runs == ("slurm",)
+    assert (cluster.paths.runs / "slurm" / "loss.csv").read_text() == "1, 2"
+    write(runs / "slurm", "late.csv", "3")
+    assert before_end.collect(head, cluster).runs == ("slurm",)
+    (cluster.paths.runs / "slurm" / "metrics.json").unlink()
+    assert before_end.collect(head, cluster).runs == ("slurm",), "somebody has removed it here"
+
+
+def test_what_its_own_end_has_brought_stays_as_it_was_sealed(head, ending, shared):
+    cluster = ending()
+    mine = known(cluster.paths, "20261127-000000000-digits", state="ok")
+    write(shared.runs / mine.name, "loss.csv", "1")
+    assert before_end.collect(head, cluster).runs == (mine.name,)
+    write(mine, "metrics.json")
+    record.seal(mine)
+    write(shared.runs / mine.name, "loss.csv", "forged")
+    assert before_end.collect(head, cluster).runs == ()
+    assert record.unsealed(mine) == []
+
+
+def test_where_they_cannot_be_listed_all_runs_come_that_have_no_figures(head, ending, shared):
+    cluster, run = ending(), head.run
+    write(shared.runs / "failed", "loss.csv")
+    write(shared.runs / "well", "metrics.json")
+
+    def cut(command, *words, **options):
+        said = run(command, *words, **options)
+        if "maxdepth" not in command:
+            said.stdout = said.stdout[:-1]
+        return said
+
+    head.run = cut
+    assert before_end.collect(head, cluster).runs == ("failed", "well")
+    assert before_end.collect(head, cluster).runs == ("failed",)
+
+
+@pytest.mark.parametrize(("provider", "come"), [("nfs", True), ("volume", False)])
+def test_checkpoints_come_where_they_would_go_with_a_node(head, ending, shared, provider, come):
+    cluster = ending(provider)
+    write(shared.runs.parent / "checkpoints" / "c1", "step-1.pt", "weights")
+    said = before_end.prepare(cluster)
+    assert said[0] == f"collected 0 run(s) into {cluster.paths.runs}"
+    told = [text.partition(" into ")[0] for text in said[1:]]
+    assert told == ["collected 1 checkpoint(s)"] * come
+    assert here(cluster) == ["step-1.pt"] * come
+
+
+def test_checkpoints_come_also_where_a_run_does_not_and_that_is_no_success(head, ending, shared):
+    """A release does not go on then: what is not here would be gone."""
+    cluster, get = ending(), head.get
+    write(shared.runs / "big", "loss.csv")
+    write(shared.runs.parent / "checkpoints" / "c1", "step-1.pt", "weights")
+
+    def full(remote, local, own=()):
+        if remote.endswith("/big"):
+            raise GpubedError("no space left on device")
+        return get(remote, local, own)
+
+    head.get = full
+    with pytest.raises(GpubedError, match=r"1 of 1 run.*no space left"):
+        before_end.prepare(cluster)
+    assert here(cluster) == ["step-1.pt"]
+
+
+def test_a_checkpoint_that_cannot_be_saved_is_no_success_and_is_tried_again(
+    head, ending, shared, monkeypatch
+):
+    cluster = ending()
+    write(shared.runs / "slurm", "metrics.json")
+    write(shared.runs.parent / "checkpoints" / "c1", "step-1.pt", "weights")
+    with monkeypatch.context() as small:
+        small.setattr(copying, "_LARGEST", 3)
+        with pytest.raises(
+            GpubedError, match=r"the newest checkpoint is not in .*more than 3 bytes"
+        ):
+            before_end.prepare(cluster)
+    assert (cluster.paths.runs / "slurm" / "metrics.json").exists()
+    assert before_end.prepare(cluster)[-1].startswith("collected 1 checkpoint(s)")
+    assert here(cluster) == ["step-1.pt"]
+
+
+def test_the_command_is_run_once_before_an_end_whatever_becomes_of_the_rest(
+    head, ending, shared, monkeypatch, tmp_path
+):
+    cluster = ending(command=f"echo asked >> {tmp_path}/asked")
+
+    def fail(*_):
+        raise GpubedError("no room")
+
+    with monkeypatch.context() as full:
+        full.setattr(before_end, "collect", fail)
+        for _ in range(2):
+            with pytest.raises(GpubedError, match="no room"):
+                before_end.prepare(cluster)
+    assert before_end.prepare(cluster)[-1].startswith("collected 0 run(s)")
+    lease.ended(cluster.paths, lease.last(cluster.paths))
+    assert before_end.prepare(cluster)[-1].startswith("collected 0 run(s)")
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+def test_a_release_long_before_the_end_is_no_reason_not_to_ask_at_the_end(
+    head, ending, shared, tmp_path
+):
+    cluster = ending(command=f"echo asked >> {tmp_path}/asked", margin="10 min")
+    before_end.prepare(cluster)  # it was not released after all
+    known_now = json.loads(cluster.paths.lease.read_text())
+    assert known_now["commanded_for"] is None
+    soon = lease.Record(granted_until=lease.now() + 5 * MINUTE)
+    cluster.paths.lease.write_text(soon.model_dump_json())
+    before_end.prepare(cluster)
+    assert (tmp_path / "asked").read_text() == "asked\nasked\n"
