@@ -257,6 +257,7 @@ def evil_campaign():
 def evil_points(campaign):
     for number, one in enumerate(measurements.measured(campaign)):
         metrics = one["metrics"] | {EVIL: 1.5, "device": "=cmd|' /C calc'!A0"}
+        metrics["versions"] = {EVIL: EVIL}
         metrics["ranks"] = [rank | {"host": EVIL} for rank in metrics["ranks"]]
         settings = zlib.crc32(json.dumps(one["settings"]).encode())
         failed = {"status": "failed", "reason": EVIL} if number % 3 == 2 else {}

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from gpubed.campaigns.drive import is_narrow
 from gpubed.campaigns.file import Key, Stop, key
 from gpubed.jobs import main_metric
-from gpubed.report import groups, scaling, steps, wording
+from gpubed.report import groups, scaling, steps, versions, wording
 from gpubed.report.groups import Group
 from gpubed.report.read import Campaign, Measured, Point
 from gpubed.report.scaling import Comparison, Series
@@ -76,6 +76,7 @@ class Analysis:
             "steps": [one.document() for one in self.steps],
             "stragglers": [one.document() for one in self.stragglers],
             "limits": [one.document() for one in self.limits],
+            "versions": [asdict(one) for one in versions.found(self.measured.points)],
             "failed": [
                 {"id": p.id, "repetition": p.repetition, "reason": p.reason} for p in self.failed
             ],
