@@ -88,7 +88,7 @@ def test_a_report_is_a_page_figures_csv_and_json(paths):
     folder = measurements.write(paths) / "report"
     done = call()
     assert done.return_value == 0
-    assert "The link limits it" in done.stdout
+    assert "The link limits scaling" in done.stdout
     assert f"report: {folder / 'report.html'}" in done.stdout
     figures = {path.stem for path in (folder / "figures").iterdir()}
     assert figures == {
