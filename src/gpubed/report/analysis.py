@@ -96,7 +96,7 @@ def analyse(measured: Measured) -> Analysis:
     numbers = list(dict.fromkeys(name for group in found for name in group.summaries))
     throughput = _throughput(metric, numbers)
     scale = next((name for name in wording.SCALES if name in campaign.factors), None)
-    series = _series(found, throughput, scale)
+    series = _series(campaign, found, throughput, scale)
     stragglers = tuple(steps.stragglers(found))
     limits = (steps.limited(one, stragglers, steps.least(campaign, one.largest)) for one in series)
     return Analysis(
@@ -116,12 +116,13 @@ def analyse(measured: Measured) -> Analysis:
 
 
 def _series(
-    found: Sequence[Group], throughput: str | None, scale: str | None
+    campaign: Campaign, found: Sequence[Group], throughput: str | None, scale: str | None
 ) -> tuple[Series, ...]:
     """Return how throughput grows; what a link brings does not grow with the number of nodes."""
     if throughput is None or scale is None or not throughput.endswith(main_metric.WORK):
         return ()
-    return tuple(scaling.series(found, throughput, scale))
+    uneven = bool(scaling.uneven(campaign, scale))
+    return tuple(scaling.series(found, throughput, scale, uneven=uneven))
 
 
 def _comparisons(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubed.core import families
 from gpubed.core.families import Chance
-from gpubed.jobs import figures
+from gpubed.jobs import figures, main_metric
 from gpubed.report import groups, scaling, svg, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group, Ratio
@@ -395,6 +395,7 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
             f"{once} of {_counted(len(analysis.groups), 'point')} {_was(once)} measured only once: "
             "there is no repetition, so these figures have no interval."
         )
+    yield from _baselines(analysis)
     if stop := analysis.stop:
         narrow = f"{len(analysis.narrow)} of {_counted(len(analysis.groups), 'point')}"
         yield (
@@ -409,6 +410,23 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
         yield f"{_counted(len(analysis.missing), 'point')} of the campaign had not ended yet."
     if broken := analysis.measured.broken:
         yield f"{_counted(len(broken), 'file')} could not be read and {_is(len(broken))} left out."
+
+
+def _baselines(analysis: Analysis) -> Iterator[str]:
+    """Say what efficiency stands on: one node of a cluster may be unlike the others."""
+    grown = [series for series in analysis.series if _grows(series)]
+    if hosts := list(dict.fromkeys(host for series in grown for host in series.hosts)):
+        yield (
+            f"Efficiency is measured against what {', '.join(hosts)} did, where the smallest "
+            "points ran: where that is faster than other nodes, efficiency is too low, where it is "
+            "slower, too high."
+        )
+    ranks = scaling.uneven(analysis.measured.campaign, analysis.scale)
+    if ranks and analysis.throughput and analysis.throughput.endswith(main_metric.WORK):
+        yield (
+            f"Nodes have from {ranks[0]} to {ranks[-1]} ranks: linear growth and efficiency count "
+            "ranks, by the job's metric world_size; where that is missing, there are none."
+        )
 
 
 def _is(count: int) -> str:

@@ -148,7 +148,8 @@ def _scaling(analysis: Analysis) -> Table:
     ]
     columns = ("series", analysis.scale or "", "throughput", "if linear", "efficiency", "against")
     note = (
-        "E(N) = T(N) / (N · T(1)), its interval by Welch's t on logarithms. "
+        "E(N) = T(N) / (N · T(1)), its interval by Welch's t on logarithms. Where nodes differ in "
+        "ranks, N counts ranks. "
         "One node uses no link, so its figure serves every link rate."
     )
     return Table("Scaling", columns, rows, note)
