@@ -143,6 +143,20 @@ def test_repetitions_of_run_are_numbered(campaign):
     assert [run.repetition for run in campaign.runs()] == [0, 1]
 
 
+def test_a_plan_reckons_with_earlier_runs_of_the_job_on_this_cluster(campaign):
+    assert "4 are left, time left unknown until one has ended well" in campaign("--plan").stderr
+    words = ["run", "lab", "mine", "--set", "epochs=2"]
+    CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
+    (run,) = campaign.runs()
+    folder = campaign.paths.runs / run.run_id
+    record.write(folder, run.model_copy(update={"seconds": 20.0}))
+    said = " ".join(campaign("--plan").stderr.split())
+    assert "4 are left, 80 s left, 4 of 4 reckoned by the runs most like them" in said
+    elsewhere = run.origin.model_copy(update={"uuid": "another"})
+    record.write(folder, run.model_copy(update={"origin": elsewhere}))
+    assert "time left unknown" in campaign("--plan").stderr
+
+
 def test_a_job_that_is_edited_while_its_campaign_is_at_work_ends_it(campaign, monkeypatch):
     real = execution.run
 

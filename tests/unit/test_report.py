@@ -88,7 +88,7 @@ def test_a_report_is_a_page_figures_csv_and_json(paths):
     folder = measurements.write(paths) / "report"
     done = call()
     assert done.return_value == 0
-    assert "The link limits it" in done.stdout
+    assert "The link limits scaling" in done.stdout
     assert f"report: {folder / 'report.html'}" in done.stdout
     figures = {path.stem for path in (folder / "figures").iterdir()}
     assert figures == {
@@ -257,6 +257,7 @@ def evil_campaign():
 def evil_points(campaign):
     for number, one in enumerate(measurements.measured(campaign)):
         metrics = one["metrics"] | {EVIL: 1.5, "device": "=cmd|' /C calc'!A0"}
+        metrics["versions"] = {EVIL: EVIL}
         metrics["ranks"] = [rank | {"host": EVIL} for rank in metrics["ranks"]]
         settings = zlib.crc32(json.dumps(one["settings"]).encode())
         failed = {"status": "failed", "reason": EVIL} if number % 3 == 2 else {}

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from gpubed.report import tables
 from support import measurements
 from support.analysed import MOST, ROUNDS, alarms, analysed, noisy, told
 
@@ -20,7 +21,7 @@ def test_the_link_is_what_limits(analysed):
     # The bound leaves out the latency of the messages, nothing else.
     alpha = 4 * measurements.ALPHA_S
     assert worst.least_s == pytest.approx(measurements.allreduce_s(3, "100M") - alpha)
-    assert "The link limits it" in told(found)
+    assert "The link limits scaling" in told(found)
     assert "with batch 32, 100 Mbit/s on 3 nodes" in told(found)
 
 
@@ -77,7 +78,57 @@ def test_nothing_limits_what_scales(analysed):
         point["metrics"] |= {"exposed_communication_s": 0.001, "step_s": 0.411, "compute_s": 0.4}
     found = analysed(campaign, points)
     assert [one.kind for one in found.limits] == ["none"]
-    assert "Nothing limits it much" in told(found)
+    assert "Nothing limits scaling much" in told(found)
+
+
+def split_on(nodes, **parts):
+    """Return a campaign on two numbers of nodes, of whose steps the parts are given for each.
+
+    Repetitions differ in what is computed, a little.
+    """
+    campaign = measurements.document(factors={"nodes": list(nodes)})
+    points = []
+    for place, count in enumerate(nodes):
+        for number in range(3):
+            found = {name: each[place] for name, each in parts.items()}
+            found["compute_s"] += 0.0001 * number
+            found |= {"step_s": (step := sum(found.values())), "images_per_s": count / step}
+            points.append(measurements.point({"nodes": count}, number, found))
+    return campaign, points
+
+
+def test_what_never_grew_is_named_where_it_is_what_a_step_is_made_of(analysed):
+    parts = {"data_s": (0.070, 0.071), "exposed_communication_s": (0.004, 0.004)}
+    found = analysed(*split_on((1, 10), compute_s=(0.025, 0.025), **parts))
+    [one] = found.limits
+    assert one.kind == "none"
+    assert one.document()["beside_compute"] == {"data_s": pytest.approx(0.071)}
+    said = told(found)
+    assert "Nothing limits scaling much in 1 of 1 series: on 10 nodes, 25.1 % of a step" in said
+    assert (
+        "waiting for data is 5 % of a step or more in 1 of 1 series: on 10 nodes, 71 ms of 100 ms"
+    ) in said
+    assert "exposed communication is" not in said
+    [limits] = [table for table in tables.made(found) if table.title == "What limits scaling"]
+    assert limits.rows[0][-1] == "waiting for data 70.9 %"
+
+
+def test_what_grew_is_told_as_growth_and_what_it_takes_beside_it(analysed):
+    """Ranks of one node exchange gradients as well."""
+    parts = {"data_s": (0.001, 0.001), "exposed_communication_s": (0.020, 0.035)}
+    found = analysed(*split_on((1, 10), compute_s=(0.070, 0.070), **parts))
+    assert [one.kind for one in found.limits] == ["link"]
+    assert "communication that nothing hides takes 15 ms more than on 1 node, 14.1 %" in told(found)
+    assert "exposed communication is 5 % of a step or more" in told(found)
+    assert "on 10 nodes, 35 ms of 106 ms (33 %)" in told(found)
+
+
+def test_without_one_node_nothing_is_told_as_growth(analysed):
+    parts = {"data_s": (0.0, 0.0), "exposed_communication_s": (0.03, 0.03)}
+    found = analysed(*split_on((2, 3), compute_s=(0.07, 0.07), **parts))
+    assert [(one.kind, one.grown) for one in found.limits] == [("link", False)]
+    assert "communication that nothing hides takes 30 ms, 30 %" in told(found)
+    assert "more than on" not in told(found)
 
 
 def test_chance_is_not_what_limits(analysed):
@@ -103,14 +154,14 @@ def test_of_two_that_cost_much_the_same_neither_is_named(analysed):
             point["metrics"]["step_s"] += data
     found = analysed(campaign, points)
     assert [one.kind for one in found.limits] == ["not shown"]
-    assert "What limits it is not shown in 1 of 1 series" in told(found)
+    assert "What limits scaling is not shown in 1 of 1 series" in told(found)
 
 
 def test_without_repetition_nobody_knows_what_limits(analysed):
     found = analysed(*noisy(4, {"nodes": [1, 3]}, repeat=1, communication=0.3))
     assert [one.kind for one in found.limits] == ["not known"]
     assert (found.limits[0].cause, found.limits[0].low) == ("link", None)
-    assert "What limits it is not known without repetitions" in told(found)
+    assert "What limits scaling is not known without repetitions" in told(found)
 
 
 def test_in_many_series_chance_is_not_what_limits(analysed):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from gpubed.report import tables
+from gpubed.report import page, tables
 from support import measurements
 from support.analysed import analysed, told
 
@@ -185,3 +185,33 @@ def test_what_stopped_early_is_complete(analysed):
     campaign["campaign"]["stop"] = {"metric": "images_per_s", "relative_width": 0.5}
     points = [p for p in measurements.measured(campaign) if p["repetition"] < 3]
     assert analysed(campaign, points).missing == ()
+
+
+def test_the_versions_that_runs_computed_with_are_told(analysed):
+    campaign = measurements.document(factors={"framework": ["ddp", "horovod"]})
+    ddp = {"torch": "2.4.0", "cuda": None}
+    by_framework = {"ddp": ddp, "horovod": {**ddp, "horovod": "0.28.1"}}
+    points = [
+        measurements.point({"framework": name}, number, {"images_per_s": 5.0, "versions": told})
+        for name, told in by_framework.items()
+        for number in range(3)
+    ]
+    points[-1]["metrics"]["versions"] = {"torch": "2.5.1", "horovod": "0.28.1"}
+    points[0] |= {"status": "failed", "reason": "node-1 does not answer"}
+    found = analysed(campaign, points)
+    assert found.document()["versions"] == [
+        {"name": "torch", "version": "2.4.0", "runs": 4, "of": 5},
+        {"name": "torch", "version": "2.5.1", "runs": 1, "of": 5},
+        {"name": "horovod", "version": "0.28.1", "runs": 3, "of": 5},
+    ]
+    software = "torch 2.4.0 (4 of 5 runs), torch 2.5.1 (1 of 5 runs), horovod 0.28.1 (3 of 5 runs)"
+    assert f"<dd>{software}</dd>" in page.html(found, [])
+    none = page.html(analysed(measurements.document("other")), [])
+    assert "<dt>software of the job</dt><dd>not known</dd>" in none
+
+
+@pytest.mark.parametrize("told", [None, "2.4.0", ["2.4.0"], {"torch": 2.4, "cuda": {"is": "12"}}])
+def test_versions_that_are_none_are_left_out(analysed, told):
+    campaign = measurements.document(factors={"nodes": [1]}, repeat=1)
+    point = measurements.point({"nodes": 1}, 0, {"images_per_s": 5.0, "versions": told})
+    assert analysed(campaign, [point]).document()["versions"] == []

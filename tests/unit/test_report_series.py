@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from gpubed.report import pictures
 from support import measurements
 from support.analysed import MOST, ROUNDS, alarms, analysed, noisy, told
 
@@ -151,3 +152,53 @@ def test_the_highest_is_one_only_where_it_is_told_apart(analysed):
 
     assert "which that with 100 Mbit/s is not shown to differ from" in of("wide", 1e7)
     assert "not shown to differ from" not in of("narrow", 1e3)
+
+
+def on_uneven_nodes(*, told=True):
+    """Return a campaign on nodes of 2, 4 and 4 ranks, which lose a tenth where there are several.
+
+    Args:
+        told: Whether the job says how many ranks it had.
+    """
+    slots = (2, 4, 4)
+    nodes = [{"name": f"node-{number}", "slots": each} for number, each in enumerate(slots)]
+    campaign = measurements.document(factors={"nodes": [1, 2, 3]}, nodes=nodes)
+    points = []
+    for count in (1, 2, 3):
+        for number in range(3):
+            ranks = sum(slots[:count])
+            lost = 0.9 if count > 1 else 1.0
+            found = {"images_per_s": 10.0 * ranks * lost + 0.01 * number}
+            found |= {"world_size": ranks} if told else {}
+            points.append(measurements.point({"nodes": count}, number, found))
+    return campaign, points
+
+
+def test_on_nodes_of_unequal_ranks_efficiency_counts_these(analysed):
+    found = analysed(*on_uneven_nodes())
+    [series] = found.series
+    assert [one.growth for one in series.points] == [1, 3, 5]
+    assert [one.efficiency.value for one in series.points[1:]] == pytest.approx([0.9] * 2, 1e-3)
+    assert [one.ideal for one in series.points] == pytest.approx([20.01, 60.03, 100.05])
+    assert "Nodes have from 2 to 4 ranks: linear growth and efficiency count ranks" in told(found)
+    [throughput, *_] = pictures.drawn(found)
+    [ideal] = re.findall(r'<polyline class="ideal[^>]* points="([^"]*)"', throughput.drawing())
+    assert len(ideal.split()) == 3  # it bends where a larger node comes in
+
+
+def test_on_nodes_of_unequal_ranks_a_job_that_tells_none_has_no_efficiency(analysed):
+    found = analysed(*on_uneven_nodes(told=False))
+    assert found.series == ()
+    assert "where that is missing, there are none" in told(found)
+    assert "The highest throughput is" in told(found)
+    assert "Nodes have from" not in told(analysed())
+
+
+def test_it_is_said_where_the_smallest_points_ran(analysed):
+    found = analysed()
+    assert "Efficiency is measured against what node-0 did" in told(found)
+    assert found.document()["efficiency"][0]["baseline"]["hosts"] == ["node-0"]
+    two = analysed(measurements.document("two", factors={"nodes": [2, 3]}))
+    assert "against what node-0, node-1 did" in told(two)
+    once = analysed(measurements.document("once", factors={"nodes": [1]}))
+    assert "Efficiency is measured against" not in told(once)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpubed.campaigns import adoption, linkrates, matrix, provenance
+from gpubed.campaigns import adoption, estimate, linkrates, matrix, provenance
+from gpubed.campaigns.estimate import Took
 from gpubed.campaigns.file import Campaign, Environment, Stop
 from gpubed.campaigns.matrix import Point
 from gpubed.campaigns.records import Changed, Folder, Key, Record
@@ -31,12 +33,15 @@ class Progress:
     Attributes:
         ended: Repetitions that have ended.
         left: Repetitions that have not, at most: points may be known well enough before.
-        seconds: How long those take, by what the ended ones took; None before the first.
+        seconds: How long those take, by what the ended ones took; None where none has ended well.
+        guessed: How many of those that are left are of points of which none has ended well, so
+            that others which are like them stand for them.
     """
 
     ended: int
     left: int
     seconds: float | None
+    guessed: int = 0
 
 
 @dataclass
@@ -45,12 +50,15 @@ class Series:
 
     Attributes:
         again: Those that failed and are due all the same.
+        earlier: How long runs of the job took before it, for as long as none of its own has ended
+            well.
     """
 
     campaign: Campaign
     points: list[Point]
     ended: dict[Key, Record] = field(default_factory=dict)
     again: set[Key] = field(default_factory=set)
+    earlier: Sequence[Took] = ()
 
     def due(self) -> Iterator[tuple[int, Point]]:
         """Give the repetitions that are due, by what has ended when each is asked for."""
@@ -60,13 +68,18 @@ class Series:
 
     def progress(self) -> Progress:
         """Return how far it is."""
-        due = [point for repetition, point in self._rounds() if self._is_due(point, repetition)]
-        took = [record.seconds for record in self.ended.values()]
-        ended = len(self.ended.keys() - self.again)
-        if not took:
-            return Progress(ended, len(due), None)
-        usual = statistics.fmean(took)
-        return Progress(ended, len(due), sum(self._seconds(point, usual) for point in due))
+        rounds = self._rounds()
+        due = Counter(one.id for repetition, one in rounds if self._is_due(one, repetition))
+        ended, left = len(self.ended.keys() - self.again), due.total()
+        took = {one.id: statistics.fmean(own) for one in self.points if (own := self._took(one))}
+        ran = [one for one in self.points if one.id in took]
+        others = [one for one in self.points if one.id in due and one.id not in took]
+        known = [Took(estimate.like(one), took[one.id]) for one in ran] or self.earlier
+        if others and not known:
+            return Progress(ended, left, None)
+        took |= {one.id: estimate.seconds(estimate.like(one), known) for one in others}
+        seconds = sum(count * took[id_] for id_, count in due.items())
+        return Progress(ended, left, seconds, sum(due[one.id] for one in others))
 
     def of(self, point: Point) -> list[Record]:
         """Return the repetitions of a point that have ended."""
@@ -91,10 +104,9 @@ class Series:
         """Return the repetitions that failed."""
         return [record for record in self.ended.values() if record.status == "failed"]
 
-    def _seconds(self, point: Point, usual: float) -> float:
-        """Return how long a point takes: as long as it took, or else as others did."""
-        took = [record.seconds for record in self.of(point)]
-        return statistics.fmean(took) if took else usual
+    def _took(self, point: Point) -> list[float]:
+        """Return how long the repetitions of a point took that ended well; others end anywhere."""
+        return [record.seconds for record in self.of(point) if record.status == "ok"]
 
     def _rounds(self) -> Iterator[tuple[int, Point]]:
         return matrix.rounds(self.points, self.campaign.repeat, self.campaign.seed)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from gpubed.campaigns.drive import is_narrow
 from gpubed.campaigns.file import Key, Stop, key
 from gpubed.jobs import main_metric
-from gpubed.report import groups, scaling, steps, wording
+from gpubed.report import groups, scaling, steps, versions, wording
 from gpubed.report.groups import Group
 from gpubed.report.read import Campaign, Measured, Point
 from gpubed.report.scaling import Comparison, Series
@@ -76,6 +76,7 @@ class Analysis:
             "steps": [one.document() for one in self.steps],
             "stragglers": [one.document() for one in self.stragglers],
             "limits": [one.document() for one in self.limits],
+            "versions": [asdict(one) for one in versions.found(self.measured.points)],
             "failed": [
                 {"id": p.id, "repetition": p.repetition, "reason": p.reason} for p in self.failed
             ],
@@ -95,7 +96,7 @@ def analyse(measured: Measured) -> Analysis:
     numbers = list(dict.fromkeys(name for group in found for name in group.summaries))
     throughput = _throughput(metric, numbers)
     scale = next((name for name in wording.SCALES if name in campaign.factors), None)
-    series = _series(found, throughput, scale)
+    series = _series(campaign, found, throughput, scale)
     stragglers = tuple(steps.stragglers(found))
     limits = (steps.limited(one, stragglers, steps.least(campaign, one.largest)) for one in series)
     return Analysis(
@@ -115,12 +116,13 @@ def analyse(measured: Measured) -> Analysis:
 
 
 def _series(
-    found: Sequence[Group], throughput: str | None, scale: str | None
+    campaign: Campaign, found: Sequence[Group], throughput: str | None, scale: str | None
 ) -> tuple[Series, ...]:
     """Return how throughput grows; what a link brings does not grow with the number of nodes."""
     if throughput is None or scale is None or not throughput.endswith(main_metric.WORK):
         return ()
-    return tuple(scaling.series(found, throughput, scale))
+    uneven = bool(scaling.uneven(campaign, scale))
+    return tuple(scaling.series(found, throughput, scale, uneven=uneven))
 
 
 def _comparisons(

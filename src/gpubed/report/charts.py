@@ -28,7 +28,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Line:
-    """A series of marks; `ideal` are the ends of the line that it would be on."""
+    """A series of marks; `ideal` is the line that it would be on."""
 
     label: str
     marks: tuple[Mark, ...]

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from gpubed.core import families
 from gpubed.core.families import Chance
-from gpubed.jobs import figures
+from gpubed.jobs import figures, main_metric
 from gpubed.report import groups, scaling, svg, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group, Ratio
 from gpubed.report.scaling import Comparison, Scaled, Series
-from gpubed.report.steps import Limit, Straggling
+from gpubed.report.steps import FEW, Limit, Straggling
 
 SIMULATED = (
     "The GPUs are simulated: no GPU has computed, the CPU did; these are no figures of a GPU."
@@ -26,6 +26,7 @@ PARTS = {
     "data_s": "waiting for data",
     "other": "other",
 }
+_SPELT_OUT = {**PARTS, "other": "what is neither compute, communication nor data"}
 _SUPERLINEAR = 1.05
 
 
@@ -37,7 +38,12 @@ def told(analysis: Analysis) -> list[str]:
 
 def summary(analysis: Analysis) -> list[str]:
     """Return what was found, and what limits it."""
-    return [*_extent(analysis), *_throughput(analysis), *_limits(analysis)]
+    return [
+        *_extent(analysis),
+        *_throughput(analysis),
+        *_limits(analysis),
+        *_beside_compute(analysis),
+    ]
 
 
 def details(analysis: Analysis) -> list[str]:
@@ -189,7 +195,7 @@ def _doubt(largest: Scaled) -> str:
 
 
 def _limits(analysis: Analysis) -> Iterator[str]:
-    """Say what limits, each kind with the series which it costs the most."""
+    """Say what limits scaling, each kind with the series which it costs the most."""
     by_kind: dict[str, list[Limit]] = defaultdict(list)
     for limit in analysis.limits:
         by_kind[limit.kind].append(limit)
@@ -215,14 +221,14 @@ LIMITS = {
 }
 _DOUBTS = ("not shown", "not known")
 _SUBJECTS = {
-    "link": "The link limits it",
-    "compute": "Compute limits it",
-    "data": "Reading data limits it",
-    "stragglers": "A straggler limits it",
-    "other": "What is neither compute, communication nor data limits it",
-    "none": "Nothing limits it much",
-    "not shown": "What limits it is not shown",
-    "not known": "What limits it is not known without repetitions",
+    "link": "The link limits scaling",
+    "compute": "Compute limits scaling",
+    "data": "Reading data limits scaling",
+    "stragglers": "A straggler limits scaling",
+    "other": "What is neither compute, communication nor data limits scaling",
+    "none": "Nothing limits scaling much",
+    "not shown": "What limits scaling is not shown",
+    "not known": "What limits scaling is not known without repetitions",
 }
 
 
@@ -231,19 +237,39 @@ def _cost(limit: Limit, analysis: Analysis) -> str:
     share = f"{wording.percent(limit.share)} of a step of {figures.written(step.seconds, 's')}"
     if limit.kind in _DOUBTS:
         beside = _floor(limit) if limit.cause == "link" else ""
-        return f"{LIMITS[limit.cause]} grows the most, by {took}{interval(limit)}, {share}{beside}"
+        most = "grows the most, by" if limit.grown else "takes the most,"
+        return f"{LIMITS[limit.cause]} {most} {took}{interval(limit)}, {share}{beside}"
+    one = wording.setting(analysis.scale or "nodes", 1)
+    more = f"{took} more than on {one}" if limit.grown else took
     if limit.kind == "link":
-        return f"communication that nothing hides takes {took}, {share}{_floor(limit)}"
+        return f"communication that nothing hides takes {more}, {share}{_floor(limit)}"
     if limit.kind == "compute":
-        return f"computing takes {took} longer than on one node, {share}{_shared(analysis)}"
+        return f"computing takes {more}, {share}{_shared(analysis)}"
     if limit.kind == "data":
-        return f"waiting for data takes {took}, {share}"
+        return f"waiting for data takes {more}, {share}"
     if limit.kind == "stragglers":
         return f"the others wait {took} for the slowest rank, {share}"
     if limit.kind == "other":
-        return f"it takes {took}, {share}"
+        return f"it takes {more}, {share}"
     compute = wording.percent(step.shares()["compute_s"])
     return f"{compute} of a step of {figures.written(step.seconds, 's')} is compute"
+
+
+def _beside_compute(analysis: Analysis) -> Iterator[str]:
+    """Say what steps have beside compute on the most nodes: what never grew slows them, too."""
+    for part, called in _SPELT_OUT.items():
+        found = [one for one in analysis.limits if part in one.beside_compute]
+        if not found:
+            continue
+        worst = max(found, key=lambda one: one.beside_compute[part] / one.step.seconds)
+        took, step = worst.beside_compute[part], worst.step.seconds
+        yield (
+            f"Whether it grew or not, {called} is {wording.percent(FEW)} of a step or more in "
+            f"{len(found)} of {len(analysis.limits)} series:{_with(worst.series.label)} on "
+            f"{wording.setting(analysis.scale or 'nodes', worst.size)}, "
+            f"{figures.written(took, 's')} of {figures.written(step, 's')} "
+            f"({wording.percent(took / step)})."
+        )
 
 
 def named(limit: Limit) -> str:
@@ -369,6 +395,7 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
             f"{once} of {_counted(len(analysis.groups), 'point')} {_was(once)} measured only once: "
             "there is no repetition, so these figures have no interval."
         )
+    yield from _baselines(analysis)
     if stop := analysis.stop:
         narrow = f"{len(analysis.narrow)} of {_counted(len(analysis.groups), 'point')}"
         yield (
@@ -383,6 +410,23 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
         yield f"{_counted(len(analysis.missing), 'point')} of the campaign had not ended yet."
     if broken := analysis.measured.broken:
         yield f"{_counted(len(broken), 'file')} could not be read and {_is(len(broken))} left out."
+
+
+def _baselines(analysis: Analysis) -> Iterator[str]:
+    """Say what efficiency stands on: one node of a cluster may be unlike the others."""
+    grown = [series for series in analysis.series if _grows(series)]
+    if hosts := list(dict.fromkeys(host for series in grown for host in series.hosts)):
+        yield (
+            f"Efficiency is measured against what {', '.join(hosts)} did, where the smallest "
+            "points ran: where that is faster than other nodes, efficiency is too low, where it is "
+            "slower, too high."
+        )
+    ranks = scaling.uneven(analysis.measured.campaign, analysis.scale)
+    if ranks and analysis.throughput and analysis.throughput.endswith(main_metric.WORK):
+        yield (
+            f"Nodes have from {ranks[0]} to {ranks[-1]} ranks: linear growth and efficiency count "
+            "ranks, by the job's metric world_size; where that is missing, there are none."
+        )
 
 
 def _is(count: int) -> str:

@@ -8,7 +8,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gpubed.core.paths import assets
-from gpubed.report import findings, svg, tables
+from gpubed.report import findings, svg, tables, versions
 from gpubed.report.analysis import Analysis
 from gpubed.report.read import Campaign, Measured
 from gpubed.report.svg import Figure
@@ -58,12 +58,17 @@ def _facts(measured: Measured) -> dict[str, str]:
         "backend": campaign.backend,
         "recipe": campaign.recipe or "none",
         "gpubed": campaign.gpubed,
+        "software of the job": _software(measured),
         "commit of the project": commit,
         "repetitions asked for": str(campaign.repeat),
         "order": f"random, seed {campaign.seed}",
         "digest of the campaign": campaign.digest,
         "GPUs": _gpus(measured),
     }
+
+
+def _software(measured: Measured) -> str:
+    return ", ".join(map(str, versions.found(measured.points))) or "not known"
 
 
 def _gpus(measured: Measured) -> str:

@@ -39,7 +39,7 @@ def _throughput(analysis: Analysis) -> Iterator[Figure]:
             name,
             _titled(analysis, f"Throughput over {scale}{of}"),
             "Solid lines are measured, dotted ones what each series would reach if it grew with "
-            f"the number of {scale}. "
+            f"the {scale}. "
             + _said(panel, {g.id: wording.figure(g.mean(metric), metric) for g in analysis.groups}),
             f"throughput, {wording.unit(metric)}",
             scale,
@@ -49,14 +49,12 @@ def _throughput(analysis: Analysis) -> Iterator[Figure]:
 
 def _throughput_line(series: Series, metric: str) -> Line:
     start = series.baseline.mean(metric) or 0.0
-    ends = (
-        (float(series.baseline_size), start),
-        (float(series.largest.size), series.largest.ideal),
-    )
+    larger = (one for one in series.points if one.size > series.baseline_size)
+    ideal = ((series.baseline_size, start), *((one.size, one.ideal) for one in larger))
     marks = [_mark(one.group, metric, one.size) for one in series.points]
     if series.borrowed:  # what one node does is where this series starts, too
         marks.insert(0, _mark(series.baseline, metric, series.baseline_size))
-    return Line(series.label, tuple(marks), ends if series.largest.size > 1 else ())
+    return Line(series.label, tuple(marks), ideal if series.largest.size > 1 else ())
 
 
 def _mark(group: Group, metric: str, size: int) -> Mark:

@@ -10,15 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gpubed.campaigns.file import Key, key
+from gpubed.campaigns.file import NODES, Key, key
 from gpubed.core import families
 from gpubed.core.families import Chance
 from gpubed.report import groups as grouped
-from gpubed.report import wording
+from gpubed.report import read, wording
 from gpubed.report.groups import LEAST, Group, Ratio, ratio, size
-from gpubed.report.read import Value
+from gpubed.report.read import Campaign, Value
 
 _PLAIN = ("ddp", "fp32", "none", "host")  # values that others are compared with
+_MOST_RANKS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,14 @@ class Scaled:
 
     Attributes:
         size: Nodes, or ranks.
-        ideal: The throughput if it grew with the size from the baseline on.
-        efficiency: T(N) / (N · T(1)).
+        growth: How many times as much computes there as at the baseline.
+        ideal: The throughput if it grew as much from the baseline on.
+        efficiency: T(N) / (N · T(1)), where N is `growth`.
     """
 
     group: Group
     size: int
+    growth: float
     ideal: float
     efficiency: Ratio
 
@@ -61,6 +64,7 @@ class Series:
             "id": self.baseline.id,
             "size": self.baseline_size,
             "other_rate": self.borrowed,
+            "hosts": self.hosts,
         }
         return [
             {
@@ -78,6 +82,12 @@ class Series:
     def largest(self) -> Scaled:
         """The point with the most nodes."""
         return self.points[-1]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Where its baseline ran, as far as ranks tell."""
+        told = (rank.host for point in self.baseline.points for rank in read.ranks(point))
+        return list(dict.fromkeys(filter(None, told)))
 
 
 @dataclass(frozen=True)
@@ -114,19 +124,38 @@ class Comparison:
         }
 
 
-def series(groups: Iterable[Group], metric: str, scale: str) -> Iterator[Series]:
+def series(groups: Iterable[Group], metric: str, scale: str, *, uneven: bool) -> Iterator[Series]:
     """Return the series of a campaign.
 
     Args:
         metric: The throughput.
         scale: The setting that is the size: `nodes` or `ranks`.
+        uneven: Whether a size does not tell how much computes; where ranks do not tell either,
+            there is no series.
     """
     usable = [g for g in groups if (g.mean(metric) or 0) > LEAST and size(g, scale)]
     for members in _alike(usable, scale):
         members.sort(key=lambda group: size(group, scale))
         own = members[0]
-        lent = None if size(own, scale) == 1 else _alone(usable, own, scale)
-        yield _against(lent or own, members, metric, scale, borrowed=lent is not None)
+        alone = None if size(own, scale) == 1 else _alone(usable, own, scale)
+        baseline = alone or own
+        computing = _computing([baseline, *members], scale, uneven=uneven)
+        if computing:
+            yield _against(baseline, members, metric, scale, computing)
+
+
+def uneven(campaign: Campaign, scale: str | None) -> list[int]:
+    """Return the numbers of ranks that nodes have, where nodes are counted and these differ."""
+    found = {node.slots for node in campaign.nodes if node.slots}
+    return sorted(found) if scale == NODES and len(found) > 1 else []
+
+
+def _computing(groups: Sequence[Group], scale: str, *, uneven: bool) -> list[float]:
+    """Return how much computes at each point: ranks, or else nodes where these are alike."""
+    ranks = [group.mean("world_size") or 0.0 for group in groups]
+    if all(1 <= one <= _MOST_RANKS for one in ranks):
+        return ranks
+    return [] if uneven else [float(size(group, scale)) for group in groups]
 
 
 def _alike(groups: Iterable[Group], *but: str) -> list[list[Group]]:
@@ -147,16 +176,33 @@ def _alone(groups: Iterable[Group], like: Group, scale: str) -> Group | None:
 
 
 def _against(
-    baseline: Group, members: Sequence[Group], metric: str, scale: str, *, borrowed: bool
+    baseline: Group,
+    members: Sequence[Group],
+    metric: str,
+    scale: str,
+    computing: Sequence[float],
 ) -> Series:
-    start, base = baseline.mean(metric) or 0.0, size(baseline, scale)
-    sizes = [(group, size(group, scale)) for group in members]
+    """Return a series; `computing` says how much does at its baseline, then at each of it."""
+    start = baseline.mean(metric) or 0.0
+    base, *each = computing
     points = [
-        Scaled(group, n, start * n / base, ratio(group, baseline, metric, times=base / n))
-        for group, n in sizes
+        Scaled(
+            group,
+            size(group, scale),
+            growth=computes / base,
+            ideal=start * computes / base,
+            efficiency=ratio(group, baseline, metric, times=base / computes),
+        )
+        for group, computes in zip(members, each, strict=True)
     ]
-    label = members[0].named(scale)
-    return Series(members[0].others(scale), label, baseline, base, borrowed, tuple(points))
+    return Series(
+        settings=members[0].others(scale),
+        label=members[0].named(scale),
+        baseline=baseline,
+        baseline_size=size(baseline, scale),
+        borrowed=baseline is not members[0],
+        points=tuple(points),
+    )
 
 
 def efficiencies(one: Series, other: Series, metric: str) -> Ratio:
@@ -168,8 +214,8 @@ def efficiencies(one: Series, other: Series, metric: str) -> Ratio:
     if one.baseline.points != other.baseline.points:  # one that both stand on cancels out
         above.append(other.baseline)
         below.append(one.baseline)
-    sizes = [series.baseline_size / series.largest.size for series in (one, other)]
-    return grouped.quotient(above, below, metric, times=sizes[0] / sizes[1])
+    times = other.largest.growth / one.largest.growth
+    return grouped.quotient(above, below, metric, times=times)
 
 
 def corrected(found: Iterable[Comparison]) -> tuple[Comparison, ...]:

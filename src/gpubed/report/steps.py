@@ -18,7 +18,7 @@ from gpubed.report.scaling import Scaled, Series
 
 _GOODPUT = 0.94  # of an Ethernet link's rate, what TCP brings across
 _SLOW = 1.1  # times the others' median: what is called a straggler
-_FEW = 0.05  # of a step: a loss that is not worth a sentence
+FEW = 0.05  # of a step: less is not worth a sentence
 _SPLIT = ("compute_s", "exposed_communication_s", "data_s")
 _Causes = Mapping[str, float]  # what each cause takes of a step, in seconds
 _Place = tuple[str, int]  # a host, and which of its ranks
@@ -85,6 +85,7 @@ class Limit:
         low: Lower bound of its 95 % interval; None without repetitions.
         high: Its upper bound.
         share: `seconds`, of a step.
+        grown: Whether one node was measured, too; else `seconds` is all that the cause takes.
         least_s: What the link's rate alone costs, by the gradients' size; None if unknown.
         p: What chance makes of it by itself; None without repetitions.
     """
@@ -96,6 +97,7 @@ class Limit:
     low: float | None
     high: float | None
     share: float
+    grown: bool
     step: Step
     least_s: float | None
     p: P | None
@@ -112,12 +114,22 @@ class Limit:
             "high": self.high,
             "share": self.share,
             "least_s": self.least_s,
+            "beside_compute": self.beside_compute,
         }
 
     @property
     def size(self) -> int:
         """Of the series' largest point."""
         return self.series.largest.size
+
+    @property
+    def beside_compute(self) -> dict[str, float]:
+        """What a step there has beside compute, in seconds, where it is worth a sentence.
+
+        It slows each step down whether or not it grew with the nodes.
+        """
+        parts, few = self.step.parts.items(), FEW * self.step.seconds
+        return {name: took for name, took in parts if name != "compute_s" and took >= few}
 
 
 def split(group: Group) -> Step | None:
@@ -231,11 +243,12 @@ def limited(
     step = split(largest.group)
     if step is None or largest.size == 1:
         return None
+    alone = split(series.baseline) if series.baseline_size == 1 else None
     waits = [one.waiting_s for one in stragglers if one.group is largest.group and one.slow]
-    large, before = _costs(series, step, waits[0] if waits else 0.0)
+    large, before = _costs(series, step, alone, waits[0] if waits else 0.0)
     grown = {cause: _growth(large, before, cause) for cause in large[0]}
     cause = max(grown, key=lambda one: grown[one].seconds)
-    most, few = grown[cause], _FEW * step.seconds
+    most, few = grown[cause], FEW * step.seconds
     if most.seconds >= few:
         others = (_growth(large, before, cause, less=other) for other in grown if other != cause)
         kind, ps = cause, [most.p, *(lead.p for lead in others)]
@@ -245,8 +258,19 @@ def limited(
     known = [p for p in ps if p is not None]
     # Each of them must tell, so the one that tells least does.
     p = P(*map(max, zip(*known, strict=True))) if len(known) == len(ps) else None
-    share = most.seconds / step.seconds
-    return Limit(series, kind, cause, most.seconds, most.low, most.high, share, step, least_s, p)
+    return Limit(
+        series=series,
+        kind=kind,
+        cause=cause,
+        seconds=most.seconds,
+        low=most.low,
+        high=most.high,
+        share=most.seconds / step.seconds,
+        grown=alone is not None,
+        step=step,
+        least_s=least_s,
+        p=p,
+    )
 
 
 def corrected(found: Iterable[Limit]) -> tuple[Limit, ...]:
@@ -288,12 +312,13 @@ def _growth(
     return _Growth(statistics.fmean(now) - statistics.fmean(then), None, None, None)
 
 
-def _costs(series: Series, step: Step, waiting_s: float) -> tuple[list[_Causes], list[_Causes]]:
+def _costs(
+    series: Series, step: Step, alone: Step | None, waiting_s: float
+) -> tuple[list[_Causes], list[_Causes]]:
     """Return what each cause takes of a step, of each repetition at the largest size and before.
 
     Before is one node; where there is none, all but compute is added by the others.
     """
-    alone = split(series.baseline) if series.baseline_size == 1 else None
     large = _each(series.largest.group, step)
     if alone:
         before = _each(series.baseline, alone)

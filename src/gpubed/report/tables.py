@@ -15,6 +15,7 @@ from gpubed.report import findings, svg, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group
 from gpubed.report.read import Measured, Value
+from gpubed.report.steps import Limit
 
 _USUAL = (
     "step_s",
@@ -147,7 +148,8 @@ def _scaling(analysis: Analysis) -> Table:
     ]
     columns = ("series", analysis.scale or "", "throughput", "if linear", "efficiency", "against")
     note = (
-        "E(N) = T(N) / (N · T(1)), its interval by Welch's t on logarithms. "
+        "E(N) = T(N) / (N · T(1)), its interval by Welch's t on logarithms. Where nodes differ in "
+        "ranks, N counts ranks. "
         "One node uses no link, so its figure serves every link rate."
     )
     return Table("Scaling", columns, rows, note)
@@ -162,17 +164,27 @@ def _limits(analysis: Analysis) -> Table:
             f"{figures.written(one.seconds, 's')}{findings.interval(one)}",
             wording.percent(one.share),
             "" if one.least_s is None else figures.written(one.least_s, "s"),
+            _beside_compute(one),
         ]
         for one in analysis.limits
     ]
-    columns = ("series", analysis.scale or "", "limit", "costs per step", "of it", "link alone")
+    size = analysis.scale or ""
+    columns = ("series", size, "limit", "costs per step", "of it", "link alone", "beside compute")
     note = (
         "What grew the most from one node on, with Welch's 95 % interval; it is a limit where its "
         "growth and its lead over each other cause are more than chance, among all series (Holm). "
         "The link alone: what a node must send for a step, such as 2(N-1)/N of the gradients, at "
-        "94 % of its rate."
+        "94 % of its rate. Beside compute: what is 5 % of a step or more, whether it grew or not."
     )
-    return Table("What limits", columns, rows, note)
+    return Table("What limits scaling", columns, rows, note)
+
+
+def _beside_compute(limit: Limit) -> str:
+    """Write what a step has beside compute, as shares of it."""
+    return ", ".join(
+        f"{findings.PARTS[part]} {wording.percent(took / limit.step.seconds)}"
+        for part, took in limit.beside_compute.items()
+    )
 
 
 def _ratios(analysis: Analysis) -> Table:

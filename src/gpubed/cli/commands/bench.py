@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gpubed.campaigns import file, matrix, provenance, records, repeat
-from gpubed.campaigns.drive import Bench, Series
+from gpubed.campaigns import estimate, file, matrix, provenance, records, repeat
+from gpubed.campaigns.drive import Bench, Progress, Series
 from gpubed.campaigns.file import Source
 from gpubed.campaigns.matrix import Point
 from gpubed.campaigns.records import Folder, Key, Record
@@ -137,12 +137,18 @@ class _Campaign:
             usable, _ = health.usable(self.cluster)
             matrix.require_room(self.source, self.cluster.allocation, usable.allocation)
             self._found_on_nodes(usable)
-            return Series(self.source.campaign, self.points)
+            return self._series({})
         # What nodes tell is looked at before each point.
         unseen = (provenance.IMAGE, provenance.DATASET)
         known = (self.source, self.points, self.cluster.allocation.uuid)
         records.require_same(begun, *known, self._made_with(self.cluster), unseen)
-        return Series(self.source.campaign, self.points, self._ended())
+        return self._series(self._ended())
+
+    def _series(self, ended: dict[Key, Record]) -> Series:
+        job, ran = self.source.campaign.job, any(one.status == "ok" for one in ended.values())
+        # Only worth a guess: once a run of its own has ended well, these count for nothing.
+        earlier = [] if ran else estimate.earlier(self.cluster, job, self.points[0])
+        return Series(self.source.campaign, self.points, ended, earlier=earlier)
 
     def _begun(self) -> records.Begun | None:
         """Return how it was begun, with what counts for its points; None where it was not."""
@@ -229,7 +235,7 @@ class _Campaign:
         points = f"{count} point{'' if count == 1 else 's'}{several}"
         ended = "1 run has" if progress.ended == 1 else f"{progress.ended} runs have"
         are = "is" if progress.left == 1 else "are"
-        left = f"{progress.left} {are} left, {_time(progress.seconds)}"
+        left = f"{progress.left} {are} left, {_time(progress)}"
         self.ui.note(
             f"campaign {self.source.name}: {points}, {ended} ended, "
             f"{left if progress.left else 'none is left'}"
@@ -324,7 +330,7 @@ class _Telling:
         self.ui.mark(
             "pass" if record.status == "ok" else "fail",
             f"{progress.ended} of {progress.ended + progress.left}: {record.id}, repetition "
-            f"{record.repetition}: {said or record.status} ({_time(progress.seconds)})",
+            f"{record.repetition}: {said or record.status} ({_time(progress)})",
         )
 
     def warns(self, fault: str) -> None:
@@ -377,9 +383,11 @@ def _mean(values: list[float], unit: str) -> str:
     return figures.written(statistics.fmean(values), unit) + spread
 
 
-def _time(seconds: float | None) -> str:
+def _time(progress: Progress) -> str:
+    seconds, guessed = progress.seconds, progress.guessed
     if seconds is None:
-        return "time left unknown"
-    if seconds < 120:
-        return f"{seconds:.0f} s left"
-    return f"{seconds / 60:.0f} min left" if seconds < 7200 else f"{seconds / 3600:.1f} h left"
+        return "time left unknown until one has ended well"
+    left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    left = left if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    guess = f", {guessed} of {progress.left} reckoned by the runs most like them" if guessed else ""
+    return f"{left} left{guess}"
