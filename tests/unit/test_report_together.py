@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpubed.core.errors import UsageError
-from gpubed.report import findings, tables
+from gpubed.report import findings, pictures, tables
 from support import environments, measurements
 from support.environments import gpulab, trials, wall
 
@@ -91,6 +91,7 @@ def test_every_point_is_in_the_table_also_without_nodes(analysed):
     assert len(found.groups) == len({group.id for group in found.groups}) == 16
     results = tables.made(found)[0]
     rows = [dict(zip(results.columns, row, strict=True)) for row in results.rows]
+    assert list(dict.fromkeys(row["environment"] for row in rows)) == environments.LABELS
     told = {
         tuple(row[name] for name in ("environment", "batch size", "nodes", "ranks")) for row in rows
     }
@@ -102,6 +103,7 @@ def test_shapes_of_gpulab_alone_are_over_ranks(analysed):
     assert found.scale == "ranks"
     assert {one.largest.size for one in found.series} == {1, 3}
     assert found.comparisons == (), "ten times as many GPUs are no other environment"
+    assert "Throughput over ranks" in [figure.title for figure in pictures.drawn(found)]
 
 
 def test_a_straggler_is_one_of_its_own_cluster(analysed):
@@ -188,7 +190,7 @@ def test_what_one_varies_and_another_fixes_is_compared_where_it_is_equal(analyse
 def test_rates_that_points_name(analysed, one, other, rates):
     def of(cluster, values):
         factors = {"batch_size": [32], "nodes": [2], "rate": values}
-        return wall(cluster, "1G", factors=factors, backend="local")
+        return wall(cluster, "1G", factors=factors)
 
     found = compared(analysed(of("lab", one), of("other", other))).values()
     assert {one.group.settings.get("rate") for one in found} == rates

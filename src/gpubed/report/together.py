@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
@@ -79,22 +78,22 @@ def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iter
 
     They are equal if they ran in as many ranks, on as many nodes or not. Where no campaign varies
     the links' rate, it belongs to where a point was measured.
+
+    Args:
+        found: In the order of the campaigns.
     """
     factor = measured.factor
-    places: dict[Value, int] = {part.label: place for place, part in enumerate(measured.parts)}
     varied = any(len(p.campaign.factors.get(RATE, ())) > 1 for p in measured.parts)
     aside = (factor, *wording.SCALES, *(() if varied else (RATE,)))
-    alike: dict[tuple[Key, object], list[Group]] = defaultdict(list)
+    first: dict[tuple[Key, object], Group] = {}
     for group in found:
-        if (group.mean(metric) or 0) > groups.LEAST:
-            alike[key(group.others(*aside)), _size(group)].append(group)
-    for members in alike.values():
-        base, *others = sorted(members, key=lambda group: places[group.settings[factor]])
-        for group in others:
-            value, against = group.settings[factor], base.settings[factor]
-            if value != against:
-                ratio = groups.ratio(group, base, metric)
-                yield Comparison(factor, value, against, _common(group, base, factor), ratio)
+        if not (group.mean(metric) or 0) > groups.LEAST:
+            continue
+        base = first.setdefault((key(group.others(*aside)), _size(group)), group)
+        value, against = group.settings[factor], base.settings[factor]
+        if value != against:
+            ratio = groups.ratio(group, base, metric)
+            yield Comparison(factor, value, against, _common(group, base, factor), ratio)
 
 
 def _size(group: Group) -> object:
