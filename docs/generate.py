@@ -269,6 +269,10 @@ def campaigns() -> Iterator[str]:
     yield "\nOne that names more nodes than there are with ranks is refused, with the line: copy"
     yield "the file to `campaigns/` of your project and shorten `nodes`. A project's own file wins"
     yield "over one of the same name here."
+    yield "`imagenet-scaling` on nodes (one cluster with links of 1 Gbit/s, one of 10) and"
+    yield "`imagenet-gpulab` on GPULab (1 job x 10 GPUs, 10 jobs x 1 GPU) are one experiment in"
+    yield "four environments; `gpubed report CLUSTER --with OTHER` puts them in one report:"
+    yield "[how](../docs/how-to/benchmark.md#one-experiment-on-several-clusters)."
     yield "How to add one: [a campaign](../docs/contributing/campaign.md)."
 
 

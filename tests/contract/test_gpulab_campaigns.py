@@ -71,6 +71,19 @@ def test_points_of_ten_jobs_are_means_of_ten_trials(site):
     site.call("report", "gl")
 
 
+def test_both_shapes_stand_in_one_report(site):
+    site.write("trials", count=10, gpus=1)
+    for cluster in ("gl", "trials"):
+        site.call("up", cluster)
+        site.call("bench", cluster, "seeds")
+    told = site.json("report", "gl", "--with", "trials")
+    where = [
+        (group["settings"]["environment"], group["settings"]["ranks"]) for group in told["groups"]
+    ]
+    assert where == [("gl", 10)] * 2 + [("trials", 1)] * 2
+    assert [one["campaign"]["cluster"] for one in told["environments"]] == ["gl", "trials"]
+
+
 def test_a_point_whose_trials_fail_is_kept_with_its_reason_and_the_rest_goes_on(site):
     site.write("gl", count=3, gpus=1)
     site.call("up", "gl")

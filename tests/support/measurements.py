@@ -13,7 +13,7 @@ ALPHA_S = 0.0005
 COMPUTE_S = {32: 0.4, 64: 0.8}
 DATA_S = 0.01
 GOODPUT = 0.94
-RATES = {"100M": 100e6, "1G": 1e9}
+RATES = {"100M": 100e6, "1G": 1e9, "10G": 10e9}
 FACTORS = {"nodes": [1, 2, 3], "batch_size": [32, 64], "rate": ["100M", "1G"]}
 
 
@@ -145,8 +145,14 @@ def put(folder, one):
     return path
 
 
-def measured(campaign, seed=1, slow=1.0):
-    """Yield every repetition of every point of a campaign; `slow` makes the last rank slower."""
+def measured(campaign, seed=1, slow=1.0, nodes=1, rate="100M"):
+    """Yield every repetition of every point of a campaign.
+
+    Args:
+        slow: Makes the last rank slower.
+        nodes: How many have ranks where points do not say it.
+        rate: Of the links, where points do not say it.
+    """
     random_ = random.Random(seed)
     factors = campaign["factors"]
     for values in product(*factors.values()):
@@ -155,9 +161,9 @@ def measured(campaign, seed=1, slow=1.0):
             continue
         for repetition in range(campaign["repeat"]):
             found = metrics(
-                settings.get("nodes", 1),
+                settings.get("nodes", nodes),
                 settings.get("batch_size", 32),
-                settings.get("rate", "100M"),
+                settings.get("rate", rate),
                 random_,
                 slow,
             )

@@ -74,7 +74,7 @@ from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import CommandResult
 from gpubed.nodes.verification import Check, Verification
 from gpubed.recipes import recipe
-from gpubed.report import analysis
+from gpubed.report import analysis, together
 from gpubed.report import read as report_read
 from gpubed.report import write as report_write
 from gpubed.spec import backend_config
@@ -354,6 +354,16 @@ def _report_campaign(data, folder):
     for one in MEASURED_POINTS:
         _file(cluster.campaigns / "smoke/points" / f"{one['id']}.{one['repetition']}.json", b"{}")
     _reported(cluster, folder)
+
+
+def _report_together(data, folder):
+    """As the second campaign of a report of two."""
+    first, cluster = Project(folder).cluster("other"), _cluster(folder)
+    measurements.write(first, MEASURED, MEASURED_POINTS)
+    at = measurements.write(cluster, MEASURED, MEASURED_POINTS)
+    _file(at / "campaign.json", data)
+    each = [report_read.load(paths, "smoke") for paths in (first, cluster)]
+    report_write.write(analysis.analyse(together.put(each)), folder / "out")
 
 
 def _report_point(data, folder):
@@ -883,6 +893,7 @@ def _readers():
         Reader("events", _events, json_text(EVENT) + b"\n", json_line),
         Reader("metrics", _metrics, json_text({"accuracy": 0.9, "world_size": 2})),
         Reader("report-campaign", _report_campaign, json_text(measurements.document(nodes=[]))),
+        Reader("report-together", _report_together, json_text(MEASURED)),
         Reader("report-point", _report_point, json_text(MEASURED_POINT)),
         Reader(
             "report-before",

@@ -147,6 +147,15 @@ def test_links_are_not_followed(cluster, storage, made, tmp_path):
     assert list(aim.iterdir()) == []
 
 
+def test_a_report_of_several_campaigns_is_there_beside_that_of_one(cluster, storage):
+    measurements.write(granted_cluster(cluster.project.root, "other"))
+    call()
+    before = (storage / "reports" / NAME / "report.html").read_bytes()
+    assert f"/{NAME}-with-others/report.html" in call("--with", "other").stdout
+    assert there(storage) == [NAME, f"{NAME}-with-others"]
+    assert (storage / "reports" / NAME / "report.html").read_bytes() == before
+
+
 def test_a_cluster_that_is_gone_makes_no_report_fail(cluster, storage, monkeypatch):
     monkeypatch.setattr(Head, "is_up", False)
     assert "does not show it: node-0 does not answer" in " ".join(call().stderr.split())

@@ -189,6 +189,10 @@ def test_the_campaigns_that_ship_can_be_read(tmp_path):
     scaling = found["imagenet-scaling"].campaign
     assert (scaling.repeat, scaling.factors["nodes"]) == (3, tuple(range(1, 11)))
     assert scaling.factors["batch_size"] == (32, 64, 96)
+    # On GPULab it is the same without nodes: one report has both.
+    shapes = found["imagenet-gpulab"].campaign
+    assert {**shapes.factors, "nodes": scaling.factors["nodes"]} == scaling.factors
+    assert (shapes.settings, shapes.repeat) == (scaling.settings, scaling.repeat)
 
 
 def test_more_nodes_than_there_are_are_refused_with_the_line(read):

@@ -54,7 +54,7 @@ def offered(tmp_path, monkeypatch, capsys):
         ("gpubed run lab mine --set ", []),
         ("gpubed run lab digits --launcher ", {"gpulab", "slurm", "ssh"}),
         ("gpubed bench lab sm", ["smoke"]),
-        ("gpubed bench lab im", ["imagenet-scaling"]),
+        ("gpubed bench lab im", ["imagenet-gpulab", "imagenet-scaling"]),
         ("gpubed ssh lab n", ["node-0", "node-1", "node-2"]),
         ("gpubed ssh lab h", ["head"]),
         ("gpubed ssh other n", []),
@@ -90,6 +90,8 @@ def test_a_report_is_of_what_was_measured_on_the_cluster(offered, tmp_path):
     assert offered("gpubed report lab ") == ["scaling", "smoke"]
     assert offered("gpubed report lab sm") == ["smoke"]
     assert offered("gpubed report other ") == []
+    assert offered("gpubed report lab --with l") == ["lab"]
+    assert offered("gpubed report other --with lab/s") == ["lab/scaling", "lab/smoke"]
 
 
 def ended(name, job, values, state):

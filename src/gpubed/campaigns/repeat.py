@@ -76,6 +76,7 @@ class _Measured(_Made):
 class _Report(_Model):
     contract: Literal["gpubed/report/1"] = Field(alias="schema")
     campaign: _Measured
+    environments: tuple[JsonValue, ...] = ()
     simulated: bool = False
     groups: tuple[_Group, ...] = ()
 
@@ -149,9 +150,15 @@ def load(path: Path) -> Before:
 
     Raises:
         Unusable: It is not what `gpubed report` writes.
+        UsageError: It is of several campaigns.
     """
     document = reading.file(path, f"give the report.json of a report, not {path}", error=Unusable)
     report = document.json(_Report)
+    if report.environments:
+        raise UsageError(
+            f"{path} is of {len(report.environments)} campaigns, each on its own cluster",
+            "repeat each by the report.json of its own: gpubed report CLUSTER CAMPAIGN",
+        )
     content = yaml.safe_dump(report.campaign.campaign, sort_keys=False)
     try:
         campaign = Campaign.model_validate(report.campaign.campaign)

@@ -120,9 +120,20 @@ def roles(incomplete: str) -> list[str]:
 
 def measured(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the campaigns that were measured on the cluster that was named before."""
-    paths = Project.find().cluster(_word(ctx, "name", 0))
-    found = sorted(path.parent.name for path in paths.campaigns.glob("*/campaign.json"))
-    return _beginning(found, incomplete)
+    return _beginning(_measured(_word(ctx, "name", 0)), incomplete)
+
+
+def measured_elsewhere(incomplete: str) -> list[str]:
+    """Offer the clusters, and behind the slash the campaigns that were measured on one."""
+    cluster, slash, _ = incomplete.partition("/")
+    if not slash:
+        return clusters(incomplete)
+    return _beginning((f"{cluster}/{name}" for name in _measured(cluster)), incomplete)
+
+
+def _measured(cluster: str) -> list[str]:
+    folder = Project.find().cluster(cluster).campaigns
+    return sorted(path.parent.name for path in folder.glob("*/campaign.json"))
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from typing import Any
 
-from pydantic import ValidationError
-
 from gpubed.campaigns.drive import is_narrow
 from gpubed.campaigns.file import Key, Stop, key
 from gpubed.jobs import main_metric
-from gpubed.report import groups, scaling, steps, versions, wording
+from gpubed.report import groups, scaling, steps, together, versions, wording
 from gpubed.report.groups import Group
-from gpubed.report.read import Campaign, Measured, Point
+from gpubed.report.read import Campaign, Measured, Point, Value
 from gpubed.report.scaling import Comparison, Series
 from gpubed.report.steps import Limit, Step, Straggling
 
@@ -32,7 +30,6 @@ class Analysis:
     Attributes:
         metric: What stands for a point, as in the table of `gpubed bench`.
         throughput: What ratios are of: `metric` where that is a rate, else another that is.
-        stop: When a point was repeated often enough; None where all are repeated alike.
     """
 
     measured: Measured
@@ -46,18 +43,25 @@ class Analysis:
     stragglers: tuple[Straggling, ...] = ()
     limits: tuple[Limit, ...] = ()
     missing: tuple[str, ...] = ()
-    stop: Stop | None = None
 
     @property
     def single(self) -> tuple[Group, ...]:
         """Groups that were measured only once."""
         return tuple(group for group in self.groups if group.count(self.metric) == 1)
 
-    @property
-    def narrow(self) -> tuple[Group, ...]:
-        """Groups whose interval became as narrow as the campaign asks for."""
-        stop = self.stop
-        return tuple(g for g in self.groups if stop and is_narrow(stop, g.values(stop.metric)))
+    def stopped(self) -> Iterator[tuple[str, int, int]]:
+        """Give each metric that points were repeated for until its interval was narrow enough.
+
+        Yields:
+            The metric, at how many points it became so, and of how many.
+        """
+        repeated: dict[Stop, list[Group]] = defaultdict(list)
+        for group in self.groups:
+            if stop := self.measured.of(group.settings).campaign.stop:
+                repeated[stop].append(group)
+        for stop, found in repeated.items():
+            narrow = sum(is_narrow(stop, group.values(stop.metric)) for group in found)
+            yield stop.metric, narrow, len(found)
 
     @property
     def failed(self) -> tuple[Point, ...]:
@@ -88,17 +92,15 @@ class Analysis:
 
 def analyse(measured: Measured) -> Analysis:
     """Put a campaign's points together."""
-    campaign, stop = measured.campaign, _stop(measured.campaign)
-    known = [name for group in groups.made(measured) for name in group.summaries]
-    metric = main_metric.chosen(stop.metric if stop else None, dict.fromkeys(known)) or None
+    metric = _metric(measured) or None
     measured = _judged(measured, metric)
     found = groups.made(measured)
-    numbers = list(dict.fromkeys(name for group in found for name in group.summaries))
-    throughput = _throughput(metric, numbers)
-    scale = next((name for name in wording.SCALES if name in campaign.factors), None)
-    series = _series(campaign, found, throughput, scale)
+    throughput = _throughput(metric, _numbers(measured, found))
+    factors = measured.campaign.factors
+    scale = next((name for name in wording.SCALES if name in factors), None)
+    series = _series(measured, found, throughput, scale)
     stragglers = tuple(steps.stragglers(found))
-    limits = (steps.limited(one, stragglers, steps.least(campaign, one.largest)) for one in series)
+    limits = (_limited(measured, one, stragglers) for one in series)
     return Analysis(
         measured,
         metric,
@@ -106,43 +108,55 @@ def analyse(measured: Measured) -> Analysis:
         scale,
         found,
         series,
-        scaling.corrected(_comparisons(campaign, found, throughput, scale)),
+        scaling.corrected(_comparisons(measured, found, throughput, scale)),
         tuple(filter(None, map(steps.split, found))),
         stragglers,
         steps.corrected(filter(None, limits)),
-        tuple(_missing(measured, stop)),
-        stop,
+        tuple(_missing(measured)),
     )
 
 
+def _numbers(measured: Measured, found: Iterable[Group]) -> list[str]:
+    """Return the metrics that are numbers, of several campaigns those that all of them have."""
+    return together.shared(measured, dict.fromkeys(n for group in found for n in group.summaries))
+
+
+def _metric(measured: Measured) -> str:
+    """Choose what stands for a point: what points were repeated for, where they were."""
+    numbers = _numbers(measured, groups.made(measured))
+    stops = [part.campaign.stop for part in measured.each]
+    asked = [stop.metric for stop in stops if stop and stop.metric in numbers]
+    return main_metric.chosen(next(iter(asked), None), numbers)
+
+
 def _series(
-    campaign: Campaign, found: Sequence[Group], throughput: str | None, scale: str | None
+    measured: Measured, found: Sequence[Group], throughput: str | None, scale: str | None
 ) -> tuple[Series, ...]:
     """Return how throughput grows; what a link brings does not grow with the number of nodes."""
     if throughput is None or scale is None or not throughput.endswith(main_metric.WORK):
         return ()
-    uneven = bool(scaling.uneven(campaign, scale))
+    uneven = any(scaling.uneven(part.campaign, scale) for part in measured.each)
     return tuple(scaling.series(found, throughput, scale, uneven=uneven))
 
 
+def _limited(measured: Measured, one: Series, stragglers: Sequence[Straggling]) -> Limit | None:
+    """Return what costs a series the most, by the links of where it was measured."""
+    campaign = measured.of(one.settings).campaign
+    return steps.limited(one, stragglers, steps.least(campaign, one.largest))
+
+
 def _comparisons(
-    campaign: Campaign, found: Sequence[Group], throughput: str | None, scale: str | None
+    measured: Measured, found: Sequence[Group], throughput: str | None, scale: str | None
 ) -> Iterator[Comparison]:
     """Compare the values of each factor that says how, not how much, is computed."""
     several = [group for group in found if scale is None or groups.size(group, scale) != 1]
-    for factor in campaign.factors:
-        if throughput and factor not in _AMOUNTS:
+    for factor in measured.campaign.factors:
+        if throughput and factor == measured.factor:
+            yield from together.comparisons(measured, found, throughput)
+        elif throughput and factor not in _AMOUNTS:
             # A node by itself uses no link.
             comparable = several if factor == "rate" else found
             yield from scaling.comparisons(comparable, factor, throughput)
-
-
-def _stop(campaign: Campaign) -> Stop | None:
-    """Return what points were repeated for, if they were."""
-    try:
-        return Stop.model_validate(campaign.campaign.get("stop"))
-    except ValidationError:
-        return None
 
 
 def _judged(measured: Measured, metric: str | None) -> Measured:
@@ -165,11 +179,23 @@ def _throughput(metric: str | None, numbers: Sequence[str]) -> str | None:
     return main_metric.chosen(metric, rates) or None
 
 
-def _missing(measured: Measured, stop: Stop | None) -> Iterator[str]:
+def _missing(measured: Measured) -> Iterator[str]:
     """Name the combinations of which repetitions are due, and how many of them have ended."""
-    campaign, excluded = measured.campaign, measured.campaign.campaign.get("exclude")
+    for part in measured.each:
+        points = [one for one in measured.points if measured.of(one.settings) is part]
+        place = {measured.factor: part.label} if part.label else {}
+        yield from _due(part.campaign, points, place)
+
+
+def _due(campaign: Campaign, points: Sequence[Point], place: Mapping[str, Value]) -> Iterator[str]:
+    """Name those of a campaign.
+
+    Args:
+        place: The setting that says where they are due; empty for a campaign by itself.
+    """
+    excluded = campaign.campaign.get("exclude")
     ended: dict[Key, list[Point]] = defaultdict(list)
-    for point in measured.points:
+    for point in points:
         own = {k: value for k, value in point.settings.items() if k in campaign.factors}
         ended[key(own)].append(point)
     listed = excluded if isinstance(excluded, list) else []
@@ -179,8 +205,8 @@ def _missing(measured: Measured, stop: Stop | None) -> Iterator[str]:
         due = key(one)
         if any(out <= due for out in left_out):
             continue
-        count, named = len(ended[due]), wording.settings(one)
-        if count < campaign.repeat and not _is_enough(stop, ended[due]):
+        count, named = len(ended[due]), wording.settings({**place, **one})
+        if count < campaign.repeat and not _is_enough(campaign.stop, ended[due]):
             yield f"{named}: {count} of {campaign.repeat} repetitions" if count else named
 
 

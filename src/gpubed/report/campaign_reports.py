@@ -107,7 +107,7 @@ def _run(head: SSH, script: str, *words: str) -> str:
 
 def _name(measured: Measured) -> str:
     """Return the folder's name: the day and time when the campaign began come first."""
-    return f"{measured.campaign.started:%Y%m%d-%H%M%S}-{measured.folder.name}"
+    return f"{measured.campaign.started:%Y%m%d-%H%M%S}-{measured.folder.name}{measured.suffix}"
 
 
 def _identity(measured: Measured) -> str:

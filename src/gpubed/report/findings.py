@@ -12,6 +12,7 @@ from gpubed.jobs import figures, main_metric
 from gpubed.report import groups, scaling, svg, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.groups import Group, Ratio
+from gpubed.report.read import Campaign
 from gpubed.report.scaling import Comparison, Scaled, Series
 from gpubed.report.steps import FEW, Limit, Straggling
 
@@ -82,19 +83,25 @@ def _equals(p: str) -> str:
 
 
 def _extent(analysis: Analysis) -> Iterator[str]:
-    campaign = analysis.measured.campaign
-    ended = len(analysis.measured.points)
+    measured = analysis.measured
+    campaign, ended = measured.campaign, len(measured.points)
     if not ended:
-        yield f"No point of campaign {campaign.name} has ended yet."
+        names = " and ".join(dict.fromkeys(part.campaign.name for part in measured.each))
+        yield f"No point of campaign {names} has ended yet."
         return
-    nodes = _counted(len(campaign.nodes), "node")
-    where = f"cluster {campaign.cluster} ({campaign.backend}, {nodes})"
+    clusters = dict.fromkeys(_cluster(part.campaign) for part in measured.each)
+    where = f"cluster{'' if len(clusters) == 1 else 's'} {', '.join(clusters)}"
     good = ended - len(analysis.failed)
     yield (
         f"Job {campaign.job}{_constant(analysis)} was measured on {where} at "
         f"{_counted(len(analysis.groups), 'point')}: "
         f"{_counted(ended, 'run')}, of which {good} ended well."
     )
+
+
+def _cluster(campaign: Campaign) -> str:
+    nodes = _counted(len(campaign.nodes), "node")
+    return f"{campaign.cluster} ({campaign.backend}, {nodes})"
 
 
 def _constant(analysis: Analysis) -> str:
@@ -244,7 +251,7 @@ def _cost(limit: Limit, analysis: Analysis) -> str:
     if limit.kind == "link":
         return f"communication that nothing hides takes {more}, {share}{_floor(limit)}"
     if limit.kind == "compute":
-        return f"computing takes {more}, {share}{_shared(analysis)}"
+        return f"computing takes {more}, {share}{_shared(limit, analysis)}"
     if limit.kind == "data":
         return f"waiting for data takes {more}, {share}"
     if limit.kind == "stragglers":
@@ -296,8 +303,8 @@ def _floor(limit: Limit) -> str:
     )
 
 
-def _shared(analysis: Analysis) -> str:
-    campaign = analysis.measured.campaign
+def _shared(limit: Limit, analysis: Analysis) -> str:
+    campaign = analysis.measured.of(limit.series.settings).campaign
     # A former version did not say it, and no other backend made such nodes then.
     one = campaign.backend == "local" if campaign.one_host is None else campaign.one_host
     return f": nodes of the {campaign.backend} backend share the CPUs of one machine" if one else ""
@@ -396,11 +403,11 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
             "there is no repetition, so these figures have no interval."
         )
     yield from _baselines(analysis)
-    if stop := analysis.stop:
-        narrow = f"{len(analysis.narrow)} of {_counted(len(analysis.groups), 'point')}"
+    for metric, narrow, count in analysis.stopped():
         yield (
-            f"Points were repeated until the interval of {stop.metric} was narrow enough, or as "
-            f"often as the campaign allows: it was narrow enough at {narrow}. To look at "
+            f"Points were repeated until the interval of {metric} was narrow enough, or as "
+            f"often as the campaign allows: it was narrow enough at {narrow} of "
+            f"{_counted(count, 'point')}. To look at "
             "intervals for that makes them a little too narrow."
         )
     if analysis.failed:
@@ -410,6 +417,8 @@ def _gaps(analysis: Analysis) -> Iterator[str]:
         yield f"{_counted(len(analysis.missing), 'point')} of the campaign had not ended yet."
     if broken := analysis.measured.broken:
         yield f"{_counted(len(broken), 'file')} could not be read and {_is(len(broken))} left out."
+    if len({part.campaign.job_files for part in analysis.measured.each} - {""}) > 1:
+        yield "The job's files were not the same everywhere: some of a difference may be theirs."
 
 
 def _baselines(analysis: Analysis) -> Iterator[str]:
@@ -421,7 +430,8 @@ def _baselines(analysis: Analysis) -> Iterator[str]:
             "points ran: where that is faster than other nodes, efficiency is too low, where it is "
             "slower, too high."
         )
-    ranks = scaling.uneven(analysis.measured.campaign, analysis.scale)
+    each = (scaling.uneven(p.campaign, analysis.scale) for p in analysis.measured.each)
+    ranks = sorted({count for ranks in each for count in ranks})
     if ranks and analysis.throughput and analysis.throughput.endswith(main_metric.WORK):
         yield (
             f"Nodes have from {ranks[0]} to {ranks[-1]} ranks: linear growth and efficiency count "

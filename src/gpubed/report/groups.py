@@ -115,7 +115,10 @@ class Group:
 
 
 def made(measured: Measured) -> tuple[Group, ...]:
-    """Return the groups of a campaign, those of a series beside each other."""
+    """Return the groups of a campaign, those of a series beside each other.
+
+    Those of several campaigns are in the order of these.
+    """
     by_id: dict[str, list[Point]] = defaultdict(list)
     for point in measured.points:
         by_id[point.id].append(point)
@@ -137,7 +140,12 @@ def made(measured: Measured) -> tuple[Group, ...]:
         )
         for (name, _), points in apart.items()
     ]
-    return tuple(sorted(found, key=_order))
+    places = {part.label: place for place, part in enumerate(measured.parts)}
+
+    def order(group: Group) -> tuple[int, list[tuple[str, tuple[int, float, str]]]]:
+        return places.get(str(group.settings.get(measured.factor)), 0), _order(group)
+
+    return tuple(sorted(found, key=order))
 
 
 def _ordered(settings: Mapping[str, Value], factors: Sequence[str]) -> dict[str, Value]:

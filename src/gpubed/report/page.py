@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import yaml
@@ -10,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from gpubed.core.paths import assets
 from gpubed.report import findings, svg, tables, versions
 from gpubed.report.analysis import Analysis
-from gpubed.report.read import Campaign, Measured
+from gpubed.report.read import Measured
 from gpubed.report.svg import Figure
 
 _TEMPLATE = "report.html.j2"
@@ -26,18 +27,20 @@ def html(analysis: Analysis, figures: list[Figure]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    campaign = analysis.measured.campaign
+    measured = analysis.measured
     return environment.get_template(_TEMPLATE).render(
-        campaign=campaign,
-        simulated=analysis.measured.simulated,
+        title=_title(measured),
+        heading=_heading(measured),
+        descriptions=_descriptions(measured),
+        simulated=measured.simulated,
         summary=findings.summary(analysis),
         details=findings.details(analysis),
         remarks=findings.remarks(analysis),
         figures=figures,
         tables=tables.made(analysis),
-        facts=_facts(analysis.measured),
-        commands=_commands(campaign),
-        file=yaml.safe_dump(campaign.campaign, sort_keys=False, allow_unicode=True),
+        facts=[(part.label, _facts(part)) for part in measured.each],
+        commands=_commands(measured),
+        campaigns=_files(measured),
     )
 
 
@@ -45,6 +48,24 @@ def _clean(value: Any) -> Any:
     """Return text as HTML can hold it; a figure, which the template calls safe, is XML already."""
     plain = isinstance(value, str) and not hasattr(value, "__html__")
     return svg.clean(value) if plain else value
+
+
+def _title(measured: Measured) -> str:
+    campaign = measured.campaign
+    return f"{campaign.job if measured.parts else campaign.name} on {campaign.cluster}"
+
+
+def _heading(measured: Measured) -> str:
+    campaign = measured.campaign
+    if measured.parts:
+        return f"Job {campaign.job} on {campaign.cluster}"
+    return f"Campaign {campaign.name} on cluster {campaign.cluster}"
+
+
+def _descriptions(measured: Measured) -> list[str]:
+    """Return what the campaigns say of themselves, each once."""
+    said = (part.campaign.campaign.get("description") for part in measured.each)
+    return list(dict.fromkeys(text for text in said if isinstance(text, str)))
 
 
 def _facts(measured: Measured) -> dict[str, str]:
@@ -59,6 +80,7 @@ def _facts(measured: Measured) -> dict[str, str]:
         "recipe": campaign.recipe or "none",
         "gpubed": campaign.gpubed,
         "software of the job": _software(measured),
+        "job's files": campaign.job_files or "not known",
         "commit of the project": commit,
         "repetitions asked for": str(campaign.repeat),
         "order": f"random, seed {campaign.seed}",
@@ -76,9 +98,24 @@ def _gpus(measured: Measured) -> str:
     return f"{count}{', simulated' if measured.simulated else ''}" if count else "none"
 
 
-def _commands(campaign: Campaign) -> list[str]:
+def _commands(measured: Measured) -> list[str]:
     """Return what repeats it, each line as it is typed."""
-    checkout = [f"git checkout {campaign.git.commit}"] if campaign.git else []
-    up = [f"gpubed up {campaign.cluster}"] if campaign.cluster else []
-    bench = [campaign.command] if campaign.command else []
-    return [*checkout, *up, *bench, f"gpubed report {campaign.cluster} {campaign.name}"]
+    lines = []
+    for part in measured.each:
+        campaign = part.campaign
+        lines += [f"# {part.label}"] if part.label else []
+        lines += [f"git checkout {campaign.git.commit}"] if campaign.git else []
+        lines += [f"gpubed up {campaign.cluster}"] if campaign.cluster else []
+        lines += [campaign.command] if campaign.command else []
+    first, *others = [part.campaign for part in measured.each]
+    further = (f" --with {one.cluster}/{one.name}" for one in others)
+    return [*lines, f"gpubed report {first.cluster} {first.name}{''.join(further)}"]
+
+
+def _files(measured: Measured) -> list[tuple[str, str]]:
+    """Return the campaigns' files, each once, with whose they are where there are several."""
+    labels: dict[str, list[str]] = defaultdict(list)
+    for part in measured.each:
+        file = yaml.safe_dump(part.campaign.campaign, sort_keys=False, allow_unicode=True)
+        labels[file].append(part.label)
+    return [(", ".join(filter(None, named)), file) for file, named in labels.items()]

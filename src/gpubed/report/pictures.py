@@ -9,6 +9,7 @@ from gpubed.report import charts, findings, topology, wording
 from gpubed.report.analysis import Analysis
 from gpubed.report.charts import Bar, Line, Mark, Row
 from gpubed.report.groups import Group, Ratio
+from gpubed.report.read import Measured
 from gpubed.report.scaling import Comparison, Series
 from gpubed.report.steps import Step
 from gpubed.report.svg import KINDS, Figure
@@ -26,7 +27,7 @@ def drawn(analysis: Analysis) -> list[Figure]:
         *_steps(analysis),
         *_comparisons(analysis),
         *_stragglers(analysis),
-        *filter(None, [topology.drawn(analysis.measured.campaign)]),
+        *filter(None, _topologies(analysis.measured)),
     ]
 
 
@@ -170,6 +171,11 @@ def _stragglers(analysis: Analysis) -> Iterator[Figure]:
             (),
             [Row(one.group.named(), _of(one.ratio)) for one in panel],
         )
+
+
+def _topologies(measured: Measured) -> Iterator[Figure | None]:
+    for number, part in enumerate(measured.each, start=1):
+        yield topology.drawn(part, f"topology-{number}" if measured.parts else "topology")
 
 
 def _titled(analysis: Analysis, title: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
+from gpubed.campaigns.file import Stop
 from gpubed.configuration.use import Row
 from gpubed.core import finite, nearest, reading
 from gpubed.core.errors import UsageError
@@ -18,6 +20,8 @@ from gpubed.core.units import Moment
 from gpubed.jobs.main_metric import is_number
 
 Value = bool | int | float | str | None
+WITH_OTHERS = "-with-others"
+"""How names end of what is about several campaigns, and is kept with the first of them."""
 _LARGEST = 1e30  # beyond, or below 1 / it, sums and ratios are no numbers any more
 _Finite = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 
@@ -73,12 +77,33 @@ class Campaign(_Model):
     one_host: bool | None = None
     recipe: str | None = None
     gpubed: str = ""
+    made_with: dict[str, JsonValue] = {}
     git: Git | None = None
     nodes: tuple[Node, ...] = ()
     links: tuple[Link, ...] = ()
     simulated: bool = False
     command: str = ""
     started: Moment
+
+    @property
+    def fixed(self) -> dict[str, Value]:
+        """The settings that are the same at all of its points."""
+        given = self.campaign.get("settings")
+        listed = given.items() if isinstance(given, dict) else ()
+        return {k: v for k, v in listed if isinstance(v, bool | str) or is_number(v)}
+
+    @property
+    def job_files(self) -> str:
+        """Checksum of the job's files; empty where it was not kept."""
+        return str(self.made_with.get("the job's files", ""))
+
+    @property
+    def stop(self) -> Stop | None:
+        """What points were repeated for, if they were."""
+        try:
+            return Stop.model_validate(self.campaign.get("stop"))
+        except ValidationError:
+            return None
 
 
 class Point(_Model):
@@ -120,13 +145,16 @@ class Broken:
 
 @dataclass(frozen=True)
 class Measured:
-    """All that a campaign has left behind.
+    """All that a campaign has left behind, or several of them that were put together.
 
     Attributes:
         document: `campaign.json` as it is, with what this version does not know.
         points: By id and repetition.
         use: What each user's jobs had of the nodes in the 24 hours before the report; empty where
             they were not asked.
+        label: What tells it from those that it is put together with; empty where it is alone.
+        factor: The setting that says which of several a point is of, by its label.
+        parts: The several, as each of them was measured; none where it is one.
     """
 
     folder: Path
@@ -135,6 +163,24 @@ class Measured:
     points: tuple[Point, ...]
     broken: tuple[Broken, ...]
     use: tuple[Row, ...] = ()
+    label: str = ""
+    factor: str = ""
+    parts: tuple[Measured, ...] = ()
+
+    @property
+    def each(self) -> tuple[Measured, ...]:
+        """The campaigns that are in it: of one, itself."""
+        return self.parts or (self,)
+
+    @property
+    def suffix(self) -> str:
+        """How names of what is made of it end: what is about the first alone stays."""
+        return WITH_OTHERS if self.parts else ""
+
+    def of(self, settings: Mapping[str, Value]) -> Measured:
+        """Return the campaign that a point with these settings belongs to."""
+        label = settings.get(self.factor)
+        return next((part for part in self.parts if part.label == label), self)
 
     @property
     def simulated(self) -> bool:

@@ -53,9 +53,7 @@ def made(analysis: Analysis) -> list[Table]:
         _failed(analysis),
         _missing(analysis),
         _broken(analysis.measured),
-        _nodes(analysis.measured),
-        _links(analysis.measured),
-        _use(analysis.measured),
+        *(table(part) for part in analysis.measured.each for table in (_nodes, _links, _use)),
     ]
     mark = " (simulated GPUs)" if analysis.measured.simulated else ""
     return [
@@ -109,7 +107,7 @@ def _results(analysis: Analysis) -> Table:
     factors = _factors(analysis.groups)
     rows = [
         [
-            *(_setting(name, group.settings.get(name)) for name in factors),
+            *(_setting(name, group.settings.get(name, "")) for name in factors),
             _counts(group, analysis.metric),
             *(_mean(group, name, group.count(analysis.metric)) for name in metrics),
         ]
@@ -212,7 +210,8 @@ def _told(tells: bool, alone: bool) -> str:
 
 
 def _failed(analysis: Analysis) -> Table:
-    command = analysis.measured.campaign.command
+    bad = {analysis.measured.of(p.settings).campaign.command: None for p in analysis.failed}
+    commands = [f"{command} --again-failed" for command in bad if command]
     rows = [
         [
             wording.settings(p.settings),
@@ -222,7 +221,7 @@ def _failed(analysis: Analysis) -> Table:
         ]
         for p in analysis.failed
     ]
-    again = f"To repeat them: {command} --again-failed" if command else ""
+    again = f"To repeat them: {'; '.join(commands)}" if commands else ""
     return Table("What failed", ("point", "repetition", "reason", "run"), rows, again)
 
 
@@ -236,12 +235,17 @@ def _broken(measured: Measured) -> Table:
     return Table("Files that are in no figure", ("file", "why"), rows)
 
 
+def _titled(title: str, measured: Measured) -> str:
+    """Say of which of several campaigns a table is."""
+    return f"{title}: {measured.label}" if measured.label else title
+
+
 def _nodes(measured: Measured) -> Table:
     rows = [
         [node.name, node.hardware or "not known", _number(node.slots), _gpus(node.gpus, measured)]
         for node in measured.campaign.nodes
     ]
-    return Table("Nodes", ("node", "hardware", "ranks", "GPUs"), rows)
+    return Table(_titled("Nodes", measured), ("node", "hardware", "ranks", "GPUs"), rows)
 
 
 def _gpus(count: int | None, measured: Measured) -> str:
@@ -254,9 +258,8 @@ def _links(measured: Measured) -> Table:
         for one in measured.campaign.links
     ]
     note = "As the last verification before the campaign measured them."
-    return Table(
-        "Links of the experiment network", ("from", "to", "declared", "measured"), rows, note
-    )
+    title = _titled("Links of the experiment network", measured)
+    return Table(title, ("from", "to", "declared", "measured"), rows, note)
 
 
 def _use(measured: Measured) -> Table:
@@ -266,7 +269,7 @@ def _use(measured: Measured) -> Table:
     ]
     note = "In the 24 hours before this report; who holds GPUs that do not compute has a job there."
     columns = ("user", "job", "GPUs held", "GPUs computing", "CPUs")
-    return Table("Who used the nodes", columns, rows, note)
+    return Table(_titled("Who used the nodes", measured), columns, rows, note)
 
 
 def _rate(bps: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubed.jobs import figures
-from gpubed.report.read import Campaign, Link
+from gpubed.report.read import Campaign, Link, Measured
 from gpubed.report.svg import WIDTH, Figure
 
 _IN_A_ROW, _MOST = 5, 40
@@ -14,17 +14,18 @@ _IN = 18  # from a node's edge to its links
 _RATE = "bit/s"
 
 
-def drawn(campaign: Campaign) -> Figure | None:
+def drawn(measured: Measured, name: str) -> Figure | None:
     """Draw it; None where the campaign names no nodes."""
+    campaign = measured.campaign
     shown = campaign.nodes[:_MOST]
     if not shown:
         return None
     rows = -(-len(shown) // _IN_A_ROW)
     left = len(campaign.nodes) - len(shown)
-    title = f"Cluster {campaign.cluster}: nodes, networks and measured rates"
+    title = f"Cluster {measured.label or campaign.cluster}: nodes, networks and measured rates"
     if campaign.simulated:
         title += " (GPUs are simulated)"
-    figure = Figure("topology", title, _said(campaign), _TOP + _HIGH * rows + (24 if left else 0))
+    figure = Figure(name, title, _said(campaign), _TOP + _HIGH * rows + (24 if left else 0))
     figure.text(_LEFT, 22, "control network (SSH)", "soft")
     for number, node in enumerate(shown):
         row, place = divmod(number, _IN_A_ROW)

@@ -46,6 +46,10 @@ def document(analysis: Analysis) -> dict[str, Any]:
 def _document(analysis: Analysis, figures: Sequence[str]) -> dict[str, Any]:
     return {
         "campaign": analysis.measured.document,
+        "environments": [
+            {"settings": {analysis.measured.factor: part.label}, "campaign": part.document}
+            for part in analysis.measured.parts
+        ],
         "findings": findings.told(analysis),
         **analysis.document(),
         "figures": list(figures),

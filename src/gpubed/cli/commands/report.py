@@ -15,7 +15,7 @@ from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
 from gpubed.nodes.allocation import load as load_allocation
 from gpubed.nodes.cluster import Cluster
-from gpubed.report import analysis, campaign_reports, findings, read, write
+from gpubed.report import analysis, campaign_reports, findings, read, together, write
 from gpubed.report.read import Measured
 from gpubed.testbeds.specification import load_plan
 
@@ -31,6 +31,15 @@ def command(
             autocompletion=completion.measured,
         ),
     ] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="CLUSTER[/CAMPAIGN]",
+            help="Another one beside it, in the same figures and comparisons; may be repeated.",
+            autocompletion=completion.measured_elsewhere,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -43,21 +52,20 @@ def command(
     show: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Write what a campaign found: a page with figures and tables, CSV, JSON and SVG.
+    """Write what a campaign found, or several: a page with figures and tables, CSV, JSON, SVG.
 
     Where the cluster is up, its JupyterLab shows it in the folder campaign-reports.
     """
     ui, paths = UI(as_json), find(name)
-    if unfinished.state(paths) == unfinished.INTERRUPTED:
-        ui.note(
-            f"the last configuration of {name} did not come to its end: its nodes may be other "
-            f"than what was measured; gpubed up {name} goes on with it"
-        )
-    measured = read.load(paths, read.chosen(paths, campaign))
+    wanted = read.chosen(paths, campaign)
+    named = [(paths, wanted), *(_other(one, wanted) for one in others or ())]
+    UI.cluster = paths.name  # which hints are about
+    each = [_measured(ui, *one) for one in named]
+    measured = together.put(each) if others else each[0]
     for file in measured.broken:
         ui.mark("fail", f"{file.file} is left out: {file.reason}")
-    found = analysis.analyse(replace(measured, use=_use(ui, paths)))
-    folder = (out or measured.folder / "report").absolute()
+    found = analysis.analyse(measured)
+    folder = (out or measured.folder / f"report{measured.suffix}").absolute()
     written = write.write(found, folder)
     url = None if here or out else _place(ui, paths, measured, written)
     files = {"files": list(map(str, written)), "jupyterlab": url}
@@ -74,6 +82,24 @@ def command(
     return 0
 
 
+def _other(given: str, like: str) -> tuple[ClusterPaths, str]:
+    """Return the cluster and the campaign that another one is: the one of the same name, if any."""
+    cluster, _, name = given.partition("/")
+    paths = find(cluster)
+    usual = like if like in read.names(paths) else None
+    return paths, read.chosen(paths, name or usual)
+
+
+def _measured(ui: UI, paths: ClusterPaths, campaign: str) -> Measured:
+    """Read a campaign, and ask its nodes for their use."""
+    if unfinished.state(paths) == unfinished.INTERRUPTED:
+        ui.note(
+            f"the last configuration of {paths.name} did not come to its end: its nodes may be "
+            f"other than what was measured; gpubed up {paths.name} goes on with it"
+        )
+    return replace(read.load(paths, campaign), use=_use(ui, paths))
+
+
 def _use(ui: UI, paths: ClusterPaths) -> tuple[use.Row, ...]:
     """Ask the nodes what they were used for; empty where there are none, or one does not answer."""
     if not paths.allocation.exists():
@@ -81,7 +107,7 @@ def _use(ui: UI, paths: ClusterPaths) -> tuple[use.Row, ...]:
     try:
         said = use.look(Cluster(paths, load_plan(paths.spec), load_allocation(paths.allocation)))
     except GpubedError as error:
-        ui.note(f"who used the nodes is not known: {error.message}")
+        ui.note(f"who used the nodes of {paths.name} is not known: {error.message}")
         return ()
     return said.rows if said else ()
 

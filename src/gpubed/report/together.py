@@ -1,0 +1,240 @@
+"""Campaigns of one job, put together as one: which of them a point is of is a factor of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, count
+from typing import Any
+
+from gpubed.campaigns.file import ENVIRONMENT, RANKS, RATE, Key, key
+from gpubed.core import units
+from gpubed.core.errors import UsageError
+from gpubed.jobs import main_metric
+from gpubed.report import groups, wording
+from gpubed.report.groups import Group
+from gpubed.report.read import WITH_OTHERS, Campaign, Measured, Point, Value
+from gpubed.report.scaling import Comparison
+
+_WORLD = "world_size"  # the metric that says in how many ranks a point ran
+_OTHER = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def put(campaigns: Sequence[Measured]) -> Measured:
+    """Return several campaigns as one, with a factor more: where a point was measured.
+
+    Points get what tells them from those of the others: what those vary and theirs fixes, or
+    fixes otherwise; and where they name neither nodes nor ranks, in how many ranks they ran.
+
+    Args:
+        campaigns: The one that the others are compared with comes first.
+
+    Raises:
+        UsageError: One is there twice, they are of several jobs, simulated GPUs would stand
+            beside others, or they have no figure in common.
+    """
+    first, labels = campaigns[0], _labels(campaigns)
+    parts = tuple(replace(one, label=label) for one, label in zip(campaigns, labels, strict=True))
+    _require_comparable(parts)
+    factor, fixed, sizes = _name(parts), _fixed(parts), [_sizes(part) for part in parts]
+    factors: dict[str, list[Value]] = {factor: [*labels], **_factors(parts, fixed, sizes)}
+    document: dict[str, Any] = {
+        "name": f"{first.campaign.name}{WITH_OTHERS}",
+        "job": first.campaign.job,
+        "factors": factors,
+        "campaign": {},  # each has its own
+        "cluster": ", ".join(labels),
+        "uuid": first.campaign.uuid,
+        "simulated": first.simulated,
+    }
+    schema = first.campaign.contract
+    points = (
+        _point(point, factor, part.label, own, size)
+        for part, own, size in zip(parts, fixed, sizes, strict=True)
+        for point in part.points
+    )
+    return Measured(
+        first.folder,
+        # What is in it was looked at before; a folder may have a name that is no text.
+        Campaign.model_construct(contract=schema, started=first.campaign.started, **document),
+        {"schema": schema, **document, "started": first.document["started"]},
+        tuple(points),
+        tuple(replace(b, file=f"{part.label}: {b.file}") for part in parts for b in part.broken),
+        tuple(row for part in parts for row in part.use),
+        factor=factor,
+        parts=parts,
+    )
+
+
+def shared(measured: Measured, metrics: Iterable[str]) -> list[str]:
+    """Return those metrics that all of its campaigns give of which points have ended well."""
+    each = [numbers for part in measured.each if (numbers := _numbers(part))]
+    return [name for name in metrics if all(name in numbers for numbers in each)]
+
+
+def comparisons(measured: Measured, found: Iterable[Group], metric: str) -> Iterator[Comparison]:
+    """Compare each campaign's points with those of the first that has such, all else equal.
+
+    They are equal if they ran in as many ranks, on as many nodes or not. Where no campaign varies
+    the links' rate, it belongs to where a point was measured.
+
+    Args:
+        found: In the order of the campaigns.
+    """
+    factor = measured.factor
+    varied = any(len(p.campaign.factors.get(RATE, ())) > 1 for p in measured.parts)
+    aside = (factor, *wording.SCALES, *(() if varied else (RATE,)))
+    first: dict[tuple[Key, object], Group] = {}
+    for group in found:
+        if not (group.mean(metric) or 0) > groups.LEAST:
+            continue
+        base = first.setdefault((key(group.others(*aside)), _size(group)), group)
+        value, against = group.settings[factor], base.settings[factor]
+        if value != against:
+            ratio = groups.ratio(group, base, metric)
+            yield Comparison(factor, value, against, _common(group, base, factor), ratio)
+
+
+def _size(group: Group) -> object:
+    """Return how large a point is: in ranks, if the job tells, else as its settings have it."""
+    return group.mean(_WORLD) or tuple(group.settings.get(name) for name in wording.SCALES)
+
+
+def _common(group: Group, base: Group, factor: str) -> Group:
+    """Return a group with those settings that it has in common with another, and its place."""
+    there = key(base.settings)
+    same = {k: v for k, v in group.settings.items() if k == factor or key({k: v}) <= there}
+    if not set(wording.SCALES) & set(same) and (size := group.mean(_WORLD)):
+        same[RANKS] = round(size)
+    return replace(group, settings=same, varied=(*group.varied, RANKS))
+
+
+def _labels(campaigns: Sequence[Measured]) -> list[str]:
+    """Name campaigns by their clusters, each in a way of its own, and by their links' rate."""
+    # Folders' names, as they are typed: what was copied here may have another cluster's within.
+    clusters = [one.folder.parents[1].name for one in campaigns]
+    names = [
+        cluster if clusters.count(cluster) == 1 else f"{cluster}/{one.folder.name}"
+        for one, cluster in zip(campaigns, clusters, strict=True)
+    ]
+    rates = [_declared(one.campaign) for one in campaigns]
+    return [f"{name} ({r})" if r else name for name, r in zip(names, rates, strict=True)]
+
+
+def _declared(campaign: Campaign) -> str:
+    """Return the rate that all links are declared to have; empty where points name theirs."""
+    rates = {link.declared_bps for link in campaign.links}
+    bps = rates.pop() if len(rates) == 1 else None
+    return units.format_rate(bps) if bps and RATE not in campaign.factors else ""
+
+
+def _require_comparable(parts: Sequence[Measured]) -> None:
+    folders = [part.folder for part in parts]
+    for part in parts:
+        if folders.count(part.folder) > 1:
+            twice = f"campaign {part.folder.name} of cluster {part.folder.parents[1].name}"
+            raise UsageError(f"{twice} is there twice", "name each campaign once")
+    _require_one(parts, "they are of several jobs", lambda part: part.campaign.job)
+    kinds = "figures of simulated GPUs and others make no ratio"
+    _require_one(parts, kinds, lambda part: f"{'' if part.simulated else 'not '}simulated")
+    ended = [part for part in parts if _numbers(part)]
+    if ended and not set.intersection(*(set(_figures(part)) for part in ended)):
+        why = "they have no rate or other figure in common"
+        _require_one(ended, why, lambda part: main_metric.chosen(None, _figures(part)))
+
+
+def _require_one(parts: Iterable[Measured], why: str, what: Callable[[Measured], str]) -> None:
+    """Refuse campaigns that differ in what makes figures comparable."""
+    found = {part.label: what(part) for part in parts}
+    if len(set(found.values())) > 1:
+        listed = "; ".join(f"{label}: {said}" for label, said in found.items())
+        raise UsageError(
+            f"these campaigns make no report together: {why} ({listed})",
+            "gpubed report CLUSTER CAMPAIGN --with OTHER/CAMPAIGN names campaigns of one job",
+        )
+
+
+def _numbers(measured: Measured) -> dict[str, None]:
+    """Return the metrics of points that ended well, in their order."""
+    good = (point for point in measured.points if point.status == "ok")
+    return dict.fromkeys(name for point in good for name in point.figures)
+
+
+def _figures(measured: Measured) -> list[str]:
+    """Return what points could be compared by: rates, or any number where there are none."""
+    numbers = list(_numbers(measured))
+    rates = [name for name in numbers if name.endswith((main_metric.WORK, main_metric.LINK))]
+    return rates or numbers
+
+
+def _name(parts: Sequence[Measured]) -> str:
+    """Return a name for what tells the campaigns apart; it is no setting of theirs."""
+    taken = {name for part in parts for name in (*part.campaign.factors, *part.campaign.fixed)}
+    names = chain((ENVIRONMENT, "cluster"), (f"cluster_{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
+
+
+def _fixed(parts: Sequence[Measured]) -> list[dict[str, Value]]:
+    """Return what is the same at all points of a campaign, and not at those of all others."""
+    every = [part.campaign.fixed for part in parts]
+    alike = frozenset.intersection(*map(key, every))
+    varied = {name for part in parts for name in part.campaign.factors}
+    return [
+        {name: v for name, v in fixed.items() if name in varied or not key({name: v}) <= alike}
+        for fixed in every
+    ]
+
+
+def _sizes(measured: Measured) -> dict[str, int]:
+    """Return in how many ranks points ran that name neither nodes nor ranks, by their ids."""
+    if set(wording.SCALES) & set(measured.campaign.factors):
+        return {}
+    told = {p.id: p.figures.get(_WORLD, 0) for p in measured.points if p.status == "ok"}
+    return {id_: round(size) for id_, size in told.items() if size >= 1 and size == round(size)}
+
+
+def _factors(
+    parts: Sequence[Measured],
+    fixed: Sequence[Mapping[str, Value]],
+    sizes: Sequence[Mapping[str, int]],
+) -> dict[str, list[Value]]:
+    """Return the factors of all and their values; None where a campaign has no such factor."""
+    each: list[dict[str, list[Value]]] = [
+        {
+            **part.campaign.factors,
+            **{name: [value] for name, value in own.items()},
+            **({RANKS: list(size.values())} if size else {}),
+        }
+        for part, own, size in zip(parts, fixed, sizes, strict=True)
+    ]
+    names = dict.fromkeys(name for own in each for name in own)
+    return {
+        name: list({key({name: v}): v for own in each for v in own.get(name, [None])}.values())
+        for name in names
+    }
+
+
+def _point(
+    point: Point, factor: str, label: str, fixed: Mapping[str, Value], sizes: Mapping[str, int]
+) -> Point:
+    """Return a point with what tells it from those of other campaigns.
+
+    Args:
+        fixed: Settings that its campaign fixes.
+        sizes: In how many ranks points ran that do not name it, by their ids.
+    """
+    place, size = {factor: label}, {RANKS: sizes[point.id]} if point.id in sizes else {}
+    update: dict[str, Any] = {
+        "id": f"{factor}-{_OTHER.sub('_', label).strip('_')}.{point.id}",
+        "settings": {**place, **fixed, **point.settings, **size, **place},
+    }
+    ranks = point.metrics.get("ranks")
+    if isinstance(ranks, list):  # each cluster has a node-0 of its own
+        told = [
+            {**rank, "host": f"{rank.get('host') or 'a rank'} of {label}"}
+            for rank in ranks
+            if isinstance(rank, dict)
+        ]
+        update["metrics"] = {**point.metrics, "ranks": told}
+    return point.model_copy(update=update)

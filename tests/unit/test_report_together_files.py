@@ -1,0 +1,201 @@
+"""`gpubed report CLUSTER --with OTHER`, as docs/how-to/report.md has it: which, what and where."""
+
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubed import cli
+from gpubed.campaigns import repeat
+from gpubed.core.errors import UsageError
+from gpubed.core.paths import Project
+from gpubed.nodes.ssh import SSH
+from support import environments, stand_in_job
+from support.environments import wall
+from support.samples import granted_cluster
+
+WALL, FAST, WORLD, TRIALS = environments.LABELS
+OTHERS = ["--with", "vw10", "--with", "gl-world", "--with", "gl-trials"]
+
+
+def call(*words):
+    return CliRunner().invoke(cli.build(), [*words], standalone_mode=False, catch_exceptions=False)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project in which the four environments were measured."""
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    environments.write(tmp_path, *environments.every())
+    return tmp_path
+
+
+@pytest.fixture
+def folder(project):
+    """Where the report is, once it was asked for."""
+    return Project(project).cluster("vw1").campaigns / "imagenet-scaling" / "report-with-others"
+
+
+def test_four_environments_are_one_report(folder):
+    done = call("report", "vw1", "imagenet-scaling", *OTHERS)
+    assert done.return_value == 0
+    assert f"report: {folder / 'report.html'}" in done.stdout
+    figures = {path.stem for path in (folder / "figures").iterdir()}
+    assert figures == {
+        "throughput",
+        "efficiency",
+        "steps",
+        "ratio-0",
+        "stragglers",
+        "topology-1",
+        "topology-2",
+    }
+    assert not folder.with_name("report").exists()
+    picture = (folder / "figures" / "throughput.svg").read_text()
+    assert all(f"{label}, batch {size}" in picture for label in (WALL, FAST) for size in (32, 64))
+
+
+def test_what_is_of_one_environment_stays_with_it(folder):
+    call("report", "vw1", "imagenet-scaling", *OTHERS)
+    page = (folder / "report.html").read_text()
+    assert "<h1>Job imagenet on vw1 (1 Gbit/s), vw10 (10 Gbit/s), gl-world, gl-trials</h1>" in page
+    for label in (WALL, FAST):
+        assert f"<h2>Nodes: {label}</h2>" in page
+        assert f"<h2>Links of the experiment network: {label}</h2>" in page
+        assert f"Cluster {label}: nodes, networks and measured rates" in page
+    for cluster, label in zip(environments.ALL, environments.LABELS, strict=True):
+        assert f"<h3>{label}</h3>" in page
+        assert f"<dt>cluster</dt><dd>{cluster} (uuid of {cluster})</dd>" in page
+        assert (
+            f"# {label}\ngit checkout 4aab6e7\ngpubed up {cluster}\ngpubed bench {cluster} " in page
+        )
+    assert f"The campaign's file of {WALL}, {FAST}:" in page
+    assert f"The campaign's file of {WORLD}, {TRIALS}:" in page
+
+
+def test_the_page_says_the_command_that_makes_it_again(folder):
+    call("report", "vw1", "imagenet-scaling", *OTHERS)
+    page = (folder / "report.html").read_text()
+    [line] = [one for one in page.splitlines() if one.startswith("gpubed report vw1")]
+    before = (folder / "report.json").read_bytes()
+    call(*line.removesuffix("</pre>").removeprefix("gpubed ").split())
+    assert (folder / "report.json").read_bytes() == before
+
+
+def test_programs_get_each_campaign_and_which_points_are_of_it(folder):
+    printed = json.loads(call("report", "vw1", *OTHERS, "--json").stdout)
+    found = json.loads((folder / "report.json").read_text())
+    assert found.items() <= printed.items()
+    told = {one["settings"]["environment"]: one["campaign"] for one in found["environments"]}
+    assert list(told) == environments.LABELS
+    for cluster, (label, campaign) in zip(environments.ALL, told.items(), strict=True):
+        [path] = Project(folder.parents[4]).cluster(cluster).campaigns.glob("*/campaign.json")
+        assert campaign == json.loads(path.read_text())
+        groups = [g for g in found["groups"] if g["settings"]["environment"] == label]
+        assert len(groups) == (6 if label in (WALL, FAST) else 2)
+    with (folder / "points.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len({(row["id"], row["repetition"]) for row in rows}) == 48
+    assert {row["environment"] for row in rows} == set(environments.LABELS)
+
+
+def test_a_report_of_one_campaign_has_no_environments(folder):
+    assert json.loads(call("report", "vw1", "--json").stdout)["environments"] == []
+    assert folder.with_name("report").exists()
+
+
+def test_the_next_one_replaces_it_and_no_report_of_one_campaign_does(folder):
+    call("report", "vw1")
+    alone = folder.with_name("report") / "report.json"
+    before = alone.read_bytes()
+    call("report", "vw1", *OTHERS)
+    call("report", "vw1", "--with", "vw10")
+    assert len(json.loads((folder / "report.json").read_text())["environments"]) == 2
+    assert alone.read_bytes() == before
+    with pytest.raises(UsageError, match="which is no report of campaign imagenet-scaling"):
+        call("report", "vw1", "--out", str(folder))
+
+
+def test_the_campaign_of_the_same_name_is_meant_else_the_newest(project, folder):
+    new = {"started": "2026-11-24T10:00:00Z"}
+    environments.write(project, wall("vw10", "10G", "newer", **new))
+    environments.write(project, wall("gl-world", "10G", "newer", **new))
+
+    def named(*words):
+        told = json.loads(call("report", "vw1", *words, "--json").stdout)["environments"]
+        return [one["campaign"]["name"] for one in told]
+
+    assert named("--with", "vw10", "--with", "gl-world") == [
+        "imagenet-scaling",
+        "imagenet-scaling",
+        "newer",
+    ]
+    assert named("--with", "vw10/newer") == ["imagenet-scaling", "newer"]
+    assert named("--with", "vw10/campaigns/newer.yml") == ["imagenet-scaling", "newer"]
+
+
+def test_what_is_not_there_is_refused(project):
+    with pytest.raises(UsageError, match="there is no cluster 'vw11'") as refused:
+        call("report", "vw1", "--with", "vw11")
+    assert "did you mean 'vw1" in refused.value.hint
+    with pytest.raises(UsageError, match="there is no campaign 'newer'"):
+        call("report", "vw1", "--with", "vw10/newer")
+    granted_cluster(project, "new")
+    with pytest.raises(UsageError, match="nothing was measured on new yet"):
+        call("report", "vw1", "--with", "new")
+
+
+def test_campaigns_that_differ_too_much_are_refused_and_nothing_is_written(project, folder):
+    environments.write(project, wall("other", "1G", job="digits"))
+    with pytest.raises(UsageError, match="they are of several jobs") as refused:
+        call("report", "vw1", "--with", "other")
+    assert "--with OTHER/CAMPAIGN" in refused.value.hint
+    assert not folder.exists()
+
+
+def test_it_is_repeated_campaign_by_campaign(folder):
+    call("report", "vw1", *OTHERS)
+    with pytest.raises(UsageError, match=r"report\.json is of 4 campaigns") as refused:
+        repeat.load(folder / "report.json")
+    assert "gpubed report CLUSTER CAMPAIGN" in refused.value.hint
+
+
+def test_a_broken_point_is_named_with_its_cluster(project):
+    [path, *_] = sorted(Project(project).cluster("vw10").campaigns.glob("*/points/*.json"))
+    path.write_text("{")
+    said = call("report", "vw1", "--with", "vw10").stderr
+    assert f"{FAST}: {path.name} is left out" in " ".join(said.split())
+
+
+def test_campaigns_as_bench_writes_them_come_together(tmp_path, monkeypatch):
+    """The job is a STAND-IN; all that is kept of it is not."""
+    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
+    stand_in_job.install(monkeypatch.setattr)
+    monkeypatch.setattr(SSH, "answers", lambda *_: False)
+    (tmp_path / "behaviour.json").write_text(json.dumps({"spread": 0.1}))
+    factors = "{nodes: [1, 2], batch: [16, 32]}"
+    head = "schema: gpubed/campaign-file/1\njob: digits\nrepeat: 3\n"
+    (tmp_path / "mine.yml").write_text(f"{head}factors: {factors}\n")
+    for cluster in ("lab", "other"):
+        granted_cluster(tmp_path, cluster)
+        assert call("bench", cluster, str(tmp_path / "mine.yml")).return_value == 0
+    told = json.loads(call("report", "lab", "--with", "other", "--here", "--json").stdout)
+    assert len(told["groups"]) == 8
+    assert {one["factor"] for one in told["comparisons"]} == {"environment"}
+    assert len(told["comparisons"]) == 4
+    assert told["missing"] == told["broken"] == told["failed"] == []
+    for one in told["comparisons"]:
+        assert one["ratio"]["value"] == pytest.approx(1, abs=0.2)
+        assert (one["value"], one["against"]) == ("other", "lab")
+
+
+def test_markup_in_a_campaign_is_text_in_the_page(project, folder):
+    evil = "<script>alert(1)</script>"
+    campaign, points = wall("vw10", "10G", command=evil, recipe=evil, nodes=[])
+    campaign["campaign"] |= {"description": evil, "settings": {evil: evil}}
+    environments.write(project, (campaign, points))
+    call("report", "vw1", "--with", "vw10")
+    page = (folder / "report.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
