@@ -631,6 +631,43 @@ def test_a_login_that_was_renewed_is_the_bastions_from_the_next_look_on(server, 
     assert login.public_key(copy) == login.load(wall.plan.spec.backend).public_key
 
 
+def granted(wall, result):
+    """Return what was granted, as far as the aggregate looks at it."""
+    slivers = {name: result["nodes"][name]["sliver"] for name in NODES}
+    nodes = [
+        KNOWN | {"name": name, "id": slivers[name], "group": "node", "role": "worker"}
+        for name in NODES
+    ]
+    known = {"cluster": NAME, "uuid": wall.uuid, "backend": "virtualwall", "nodes": nodes}
+    return Allocation.model_validate(known | {"control": {"subnet": "192.0.2.0/24"}})
+
+
+def test_a_node_that_hangs_is_restarted_and_it_alone(server, wall, driver, monkeypatch):
+    """The aggregate calls it ready all the time: what hangs in it, nobody there sees."""
+    _, result = driver.create(wall.inputs)
+    allocation, restarted, real = granted(wall, result), [], server.nodes.restart
+
+    def restart(slice_, sliver):
+        restarted.append(_name(sliver))
+        real(slice_, sliver)
+
+    monkeypatch.setattr(server.nodes, "restart", restart)
+    testbed = wall.testbed
+    assert testbed.describe(allocation)["node-1"] == "ready"
+    server.faults.on("PerformOperationalAction", faults.busy(), times=1)
+    testbed.restart(allocation, allocation.nodes[1])
+    assert restarted == ["node-1"]
+    assert testbed.describe(allocation) == dict.fromkeys(NODES, "ready")
+
+
+def test_a_restart_that_is_refused_says_so(server, wall, driver):
+    _, result = driver.create(wall.inputs)
+    allocation = granted(wall, result)
+    server.faults.on("PerformOperationalAction", faults.refused("not on this type", 7), times=9)
+    with pytest.raises(Refused, match="not on this type"):
+        wall.testbed.restart(allocation, allocation.nodes[1])
+
+
 def test_doctor_tells_which_disk_images_are_loaded_and_offered(server, wall):
     findings = wall.testbed.doctor(wall.plan.spec)
     [said] = [f.message for f in findings if f.id == "virtualwall.images"]

@@ -24,12 +24,15 @@ class World:
         asks: What a repair asks to approve.
         fails: What a repair raises.
         heals: Whether a repair brings the nodes back.
+        restarts: The nodes that a repair restarts.
+        given_time: The nodes that the last repair was told have been silent for long enough.
     """
 
     def __init__(self, cluster, monkeypatch):
         self.cluster, self.now = cluster, datetime(2030, 1, 1, tzinfo=UTC)
         self.states, self.rest, self.unwell = {}, {}, []
         self.asks, self.fails, self.heals = (), None, True
+        self.restarts, self.given_time = (), None
         self.repairs, self.events = [], []
         monkeypatch.setattr(lease, "now", lambda: self.now)
         monkeypatch.setattr(condition, "look", self.look_at_nodes)
@@ -41,16 +44,18 @@ class World:
         nodes = dict.fromkeys(NAMES, "ready") | self.states
         return Condition(nodes, **self.rest, unwell=tuple(self.unwell))
 
-    def up(self, cluster, _engine, *, approve, still_wanted):
+    def up(self, cluster, _engine, *, approve, still_wanted, given_time):
         with runlock.hold(cluster.state, "up"):
             still_wanted()
             if self.asks:
                 approve(self.asks)
             self.repairs.append(self.now)
+            self.given_time = given_time
             if self.fails:
                 raise self.fails
             if self.heals:
                 self.states, self.rest = {}, {}
+            return up.Done(None, restarted=self.restarts)
 
     def watch(self, repairs=5):
         follow = lambda _: nullcontext()  # noqa: E731

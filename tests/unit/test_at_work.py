@@ -267,3 +267,12 @@ def test_what_ends_before_it_began_says_why(cluster, monkeypatch):
 def test_before_the_first_run_there_is_none(cluster):
     with pytest.raises(UsageError, match="lab has no run yet"):
         call("logs", "lab")
+
+
+def test_a_run_that_ends_with_its_nodes_is_named(cluster, start):
+    assert at_work.ends_with_nodes(cluster) is None
+    process = start("1-digits")
+    assert at_work.ends_with_nodes(cluster).run_id == "1-digits"
+    process.kill()
+    process.wait()
+    assert at_work.ends_with_nodes(cluster) is None, "it was interrupted"

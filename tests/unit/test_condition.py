@@ -13,10 +13,12 @@ from gpubed.cluster import condition, damage
 from gpubed.configuration import applied, roles
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
+from gpubed.nodes.allocation import Hop
 from gpubed.nodes.cluster import Cluster
-from gpubed.nodes.ssh import HostKeyMismatch, Unreachable
+from gpubed.nodes.ssh import HostKeyMismatch, LoginRefused, Unreachable
 from support.samples import sample_allocation, sample_plan
 
+LOCAL = SimpleNamespace(shapes_on_nodes=True, nodes_are_here=True, when_silent="mended")
 RUNS = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nConditionResult=yes"
 DEAD = RUNS.replace("=active", "=inactive")
 ABSENT = "LoadState=not-found\nActiveState=inactive\nUnitFileState=\nConditionResult=no"
@@ -60,15 +62,16 @@ def found(monkeypatch, tmp_path):
                 said = next((text for of, text in plain.items() if of in command), self.said)
                 return SimpleNamespace(stdout=said)
 
-        states = {node.name: "ready" for node in granted.nodes} | (testbed or {})
+        given = options.get("granted", granted)
+        states = {node.name: "ready" for node in given.nodes} | (testbed or {})
         monkeypatch.setattr(condition, "SSH", Session)
         monkeypatch.setattr(condition.services, "answers", lambda *_: services or {})
         asked_of = SimpleNamespace(
-            backend=SimpleNamespace(shapes_on_nodes=True),
+            backend=options.get("backend", LOCAL),
             paths=Project(tmp_path).cluster("lab"),
             describe=lambda _: states,
         )
-        return verb(asked_of, Cluster(asked_of.paths, wanted, granted))
+        return verb(asked_of, Cluster(asked_of.paths, wanted, given))
 
     look.granted, look.asked = granted, (asked := [])
     return look
@@ -83,7 +86,7 @@ def test_a_testbed_that_lends_no_nodes_is_looked_at_too(tmp_path):
     """GPULab has jobs alone, and no head."""
     plan = sample_plan(nodes=[{"name": "node", "count": 1}])
     nobody = sample_allocation(plan).model_copy(update={"nodes": ()})
-    backend = SimpleNamespace(shapes_on_nodes=False)
+    backend = SimpleNamespace(shapes_on_nodes=False, nodes_are_here=False, when_silent="")
     cluster = Cluster(Project(tmp_path).cluster("lab"), plan, nobody)
     gpulab = SimpleNamespace(backend=backend, describe=lambda _: {})
     assert condition.look(gpulab, cluster).state == "ready"
@@ -109,6 +112,101 @@ def test_each_damage_is_named_with_what_becomes_of_it(found):
 
 def test_a_node_that_does_not_answer_is_none_that_is_ready(found):
     assert found(answers={"node-1": Unreachable("no")}).nodes["node-1"] == "unreachable"
+
+
+WALL = SimpleNamespace(shapes_on_nodes=False, nodes_are_here=False, when_silent="restarted")
+GATE = Hop(address="192.0.2.1", user="me", host_keys=("ssh-ed25519 GATE",))
+
+
+def on_the_way(error):
+    error.on_the_way = True
+    return error
+
+
+def all_say(make, *names):
+    return {name: make() for name in names or ("node-0", "node-1", "node-2")}
+
+
+def test_what_becomes_of_a_silent_node_is_its_testbeds_own(found):
+    now = found(answers={"node-1": Unreachable("no")}, backend=WALL)
+    assert now.words == ["node-1 is unreachable: restarted"]
+    assert (now.unheard, now.unknown) == (False, {})
+
+
+def test_a_node_behind_a_host_that_fails_is_hidden_and_not_silent(found, monkeypatch):
+    now = found(answers={"node-1": on_the_way(Unreachable("gate says no"))}, backend=WALL)
+    assert now.nodes["node-1"] == "hidden"
+    assert list(now.unknown) == ["node-1"]
+    assert now.state == "degraded"
+
+    def greet(node, _):
+        raise Unreachable(f"gate does not lead to {node.name}")
+
+    monkeypatch.setattr(condition, "greet", greet)
+    behind = {"node-1": on_the_way(Unreachable("gate says no"))}
+    with pytest.raises(Unreachable, match="gate does not lead to node-1"):
+        found(answers=behind, backend=WALL, verb=condition.require)
+
+
+def test_where_no_node_answers_it_may_be_the_way(found):
+    for make in (lambda: Unreachable("no"), lambda: on_the_way(Unreachable("gate says no"))):
+        now = found(answers=all_say(make), backend=WALL)
+        assert now.unheard
+        assert len(now.unknown) == 3
+        assert "see to your network" in now.words[0]
+        assert not found(answers=all_say(make)).unheard, "to this machine's own, no way fails"
+
+
+@pytest.mark.parametrize(
+    ("testbed", "says"),
+    [
+        ({}, all_say(lambda: Unreachable("no"), "node-0", "node-2")),
+        ({"node-1": "missing"}, all_say(lambda: Unreachable("no"))),
+        ({}, all_say(lambda: LoginRefused("no such key"))),
+        ({}, all_say(lambda: GpubedError("its answer is none"))),
+    ],
+    ids=["one-answers", "one-is-known-of", "all-refuse", "all-are-slow"],
+)
+def test_where_anything_is_known_it_is_not_the_way(found, testbed, says):
+    assert not found(testbed, says, backend=WALL).unheard
+
+
+def test_own_hosts_that_are_all_away_may_be_behind_a_vpn(found):
+    away = dict.fromkeys(("node-0", "node-1", "node-2"), "away")
+    assert found(away, backend=WALL).unheard
+    now = found({"node-1": "away"}, backend=WALL)
+    assert now.words == ["node-1 is away: only you can see to its power, network and sshd"]
+    assert list(now.unknown) == ["node-1"]
+
+
+def alone(**changes):
+    """Return the plan of a single node, and what was granted of it."""
+    plan = sample_plan(nodes=[{"name": "node", "count": 1}])
+    granted = sample_allocation(plan)
+    node = granted.nodes[0].model_copy(update=changes)
+    return {"plan": plan, "granted": granted.model_copy(update={"nodes": (node,)})}
+
+
+@pytest.mark.parametrize(
+    ("via", "error", "unheard"),
+    [
+        ((), lambda: Unreachable("no"), True),
+        ((GATE,), lambda: Unreachable("no"), False),
+        ((GATE,), lambda: on_the_way(Unreachable("no gate")), True),
+    ],
+    ids=["direct", "gate-vouches", "gate-fails"],
+)
+def test_of_a_single_node_a_host_on_the_way_vouches_for_that(found, via, error, unheard):
+    assert found(answers={"node-0": error()}, backend=WALL, **alone(via=via)).unheard is unheard
+
+
+def test_a_node_that_is_its_own_door_is_silent_and_not_hidden(found):
+    """As a cloud's head, reached through its other address; what answers there is alive."""
+    own = GATE.model_copy(update={"host_keys": ("ssh-ed25519 KEY0",)})
+    for error, unheard in ((Unreachable("no"), True), (LoginRefused("no such key"), False)):
+        says = {"node-0": on_the_way(error)}
+        now = found(answers=says, backend=WALL, **alone(via=(own,)))
+        assert (now.nodes, now.unheard) == ({"node-0": "unreachable"}, unheard)
 
 
 def test_a_service_that_does_not_answer_is_damage(found):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpubed.backends.openstack import census
+from gpubed.core.errors import Refused
 from support.samples import sample_allocation, sample_plan
 
 OURS = {"gpubed.cluster": "u", "gpubed.name": "cloudy"}
@@ -71,3 +72,41 @@ def test_only_our_own_servers_are_in_the_way(servers: list[Any]) -> None:
     servers += [server("ACTIVE"), server("SHUTOFF"), server("ERROR"), server("SUSPENDED", {})]
     servers.append(server("SUSPENDED", {**OURS, "gpubed.name": "other"}))
     assert census.unrefreshable(connection(servers), "cloudy") is None
+
+
+class Nova:
+    """A STAND-IN for Nova as openstacksdk shows it: a server reboots for two looks."""
+
+    def __init__(self, metadata: Any) -> None:
+        self.metadata, self.done, self.looks = metadata, list[tuple[str, str]](), 0
+
+    def get_server(self, id_: str) -> Any:
+        status = "HARD_REBOOT" if self.done and self.looks < 2 else "ACTIVE"
+        return server(status, self.metadata, id_)
+
+    def reboot_server(self, rebooted: Any, how: str) -> None:
+        self.done.append((rebooted.id, how))
+
+    def wait_for_server(self, waited: Any, wait: float) -> None:
+        while waited.status != "ACTIVE":
+            self.looks += 1
+            waited = self.get_server(waited.id)
+
+
+def test_a_server_that_hangs_is_rebooted_hard_and_waited_for() -> None:
+    allocation = sample_allocation(sample_plan())
+    node = allocation.nodes[1]
+    nova = Nova({"gpubed.cluster": allocation.uuid, "gpubed.name": allocation.cluster})
+    connected: Any = SimpleNamespace(compute=nova)
+    census.restart(connected, allocation, node)
+    assert nova.done == [(node.id, "HARD")]
+    assert nova.looks == 2, "it was ACTIVE before, which counts for nothing"
+
+
+@pytest.mark.parametrize("metadata", [{}, OURS, {"gpubed.cluster": "u", "gpubed.name": "lab"}])
+def test_a_server_of_somebody_else_is_never_rebooted(metadata: Any) -> None:
+    allocation, nova = sample_allocation(sample_plan()), Nova(metadata)
+    connected: Any = SimpleNamespace(compute=nova)
+    with pytest.raises(Refused, match="does not bear the mark of lab"):
+        census.restart(connected, allocation, allocation.nodes[1])
+    assert nova.done == []

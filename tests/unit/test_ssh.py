@@ -322,3 +322,4 @@ def test_a_hop_that_lets_nobody_through_is_not_the_silence_of_the_node(
     with pytest.raises(Unreachable) as caught:
         made.run("true")
     assert caught.value.is_silence is silent
+    assert isinstance(caught.value, LoginRefused) is not silent, "the hop is alive"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,22 +14,28 @@ from gpubed.configuration.systemd import Stopped
 from gpubed.core import parallel
 from gpubed.core.errors import GpubedError
 from gpubed.nodes import disks, rates
-from gpubed.nodes.allocation import Node
+from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.cluster import Cluster
-from gpubed.nodes.ssh import SSH, HostKeyMismatch, greet
+from gpubed.nodes.ssh import SSH, HostKeyMismatch, Unreachable, greet, is_hidden, is_silent
 from gpubed.testbeds.base import Testbed
 
 UNRECOGNIZED, FULL = "unrecognized", "full"
+UNREACHABLE, HIDDEN = "unreachable", "hidden"
+AWAY = "away"  # an own host that is silent: its testbed is only that
+# Nothing is known of such a node, and no repair changes that.
+_UNKNOWN = {HIDDEN, AWAY}
 # What `up` makes of it.
 _THEN = {
     "missing": "it is made again",
     "stopped": "it is started",
     "paused": "it goes on",
-    "unreachable": "its SSH server is started again, or all of it",
+    HIDDEN: "what is on the way to it does not let us through",
+    AWAY: "only you can see to its power, network and sshd",
     UNRECOGNIZED: "its host key is asked for again",
     "cut": "it is connected again",
     "unshaped": "its link is shaped again",
 }
+NO_WAY = "the way to them may be what fails: see to your network, VPN and bastion"
 RESHAPED = "links may have another rate than declared, since a `bench` or `chaos` was killed"
 # Prints what is wrong with a node's experiment network; nothing where nothing is. Where the
 # testbed lets nodes shape their own links, each must; `ping` ends with 1 when nobody answers.
@@ -52,13 +58,16 @@ class Condition:
 
     Attributes:
         nodes: The state of each node by name: ready, or stopped, missing, and what else the
-            testbed says; unreachable (SSH does not answer), unrecognized (somebody else's
-            host key), cut (of its experiment network), unshaped (its link has no rate).
+            testbed says; unreachable (SSH does not answer), hidden (a host on the way to it fails),
+            unrecognized (somebody else's host key), cut (of its experiment network), unshaped (its
+            link has no rate).
         services: What is wrong with each service by name; empty where nothing is.
         full: What is full of a node's disks by its name, in words; such a node is ready.
         stopped: What should run on nodes and does not.
         reshaped: Whether links may have another rate than declared, and nobody is at work on that.
         unwell: Nodes that jobs leave out, and why; that is no damage.
+        unheard: Whether no node answers, so that the way to them may be what fails.
+        when_silent: What `up` does about a node that does not answer; see `Backend`.
     """
 
     nodes: dict[str, str]
@@ -67,11 +76,22 @@ class Condition:
     stopped: tuple[Stopped, ...] = ()
     reshaped: bool = False
     unwell: tuple[NodeHealth, ...] = ()
+    unheard: bool = False
+    when_silent: str = ""
 
     @property
     def damaged(self) -> dict[str, str]:
         """The nodes that are not ready, and how they are."""
         return {name: state for name, state in self.nodes.items() if state != "ready"}
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """The nodes of which nobody can tell how they are, in words; `up` can do nothing there."""
+        return {
+            name: f"{name} is {state}: {self._then(state)}"
+            for name, state in self.damaged.items()
+            if self.unheard or state in _UNKNOWN
+        }
 
     @property
     def broken(self) -> dict[str, str]:
@@ -87,14 +107,18 @@ class Condition:
     @property
     def words(self) -> list[str]:
         """What is wrong and what `up` does about it, a line each."""
-        said = [
-            f"{name} is {state}: {_THEN.get(state, 'it is looked at again')}"
-            for name, state in self.damaged.items()
-        ]
+        said = [f"{name} is {state}: {self._then(state)}" for name, state in self.damaged.items()]
         said += [f"{name}: {why}: only you know what may go" for name, why in self.full.items()]
         said += [f"{one.why}: role {one.role} is applied there again" for one in self.stopped]
         said += [f"{RESHAPED}: they get it back"] if self.reshaped else []
         return said + [f"{why}: it is set up again and restarted" for why in self.broken.values()]
+
+    def _then(self, state: str) -> str:
+        if self.unheard:
+            return f"no node answers, and {NO_WAY}"
+        if state == UNREACHABLE:
+            return self.when_silent
+        return _THEN.get(state, "it is looked at again")
 
 
 def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> Condition:
@@ -113,6 +137,8 @@ def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> C
     see = partial(_node, cluster, peer, units, testbed.backend.shapes_on_nodes)
     looked = parallel.each(see, there)
     states |= {node.name: found.state for node, found in zip(there, looked, strict=True)}
+    silent = {node.name for node, found in zip(there, looked, strict=True) if found.silent}
+    unheard = not testbed.backend.nodes_are_here and _is_unheard(allocation, states, silent)
     full = {node.name: found.full for node, found in zip(there, looked, strict=True) if found.full}
     stopped = _set_up(cluster, [one for found in looked for one in found.stopped])
     serves = plan.spec.configure and allocation.nodes and states[allocation.head.name] == "ready"
@@ -120,7 +146,14 @@ def look(testbed: Testbed, cluster: Cluster, *, before_roles: bool = False) -> C
     answers = services.answers(cluster) if asked else {}
     unwell = [one.health for one in looked if one.health and one.health.state != "well"]
     return Condition(
-        states, answers, full, tuple(stopped), rates.left_changed(cluster.paths), tuple(unwell)
+        states,
+        answers,
+        full,
+        tuple(stopped),
+        rates.left_changed(cluster.paths),
+        tuple(unwell),
+        unheard,
+        testbed.backend.when_silent,
     )
 
 
@@ -133,12 +166,14 @@ def require(testbed: Testbed, cluster: Cluster) -> Condition:
     """
     found = look(testbed, cluster)
     recognize(cluster, found)
+    for node in cluster.allocation.nodes:
+        if found.nodes[node.name] == HIDDEN:
+            greet(node, cluster.paths)  # what is on the way says more, too
     if found.damaged:
         listed = ", ".join(f"{name} is {state}" for name, state in found.damaged.items())
         raise GpubedError(
             f"{listed}, and {cluster.allocation.backend} could not change that",
-            "see what its console says; a node that is removed there is made again by "
-            f"gpubed up {cluster.name}",
+            made_again(cluster.name),
         )
     if found.full:
         listed = "; ".join(f"{name}: {why}" for name, why in found.full.items())
@@ -155,6 +190,14 @@ def require(testbed: Testbed, cluster: Cluster) -> Condition:
             "; ".join(found.broken.values()), f"gpubed ssh {cluster.name} head journalctl -b"
         )
     return found
+
+
+def made_again(cluster: str) -> str:
+    """Say what to do about a node that its testbed cannot bring back."""
+    return (
+        "see what its console says; a node that is removed there is made again by "
+        f"gpubed up {cluster}"
+    )
 
 
 def free(cluster: str, node: str) -> str:
@@ -175,9 +218,14 @@ def recognize(cluster: Cluster, found: Condition) -> None:
 
 @dataclass(frozen=True)
 class _Looked:
-    """What one look at a node found; see `Condition`."""
+    """What one look at a node found; see `Condition`.
+
+    Attributes:
+        silent: Whether nobody answered, so that nothing is known of the node.
+    """
 
     state: str
+    silent: bool = False
     full: str = ""
     stopped: Sequence[Stopped] = ()
     health: NodeHealth | None = None
@@ -196,11 +244,28 @@ def _node(
             full = disks.full(disks.look(ssh, cluster.plan.spec.storage.shared.path))
             stopped = systemd.stopped(ssh, node, units)
             told = health.ask(ssh, cluster.paths, node) if health.is_told(cluster.plan) else None
-            return _Looked(state, "; ".join(full), stopped, told)
+            return _Looked(state, False, "; ".join(full), stopped, told)
     except HostKeyMismatch:
         return _Looked(UNRECOGNIZED)
+    except Unreachable as error:
+        if is_hidden(node, error):
+            return _Looked(HIDDEN, True)
+        return _Looked(UNREACHABLE, is_silent(node, error))
     except GpubedError:
-        return _Looked("unreachable")
+        return _Looked(UNREACHABLE)
+
+
+def _is_unheard(allocation: Allocation, states: Mapping[str, str], silent: set[str]) -> bool:
+    """Say whether no node answers, so that the way to them may be what fails.
+
+    Where there is only one, a host on the way that lets us through to it vouches for the way.
+    """
+    heard = [name for name, state in states.items() if name not in silent and state != AWAY]
+    if heard or not states:
+        return False
+    first = allocation.nodes[0]
+    vouched = first.via and not first.is_own_door and states[first.name] == UNREACHABLE
+    return len(states) > 1 or not vouched
 
 
 def _set_up(cluster: Cluster, stopped: Sequence[Stopped]) -> list[Stopped]:

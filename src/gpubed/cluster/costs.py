@@ -61,6 +61,11 @@ def changes_nodes(planned: Result) -> bool:
     return any(kind_of(step) in _NODES | _LINKS for step in changed)
 
 
+def nodes_that_go(planned: Result | None) -> set[str]:
+    """Return the names of the nodes that a plan deletes or replaces."""
+    return {step.name for step in doomed(planned) if kind_of(step) in _NODES} if planned else set()
+
+
 def lost(planned: Result, left_behind: Sequence[str]) -> list[str]:
     """Say what a plan costs, a line each: volumes first, then shared folders that a node served.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpubed.cluster import audit as audits
-from gpubed.cluster import condition, costs, damage, handover, lost_state
+from gpubed.cluster import condition, costs, damage, handover, hung, lost_state
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.damage import Seen
@@ -39,10 +39,12 @@ class Done:
     Attributes:
         result: What the engine says of it.
         seen: How the cluster was when it was looked at last; None if it was changed since.
+        restarted: Nodes that hung, and were restarted.
     """
 
     result: Result
     seen: Condition | None = None
+    restarted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,13 @@ def up(
     verify: bool = False,
     refresh: bool = False,
     still_wanted: Callable[[], None] = lambda: None,
+    given_time: Collection[str] = (),
 ) -> Done:
     """Make the cluster what its specification says, ready and verified.
 
     Args:
         still_wanted: Called once the cluster is held; raises to give the run up.
+        given_time: Nodes that have been silent for as long as they may take to boot.
 
     Raises:
         UsageError: The specification has errors, or variables beside it, or what it costs was
@@ -73,7 +77,7 @@ def up(
         PrerequisiteMissing: The testbed cannot be used from here, or a folder has the name of a
             file of the cluster.
         Locked: Another run holds the cluster.
-        GpubedError: A resource, a role or a check failed.
+        GpubedError: A resource, a role or a check failed, or a node hangs.
     """
     plan = load_plan(paths.spec)
     owners_variables.require_readable(paths)
@@ -107,7 +111,8 @@ def up(
         if killed.exists() and testbed.backend.native:
             # Pulumi's plugins adopt nothing, and would find names and addresses in use.
             _remove_leftovers(stack, asked, approve)
-        result = _up(stack, testbed, asked, plan, approve, damaged, ahead)
+        done = _up(stack, testbed, asked, plan, approve, damaged, ahead, given_time)
+        result = done.result
         if killed.exists():
             # What was still wanted has been adopted; nobody will ask for the rest.
             _remove_leftovers(stack, asked, approve)
@@ -125,13 +130,13 @@ def up(
             found = found or _require_whole(testbed, cluster, started=changed(result))
         leases.tell_nodes(cluster)
         if changed(result):
-            return Done(result, found)
+            return replace(done, seen=found)
         if plan.spec.configure and cluster.allocation.nodes:
             served_folder.remember(cluster)  # a former version did not
             jupyterlab_port.remember(cluster)
         if verify and plan.spec.configure and cluster.allocation.nodes:
             handover.verify_cluster(cluster)
-    return Done(result, found)
+    return replace(done, seen=found)
 
 
 def _mind_what_is_there(
@@ -185,7 +190,9 @@ def _up(
     approve: Approve,
     damaged: Seen | None,
     ahead: Ahead | None,
-) -> Result:
+    given_time: Collection[str],
+) -> Done:
+    restarted: tuple[str, ...] = ()
     with left_out.of_run(stack.paths, plan) as run:
         if _remove_faulty(stack, testbed, asked, approve):
             ahead = None  # of another state
@@ -193,14 +200,19 @@ def _up(
         _note_testbeds(testbed, asked)
         if damaged:
             # A plan does not know of that yet.
+            spared = costs.nodes_that_go(planned)
+            restarted = hung.bring_back(*damaged, approve, spared=spared, given_time=given_time)
+            if restarted:
+                # What starts at boot may not have come back, nor what networks rest on.
+                damaged = damage.look(stack.paths, plan) or damaged
             damage.prepare_repair(*damaged)
         elif planned and not changed(planned):
-            return planned
+            return Done(planned)
         while True:
             # A user may have had time to edit it, while he was asked or nodes were mended.
             load_same(stack.paths.spec, plan.spec.digest)
             try:
-                return _applied(stack, testbed, planned)
+                return Done(_applied(stack, testbed, planned), restarted=restarted)
             except Locked:
                 raise
             except GpubedError as error:

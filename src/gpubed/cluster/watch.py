@@ -16,7 +16,17 @@ from pathlib import Path
 from traceback import format_exception
 from typing import Any, Literal
 
-from gpubed.cluster import condition, costs, idle, lost_state, renewal, up, watch_log, watch_memory
+from gpubed.cluster import (
+    condition,
+    costs,
+    hung,
+    idle,
+    lost_state,
+    renewal,
+    up,
+    watch_log,
+    watch_memory,
+)
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import event_file
@@ -43,7 +53,7 @@ State = Literal["well", "amiss", "busy", "gone"]
 _MAY_REMOVE = {"down", ""}  # a full disk leaves a lock without a verb
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 60.0, 1800.0
 # What we see ourselves, and may be wrong about: such a node may be whole, with all that is on it.
-_OWN_VIEW = {"unreachable", "cut", "unshaped", condition.UNRECOGNIZED}
+_OWN_VIEW = {condition.UNREACHABLE, "cut", "unshaped", condition.UNRECOGNIZED}
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ class _Fault:
     @property
     def boots(self) -> bool:
         """Whether it may be a node that boots."""
-        return self.state == "unreachable"
+        return self.state == condition.UNREACHABLE
 
 
 class Watch:
@@ -249,6 +259,10 @@ class Watch:
         if self._forget_told("testbed"):
             self.tell("well", f"{allocation.backend} answers again")
         self._tell_of_disks(found)
+        self._tell_of_unknown(found)
+        if found.unheard:
+            self._remember(amiss={})
+            return "amiss"
         faults = self._faults(found, allocation)
         now, before = leases.now(), self.memory.amiss
         since = {fault.key: before.get(fault.key, now) for fault in faults}
@@ -258,16 +272,13 @@ class Watch:
         held = self._spare([fault for fault in faults if fault.node in quarantined])
         broken = [fault for fault in faults if fault.node not in quarantined]
         if not broken:
-            return self._rest("amiss" if held or found.full else "well")
+            return self._rest(found, held)
         why = "; ".join(fault.why for fault in broken)
         # Who boots does not answer, and is no fault.
         patience = {fault.key: testbed.backend.boots_within_s for fault in broken if fault.boots}
         lasts = {key: (now - moment).total_seconds() for key, moment in before.items()}
         if not all(lasts.get(f.key, -1.0) >= patience.get(f.key, 0.0) for f in broken):
-            if not self.memory.failures:
-                again = "looked at again before it is repaired"
-                self._tell_once("cluster", "amiss", why, again, _nodes(broken))
-            return "amiss"
+            return self._tell_of_new(why, broken)
         try:
             self._require_ours(cluster)
             condition.recognize(cluster, found)
@@ -332,6 +343,17 @@ class Watch:
         elif self._forget_told("disks"):
             self.tell("well", "disks have space again")
 
+    def _tell_of_unknown(self, found: Condition) -> None:
+        """Of a node that nobody hears of, nobody can tell whether anything is to be repaired."""
+        if found.unheard:
+            why, outcome = f"no node of {self._paths.name} answers", condition.NO_WAY
+            hangs = f"where they hang: gpubed up {self._paths.name}"
+            self._tell_once("unknown", "unasked", why, f"{outcome}; {hangs}")
+        elif found.unknown:
+            self._tell_once("unknown", "unasked", "; ".join(found.unknown.values()))
+        elif self._forget_told("unknown"):
+            self.tell("well", "nodes are heard of again")
+
     def _quarantined(self, allocation: Allocation, found: Condition) -> dict[str, str]:
         """Return the nodes that a person, or they themselves, took out of use.
 
@@ -344,7 +366,9 @@ class Watch:
     def _faults(self, found: Condition, allocation: Allocation) -> list[_Fault]:
         """List what `up` would put right; a full disk is nothing of that."""
         faults = [
-            _Fault(name, name, f"{name} is {state}", state) for name, state in found.damaged.items()
+            _Fault(name, name, f"{name} is {state}", state)
+            for name, state in found.damaged.items()
+            if name not in found.unknown
         ]
         faults += [_Fault(f"{one.unit} {one.node}", one.node, one.why) for one in found.stopped]
         head = allocation.head.name if allocation.nodes else ""
@@ -366,12 +390,21 @@ class Watch:
             self._forget_told("quarantine")
         return said
 
-    def _rest(self, state: State) -> State:
-        """Let what was to be repaired be settled."""
-        self._remember(failures=0, wait_until=None, unfinished=False, left="")
+    def _tell_of_new(self, why: str, broken: Sequence[_Fault]) -> State:
+        """Wait for another look; after a repair that failed, nobody has to be told."""
+        if not self.memory.failures:
+            again = "looked at again before it is repaired"
+            self._tell_once("cluster", "amiss", why, again, _nodes(broken))
+        return "amiss"
+
+    def _rest(self, found: Condition, held: str) -> State:
+        """Let what was to be repaired be settled; of what nobody hears, nobody can tell that."""
+        if found.unknown:
+            return "amiss"
+        self._remember(failures=0, failed="", wait_until=None, unfinished=False, left="")
         if self._forget_told("cluster"):
             self.tell("well", f"nothing of {self._paths.name} is left to repair")
-        return state
+        return "amiss" if held or found.full else "well"
 
     def _require_nobody_held(self, held: str) -> None:
         """Refuse a repair that would touch nodes in quarantine, too: `up` repairs all at once.
@@ -430,7 +463,7 @@ class Watch:
         # On disk before anything is done: a watch that is killed has spent it all the same.
         self._remember(repairs=(*before.recent(now), now), unfinished=True)
         try:
-            self._up(cluster, _approve(self._paths.name, broken, refused))
+            done = self._up(cluster, broken, _approve(self._paths.name, broken, refused))
         except Locked as error:
             self._remember(repairs=before.repairs, unfinished=before.unfinished)
             self._tell_once("cluster", "waits", why, error.message)
@@ -440,15 +473,26 @@ class Watch:
                 # Nothing was done, and nothing will be until somebody has decided.
                 self._remember(repairs=before.repairs, unfinished=before.unfinished, left=why)
                 return self._leave(f"{why}; {error.message}", error.hint)
+            said = f"{why}: {error.message}"
+            if said == before.failed and not isinstance(error, hung.StaysSilent):
+                # As the last one, it has changed nothing: repairs are left for what else breaks.
+                self._remember(repairs=before.repairs)
+            self._remember(failed=said)
             self.tell("repair", why, self._failed(error), nodes)
             return "amiss"
-        self._remember(amiss={}, failures=0, wait_until=None, unfinished=False, left="")
+        self._remember(amiss={}, failures=0, failed="", wait_until=None, unfinished=False, left="")
         self._forget_told("cluster")
-        self.tell("repair", why, f"repaired in {time.monotonic() - began:.0f} s", nodes)
+        outcome = f"repaired in {time.monotonic() - began:.0f} s"
+        if done.restarted:
+            outcome += f"; restarted, since silent: {', '.join(done.restarted)}"
+        self.tell("repair", why, outcome, nodes)
         return "well"
 
-    def _up(self, cluster: Cluster, approve: lost_state.Approve) -> None:
+    def _up(
+        self, cluster: Cluster, broken: Sequence[_Fault], approve: lost_state.Approve
+    ) -> up.Done:
         paths = self._paths
+        given_time = {fault.node for fault in broken if fault.boots}
 
         def still_wanted() -> None:
             there = paths.allocation.exists() and allocations.load(paths.allocation)
@@ -464,7 +508,13 @@ class Watch:
             event_file(paths, "watch", None) as path,
             self._following(path),
         ):
-            up.up(paths, self._engine, approve=approve, still_wanted=still_wanted)
+            return up.up(
+                paths,
+                self._engine,
+                approve=approve,
+                still_wanted=still_wanted,
+                given_time=given_time,
+            )
 
     def _failed(self, error: GpubedError) -> str:
         """Remember that a repair failed; return what to tell."""

@@ -24,6 +24,7 @@ class Memory(BaseModel):
         quarantined: Nodes that were in quarantine when they last answered, and why.
         repairs: When repairs began that count, the last day's.
         failures: How many of them have failed since the last that did not.
+        failed: Of what, and how, the last of these failed.
         wait_until: When the next one may begin; None where it need not wait.
         unfinished: Whether the last one has not come to its end.
         left: What was left to a person, who has not changed it yet.
@@ -39,6 +40,7 @@ class Memory(BaseModel):
     quarantined: dict[str, str] = {}
     repairs: tuple[Moment, ...] = ()
     failures: NonNegativeInt = 0
+    failed: str = ""
     wait_until: Moment | None = None
     unfinished: bool = False
     left: str = ""

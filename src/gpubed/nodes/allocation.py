@@ -68,6 +68,11 @@ class Node(_Model):
     gpus: int = 0
     via: tuple[Hop, ...] = ()
 
+    @property
+    def is_own_door(self) -> bool:
+        """Whether the last host on the way to it is the node itself, at another address."""
+        return bool(self.via) and not {*self.via[-1].host_keys}.isdisjoint(self.host_keys)
+
 
 def door(host: Hop, name: str = "", via: tuple[Hop, ...] = ()) -> Node:
     """Wrap a host that is no node of a cluster (yet), so that `SSH` can connect to it."""

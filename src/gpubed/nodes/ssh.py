@@ -346,7 +346,7 @@ class SSH:
             if error.code != _FORBIDDEN:  # it tried, and nobody answered
                 raise
             why = f"{self._jump.node.name} lets nobody through to {self.node.name}: {error.text}"
-            raise _Blocked(_on_the_way(Unreachable(why, _FORWARD))) from None
+            raise _Blocked(_on_the_way(LoginRefused(why, _FORWARD))) from None
 
     def unreachable(self, error: Exception) -> Unreachable:
         """Return what to tell when the node cannot be reached."""
@@ -407,6 +407,21 @@ class SSH:
                 ) from None
             except CONNECTION_ERRORS as error:
                 raise GpubedError(f"cannot copy files with {self.node.name}: {error}") from None
+
+
+def is_silent(node: Node, error: GpubedError | None) -> bool:
+    """Say whether an error tells that a node is silent, and nobody answers in its place.
+
+    The last host on the way may be the node itself, at another address: then its silence counts.
+    """
+    if not isinstance(error, Unreachable) or isinstance(error, LoginRefused | HostKeyMismatch):
+        return False
+    return error.on_the_way == node.is_own_door
+
+
+def is_hidden(node: Node, error: GpubedError | None) -> bool:
+    """Say whether an error tells that another host on the way to a node is what fails."""
+    return isinstance(error, Unreachable) and error.on_the_way and not node.is_own_door
 
 
 def greet(node: Node, paths: ClusterPaths) -> None:

@@ -227,7 +227,9 @@ class Backend(ABC):
         native: Types of resources that a Pulumi plugin makes for it and `existing` lists.
         shapes_on_nodes: Whether nodes hold their links to the declared rate themselves.
         boots_later: Whether nodes may be granted, or started again, before they answer SSH.
-        boots_within_s: How long a node that was granted may take to answer SSH.
+        boots_within_s: How long a node that was granted, or starts again, may take to answer SSH.
+        restarts: Whether a node that hangs can be restarted by the testbed's own means.
+        nodes_are_here: Whether nodes are on this machine, so that no way to them can fail.
         exchanges_keys: Whether nodes can be let in with another key than they were made with.
         vacates: Whether a node that is made takes its address from whatever has it.
         lists_nodes: Whether `existing` returns each of its nodes, with the id of that node.
@@ -242,6 +244,8 @@ class Backend(ABC):
     shapes_on_nodes: bool = False
     boots_later: bool = False
     boots_within_s: float = 120.0
+    restarts: bool = False
+    nodes_are_here: bool = False
     exchanges_keys: bool = True
     vacates: bool = False
     lists_nodes: bool = False
@@ -252,6 +256,13 @@ class Backend(ABC):
     def spelled(self, id_: str) -> str:
         """Return the id of a testbed of this kind in the one spelling by which ids are compared."""
         return id_
+
+    @property
+    def when_silent(self) -> str:
+        """What `up` does about a node that does not answer, in words."""
+        if self.restarts:
+            return f"it is restarted if it stays silent for {self.boots_within_s / 60:g} min"
+        return "only you can see to its power, network and sshd"
 
     def require_engine(self, engine: str) -> None:
         """Refuse an engine that cannot make the testbed's resources.
@@ -412,6 +423,16 @@ class Testbed(ABC):
     @abstractmethod
     def describe(self, allocation: Allocation) -> dict[str, str]:
         """Return the state of each node by name: ready, stopped, missing, or what else it is."""
+
+    def restart(self, allocation: Allocation, node: Node) -> None:
+        """Restart a node that hangs, as its power switch does; what is on its disks stays.
+
+        Asked only where `Backend.restarts`. It answers SSH some time later.
+
+        Raises:
+            GpubedError: The testbed did not.
+        """
+        raise LookupError(f"backend {self.backend.name} restarts no node")
 
     @abstractmethod
     def identity(self) -> Identity | None:

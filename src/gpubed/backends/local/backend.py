@@ -25,6 +25,8 @@ class LocalBackend(Backend):
     shapes_on_nodes = True
     vacates = True
     lists_nodes = True
+    nodes_are_here = True
+    when_silent = "its SSH server is started again, or all of it"
     the_way_back = "set DOCKER_HOST as it was then, or unset it"
     is_no_more = "a daemon that was installed anew"
 

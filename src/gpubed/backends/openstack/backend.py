@@ -30,6 +30,7 @@ class OpenStackBackend(Backend):
     boots_later = True
     # An image of some GB is copied to each host at first, and to a volume where one is booted.
     boots_within_s = 900.0
+    restarts = True
     the_way_back = "put OS_CLOUD and other OS_*, or `cloud` and `region` of cluster.yml, back"
     native = frozenset(labels.TYPES.values())
 

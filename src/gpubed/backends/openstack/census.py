@@ -10,10 +10,11 @@ from openstack.connection import Connection
 
 from gpubed.backends.openstack import cloud, labels
 from gpubed.core.errors import Refused
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.allocation import Allocation, Node
 from gpubed.testbeds.base import Existing, Fault
 
 _GONE_WITHIN_S = 300
+_REBOOTED_WITHIN_S = 300
 # What Nova calls a node that is as it should be, or that `up` starts.
 _WORDS = {
     "ACTIVE": "ready",
@@ -37,6 +38,23 @@ def describe(connection: Connection, allocation: Allocation) -> dict[str, str]:
     with cloud.errors("list the servers"):
         states = {server.id: server.status for server in connection.compute.servers(details=True)}
     return {node.name: _word(states.get(node.id)) for node in allocation.nodes}
+
+
+def restart(connection: Connection, allocation: Allocation, node: Node) -> None:
+    """Reboot a server of the cluster hard, and wait until Nova calls it active again.
+
+    Raises:
+        Refused: It is not the cluster's own, or Nova said no.
+        GpubedError: It did not become active.
+    """
+    compute = connection.compute
+    with cloud.errors(f"reboot server {node.id} of {node.name}"):
+        server = compute.get_server(node.id)
+        if labels.uuid_of_metadata(server.metadata or {}, allocation.cluster) != allocation.uuid:
+            raise Refused(f"server {node.id} does not bear the mark of {allocation.cluster}")
+        compute.reboot_server(server, "HARD")
+        # Nova notes that it reboots before it answers; what was read before says ACTIVE still.
+        compute.wait_for_server(compute.get_server(node.id), wait=_REBOOTED_WITHIN_S)
 
 
 def unrefreshable(connection: Connection, cluster: str) -> Refused | None:

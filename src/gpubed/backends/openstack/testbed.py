@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from openstack.connection import Connection
 
     from gpubed.core.errors import GpubedError
-    from gpubed.nodes.allocation import Allocation
+    from gpubed.nodes.allocation import Allocation, Node
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan
 
@@ -50,6 +50,12 @@ class OpenStackTestbed(Testbed):
         from gpubed.backends.openstack import census
 
         return census.describe(self._connection, allocation)
+
+    def restart(self, allocation: Allocation, node: Node) -> None:
+        """Have Nova reboot a server as its power switch does (a hard reboot)."""
+        from gpubed.backends.openstack import census
+
+        census.restart(self._connection, allocation, node)
 
     def identity(self) -> Identity | None:
         """Return which project and region answer: credentials of others lead elsewhere."""

@@ -26,6 +26,9 @@ class VirtualWallBackend(Backend):
 
     name = "virtualwall"
     exchanges_keys = False
+    # A physical machine goes through its firmware first.
+    boots_within_s = 600.0
+    restarts = True
     the_way_back = "put `aggregate`, `authority` and `project` of cluster.yml's `backend:` back"
     data_records = frozenset({DATA_RECORD})
 

@@ -14,7 +14,7 @@ from gpubed.backends.virtualwall.slice_inputs import Group, SliceInputs, owner
 from gpubed.core import progress
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.allocation import Allocation, Node
 from gpubed.testbeds.base import Existing
 
 _LOOK_S = 120.0
@@ -31,6 +31,13 @@ def describe(paths: ClusterPaths, config: Config, allocation: Allocation) -> dic
         node.name: _state(states[node.id]) if node.id in states else "missing"
         for node in allocation.nodes
     }
+
+
+def restart(paths: ClusterPaths, config: Config, allocation: Allocation, node: Node) -> None:
+    """Boot a node again, and wait until the aggregate says what came of it."""
+    there, urn = slice_of(paths, config, allocation.uuid)
+    wanted = _nothing(paths, allocation.uuid, config)
+    Reservation(wanted, there, paths, keeps=False, urn=urn).restart(node.id)
 
 
 def slice_of(paths: ClusterPaths, config: Config, uuid: str) -> tuple[Connection, str]:

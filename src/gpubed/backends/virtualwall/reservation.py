@@ -152,7 +152,7 @@ class Reservation:
         journal.forget(self._paths)
 
     def restart(self, sliver: str) -> None:
-        """Boot a failed node once more, and wait for what comes of it."""
+        """Boot a node that failed or hangs once more, and wait for what comes of it."""
         patience = self._quick()
         self._renew_credentials(patience)
         restart = self._there.aggregate.act

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpubed.backends.virtualwall.config import Config
-    from gpubed.nodes.allocation import Allocation
+    from gpubed.nodes.allocation import Allocation, Node
     from gpubed.spec.clusterspec import ClusterSpec
     from gpubed.spec.plan import ClusterPlan
 
@@ -51,6 +51,12 @@ class VirtualWallTestbed(Testbed):
         from gpubed.backends.virtualwall import census
 
         return census.describe(self.paths, self._config, allocation)
+
+    def restart(self, allocation: Allocation, node: Node) -> None:
+        """Have the aggregate restart a node (geni_restart), and wait until it has booted."""
+        from gpubed.backends.virtualwall import census
+
+        census.restart(self.paths, self._config, allocation, node)
 
     def identity(self) -> Identity:
         """Return at which aggregate, and of which project of which authority, slices are."""

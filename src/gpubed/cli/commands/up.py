@@ -9,7 +9,7 @@ from gpubed.cli import approval, report
 from gpubed.cli.display import Display
 from gpubed.cli.options import ClusterName, EngineOption, Json, Yes, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import status, up
+from gpubed.cluster import condition, status, up
 from gpubed.cluster.events import event_file
 from gpubed.engines import stack
 
@@ -55,5 +55,5 @@ def _is_whole(document: dict[str, Any]) -> bool:
     the boot of bare nodes nobody waits.
     """
     states = {row["state"] for row in document["nodes"] if not row["reason"]}
-    booting = set() if document["configured"] else {"unreachable"}
+    booting = set() if document["configured"] else {condition.UNREACHABLE, condition.HIDDEN}
     return states <= {"ready", *booting} and not document["stopped"]

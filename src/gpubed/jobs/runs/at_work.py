@@ -42,8 +42,13 @@ def of_process(paths: ClusterPaths, process: int, since: str) -> Record | None:
 
 def outlive_nodes(paths: ClusterPaths) -> bool:
     """Say whether what runs on a cluster goes on by itself where nodes are repaired under it."""
-    running = [one for one in record.every(paths)[0].values() if one.state == "running"]
-    return bool(checkpoints.trainings(paths)) and all(one.elastic for one in running)
+    return bool(checkpoints.trainings(paths)) and ends_with_nodes(paths) is None
+
+
+def ends_with_nodes(paths: ClusterPaths) -> Record | None:
+    """Return a run at work that ends where a node is restarted under it; None where none does."""
+    running = (one for one in record.every(paths)[0].values() if one.state == "running")
+    return next((one for one in running if not one.elastic), None)
 
 
 def training_of(paths: ClusterPaths, run: Record) -> str:

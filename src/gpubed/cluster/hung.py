@@ -1,0 +1,144 @@
+"""Nodes that hang: silent, though their testbed calls them ready. `up` has them restarted.
+
+Only what stays silent for as long as a node may take to boot, only where the testbed has means of
+its own, and never under a run that would end with it. Disks stay; what ran there is lost anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+
+from gpubed.cluster import condition
+from gpubed.cluster.condition import Condition
+from gpubed.cluster.lost_state import Approve
+from gpubed.core import parallel, progress
+from gpubed.core.errors import GpubedError, Locked
+from gpubed.jobs.runs import at_work
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.ssh import SSH, is_silent
+from gpubed.testbeds import registry
+from gpubed.testbeds.base import Testbed
+
+
+class StaysSilent(GpubedError):
+    """A node was restarted, and does not answer all the same."""
+
+
+def bring_back(
+    cluster: Cluster,
+    found: Condition,
+    approve: Approve,
+    *,
+    spared: Collection[str] = (),
+    given_time: Collection[str] = (),
+) -> tuple[str, ...]:
+    """Restart the nodes that hang, and wait until they answer.
+
+    Args:
+        cluster: What was granted.
+        found: How it was a moment ago.
+        approve: Asked where it may be the way to a node that fails, and not the node.
+        spared: Nodes that need no restart, since they are to go.
+        given_time: Nodes that have been silent for as long as they may take to boot.
+
+    Returns:
+        The names of those that were restarted, and answer.
+
+    Raises:
+        Locked: A run is at work that would end with a node.
+        UsageError: A restart was not approved.
+        StaysSilent: A node does not answer after its restart, either.
+        GpubedError: No node answers, or the testbed did not restart one.
+    """
+    testbed = registry.bound(cluster.allocation.backend, cluster.paths)
+    wanted = {node.name for node in cluster.plan.nodes} - {*spared}
+    silent = [
+        node
+        for node in cluster.allocation.nodes
+        if node.name in wanted and found.nodes[node.name] == condition.UNREACHABLE
+    ]
+    if not silent or not testbed.backend.restarts:
+        return ()
+    patience = testbed.backend.boots_within_s
+    if {node.name for node in silent} <= {*given_time}:
+        patience = 0.0
+    else:
+        message = f"{_listed(silent)}: no answer; a node that boots has {patience:g} s to give one"
+        progress.emit("note", message=message)
+    faults = _faults(cluster, silent, patience)
+    hung = [node for node in silent if is_silent(node, faults.get(node.name))]
+    if not hung:
+        return ()  # they answer by now, or let nobody in
+    if found.unheard and len(hung) == len(silent):
+        _doubt(cluster, hung, approve)
+    _require_no_run(cluster, hung)
+    _restart(testbed, cluster, hung)
+    return tuple(node.name for node in hung)
+
+
+def _faults(cluster: Cluster, nodes: Sequence[Node], patience: float) -> dict[str, GpubedError]:
+    """Wait until nodes let us in; return what each of the others said last, by its name."""
+    deadline = time.monotonic() + patience
+
+    def fault(node: Node) -> GpubedError | None:
+        try:
+            with SSH(node, cluster.paths) as ssh:
+                ssh.wait_ready(max(0.0, deadline - time.monotonic()))
+        except GpubedError as error:
+            return error
+        return None
+
+    said = parallel.each(fault, nodes)
+    return {node.name: error for node, error in zip(nodes, said, strict=True) if error}
+
+
+def _doubt(cluster: Cluster, hung: Sequence[Node], approve: Approve) -> None:
+    """Refuse, or ask, where no node answers: a restart would end what runs on nodes that work.
+
+    Raises:
+        GpubedError: They are several, which do not hang at once.
+        UsageError: It is one, and its restart was not approved.
+    """
+    if len(hung) > 1:
+        raise GpubedError(
+            f"no node of {cluster.name} answers, and {condition.NO_WAY}",
+            f"where they hang, restart one there; then gpubed up {cluster.name} does the rest",
+        )
+    why = "no node answers, and where it works all the same, what runs on it ends"
+    approve([f"restart node {hung[0].name}: {why}"])
+
+
+def _require_no_run(cluster: Cluster, hung: Sequence[Node]) -> None:
+    """Refuse a restart under a run that does not outlive its nodes: it may have ranks there.
+
+    Raises:
+        Locked: There is one.
+    """
+    if run := at_work.ends_with_nodes(cluster.paths):
+        raise Locked(
+            f"{_listed(hung)}: silent, and not restarted while run {run.run_id} is at work",
+            f"wait for its end, or end it: gpubed cancel {cluster.name} {run.run_id}",
+        )
+
+
+def _restart(testbed: Testbed, cluster: Cluster, hung: Sequence[Node]) -> None:
+    """Restart nodes, and wait until they answer.
+
+    Raises:
+        StaysSilent: One does not.
+        GpubedError: The testbed did not restart one.
+    """
+    by = testbed.backend.name
+    progress.emit("note", message=f"{_listed(hung)}: silent, and restarted by {by}")
+    parallel.each(lambda node: testbed.restart(cluster.allocation, node), hung)
+    if still := _faults(cluster, hung, testbed.backend.boots_within_s):
+        raise StaysSilent(
+            f"{', '.join(still)}: restarted by {by}, and not to be logged in to all the same",
+            condition.made_again(cluster.name),
+        )
+
+
+def _listed(nodes: Sequence[Node]) -> str:
+    return ", ".join(node.name for node in nodes)

@@ -1,0 +1,258 @@
+"""Nodes that hang are restarted by their testbed; sessions and the testbed are STAND-INs."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from gpubed.cluster import costs, hung, up
+from gpubed.cluster.condition import Condition
+from gpubed.core import progress
+from gpubed.core.errors import GpubedError, Locked, UsageError
+from gpubed.core.paths import Project
+from gpubed.engines.embedded import ResourceEvent, Result
+from gpubed.jobs.runs import at_work
+from gpubed.nodes.allocation import Hop
+from gpubed.nodes.cluster import Cluster
+from gpubed.nodes.ssh import (
+    CommandResult,
+    CommandTimedOut,
+    HostKeyMismatch,
+    LoginRefused,
+    Unreachable,
+)
+from gpubed.testbeds import registry
+from support.samples import sample_allocation, sample_plan
+
+NAMES = ("node-0", "node-1", "node-2")
+PATIENCE_S = 600.0
+SLOW = CommandTimedOut("node-1", "true", CommandResult("", "", -1, 15.0))
+
+
+def stranger():
+    return HostKeyMismatch("node-1", ["ssh-ed25519 AAAA"], "ssh-ed25519 BBBB")
+
+
+def on_the_way(error):
+    error.on_the_way = True
+    return error
+
+
+class Ground:
+    """Nodes that hang until they are restarted, and what was done to them.
+
+    Attributes:
+        says: What nodes say that do not let us in; a restart ends that, unless it is in `after`.
+        waited: For how long each was waited for, in seconds.
+    """
+
+    def __init__(self, paths):
+        self.paths, self.plan = paths, sample_plan()
+        self.allocation = sample_allocation(self.plan)
+        self.says, self.after, self.waited = {}, {}, []
+        self.restarted, self.approved = [], []
+        self.backend = SimpleNamespace(name="wall", restarts=True, boots_within_s=PATIENCE_S)
+
+    def restart(self, allocation, node):
+        assert allocation == self.allocation
+        self.restarted.append(node.name)
+        self.says.pop(node.name, None)
+        self.says |= {name: error for name, error in self.after.items() if name == node.name}
+
+    def bring_back(self, *silent, unheard=False, approve=None, **options):
+        states = dict.fromkeys(NAMES, "ready") | dict.fromkeys(silent, "unreachable")
+        found = Condition(states, unheard=unheard)
+        cluster = Cluster(self.paths, self.plan, self.allocation)
+        return hung.bring_back(cluster, found, approve or self.approved.append, **options)
+
+    def leads_through(self, *names):
+        """Let a host be on the way, which is the first node, to these."""
+        door = Hop(address="192.0.2.1", user="me", host_keys=self.allocation.nodes[0].host_keys)
+        nodes = [
+            node.model_copy(update={"via": (door,)}) if node.name in names else node
+            for node in self.allocation.nodes
+        ]
+        self.allocation = self.allocation.model_copy(update={"nodes": tuple(nodes)})
+
+
+@pytest.fixture
+def ground(tmp_path, monkeypatch):
+    made = Ground(Project(tmp_path).cluster("lab"))
+
+    class Session:
+        def __init__(self, node, _):
+            self.name = node.name
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def wait_ready(self, timeout):
+            made.waited.append(round(timeout))
+            if self.name in made.says:
+                raise made.says[self.name]
+
+    monkeypatch.setattr(hung, "SSH", Session)
+    monkeypatch.setattr(hung.registry, "bound", lambda *_: made)
+    monkeypatch.setattr(at_work, "ends_with_nodes", lambda _: None)
+    return made
+
+
+def test_a_node_that_stays_silent_is_restarted_and_told(ground, tmp_path, monkeypatch):
+    monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "events"))
+    ground.says = {"node-1": Unreachable("no")}
+    assert ground.bring_back("node-1") == ("node-1",)
+    assert ground.restarted == ["node-1"]
+    assert ground.approved == [], "disks stay: nothing is asked"
+    told = [json.loads(line)["message"] for line in (tmp_path / "events").read_text().splitlines()]
+    assert told == [
+        "node-1: no answer; a node that boots has 600 s to give one",
+        "node-1: silent, and restarted by wall",
+    ]
+    assert ground.waited == [600, 600], "before as after"
+
+
+def test_a_node_that_was_given_its_time_is_tried_once_more_and_not_waited_for(ground):
+    ground.says = {"node-1": Unreachable("no")}
+    ground.bring_back("node-1", given_time={"node-1"})
+    assert ground.waited == [0, 600]
+    ground.says = {}
+    assert ground.bring_back("node-1", given_time={"node-1"}) == ()
+    assert ground.restarted == ["node-1"], "once it answers, it is left alone"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        LoginRefused("node-1 does not accept the key"),
+        stranger(),
+        SLOW,
+        on_the_way(Unreachable("gate does not answer")),
+        on_the_way(LoginRefused("gate does not accept the key")),
+    ],
+    ids=["answers", "refuses", "stranger", "slow", "gate", "gate-refuses"],
+)
+def test_what_answers_or_cannot_be_seen_is_never_restarted(ground, said):
+    ground.says = {"node-1": said} if said else {}
+    assert ground.bring_back("node-1") == ()
+    assert ground.restarted == []
+
+
+def test_what_was_taken_out_of_the_plan_or_goes_anyway_is_not_restarted(ground):
+    ground.says = dict.fromkeys(NAMES, Unreachable("no"))
+    ground.plan = sample_plan(nodes=[{"name": "node", "count": 2}])
+    assert ground.bring_back("node-1", "node-2", spared={"node-1"}) == ()
+    assert (ground.restarted, ground.waited) == ([], [])
+
+
+def test_where_a_testbed_has_no_means_nobody_is_waited_for(ground):
+    """Own hosts, above all."""
+    ground.backend.restarts = False
+    ground.says = {"node-1": Unreachable("no")}
+    assert ground.bring_back("node-1") == ()
+    assert (ground.restarted, ground.waited) == ([], [])
+
+
+def test_all_silent_at_once_is_the_way_and_none_is_restarted(ground):
+    ground.says = dict.fromkeys(NAMES, Unreachable("no"))
+    with pytest.raises(GpubedError, match="no node of lab answers") as caught:
+        ground.bring_back(*NAMES, unheard=True)
+    assert (ground.restarted, ground.approved) == ([], [])
+    assert "gpubed up lab" in caught.value.hint
+    del ground.says["node-0"]
+    assert ground.bring_back(*NAMES, unheard=True) == ("node-1", "node-2"), "one has answered"
+
+
+def test_a_door_that_is_a_node_is_restarted_once_that_is_approved(ground):
+    """As on a cloud, where each way leads through the head's address, its own, too."""
+    ground.leads_through(*NAMES)
+    ground.says = dict.fromkeys(NAMES, on_the_way(Unreachable("192.0.2.1 does not answer")))
+
+    def no(lines):
+        raise UsageError(lines[0])
+
+    with pytest.raises(UsageError, match="restart node node-0: no node answers"):
+        ground.bring_back("node-0", unheard=True, approve=no)
+    assert ground.restarted == []
+    assert ground.bring_back("node-0", unheard=True) == ("node-0",)
+    assert len(ground.approved) == 1
+
+
+@pytest.mark.parametrize("said", [stranger(), LoginRefused("it does not accept the key")])
+def test_a_door_that_answers_is_not_restarted(ground, said):
+    ground.leads_through("node-0")
+    ground.says = {"node-0": on_the_way(said)}
+    assert ground.bring_back("node-0") == ()
+    assert ground.restarted == []
+
+
+def test_a_watch_never_approves_the_restart_of_a_node_that_may_work(ground):
+    ground.says = {"node-0": Unreachable("no")}
+    ground.bring_back("node-0", unheard=True)
+    [lines] = ground.approved
+    assert costs.beyond(lines, {"node-0"}) == list(lines)
+
+
+def test_under_a_run_that_would_end_with_it_nothing_is_restarted(ground, monkeypatch):
+    run = SimpleNamespace(run_id="20300101-000000000-digits")
+    monkeypatch.setattr(at_work, "ends_with_nodes", lambda _: run)
+    ground.says = {"node-1": Unreachable("no")}
+    with pytest.raises(Locked, match="not restarted while run 20300101") as caught:
+        ground.bring_back("node-1")
+    assert ground.restarted == []
+    assert caught.value.hint.endswith("gpubed cancel lab 20300101-000000000-digits")
+
+
+def test_what_is_silent_after_its_restart_says_what_a_person_can_do(ground):
+    ground.says, ground.after = {"node-1": Unreachable("no")}, {"node-1": Unreachable("no")}
+    with pytest.raises(hung.StaysSilent, match="node-1: restarted by wall, and") as caught:
+        ground.bring_back("node-1")
+    assert ground.restarted == ["node-1"], "once"
+    assert "a node that is removed there is made again by gpubed up lab" in caught.value.hint
+
+
+@pytest.mark.parametrize("restarted", [(), ("node-1",)])
+def test_up_looks_again_after_a_restart(ground, monkeypatch, restarted):
+    """Services that are to start at boot may not have come back: they are due as well."""
+    cluster = Cluster(ground.paths, ground.plan, ground.allocation)
+    before, after = Condition({"node-1": "unreachable"}), Condition({"node-1": "cut"})
+    replaced = ResourceEvent("replace", "done", "u::node-2", "gpubed:index:Node", "node-2")
+    planned = Result({"replace": 1}, (replaced,), {}, 0.0)
+    asked, repaired = [], []
+
+    def bring_back(*_, **options):
+        asked.append(options)
+        return restarted
+
+    monkeypatch.setattr(up, "_remove_faulty", lambda *_: [])
+    monkeypatch.setattr(up, "_look_ahead", lambda *_: planned)
+    monkeypatch.setattr(up, "_note_testbeds", lambda *_: None)
+    monkeypatch.setattr(up, "load_same", lambda *_: None)
+    monkeypatch.setattr(up, "_applied", lambda *_: planned)
+    monkeypatch.setattr(hung, "bring_back", bring_back)
+    monkeypatch.setattr(up.damage, "look", lambda *_: (cluster, after))
+    monkeypatch.setattr(up.damage, "prepare_repair", lambda _, found: repaired.append(found))
+    ground.paths.state.mkdir(parents=True)
+    stack = SimpleNamespace(paths=ground.paths)
+    done = up._up(stack, ground, None, ground.plan, None, (cluster, before), None, {"node-1"})
+    assert (done.result, done.restarted) == (planned, restarted)
+    assert repaired == [after if restarted else before]
+    assert asked == [{"spared": {"node-2"}, "given_time": {"node-1"}}]
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("local", "its SSH server is started again, or all of it"),
+        ("openstack", "it is restarted if it stays silent for 15 min"),
+        ("virtualwall", "it is restarted if it stays silent for 10 min"),
+        ("static", "only you can see to its power, network and sshd"),
+    ],
+)
+def test_what_is_said_of_a_silent_node_is_what_its_testbed_does(backend, said):
+    there = registry.backend(backend)
+    assert there.when_silent == said
+    assert there.restarts is said.startswith("it is restarted")
