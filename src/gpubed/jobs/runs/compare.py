@@ -145,6 +145,10 @@ def _of_origin(before: Origin, now: Origin) -> dict[str, tuple[str, str]]:
         "git": lambda of: str(of.git or ""),
     }
     pairs = {what: (told(before), told(now)) for what, told in kinds.items()}
+    # Those of a node that has ranks in one of the two alone say nothing.
+    for what, checksum in before.variables_sha256.items():
+        if other := now.variables_sha256.get(what):
+            pairs[what] = checksum[:8], other[:8]
     if before.image and now.image:  # beforehand nobody has asked for it
         pairs["image"] = before.image, now.image
     return pairs
