@@ -117,6 +117,8 @@ def differences(before: Record, now: Record) -> list[Difference]:
         **_by_name(before.values, now.values),
         **_of_origin(before.origin, now.origin),
     }
+    if before.devices and now.devices:  # beforehand nobody knows
+        pairs["device"] = ", ".join(before.devices), ", ".join(now.devices)
     return [Difference(what, str(a), str(b)) for what, (a, b) in pairs.items() if a != b]
 
 

@@ -164,6 +164,7 @@ class Record(_Model):
         seconds: How long it took; None while it runs, and where it was killed.
         progress: How far it is, or came where it did not end well; None where it told nothing.
         shared_with: Runs that were at work on nodes of its own at the same time.
+        devices: On what it computed, each once, as its job says; several where its trials differ.
     """
 
     contract: Literal["gpubed/run-record/1"] = Field(default="gpubed/run-record/1", alias="schema")
@@ -187,6 +188,7 @@ class Record(_Model):
     metrics: dict[str, Any] = {}
     progress: Progress | None = None
     shared_with: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON, with the keys that `run --json` has."""
