@@ -28,8 +28,8 @@ def run(cluster, request, on_output, terms):
         "container": request.container,
         "kin": terms.set_,
     }
-    with (root / "calls").open("a") as calls:
-        calls.write(json.dumps(called) + "\n")
+    with (root / "calls").open("a") as file:
+        file.write(json.dumps(called) + "\n")
     if behaviour.get("unreachable") == batch:
         raise GpubedError("node-2 does not answer")
     here = cluster.paths.runs / execution.name_run(name)
