@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import os
 import random
-import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import shards
+from shards import Item, Unusable
+
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
-# What an image is called, how to read it, and the number of its class.
-Item = tuple[str, Callable[[], bytes], int]
 # Shards per rank from which on one more or less is no matter: a twentieth of a pass.
 MANY_SHARDS = 20
-
-
-class Unusable(Exception):
-    """A dataset, or a file of it, cannot be used; says which and why."""
 
 
 class Source(ABC):
@@ -54,16 +49,42 @@ class Shards(Source):
         description = json.loads((folder / "dataset.json").read_text())
         self.folder, self.images = folder, description["images"]
         self.classes, self._names = description["classes"], description["shards"]
+        # Those of former versions, and of other programs, have no indexes.
+        counts = description.get("shard_images")
+        if counts is not None and (len(counts), sum(counts)) != (len(self._names), self.images):
+            raise ValueError("shard_images does not fit shards and images")
+        self._counts = dict(zip(self._names, counts or (), strict=False))
 
     def share(self, order: str | None, rank: int, ranks: int) -> Iterator[Item]:
-        """See `Source`; each shard is read by one rank where all ranks get as many, or nearly."""
+        """See `Source`; shards with an index are read where a rank's images are, and only there."""
         names = list(self._names)
         if order is not None:
             random.Random(order).shuffle(names)  # noqa: S311  # an order, not a secret
+        if self._counts:
+            return self._run(names, rank, ranks)
+        return self._walk(names, rank, ranks, each=order is None)
+
+    def _run(self, names: Sequence[str], rank: int, ranks: int) -> Iterator[Item]:
+        """A run of the images, as long as any other rank's, or one shorter or longer."""
+        start, end = (place * self.images // ranks for place in (rank, rank + 1))
+        passed = 0
+        for name in names:
+            count = self._counts[name]
+            first, last = max(start - passed, 0), min(end - passed, count)
+            if first < last:
+                yield from shards.some_of(self.folder / name, count, first, last)
+            passed += count
+
+    def _walk(self, names: Sequence[str], rank: int, ranks: int, *, each: bool) -> Iterator[Item]:
+        """Without an index: shards of its own where all ranks get as many, or nearly.
+
+        Args:
+            each: Whether each image must be there exactly once.
+        """
         even = len(names) % ranks == 0 or len(names) >= MANY_SHARDS * ranks
-        whole = order is not None and even
+        whole = even and not each
         mine = names[rank::ranks] if whole else names
-        items = (item for name in mine for item in _in_shard(self.folder / name))
+        items = (item for name in mine for item in shards.all_of(self.folder / name))
         for number, item in enumerate(items):
             if whole or number % ranks == rank:
                 yield item
@@ -136,35 +157,3 @@ def splits(name: str, validation: str | None) -> tuple[Source, Source | None]:
     if held_out.classes != train.classes:
         raise Unusable(f"{held_out.folder} and {train.folder} do not have the same classes")
     return train, held_out
-
-
-def _in_shard(path: Path) -> Iterator[Item]:
-    """The images of a shard, each read when it is asked for.
-
-    Raises:
-        Unusable: The shard is missing, cut off, or no tar file.
-    """
-    try:
-        with tarfile.open(path, "r:") as shard:
-            images: dict[str, tarfile.TarInfo] = {}
-            for member in shard:
-                key, _, suffix = member.name.rpartition(".")
-                if suffix == "cls":
-                    image, label = images.pop(key), int(_content(shard, member))
-                    yield f"{image.name} in {path}", partial(_content, shard, image), label
-                else:
-                    images[key] = member
-    except (tarfile.TarError, OSError, ValueError, KeyError) as error:
-        raise _broken(path, error) from error
-
-
-def _content(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    try:
-        file = shard.extractfile(member)
-        return file.read() if file else b""
-    except (tarfile.TarError, OSError) as error:
-        raise _broken(str(shard.name), error) from error
-
-
-def _broken(shard: Path | str, error: Exception) -> Unusable:
-    return Unusable(f"shard {shard} is broken: {error!r}; stage it again, or prepare it anew")

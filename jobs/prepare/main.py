@@ -58,15 +58,21 @@ def main() -> None:
         quality=arguments.quality,
         shard_bytes=int(arguments.shard_mib * 2**20),
     )
-    mine = {
-        "images": made.images,
-        "broken": made.broken,
-        "shards": [(path.name, path.stat().st_size, _digest(path)) for path in made.shards],
-    }
-    everyone = hvd.allgather_object(mine)
+    everyone = hvd.allgather_object(told(made))
     if hvd.rank() == 0:
         finish(arguments, draft, target, classes, everyone, time.monotonic() - started)
     hvd.shutdown()
+
+
+def told(made: shards.Packed) -> dict:
+    """Returns what a rank tells the others of what it has made."""
+    files = [path for shard in made.shards for path in (shard.path, shard.index)]
+    return {
+        "images": made.images,
+        "broken": made.broken,
+        "shards": [(one.path.name, one.images, one.path.stat().st_size) for one in made.shards],
+        "digests": {path.name: _digest(path) for path in files},
+    }
 
 
 def finish(
@@ -83,10 +89,15 @@ def finish(
     broken = [name for each in everyone for name in each["broken"]]
     for name in broken:
         print(f"cannot be read as an image: {name}")
-    description = {"images": images, "classes": classes, "shards": [name for name, *_ in made]}
+    description = {
+        "images": images,
+        "classes": classes,
+        "shards": [name for name, _, _ in made],
+        "shard_images": [count for _, count, _ in made],
+    }
     text = json.dumps(description, indent=2) + "\n"
     (draft / "dataset.json").write_text(text)
-    digests = {name: digest for name, _, digest in made}
+    digests = {name: digest for each in everyone for name, digest in each["digests"].items()}
     digests["dataset.json"] = hashlib.sha256(text.encode()).hexdigest()
     manifest = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
     (draft / "SHA256SUMS").write_text(manifest)
@@ -95,7 +106,7 @@ def finish(
         "images": images,
         "classes": len(classes),
         "shards": len(made),
-        "bytes": sum(size for _, size, _ in made),
+        "bytes": sum(size for _, _, size in made),
         "broken_images": len(broken),
         "seconds": seconds,
         "images_per_s": images / seconds,

@@ -1,11 +1,13 @@
 """Packs resized images into tar files: one `KEY.jpg` and one `KEY.cls` per image.
 
-The layout is WebDataset's, which training code reads in order, without a seek per image.
+The layout is WebDataset's, which training code reads in order, without a seek per image. An index
+beside each says where its images are, so that whoever wants some of them reads nothing else.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,13 +26,65 @@ class Sample:
     label: int
 
 
+@dataclass(frozen=True)
+class Shard:
+    """A shard that is whole, and how many images are in it."""
+
+    path: Path
+    images: int
+
+    @property
+    def index(self) -> Path:
+        """The file that says where its images are."""
+        return self.path.with_suffix(".index.json")
+
+
 @dataclass
 class Packed:
     """What one rank has made."""
 
-    shards: list[Path] = field(default_factory=list)
+    shards: list[Shard] = field(default_factory=list)
     images: int = 0
     broken: list[str] = field(default_factory=list)
+
+
+class Draft:
+    """A shard that is being written.
+
+    Args:
+        path: Of the tar file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._archive = path, tarfile.open(path, "w")  # noqa: SIM115  # closed below
+        self._places: list[tuple[str, int, int, int]] = []
+
+    @property
+    def bytes(self) -> int:
+        """How long it is by now."""
+        return self._archive.offset
+
+    def add(self, number: int, jpeg: bytes, label: int) -> None:
+        """Appends an image and its class."""
+        name = f"{number:09d}.jpg"
+        self._places.append((name, self._append(name, jpeg), len(jpeg), label))
+        self._append(f"{number:09d}.cls", str(label).encode())
+
+    def close(self) -> Shard:
+        """Ends it and writes its index: of each image its file, where that begins, bytes, class."""
+        self._archive.close()
+        shard = Shard(self._path, len(self._places))
+        told = {"bytes": self._path.stat().st_size, "images": self._places}
+        shard.index.write_text(json.dumps(told) + "\n")
+        return shard
+
+    def _append(self, name: str, content: bytes) -> int:
+        """Appends a file; returns the byte at which its content begins."""
+        entry = tarfile.TarInfo(name)
+        entry.size = len(content)
+        self._archive.addfile(entry, io.BytesIO(content))
+        blocks = -(-len(content) // tarfile.BLOCKSIZE)
+        return self._archive.offset - blocks * tarfile.BLOCKSIZE
 
 
 def find(source: Path) -> tuple[list[str], list[Sample]]:
@@ -72,27 +126,19 @@ def pack(
     shard_bytes: int,
 ) -> Packed:
     """Writes numbered samples into shards `<prefix>-<n>.tar` of about `shard_bytes` each."""
-    made, archive = Packed(), None
+    made, draft = Packed(), None
     for number, sample in samples:
         try:
             jpeg = resized(sample.path, size, quality)
         except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
             made.broken.append(str(sample.path))
             continue
-        if archive is None or archive.offset >= shard_bytes:
-            if archive:
-                archive.close()
-            made.shards.append(target / f"{prefix}-{len(made.shards):05d}.tar")
-            archive = tarfile.open(made.shards[-1], "w")  # noqa: SIM115  # closed below
-        _add(archive, f"{number:09d}.jpg", jpeg)
-        _add(archive, f"{number:09d}.cls", str(sample.label).encode())
+        if draft and draft.bytes >= shard_bytes:
+            made.shards.append(draft.close())
+            draft = None
+        draft = draft or Draft(target / f"{prefix}-{len(made.shards):05d}.tar")
+        draft.add(number, jpeg, sample.label)
         made.images += 1
-    if archive:
-        archive.close()
+    if draft:
+        made.shards.append(draft.close())
     return made
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size = len(content)
-    archive.addfile(entry, io.BytesIO(content))

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +59,8 @@ def states(site):
 def test_one_job_is_one_world_of_all_its_gpus(up):
     result = up.json(*QUICK)
     assert (result["status"], result["world_size"], result["value"]) == ("ok", 10, 10)
+    kept = (Path(result["run_dir"]) / "rank-0.env").read_text().splitlines()
+    assert {"HOROVOD_RANK=0", "HOROVOD_SIZE=10"} <= {*kept}
     [job] = up.service.jobs.values()
     assert job.status == "FINISHED"
     resources = job.document["request"]["resources"]

@@ -28,8 +28,8 @@ def run(cluster, request, on_output, terms):
         "container": request.container,
         "kin": terms.set_,
     }
-    with (root / "calls").open("a") as calls:
-        calls.write(json.dumps(called) + "\n")
+    with (root / "calls").open("a") as file:
+        file.write(json.dumps(called) + "\n")
     if behaviour.get("unreachable") == batch:
         raise GpubedError("node-2 does not answer")
     here = cluster.paths.runs / execution.name_run(name)
@@ -43,6 +43,8 @@ def run(cluster, request, on_output, terms):
     metrics = behaviour.get("metrics", metrics)
     if behaviour.get("lacks") == batch:
         metrics["images_per_s"] = None
+    if devices := behaviour.get("devices"):
+        metrics["device"] = devices[(len(calls(root)) - 1) % len(devices)]
     (here / "metrics.json").write_text(json.dumps(metrics))
     result = execution.JobResult(
         name, str(here), nodes, metrics, described=jobfile.load(name).metrics

@@ -81,6 +81,39 @@ def test_points_on_other_machines_are_none_of_the_campaign(bench, change, said):
     assert bench.points() == ended
 
 
+def variables(bench, name):
+    """Put a file of an owner's variables beside the inventory."""
+    path = bench.paths.inventory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("horovod_fusion_mb: 64\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("group_vars/all/mine.yml", "this has changed: group_vars; points"),
+        ("host_vars/node-1.yml", "this has changed: node-1's host_vars; points"),
+    ],
+)
+def test_points_with_other_variables_of_an_owner_are_none_of_the_campaign(bench, name, said):
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    ended = bench.points()
+    variables(bench, name)
+    with pytest.raises(UsageError) as refused:
+        bench()
+    assert said in refused.value.message
+    assert bench.points() == ended
+
+
+def test_variables_of_a_node_that_no_point_uses_may_change(bench):
+    bench.behave(interrupted="32")
+    assert bench().return_value == 130
+    bench.behave()
+    variables(bench, "host_vars/node-2.yml")
+    assert bench().return_value == 0
+
+
 def test_another_machine_of_a_testbed_is_refused_and_nobody_shall_put_it_back(bench):
     on_machines_of_their_own(bench)
     facts(bench)

@@ -52,6 +52,7 @@ def test_what_was_kept_is_found_again_under_the_pinned_name(folder):
         "metrics": {"images_per_s": 3.0},
         "image": "",
         "links": [],
+        "devices": [],
     }
     assert folder.ended() == {("nodes-1", 0): record()}
 

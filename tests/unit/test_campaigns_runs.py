@@ -122,6 +122,19 @@ def test_a_run_that_is_none_of_the_campaign_stands_for_no_point(campaign, monkey
     assert lost not in {point.run_id for point in campaign.folder.ended().values()}
 
 
+def test_a_run_on_another_device_stands_for_no_point(campaign, monkeypatch):
+    """Whoever was killed before it could keep the point's first repetition goes on elsewhere."""
+    campaign.file.write_text(PLAIN.replace("[1, 2]", "[1]"))
+    monkeypatch.setitem(stand_in_head.GOOD, "device", "V100")
+    killed_once(monkeypatch, Folder, "keep", 1)
+    assert campaign().return_value == 130
+    monkeypatch.setitem(stand_in_head.GOOD, "device", "GTX 1080")
+    assert campaign().return_value == 1
+    first, second = (campaign.folder.ended()["nodes-1", repetition] for repetition in (0, 1))
+    assert (first.status, first.devices) == ("ok", ["V100"])
+    assert second.reason == "it computed on GTX 1080, and the point's other repetitions on V100"
+
+
 def test_a_point_without_the_number_that_it_is_repeated_for_has_failed(campaign):
     """Also where a run stands for it that ended before."""
     stop = "{metric: gpu_percent, relative_width: 0.1, at_least: 2}"

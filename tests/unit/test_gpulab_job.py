@@ -102,7 +102,10 @@ def test_a_job_says_all_that_gpulab_must_know(document):
     # Each rank takes its own GPU and nothing else.
     assert command[8:10] == ["sh", "-c"]
     assert "cuda:$HOROVOD_LOCAL_RANK" in command[10]
-    assert command[11:] == ["-", "python", "main.py", "--seed", "3"]
+    # What the first of them starts with is kept.
+    assert command[11:14] == ["-", "sh", "-c"]
+    assert "rank-0.env" in command[14]
+    assert command[15:] == ["gpubed-environment", "python", "main.py", "--seed", "3"]
 
 
 def test_the_server_of_the_tests_accepts_it(document):

@@ -1,4 +1,7 @@
-"""Images of job imagenet: datasets, whole and broken, and the share of each rank."""
+"""Images of job imagenet: datasets, whole and broken, and the share of each rank.
+
+Shards here have no index, as those of other programs; test_job_imagenet_index.py has those with.
+"""
 
 import io
 import itertools
@@ -13,7 +16,7 @@ __all__ = ["job"]
 
 
 def shard(path, numbers):
-    """A shard as job prepare writes it: the number of an image stands for what it shows."""
+    """A shard in WebDataset's layout: the number of an image stands for what it shows."""
     with tarfile.open(path, "w") as archive:
         for number in numbers:
             for suffix, content in (("jpg", f"image {number}"), ("cls", str(number % 3))):
@@ -59,7 +62,7 @@ def test_a_rank_reads_shards_of_its_own_where_all_get_nearly_as_many(
 ):
     source, opened = job("data").load(dataset), []
     source._names = [f"{number}.tar" for number in range(shards)]
-    monkeypatch.setattr(job("data"), "_in_shard", lambda path: opened.append(path.name) or iter(()))
+    monkeypatch.setattr(job("shards"), "all_of", lambda path: opened.append(path.name) or iter(()))
     for rank in range(ranks):
         shown(source.share("1 0", rank, ranks))
     assert len(opened) == (shards if whole else ranks * shards)

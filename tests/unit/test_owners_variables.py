@@ -63,6 +63,37 @@ def test_what_ansible_reads_or_leaves_alone_is_none(cluster, name, text):
     assert owners_variables.faults(cluster) == []
 
 
+def checksums(cluster):
+    return owners_variables.checksums(cluster.inventory, ["node-0", "node-1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("group_vars/all/x.yml", {"group_vars"}),
+        ("group_vars/workers", {"group_vars"}),
+        ("host_vars/node-0.yml", {"node-0's host_vars"}),
+        ("host_vars/node-0/deep/x.yml", {"node-0's host_vars"}),
+        ("host_vars/node-2.yml", set()),
+        ("group_vars/all/README.md", set()),
+        ("group_vars/all/x.yml~", set()),
+        ("group_vars/all/gpubed.yml", set()),  # of a former version
+    ],
+)
+def test_checksums_tell_whose_variables_have_changed(cluster, name, changes):
+    """What Ansible does not read is no change."""
+    before = checksums(cluster)
+    assert before.keys() == {"group_vars", "node-0's host_vars", "node-1's host_vars"}
+    path = put(cluster, name, "horovod_fusion_mb: 64\n")
+    added = checksums(cluster)
+    assert {what for what in before if before[what] != added[what]} == changes
+    put(cluster, name, "horovod_fusion_mb: 32\n")
+    edited = checksums(cluster)
+    assert {what for what in added if added[what] != edited[what]} == changes
+    path.unlink()
+    assert checksums(cluster) == before
+
+
 @pytest.mark.parametrize("verb", [["check"], ["plan"], ["up", "-y"], ["configure"]])
 def test_verbs_refuse_it_before_they_begin(cluster, verb):
     path = put(cluster, "group_vars/all/x.yml", "a: [\n")

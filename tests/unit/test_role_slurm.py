@@ -254,6 +254,15 @@ def test_a_rank_whose_job_asked_for_no_gpu_sees_none(srun, monkeypatch):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
+def test_a_rank_has_the_cpus_of_its_job_and_is_kept_with_its_run(srun, monkeypatch):
+    became = []
+    monkeypatch.setattr(os, "execvp", lambda *words: became.append(words))
+    os.environ |= {"SLURM_PROCID": "1", "SLURM_CPUS_ON_NODE": "8", "OMP_NUM_THREADS": "64"}
+    srun.become_rank(["true", "x"])
+    assert became == [("gpubed-environment", ["gpubed-environment", "true", "x"])]
+    assert os.environ["OMP_NUM_THREADS"] == "4"
+
+
 @pytest.fixture
 def started(srun, monkeypatch, tmp_path):
     """Return a function that starts two ranks of a command: what srun was given, and the secret."""

@@ -58,6 +58,22 @@ def test_a_run_says_what_its_links_were_held_to(call, cluster, monkeypatch):
     assert said == ["link rate: 10 Mbit/s → 200 Mbit/s"]
 
 
+def test_runs_with_other_variables_of_an_owner_say_so(call, cluster):
+    """As an owner's settings of Horovod: figures from before and after are of two things."""
+    names = [document(call("run", "lab", "digits", "--json"))["run_id"]]
+    for folder, nodes in (("group_vars/all", "3"), ("host_vars/node-2", "1")):
+        (cluster.inventory / folder).mkdir(parents=True)
+        (cluster.inventory / folder / "mine.yml").write_text("horovod_fusion_mb: 64\n")
+        told = document(call("run", "lab", "digits", "--nodes", nodes, "--json"))
+        names.append(told["run_id"])
+    first, second, third = (record.read(cluster.runs / name) for name in names)
+    [one] = compare.differences(first, second)
+    assert one.what == "group_vars"
+    # Of a node that has no ranks in one of them, nothing is said.
+    others = {one.what for one in compare.differences(second, third)}
+    assert others == {"world size", "nodes", "machines"}
+
+
 def test_single_runs_say_that_nothing_can_be_said(call):
     names = [document(call("run", "lab", "digits", "--json"))["run_id"] for _ in range(2)]
     [pair] = document(call("runs", "lab", "compare", *names, "--json"))["comparisons"]

@@ -56,6 +56,7 @@ def record(paths: ClusterPaths, point: Point, run: runs.Record) -> Record:
             {"src": ends[0], "dst": ends[-1], "measured_bps": rate}
             for ends, rate in zip(links, rates.values(), strict=True)
         ],
+        devices=list(run.devices),
     )
 
 

@@ -18,7 +18,7 @@ from gpubed.campaigns.records import Changed, Folder, Key, Record
 from gpubed.configuration import health
 from gpubed.core import intervals
 from gpubed.core.errors import GpubedError
-from gpubed.jobs import execution, main_metric
+from gpubed.jobs import execution, main_metric, trials
 from gpubed.jobs.runs.record import Choice, Request
 from gpubed.jobs.trials import summarize
 from gpubed.nodes import rates, selection
@@ -108,6 +108,14 @@ class Series:
         """Return how long the repetitions of a point took that ended well; others end anywhere."""
         return [record.seconds for record in self.of(point) if record.status == "ok"]
 
+    def on_devices(self) -> dict[str, set[str]]:
+        """Return the points by the devices on which they computed, as far as their job says."""
+        found = dict[str, set[str]]()
+        for record in self.ended.values():
+            for device in record.devices if record.status == "ok" else ():
+                found.setdefault(device, set()).add(record.id)
+        return found
+
     def _rounds(self) -> Iterator[tuple[int, Point]]:
         return matrix.rounds(self.points, self.campaign.repeat, self.campaign.seed)
 
@@ -188,7 +196,7 @@ class Bench:
                 self.warns(fault)
 
     def _keep(self, record: Record) -> None:
-        if record.status == "ok" and (why := self._lack(record)):
+        if record.status == "ok" and (why := self._lack(record) or self._mixed(record)):
             record = record.model_copy(update={"status": "failed", "reason": why})
         self.folder.keep(record)
         self.series.ended[record.key] = record
@@ -207,12 +215,31 @@ class Bench:
         due = value is not None or self.series.gives(self.metric)
         return f"it gave no {self.metric}" if due else ""
 
+    def _mixed(self, record: Record) -> str:
+        """Say that a point's mean would be of different devices; empty where it would not.
+
+        A testbed that chooses machines by itself may choose one of another kind each time.
+        """
+        if mixed := trials.mixed(record.devices):
+            return mixed
+        others = {
+            device
+            for one in self.series.ended.values()
+            if one.id == record.id and one.key != record.key and one.status == "ok"
+            for device in one.devices
+        }
+        if not others or not record.devices or others == {*record.devices}:
+            return ""
+        was = "; ".join(sorted(others))
+        return f"it computed on {record.devices[0]}, and the point's other repetitions on {was}"
+
     def _record(self, links: rates.Links, point: Point, repetition: int) -> Record:
         usable, left_out = health.usable(self.cluster)
         told = self.begins(point, repetition)
         began, started = provenance.now(), time.monotonic()
         run_dir, image, metrics = "", "", dict[str, Any]()
         carried = list[linkrates.Row]()
+        devices = list[str]()
         try:
             self.requires(self._environment(point).container, usable)
             chosen = self._chosen(links, point, usable)
@@ -221,6 +248,7 @@ class Bench:
             if not (failures := linkrates.faults(carried)):
                 result = self._result(point, repetition, chosen, told, carried)
                 run_dir, image, metrics = result.run_dir, result.image, result.metrics
+                devices = result.devices
                 failures = [*result.failures, *self._others(point, image)]
         except Changed:
             raise
@@ -240,6 +268,7 @@ class Bench:
             metrics=metrics,
             image=image,
             links=[dict(row) for row in carried],
+            devices=devices,
         )
 
     def _environment(self, point: Point) -> Environment:

@@ -11,6 +11,7 @@ import gpubed
 from gpubed.campaigns import records
 from gpubed.campaigns.file import Source, text
 from gpubed.campaigns.matrix import Point
+from gpubed.configuration import owners_variables
 from gpubed.hardware import facts
 from gpubed.jobs import images, jobfile
 from gpubed.jobs.jobfile import Job
@@ -91,12 +92,14 @@ def made_with(cluster: Cluster, job: str) -> dict[str, str]:
     # Where nothing is granted, the number is that of the jobs whose mean a point is.
     of_nodes = _OF_NODES | {"count"} if cluster.allocation.nodes else _OF_NODES
     harmless: Any = {**_HARMLESS, "nodes": {"__all__": of_nodes}}
+    names = [node.name for node in cluster.allocation.nodes]
     return {
         "the job's files": sha256_of_folder(jobfile.folder(job)),
         "the recipe": recipes.load(spec.recipe).lock_sha256(),
         "the experiment network": network.model_dump_json() if network else "",
         records.SPECIFICATION: spec.model_dump_json(exclude=harmless, exclude_defaults=True),
         "gpubed": gpubed.__version__,
+        **owners_variables.checksums(cluster.paths.inventory, names),
         **_machines(cluster),
     }
 

@@ -46,6 +46,7 @@ class Record(_Model):
         image: Id of the image that ranks ran in; empty without one.
         links: What the links carried before it, in bit/s, where it held them to a rate: a row for
             each direction that was measured.
+        devices: On what it computed, each once, as its job says; several where its trials differ.
     """
 
     contract: Literal["gpubed/point/1"] = Field(default="gpubed/point/1", alias="schema")
@@ -61,6 +62,7 @@ class Record(_Model):
     metrics: dict[str, Any]
     image: str = ""
     links: list[dict[str, Any]] = []
+    devices: list[str] = []
 
     @property
     def key(self) -> Key:

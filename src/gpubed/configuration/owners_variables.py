@@ -2,10 +2,15 @@
 
 Ansible reads them first once nodes have been made, and names no file of a fault. So they are read
 before anything begins: their form alone, since what they say is between the owner and the roles.
+Whether they say the same as before is told by checksums: they may hold secrets.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpubed.core import located
@@ -13,14 +18,15 @@ from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.spec.clusterspec import SpecError
 
-_FOLDERS = ("group_vars", "host_vars")
+_GROUPS, _HOSTS = "group_vars", "host_vars"
+_FORMER = "all/gpubed.yml"  # gpubed's own, of an older release
 _READ = {"", ".yml", ".yaml", ".json"}  # Ansible's YAML_FILENAME_EXTENSIONS
 
 
 def faults(paths: ClusterPaths) -> list[SpecError]:
     """Return what is no YAML in a cluster's group_vars and host_vars, by file and line."""
     found = []
-    for path in _files(paths.inventory):
+    for path in (*_files(paths.inventory / _GROUPS), *_files(paths.inventory / _HOSTS)):
         try:
             located.require_yaml(path)
         except located.MalformedYamlError as error:
@@ -41,16 +47,59 @@ def require_readable(paths: ClusterPaths) -> None:
         raise UsageError(f"variables of {paths.name} cannot be read:\n{lines}")
 
 
-def _files(inventory: Path) -> list[Path]:
+def of_groups(inventory: Path) -> list[Path]:
+    """Return the files of group_vars that are the owner's."""
+    folder = inventory / _GROUPS
+    return [path for path in _files(folder) if path != folder / _FORMER]
+
+
+def of_hosts(inventory: Path) -> dict[str, list[Path]]:
+    """Return the files of host_vars, by the name of the node that they are for."""
+    folder, found = inventory / _HOSTS, dict[str, list[Path]]()
+    for path in _files(folder):
+        top = path.relative_to(folder).parts[0]
+        for node in {top, Path(top).stem}:
+            found.setdefault(node, []).append(path)
+    return found
+
+
+def checksums(inventory: Path, nodes: Iterable[str]) -> dict[str, str]:
+    """Return a checksum of group_vars, and of what host_vars have of each node, by what it is.
+
+    There is one, too, where there are no files: what an owner adds later is a change.
+
+    Raises:
+        UsageError: A file cannot be read.
+    """
+    hosts = of_hosts(inventory)
+    return {
+        _GROUPS: _checksum(of_groups(inventory), inventory),
+        **{f"{node}'s {_HOSTS}": _checksum(hosts.get(node, ()), inventory) for node in nodes},
+    }
+
+
+def _checksum(files: Iterable[Path], inventory: Path) -> str:
+    found = hashlib.sha256()
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            hint = f"chmod u+r {shlex.quote(str(path))}"
+            raise UsageError(f"{path} cannot be read: {error.strerror}", hint) from None
+        found.update(f"{content}  ".encode() + os.fsencode(path.relative_to(inventory)) + b"\n")
+    return found.hexdigest()
+
+
+def _files(folder: Path) -> list[Path]:
     """Return the files that Ansible reads: neither hidden ones nor an editor's copies."""
     return sorted(
         path
-        for folder in _FOLDERS
-        for path in (inventory / folder).rglob("*")
-        if path.is_file() and path.suffix in _READ and not _is_left_out(path, inventory)
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix in _READ and not _is_left_out(path, folder)
     )
 
 
-def _is_left_out(path: Path, inventory: Path) -> bool:
-    parts = path.relative_to(inventory).parts
+def _is_left_out(path: Path, folder: Path) -> bool:
+    parts = path.relative_to(folder).parts
     return any(part.startswith(".") or part.endswith("~") for part in parts)

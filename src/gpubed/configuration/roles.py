@@ -21,6 +21,7 @@ from jinja2.nativetypes import NativeEnvironment
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 import gpubed
+from gpubed.configuration import owners_variables
 from gpubed.core import reading
 from gpubed.core.paths import assets
 from gpubed.nodes.allocation import Allocation, Node
@@ -177,7 +178,7 @@ def fingerprints(
     """
     everywhere = [
         _known_to_all(allocation),
-        _files_digest(_user_variables(inventory / "group_vars"), inventory),
+        _files_digest(owners_variables.of_groups(inventory), inventory),
         _files_digest((assets() / "playbooks").rglob("*.yml"), assets()),
     ]
     users = _HostVariables(inventory)
@@ -278,22 +279,11 @@ def _of_role(plan: ClusterPlan, role: str, parts: Mapping[Part, Any]) -> list[An
     return [_role_digest(role), inputs(plan, role), read]
 
 
-def _user_variables(folder: Path) -> list[Path]:
-    former = folder / "all" / "gpubed.yml"  # gpubed's own, of an older release
-    return [path for path in folder.rglob("*") if path.is_file() and path != former]
-
-
 class _HostVariables:
     """What the user put into the `host_vars` of an inventory, looked up once for all nodes."""
 
     def __init__(self, inventory: Path) -> None:
-        self._inventory = inventory
-        self._found: dict[str, list[Path]] = {}
-        folder = inventory / "host_vars"
-        for path in _user_variables(folder):
-            top = path.relative_to(folder).parts[0]
-            for node in {top, Path(top).stem}:
-                self._found.setdefault(node, []).append(path)
+        self._inventory, self._found = inventory, owners_variables.of_hosts(inventory)
 
     def digest(self, node: str) -> str:
         """Return the digest of a node's files."""

@@ -26,7 +26,7 @@ from gpubed.jobs.launcher import Launch, Launcher
 from gpubed.jobs.rank_output import RankOutput
 from gpubed.jobs.runs import beside, checkpoints, origin, record
 from gpubed.jobs.runs.record import Record, Request
-from gpubed.jobs.trials import Summary, summarize
+from gpubed.jobs.trials import DEVICE, Summary, summarize
 from gpubed.nodes import selection
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
@@ -87,6 +87,15 @@ class JobResult:
         return Path(self.run_dir).name
 
     @property
+    def devices(self) -> list[str]:
+        """On what it computed, each once, as far as its job says; several where trials differ."""
+        if self.trials:
+            good = (trial for trial in self.trials if not trial.failures)
+            return sorted({device for trial in good for device in trial.devices})
+        told = self.metrics.get(DEVICE)
+        return [told] if isinstance(told, str) and told else []
+
+    @property
     def status(self) -> Literal["ok", "failed", "interrupted"]:
         """`ok`, `failed`, or `interrupted` where gpubed itself ended it."""
         if self.interrupted:
@@ -109,6 +118,7 @@ class JobResult:
             "simulated": bool(self.simulated),
             "not_judged": self.not_judged,
             "shared_with": self.shared_with,
+            "devices": self.devices,
             "metrics": self.metrics,
         }
         if self.trials:
@@ -265,6 +275,7 @@ def _ended(begun: Record, result: JobResult) -> Record:
             "failures": tuple(result.failures),
             "simulated": result.simulated,
             "shared_with": tuple(result.shared_with),
+            "devices": tuple(result.devices),
             "metrics": result.metrics,
             "origin": begun.origin.model_copy(update={"image": result.image}),
         }

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 _LARGEST = 1e300
+DEVICE = "device"
+"""The metric by which a job says in words on what it computed."""
 
 
 @dataclass(frozen=True)
@@ -52,3 +54,10 @@ def is_number(value: object) -> bool:
     # Not a number, infinite, or so large that a sum would be.
     finite = isinstance(value, int | float) and abs(value) < _LARGEST
     return finite and not isinstance(value, bool)
+
+
+def mixed(devices: Sequence[str]) -> str:
+    """Say that trials computed on different devices; empty where they did not."""
+    if len(devices) < 2:
+        return ""
+    return f"not all computed on one device ({'; '.join(devices)}): means are of a mixture"

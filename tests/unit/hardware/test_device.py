@@ -139,7 +139,7 @@ def rank(tmp_path, library):
     program = tmp_path / "gpubed-rank"
     text = template.render(ansible_managed="managed", __horovod_bin="/nowhere")
     text = text.replace("/etc/gpubed", str(tmp_path))
-    program.write_text(text.replace("/usr/local/bin/gpubed-device", str(DEVICE)))
+    program.write_text(text.replace("/usr/local/bin", str(DEVICE.parent)))
     (tmp_path / "horovod.env").write_text("GPUBED_GPUS=2\n")
 
     def run(**environment):

@@ -12,7 +12,7 @@ from gpubed.hardware.binding import Binding
 from support import machines
 
 TEMPLATES = machines.ROOT / "roles/horovod/templates"
-DEVICE = machines.ROOT / "roles/horovod/files/gpubed-device"
+FILES = machines.ROOT / "roles/horovod/files"
 SAY = ["sh", "-c", 'echo "$(taskset -cp $$ | sed "s/.*: //") gpu=$GPUBED_GPU hca=$GPUBED_HCA"']
 
 
@@ -22,13 +22,18 @@ def render(name, **variables):
     return template.render(ansible_managed="managed", __horovod_bin="/nowhere", **variables)
 
 
+def gpubed_rank(tmp_path):
+    """The program's text, with what it reads in a folder of ours and calls in the role's."""
+    text = render("gpubed-rank.j2").replace("/etc/gpubed", str(tmp_path))
+    return text.replace("/usr/local/bin", str(FILES))
+
+
 @pytest.fixture
 def rank(tmp_path):
     """A function that runs a command as a local rank."""
     (tmp_path / "horovod.env").write_text("GPUBED_NODE=node-0\n")
     program = tmp_path / "gpubed-rank"
-    text = render("gpubed-rank.j2").replace("/etc/gpubed", str(tmp_path))
-    program.write_text(text.replace("/usr/local/bin/gpubed-device", str(DEVICE)))
+    program.write_text(gpubed_rank(tmp_path))
 
     def run(bindings, **environment):
         if bindings is not None:
@@ -118,11 +123,18 @@ def test_a_job_of_a_scheduler_that_was_given_no_gpu_is_beside_none(rank, variabl
     assert said.endswith("gpu= hca=")
 
 
+def test_the_first_rank_of_a_run_leaves_the_nodes_settings_with_it(rank, tmp_path):
+    (tmp_path / "horovod.env").write_text("OMP_NUM_THREADS=3\nHOROVOD_WAIT_US=50\n")
+    rank(None, HOROVOD_RANK="0", HOROVOD_LOCAL_RANK="0", GPUBED_RUN_DIR=str(tmp_path))
+    kept = (tmp_path / "rank-0.env").read_text().splitlines()
+    assert {"OMP_NUM_THREADS=3", "HOROVOD_WAIT_US=50"} <= {*kept}
+
+
 @pytest.fixture
 def owned(tmp_path):
     """A rank in a group of its own that looks every tenth of a second for its heartbeat."""
     (tmp_path / "horovod.env").write_text("GPUBED_NODE=node-0\n")
-    text = render("gpubed-rank.j2").replace("/etc/gpubed", str(tmp_path))
+    text = gpubed_rank(tmp_path)
     program = tmp_path / "gpubed-rank"
     program.write_text(text.replace("sleep 5", "sleep 0.1").replace("sleep 10", "sleep 0.5"))
     beat = tmp_path / ".heartbeat"

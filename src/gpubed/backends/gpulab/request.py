@@ -157,15 +157,18 @@ def _words(
     hosts = f"localhost:{slots}"
     local = ["horovodrun", "--gloo", "--start-timeout", _START_S, "-np", slots, "-H", hosts]
     local += _ON_ITS_GPU if node.gpus else ()
+    # As on nodes: what the first rank starts with is kept with the run.
+    program = assets() / "roles/horovod/files/gpubed-environment"
+    local += ("sh", "-c", program.read_text(encoding="utf-8"), program.name)
     settings = {
         "folder": folder,
         "command": [*local, *command],
         "mark": mark,
         "limit": parcel.LIMIT,
     }
-    program = (assets() / "templates/gpulab/container.py").read_text(encoding="utf-8")
+    container = (assets() / "templates/gpulab/container.py").read_text(encoding="utf-8")
     bundle = parcel.pack(source, {"hostfile": f"localhost slots={slots}\n"})
-    return ("python3", "-u", "-c", program, json.dumps(settings), bundle)
+    return ("python3", "-u", "-c", container, json.dumps(settings), bundle)
 
 
 def _storage(spec: ClusterSpec) -> tuple[Mount, ...]:

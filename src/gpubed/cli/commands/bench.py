@@ -263,6 +263,10 @@ class _Campaign:
             [*series.campaign.factors, *([f"{metric} (± 95 %)", "n"] if metric else []), "status"],
             [_row(series, point, metric, unit) for point in self.points],
         )
+        if len(found := series.on_devices()) > 1:
+            told = "; ".join(f"{device}: {len(found[device])} point(s)" for device in sorted(found))
+            why = "points differ in more than their settings: not all computed on one device"
+            self.ui.say(figures.one_line(f"{why} ({told})"))
         for record in sorted(series.failed(), key=lambda record: record.key):
             self.ui.error(f"{record.id}, repetition {record.repetition}: {record.reason}")
         if series.failed():

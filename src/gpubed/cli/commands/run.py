@@ -20,7 +20,7 @@ from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import interruption
 from gpubed.jobs import elastic as training
-from gpubed.jobs import execution, figures, jobfile
+from gpubed.jobs import execution, figures, jobfile, trials
 from gpubed.jobs.elastic import Bounds
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.jobfile import Metric
@@ -38,7 +38,7 @@ _LOOK_EVERY_S = 0.1
 _WAITS_S = 10.0  # a training that has begun nothing by then waits for nodes
 # What a record has that nothing can be said of before a run starts.
 _OF_ITS_END = (
-    *("status", "seconds", "failures", "metrics"),
+    *("status", "seconds", "failures", "metrics", "devices"),
     *("started", "set", "repetition", "again", "resumes"),
 )
 
@@ -474,13 +474,8 @@ def _conclude(
     ui.document("run", {**result.document(), "left_out": left_out | result.left_out, **more})
     ui.say(f"{job}: {result.status}, {_size(result)}")
     _tell_figures(ui, result)
-    if result.simulated:
-        models = ", ".join(result.simulated)
-        ui.say(f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU")
-    if result.not_judged:
-        ui.say(f"not judged in so small a run: {', '.join(result.not_judged)}")
-    if differ := _undeclared(result):
-        ui.say(f"metrics.json is not as job.yml says: {differ}")
+    for note in _notes(result):
+        ui.say(note)
     for one in result.trials or [result]:
         if one.shared_with:
             others = ", ".join(one.shared_with)
@@ -492,6 +487,19 @@ def _conclude(
     for reason in result.failures:
         ui.error(reason)
     return 0 if result.status == "ok" else 1
+
+
+def _notes(result: execution.JobResult) -> Iterator[str]:
+    """Give what must be known of a run's figures."""
+    if result.simulated:
+        models = ", ".join(result.simulated)
+        yield f"simulated: {models} did not compute, the CPU did; these are no figures of a GPU"
+    if mixed := trials.mixed(result.devices):
+        yield figures.one_line(mixed)
+    if result.not_judged:
+        yield f"not judged in so small a run: {', '.join(result.not_judged)}"
+    if differ := _undeclared(result):
+        yield f"metrics.json is not as job.yml says: {differ}"
 
 
 def _telling(ui: UI, show: Callable[[str], None]) -> Callable[[str], None]:

@@ -14,7 +14,7 @@ from gpubed.cli.ui import UI
 from gpubed.core import families, nearest, runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs import figures, jobfile
+from gpubed.jobs import figures, jobfile, trials
 from gpubed.jobs.jobfile import Metric
 from gpubed.jobs.runs import checkpoints, compare, record
 from gpubed.jobs.runs.record import Record
@@ -161,11 +161,7 @@ def _show(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:
     if commit := one.origin.git:
         ui.say(f"  git {commit}")
     ui.say(f"  command: {' '.join(one.command)}", whole=True)
-    units = _described(one.request.job)
-    for name, value in one.metrics.items():
-        if isinstance(value, int | float | str):
-            told = figures.written(value, units.get(name, Metric(unit="")).unit)
-            ui.say(f"  {figures.one_line(name)} = {told}")
+    _tell_figures(ui, one)
     if one.progress:
         how = "is at" if one.state == "running" else "came to"
         ui.say(f"  {how} {figures.one_line(str(one.progress))}")
@@ -190,6 +186,16 @@ def _collected(paths: ClusterPaths, one: Record) -> list[str]:
 def _tell_checkpoints(ui: UI, kept: Sequence[str]) -> None:
     for place in kept:
         ui.say(f"collected checkpoints: {place}", whole=True)
+
+
+def _tell_figures(ui: UI, one: Record) -> None:
+    units = _described(one.request.job)
+    for name, value in one.metrics.items():
+        if isinstance(value, int | float | str):
+            told = figures.written(value, units.get(name, Metric(unit="")).unit)
+            ui.say(f"  {figures.one_line(name)} = {told}")
+    if mixed := trials.mixed(one.devices):
+        ui.say(f"  {figures.one_line(mixed)}")
 
 
 def _compare(ui: UI, records: Sequence[Record], paths: ClusterPaths) -> int:

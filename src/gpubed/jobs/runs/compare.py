@@ -117,6 +117,8 @@ def differences(before: Record, now: Record) -> list[Difference]:
         **_by_name(before.values, now.values),
         **_of_origin(before.origin, now.origin),
     }
+    if before.devices and now.devices:  # beforehand nobody knows
+        pairs["device"] = ", ".join(before.devices), ", ".join(now.devices)
     return [Difference(what, str(a), str(b)) for what, (a, b) in pairs.items() if a != b]
 
 
@@ -145,6 +147,10 @@ def _of_origin(before: Origin, now: Origin) -> dict[str, tuple[str, str]]:
         "git": lambda of: str(of.git or ""),
     }
     pairs = {what: (told(before), told(now)) for what, told in kinds.items()}
+    # Those of a node that has ranks in one of the two alone say nothing.
+    for what, checksum in before.variables_sha256.items():
+        if other := now.variables_sha256.get(what):
+            pairs[what] = checksum[:8], other[:8]
     if before.image and now.image:  # beforehand nobody has asked for it
         pairs["image"] = before.image, now.image
     return pairs

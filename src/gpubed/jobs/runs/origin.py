@@ -9,6 +9,7 @@ from hashlib import sha256 as _sha256
 from pathlib import Path
 
 import gpubed
+from gpubed.configuration import owners_variables
 from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.hardware import facts
@@ -25,6 +26,7 @@ _TIMEOUT_S = 10
 def look(cluster: Cluster, job: str) -> Origin:
     """Return what a run of a job would be made with now."""
     recipe, network = recipes.load(cluster.plan.spec.recipe), cluster.allocation.experiment
+    used = (*cluster.allocation.nodes[:1], *cluster.allocation.with_ranks)
     return Origin(
         cluster=cluster.name,
         uuid=cluster.allocation.uuid,
@@ -37,6 +39,9 @@ def look(cluster: Cluster, job: str) -> Origin:
         hosts=_hosts(cluster),
         rate_bps=network.rate_bps if network else None,
         rates_bps=rates(cluster.paths),
+        variables_sha256=owners_variables.checksums(
+            cluster.paths.inventory, [node.name for node in used]
+        ),
     )
 
 

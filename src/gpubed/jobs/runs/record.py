@@ -108,6 +108,8 @@ class Origin(_Model):
         image: Id of the image that ranks ran in; empty without one.
         rates_bps: Measured rate of each link, in bit/s, by `a>b`: just before the run where it
             held links to a rate, else by the last verification.
+        variables_sha256: Of the owner's group_vars, and of the host_vars of the head and of each
+            node with ranks, by what it is; empty in records of former versions.
     """
 
     cluster: str
@@ -122,6 +124,7 @@ class Origin(_Model):
     rate_bps: Annotated[int, Field(ge=0, le=10**15)] | None = None
     image: str = ""
     rates_bps: dict[str, _Rate] = {}
+    variables_sha256: dict[str, str] = {}
 
 
 class Progress(_Model):
@@ -161,6 +164,7 @@ class Record(_Model):
         seconds: How long it took; None while it runs, and where it was killed.
         progress: How far it is, or came where it did not end well; None where it told nothing.
         shared_with: Runs that were at work on nodes of its own at the same time.
+        devices: On what it computed, each once, as its job says; several where its trials differ.
     """
 
     contract: Literal["gpubed/run-record/1"] = Field(default="gpubed/run-record/1", alias="schema")
@@ -184,6 +188,7 @@ class Record(_Model):
     metrics: dict[str, Any] = {}
     progress: Progress | None = None
     shared_with: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON, with the keys that `run --json` has."""

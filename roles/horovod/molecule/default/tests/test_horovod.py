@@ -44,6 +44,13 @@ def test_a_rank_computes_on_the_cpu_where_no_gpu_was_asked_for(host):
     assert host.check_output(rank) == "cpu PCI_BUS_ID"
 
 
+def test_the_first_rank_of_a_run_leaves_the_nodes_settings_with_it(host, settings):
+    folder = host.check_output("mktemp --directory")
+    host.check_output(f"HOROVOD_RANK=0 GPUBED_RUN_DIR={folder} gpubed-rank true")
+    kept = host.file(f"{folder}/rank-0.env").content_string.splitlines()
+    assert f"OMP_NUM_THREADS={settings['OMP_NUM_THREADS']}" in kept
+
+
 def test_a_rank_whose_gpu_is_not_there_does_not_start(host):
     done = host.run("GPUBED_GPUS=1 gpubed-device 0")
     assert done.rc == 1

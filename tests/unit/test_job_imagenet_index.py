@@ -1,0 +1,159 @@
+"""Job imagenet reads what job prepare made by its indexes: each rank its own images alone."""
+
+import itertools
+import json
+
+import pytest
+
+from support import by_path, prepared
+from support.imagenet import job
+
+__all__ = ["job"]
+
+
+@pytest.fixture
+def dataset(tmp_path, monkeypatch):
+    """A dataset of 40 images in 4 shards, with an index for each."""
+    prepared.Prepare(monkeypatch)(tmp_path / "small")
+    return tmp_path / "small"
+
+
+def shown(items):
+    """The numbers of images, in their order; each has the class that it is of."""
+    found = [(int(read().split()[1]), label) for _, read, label in items]
+    assert all(label == number % 3 for number, label in found)
+    return [number for number, _ in found]
+
+
+def index(shard):
+    return shard.with_suffix(".index.json")
+
+
+def numbers(shard):
+    """The numbers of a shard's images."""
+    return {
+        int(row[0].removesuffix(".jpg")) for row in json.loads(index(shard).read_text())["images"]
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 16, 40])
+@pytest.mark.parametrize("order", [None, "1 0"])
+def test_the_shares_of_any_number_of_ranks_are_the_dataset(job, dataset, order, ranks):
+    """Each image once: in validation, none may count twice, and none be left out."""
+    source = job("data").load(dataset)
+    parts = [shown(source.share(order, rank, ranks)) for rank in range(ranks)]
+    assert sorted(itertools.chain(*parts)) == list(range(40))
+    assert {len(part) for part in parts} <= {40 // ranks, -(-40 // ranks)}
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 7, 16])
+def test_a_rank_needs_no_shard_but_those_of_its_own_images(job, dataset, tmp_path, ranks):
+    """However many ranks there are: else each of them would go through the whole dataset."""
+    source = job("data").load(dataset)
+    everything = shown(source.share("1 0", 0, 1))
+    others = tmp_path / "others"
+    others.mkdir()
+    for rank in range(ranks):
+        wanted = everything[rank * 40 // ranks : (rank + 1) * 40 // ranks]
+        for shard in dataset.glob("*.tar"):
+            if not numbers(shard) & {*wanted}:
+                index(shard).rename(others / index(shard).name)
+                shard.rename(others / shard.name)
+        assert shown(source.share("1 0", rank, ranks)) == wanted
+        for path in others.iterdir():
+            path.rename(dataset / path.name)
+
+
+def test_what_a_training_had_before_is_passed_over_and_not_read(job, dataset):
+    source = job("data").load(dataset)
+    everything = shown(source.share("1 0", 0, 1))
+    for shard in dataset.glob("*.tar"):
+        content = bytearray(shard.read_bytes())
+        for name, start, length, _ in json.loads(index(shard).read_text())["images"]:
+            if int(name.removesuffix(".jpg")) in everything[:25]:
+                content[start - 512 : start + length + 1024] = bytes(length + 1536)
+        shard.write_bytes(content)
+    assert shown(itertools.islice(source.share("1 0", 0, 1), 25, None)) == everything[25:]
+
+
+def test_each_epoch_has_its_own_order_and_repeats_it(job, dataset):
+    source = job("data").load(dataset)
+    first, again, other = (shown(source.share(order, 1, 3)) for order in ("1 0", "1 0", "1 1"))
+    assert first == again != other
+
+
+def test_it_is_read_the_same_where_it_was_staged(job, dataset, tmp_path):
+    staging = by_path.load(prepared.JOB.parent / "stage/staging.py", "stage_staging_of_indexes")
+    manifest = staging.read_manifest((dataset / staging.MANIFEST).read_text())
+    copied = staging.stage(dataset, tmp_path / "scratch", manifest, 2)
+    assert all(file.right for file in copied)
+    shares = [
+        [shown(job("data").load(folder).share("1 0", rank, 3)) for rank in range(3)]
+        for folder in (dataset, tmp_path / "scratch")
+    ]
+    assert shares[0] == shares[1]
+
+
+def without_indexes(folder):
+    """Let a dataset be one of a former version."""
+    description = json.loads((folder / "dataset.json").read_text())
+    del description["shard_images"]
+    (folder / "dataset.json").write_text(json.dumps(description))
+    for path in folder.glob("*.index.json"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_a_dataset_without_indexes_is_read_by_its_shards(job, dataset, ranks):
+    without_indexes(dataset)
+    source = job("data").load(dataset)
+    parts = [shown(source.share("1 0", rank, ranks)) for rank in range(ranks)]
+    assert sorted(itertools.chain(*parts)) == list(range(40))
+
+
+FIRST = "small-000-00000.tar"
+
+
+def other_images(folder):
+    """Let a shard be another one of the same length, as of another order."""
+    shard, other = folder / FIRST, folder / "small-001-00000.tar"
+    shard.write_bytes(other.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda f: index(f / FIRST).unlink(), "index .*00000.index.json is broken: FileNotFound"),
+        (lambda f: index(f / FIRST).write_text("{"), "index .*00000.index.json is broken: JSON"),
+        (lambda f: index(f / FIRST).write_text("[]"), "index .*00000.index.json is broken: Type"),
+        (
+            lambda f: index(f / FIRST).write_text('{"bytes": 1, "images": [[1]]}'),
+            "index .*00000.index.json is broken: ValueError",
+        ),
+        (
+            lambda f: index(f / FIRST).write_text('{"bytes": 1, "images": []}'),
+            "0 images are in the index, and 10 in dataset.json",
+        ),
+        (
+            lambda f: (f / FIRST).write_bytes((f / FIRST).read_bytes()[:3000]),
+            "the index is of 30720 bytes, and the shard has 3000",
+        ),
+        (other_images, "00000.jpg is not at byte 512"),
+        (lambda f: (f / FIRST).unlink(), f"shard .*{FIRST} is broken: FileNotFoundError"),
+    ],
+    ids=["gone", "cut off", "list", "short", "empty", "shard cut off", "other shard", "no shard"],
+)
+def test_an_index_that_is_broken_or_of_another_shard_is_told(job, dataset, damage, said):
+    data = job("data")
+    damage(dataset)
+    with pytest.raises(data.Unusable, match=f"{said}.*; stage it again, or prepare it anew"):
+        shown(data.load(dataset).share(None, 0, 2))
+
+
+@pytest.mark.parametrize("counts", [[10, 10, 10], [10, 10, 10, 11], "10", 4])
+def test_numbers_of_images_that_do_not_fit_are_told(job, dataset, counts):
+    data = job("data")
+    description = json.loads((dataset / "dataset.json").read_text())
+    (dataset / "dataset.json").write_text(json.dumps({**description, "shard_images": counts}))
+    with pytest.raises(data.Unusable, match="small cannot be read as a dataset: "):
+        data.load(dataset)
