@@ -171,12 +171,11 @@ def test_a_model_that_one_gpu_has_no_room_for_is_not_timed_alone(job):
         one.device = GPU
         one.averaging = SimpleNamespace(gather=lambda mine: [mine, *everyone])
         one._steps_alone = step
-        return one._time_alone(SimpleNamespace())
+        return one._time_alone(SimpleNamespace(to=lambda device: device))
 
     def full(_):
         raise MemoryError
 
-    training.copy.deepcopy = lambda network: SimpleNamespace(to=lambda device: network)
     assert told([0.5], lambda _: 0.25) == 0.25
     assert told([None], lambda _: 0.25) is None
     assert told([0.5], full) is None
