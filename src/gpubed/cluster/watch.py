@@ -10,13 +10,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from traceback import format_exception
 from typing import Any, Literal
 
-from gpubed.cluster import condition, costs, idle, lost_state, renewal, up, watch_log, watch_memory
+from gpubed.cluster import (
+    condition,
+    costs,
+    current,
+    idle,
+    lost_state,
+    renewal,
+    up,
+    watch_log,
+    watch_memory,
+)
 from gpubed.cluster import lease as leases
 from gpubed.cluster.condition import Condition
 from gpubed.cluster.events import event_file
@@ -32,10 +42,8 @@ from gpubed.jobs.runs import at_work
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
-from gpubed.spec.clusterspec import spec_backend
-from gpubed.spec.plan import ClusterPlan, plan
 from gpubed.testbeds import registry
-from gpubed.testbeds.specification import load, load_plan
+from gpubed.testbeds.specification import load
 
 State = Literal["well", "amiss", "busy", "gone"]
 """What a look leads to; busy is a cluster that another run changes, gone one that is down."""
@@ -109,8 +117,7 @@ class Watch:
         if who and self._is_going:
             return self._pass()
         try:
-            allocation = allocations.load(self._paths.allocation)
-            cluster = Cluster(self._paths, self._wanted(allocation), allocation)
+            cluster = current.load(self._paths)
         except GpubedError as error:
             return self._leave(error.message, error.hint)
         self._keep_lease(cluster)
@@ -200,30 +207,20 @@ class Watch:
         self._tell_once("cluster", "person", why, hint or f"gpubed status {self._paths.name}")
         return "amiss"
 
-    def _wanted(self, allocation: Allocation) -> ClusterPlan:
-        """Return what the cluster is to be; what was applied last where the file says no such."""
-        try:
-            found = load_plan(self._paths.spec)
-            if spec_backend(found.spec) == allocation.backend:
-                return found
-        except UsageError:
-            pass  # somebody is writing it, perhaps
-        return plan(registry.reach(allocation.backend, self._paths).applied())
-
     def _keep_lease(self, cluster: Cluster) -> None:
         """Do what `renew --auto` does."""
-        try:
-            looked = renewal.look(cluster)
-        except GpubedError as error:
-            self._tell_once("lease", "unasked", f"the lease: {error.message}", error.hint or "")
-            return
+        looked = renewal.look(cluster)
         end = looked.record.granted_until
         until = leases.local(end) if end else ""
-        if looked.refused:
+        if error := looked.unasked:
+            self._tell_once("lease", "unasked", f"the lease: {error.message}", error.hint or "")
+        elif looked.refused:
             self._tell_once("lease", "lease", f"it ends {until}", looked.refused.message)
         elif looked.asked:
             asked = leases.local(looked.asked)
             self._tell_once("lease", "lease", f"asked until {asked}", f"granted until {until}")
+        if looked.last:
+            self._tell_once("last", "lease", looked.last)
         if looked.prepared:
             self.tell("lease", f"it ends {until}", "; ".join(looked.prepared))
         if fault := looked.unprepared:
