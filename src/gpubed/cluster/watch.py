@@ -250,7 +250,7 @@ class Watch:
         now, before = leases.now(), self.memory.amiss
         since = {fault.key: before.get(fault.key, now) for fault in faults}
         self._remember(amiss=since, quarantined=quarantined)
-        if self._care(cluster):
+        if self._lets_go(cluster):
             return "gone" if self.is_over else "amiss"
         held = self._spare([fault for fault in faults if fault.node in quarantined])
         broken = [fault for fault in faults if fault.node not in quarantined]
@@ -274,6 +274,13 @@ class Watch:
         if self.memory.left == why or self._waits(why):
             return "amiss"
         return self._repair(cluster, broken, why)
+
+    def _lets_go(self, cluster: Cluster) -> bool:
+        """Release a cluster where that is due, or go on with it; say whether it is to go."""
+        if warned := self._releasing:
+            self._go_on(cluster, warned)
+            return True
+        return self._care(cluster) or self._releasing is not None
 
     def _care(self, cluster: Cluster) -> bool:
         """Do what is due about a cluster that nobody uses; say whether it was released."""
@@ -307,18 +314,46 @@ class Watch:
         return False
 
     def _release(self, cluster: Cluster, warned: Warned, why: str) -> bool:
+        # On disk before anything goes: another watch goes on with what this one began.
+        self._remember(warned=replace(warned, begun=True))
+        if stays := self._given_back(cluster, idle.release, warned, why):
+            self.tell("idle", why, stays)
+        return not stays
+
+    @property
+    def _releasing(self) -> Warned | None:
+        """The warning whose release did not come to its end; None also of a person's `down`."""
+        warned = self.memory.warned
+        return warned if warned and warned.begun and self._paths.removing.exists() else None
+
+    def _go_on(self, cluster: Cluster, warned: Warned) -> None:
+        """Go on with a release, further and further apart: half a cluster is of no use."""
+        name, wait = self._paths.name, self.memory.wait_until
+        if wait and leases.now() < wait:
+            return
+        why = f"the release of {name} did not come to its end"
+        try:
+            if stays := self._given_back(cluster, idle.finish, warned, why):
+                back = f"gpubed down {name}; to have it back: gpubed up {name}"
+                self._leave(f"{why}: {stays}", back)
+        except Locked as error:
+            self._tell_once("idle", "waits", why, error.message)
+        except GpubedError as error:
+            self._tell_once("idle", "idle", why, self._failed(error))
+
+    def _given_back(self, cluster: Cluster, act: idle.GiveBack, warned: Warned, why: str) -> str:
+        """Give the nodes back, and tell it; return in words why they stay, if they do."""
         held, linked = self.memory.quarantined, self._paths.state.is_symlink()
         with watch_log.kept(self._paths):
-            done, gone = idle.release(cluster, self._engine, warned, held)
+            done, gone = act(cluster, self._engine, warned, held)
         if not gone:
-            self.tell("idle", why, done)
-            return False
+            return done
         nodes = tuple(node.name for node in cluster.allocation.nodes)
         told = Event(leases.now(), "idle", why, done, nodes)
         if not linked:
             watch_log.append(self._paths, told)
         self._hear(told)
-        return True
+        return ""
 
     def _tell_of_disks(self, found: Condition) -> None:
         """A full disk is nothing that `up` repairs."""
@@ -464,7 +499,7 @@ class Watch:
             up.up(paths, self._engine, approve=approve, still_wanted=still_wanted)
 
     def _failed(self, error: GpubedError) -> str:
-        """Remember that a repair failed; return what to tell."""
+        """Remember that a repair, or a release, failed; return what to tell."""
         failures = self.memory.failures + 1
         wait = _backed_off(failures)
         until = leases.now() + timedelta(seconds=wait)
