@@ -365,13 +365,15 @@ class Watch:
             self.tell("well", "disks have space again")
 
     def _quarantined(self, allocation: Allocation, found: Condition) -> dict[str, str]:
-        """Return the nodes that a person, or they themselves, took out of use.
+        """Return the nodes that a person took out of use, and why.
 
-        One that does not answer now is known from when it last did.
+        One that does not answer now is known from when it last did. One that took itself out of
+        use is broken, and so the more when it does not answer.
         """
         silent = {node.name for node in allocation.nodes if found.nodes[node.name] != "ready"}
         kept = {name: why for name, why in self.memory.quarantined.items() if name in silent}
-        return kept | {one.node: one.quarantine.reason for one in found.unwell if one.quarantine}
+        held = {one.node: one.quarantine for one in found.unwell if one.quarantine}
+        return kept | {name: one.reason for name, one in held.items() if one.is_by_hand}
 
     def _faults(self, found: Condition, allocation: Allocation) -> list[_Fault]:
         """List what `up` would put right; a full disk is nothing of that."""
@@ -392,8 +394,12 @@ class Watch:
         held = self.memory.quarantined
         said = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
         if said:
-            back = f"gpubed health {self._paths.name} --requalify NODE takes it back"
-            self._tell_once("quarantine", "left", said, f"left alone; {back}")
+            name = self._paths.name
+            outcome = (
+                f"left alone; gpubed up {name} repairs it all the same; "
+                f"gpubed health {name} --requalify NODE takes back one that answers"
+            )
+            self._tell_once("quarantine", "left", said, outcome)
         else:
             self._forget_told("quarantine")
         return said
