@@ -41,6 +41,18 @@ def test_a_node_in_quarantine_is_left_out(usable):
     assert (out["node-1"].state, out["node-1"].reason) == ("quarantined", "fan is loud")
 
 
+@pytest.mark.parametrize(
+    ("more", "is_by_hand"), [({}, True), ({"own": False}, True), ({"own": True}, False)]
+)
+def test_a_node_says_whether_it_took_itself_out_of_use(usable, more, is_by_hand):
+    """One of a former version does not: somebody may be at work on it."""
+    told = json.loads(HELD)
+    told["quarantine"] |= more
+    held = usable(WELL, json.dumps(told))[1]["node-1"].quarantine
+    assert held
+    assert held.is_by_hand is is_by_hand
+
+
 def test_a_node_that_cannot_tell_how_it_is_is_left_out_with_the_repair(usable):
     left, out = usable(WELL, "")
     assert left == ["node-0"]

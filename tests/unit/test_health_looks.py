@@ -487,6 +487,23 @@ def test_before_a_job_a_quarantine_keeps_its_reason(health, monkeypatch):
     assert health.read_state()["quarantine"]["reason"] == "fan is loud"
 
 
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [(("quarantine", "fan is loud"), False), (("fault", "no homes"), True), (("watch",), True)],
+)
+def test_it_is_known_whether_a_person_took_the_node_out_of_use(health, words, own):
+    found(health, gpus=gpus(GOOD))
+    for _ in range(2):
+        health.main(*words)
+    assert health.read_state()["quarantine"]["own"] is own
+
+
+def test_what_a_program_finds_leaves_a_persons_quarantine_as_it_is(health):
+    health.main("quarantine", "fan is loud")
+    assert health.main("fault", "no homes") == 0
+    assert health.read_state()["quarantine"]["reason"] == "fan is loud"
+
+
 def test_only_a_good_node_is_requalified(health):
     health.main("quarantine", "fan", "is", "loud")
     found(health, gpus=gpus(GOOD))

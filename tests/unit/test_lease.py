@@ -68,6 +68,21 @@ def test_a_shortened_renewal_is_known_as_granted(
     assert known.since == NOW
 
 
+def test_a_lease_that_is_granted_after_the_end_of_another_counts_from_its_own_beginning(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`up --refresh` brings new nodes, which the former ones' time must not take along."""
+    plan, testbed = sample_plan(), Stingy(24 * HOUR)
+    monkeypatch.setattr(registry, "backend", lambda _: testbed)
+    lent = Cluster(cluster, plan, sample_allocation(plan))
+    lease.read(lent)
+    monkeypatch.setattr(lease, "now", lambda: NOW + 24 * HOUR)
+    assert lease.read(lent).since == NOW, "it is over, and nothing else is granted"
+    testbed.until = NOW + 48 * HOUR
+    assert lease.read(lent).since == NOW + 24 * HOUR
+    assert lease.last(cluster).since == NOW + 24 * HOUR
+
+
 def record(left: timedelta, since: timedelta = timedelta()) -> lease.Record:
     return lease.Record(granted_until=NOW + left, since=NOW - since)
 
@@ -86,6 +101,21 @@ def record(left: timedelta, since: timedelta = timedelta()) -> lease.Record:
 )
 def test_the_policy_says_when_and_how_far(known: lease.Record, until: datetime | None) -> None:
     assert lease.due(known, Wanted()) == until
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("known", "last"),
+    [
+        (record(20 * HOUR, since=timedelta(days=5)), None),  # it is two days away
+        (record(20 * HOUR, since=timedelta(days=6, hours=1)), NOW + 23 * HOUR),
+        (record(20 * HOUR, since=timedelta(days=8)), NOW + 20 * HOUR),  # a person asked for more
+        (record(-HOUR, since=timedelta(days=8)), None),
+        (lease.Record(), None),
+    ],
+)
+def test_the_policy_has_a_last_end(known: lease.Record, last: datetime | None) -> None:
+    assert lease.last_end(known, Wanted()) == last
 
 
 @pytest.mark.usefixtures("cluster")

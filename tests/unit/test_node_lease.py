@@ -13,10 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubed import cli
-from gpubed.cluster import idle, lease, renewal
+from gpubed.cluster import lease, renewal
 from gpubed.configuration import health, node_lease
 from gpubed.configuration.health import NodeHealth, Quarantine
-from gpubed.configuration.use import Use
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
 from gpubed.nodes.allocation import Allocation
@@ -184,15 +183,8 @@ def test_a_head_that_is_held_by_its_lease_is_not_to_be_repaired(world, monkeypat
     assert "--requalify" in str(raised.value.hint)
 
 
-def test_a_lease_that_is_over_is_no_use_of_a_cluster(world, monkeypatch):
-    monkeypatch.setattr(idle.uses, "look", lambda *_: Use(7200.0, "long ago", "s"))
-    looked = idle.look(world.cluster, {"node-0": HELD})
-    assert looked
-    assert looked.idle_s == 7200
-    both = {"node-0": HELD, "node-1": "its fan"}
-    looked = idle.look(world.cluster, both)
-    assert looked
-    assert looked.why.startswith("node-1 is in quarantine (its fan)")
+def test_a_lease_that_is_over_is_nobodys_work():
+    assert not Quarantine(reason=HELD, since="x").is_by_hand
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.cluster import before_end, lease
-from gpubed.core.errors import Refused, UsageError
+from gpubed.core.errors import GpubedError, Refused, UsageError
 from gpubed.core.paths import ClusterPaths, Project
+from gpubed.nodes.cluster import Cluster
 from gpubed.testbeds import registry
 from gpubed.testbeds.base import Lease
 from support.samples import sample_allocation, sample_plan
@@ -141,3 +143,97 @@ def test_a_lease_that_is_over_ends_the_watch(
     cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(monkeypatch, Testbed(-HOUR, HOUR), "--auto").return_value == 1
+
+
+@pytest.fixture
+def sleeping(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function from what happens between looks, one after another, to an end of all looks."""
+
+    def sleeping(*happens: Callable[[], object]) -> None:
+        left = [*happens]
+
+        def sleep(_: float) -> None:
+            if not left:
+                raise KeyboardInterrupt
+            left.pop(0)()
+
+        monkeypatch.setattr("gpubed.cli.commands.renew.time.sleep", sleep)
+
+    return sleeping
+
+
+def test_auto_tells_the_nodes_of_now(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, sleeping: Callable[..., None]
+) -> None:
+    """A node that `up` has replaced would end what runs on it at the end that it knows."""
+    told: list[list[str]] = []
+
+    def tell(now: Cluster) -> None:
+        told.append([node.id for node in now.allocation.nodes])
+
+    def replaced() -> None:
+        granted = sample_allocation(sample_plan())
+        nodes = (granted.nodes[0], granted.nodes[1].model_copy(update={"id": "another"}))
+        changed = granted.model_copy(update={"nodes": (*nodes, *granted.nodes[2:])})
+        cluster.allocation.write_text(changed.model_dump_json())
+
+    monkeypatch.setattr(lease, "tell_nodes", tell)
+    sleeping(replaced, lambda: None)
+    run(monkeypatch, Testbed(12 * HOUR, 100 * HOUR), "--auto")
+    assert [ids[1] == "another" for ids in told] == [False, True, True]
+
+
+def test_auto_goes_by_the_policy_of_now(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, sleeping: Callable[..., None]
+) -> None:
+    testbed = Testbed(12 * HOUR, 100 * HOUR)
+    edited = {**SPEC, "lease": {"duration": "48 h", "renewal": {"margin": "13 h"}}}
+    sleeping(
+        lambda: cluster.spec.write_text("nodes: ["),  # somebody is writing it
+        lambda: cluster.spec.write_text(yaml.safe_dump(edited)),
+    )
+    run(monkeypatch, testbed, "--auto")
+    left = testbed.until - datetime.now(UTC)
+    assert left.total_seconds() == pytest.approx(48 * 3600, abs=60)
+
+
+@pytest.mark.parametrize(("anew", "said"), [(False, "lab is not up"), (True, "was made anew")])
+def test_auto_ends_with_its_cluster(
+    cluster: ClusterPaths,
+    monkeypatch: pytest.MonkeyPatch,
+    sleeping: Callable[..., None],
+    anew: bool,
+    said: str,
+) -> None:
+    """A `down` and another `up` leave nothing that this one was asked to keep."""
+
+    def happens() -> None:
+        granted = sample_allocation(sample_plan())
+        cluster.allocation.unlink()
+        if anew:
+            other = granted.model_copy(update={"uuid": granted.uuid.replace("6", "7")})
+            cluster.allocation.write_text(other.model_dump_json())
+
+    sleeping(happens)
+    done = run(monkeypatch, Testbed(12 * HOUR, 100 * HOUR), "--auto")
+    assert isinstance(done.exception, GpubedError)
+    assert said in done.exception.message
+
+
+def test_auto_asks_again_where_nothing_is_known_yet(
+    cluster: ClusterPaths, monkeypatch: pytest.MonkeyPatch, sleeping: Callable[..., None]
+) -> None:
+    """That is no testbed whose nodes do not expire."""
+    testbed, silent = Testbed(HOUR, 100 * HOUR), [True]
+    answers = testbed.lease
+
+    def ask(*_: object) -> Lease:
+        if silent:
+            raise GpubedError("the authority does not answer")
+        return answers()
+
+    monkeypatch.setattr(testbed, "lease", ask)
+    sleeping(silent.clear)
+    done = run(monkeypatch, testbed, "--auto")
+    assert "the authority does not answer" in done.stderr
+    assert "granted until" in done.stdout

@@ -231,7 +231,7 @@ def test_a_node_without_researchers_homes_is_in_quarantine(prolog, tmp_path):
     text = "\n".join(render("prolog-storage.j2", [NONE]))
     assert prolog(text.replace("/shared/home", str(tmp_path))) == (0, [])
     [asked] = prolog(text.replace("/shared/home", "/nowhere"))[1]
-    assert asked.startswith("quarantine before a job: /nowhere is not there")
+    assert asked.startswith("fault before a job: /nowhere is not there")
 
 
 @pytest.fixture

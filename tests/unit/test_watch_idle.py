@@ -3,6 +3,7 @@
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -25,18 +26,22 @@ IDLE = SPEC.replace(
 )
 
 
+UNFINISHED = "the release of lab did not come to its end"
+
+
 class Unused:
     """What nodes say of their use (STAND-IN), and what is asked of them and of `down`."""
 
     def __init__(self, world, monkeypatch):
         self.world, self.told, self.downs, self.saved = world, [], [], 0
-        self.use, self.saving = Use(0.0, "alice: a terminal on node-0", "1"), lambda: None
-        self.began, self.fails, self.kept = world.now, None, ["volume shared"]
+        self.use = Use(0.0, "alice: a terminal on node-0", "node-0=1\nnode-1=1")
+        self.saving = lambda: None
+        self.began, self.fails, self.breaks = world.now, None, []
+        self.silent = ""
         monkeypatch.setattr(due, "now", lambda *_: {})
-        monkeypatch.setattr(uses, "look", lambda *_: self.say())
+        monkeypatch.setattr(uses, "look", self.say)
         monkeypatch.setattr(uses, "warn", self.warn)
         monkeypatch.setattr(before_end, "prepare", self.prepare)
-        monkeypatch.setattr(down, "data_of", lambda *_: self.kept)
         monkeypatch.setattr(down, "down", self.down)
         self.hook = world.cluster.project.root / "hook.log"
         words = "$GPUBED_CLUSTER $GPUBED_IDLE"
@@ -46,9 +51,15 @@ class Unused:
         self.world.cluster.spec.write_text(text)
         copies.keep(self.world.cluster, "local")
 
-    def say(self):
+    def say(self, _cluster, who_answers=False):
         idle_s = (self.world.now - self.began).total_seconds()
-        return replace(self.use, idle_s=idle_s if self.began else 0.0)
+        use = replace(self.use, idle_s=idle_s)
+        if not self.silent:
+            return use
+        if not who_answers:
+            return uses.used(use, "not all could be asked")
+        left = replace(use, spell=use.spell.splitlines()[0])
+        return left if self.silent == "some" else None
 
     def use_it(self, why="bob: a notebook on node-1"):
         self.began = self.world.now
@@ -69,6 +80,9 @@ class Unused:
         with runlock.hold(cluster.state, "down"):
             assert runlock.measurer(cluster.state), "no job may begin meanwhile"
             self.downs.append(keep_data)
+            cluster.removing.touch()
+            if self.breaks:
+                return self.breaks.pop(0)()
             cluster.allocation.unlink()
             for path in cluster.project.pulumi.glob(".pulumi/stacks/*/*"):
                 path.unlink()
@@ -221,6 +235,20 @@ def test_what_only_the_controller_knows_is_a_use(world, unused, who):
     assert (unused.told, unused.downs) == ([], [])
 
 
+@pytest.mark.parametrize(
+    "held",
+    [
+        Quarantine(reason="1 GPUs answer, 2 are expected", since="2030", own=True),
+        Quarantine(reason="its lease ends at 2030-01-01 12:00 UTC: gpubed renew lab", since="2030"),
+    ],
+)
+def test_a_node_that_nobody_took_out_of_use_is_no_use(world, unused, held):
+    """Nobody is at work on it, and the GPUs of the others are idle."""
+    world.unwell = [NodeHealth(node="node-1", quarantine=held)]
+    world.looks(151)
+    assert unused.downs == [True]
+
+
 def test_the_log_outlives_a_folder_that_goes_also_where_the_state_is_lost(world):
     world.watch().tell("idle", "nobody used it")
     shutil.rmtree(world.cluster.project.pulumi)
@@ -242,3 +270,87 @@ def test_another_run_that_has_the_cluster_is_waited_for(world, unused):
     with runlock.hold(world.cluster.state, "configure"):
         world.looks(60)
     assert unused.downs == []
+
+
+@pytest.fixture
+def half_way(world, unused):
+    """A function that lets a `down` end half-way: one node is gone, and others do not answer."""
+
+    def half_way(*ends, silent="all"):
+        def end(how):
+            world.states, unused.silent = {"node-1": "missing"}, silent
+            if isinstance(how, Exception):
+                raise how
+            return how
+
+        unused.breaks = [partial(end, how) for how in ends]
+
+    return half_way
+
+
+@pytest.mark.parametrize("silent", ["some", "all"])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (GpubedError("the API fails", "see to it"), "the API fails (see to it)"),
+        (
+            Removal(["Node node-1"], [], ["Node node-0"], []),
+            "not all of lab is gone: Node node-0 (gpubed down lab)",
+        ),
+    ],
+)
+def test_a_release_that_ends_half_way_is_gone_on_with(world, unused, half_way, how, said, silent):
+    """Also by another watch; nothing of it is repaired, and nobody is told that it stays."""
+    half_way(how, how, how, silent=silent)
+    assert world.looks(151)[-1] == "amiss"
+    looked = [world.looks(1)[0] for _ in range(6)]
+    assert looked == ["amiss", "amiss", "amiss", "gone", "gone", "gone"]
+    assert (unused.downs, world.repairs, unused.saved) == ([True] * 4, [], 1)
+    assert [what for what, _ in unused.told] == ["warn"]
+    assert unused.hook.read_text() == "lab warn\nlab released\n"
+    assert [(event.event, event.why, event.outcome) for event in world.events[1:5]] == [
+        ("idle", said, "tried again at the next look"),
+        ("idle", UNFINISHED, f"failed: {said}; not again for 1 min"),
+        ("idle", UNFINISHED, f"failed: {said}; not again for 2 min"),
+        ("idle", UNFINISHED, "released 3 node(s); kept volume shared"),
+    ]
+
+
+def test_a_release_that_does_not_go_on_is_tried_more_and_more_seldom(world, unused, half_way):
+    half_way(*[GpubedError("the API fails")] * 100)
+    world.looks(150 + 400)
+    assert len(unused.downs) == 19
+    assert world.kinds == ["idle"] * 8, "told as long as it brings news"
+
+
+def test_who_works_on_what_a_release_left_keeps_it(world, unused, half_way):
+    """Half a cluster is for a person, who is told once; its idle time begins anew."""
+    half_way(GpubedError("the API fails"), silent="some")
+    world.looks(151)
+    unused.use_it("bob: a notebook on node-0")
+    world.looks(400)
+    assert len(unused.downs) == 1
+    assert world.kinds == ["idle", "idle", "person"]
+    assert world.events[-1].why == f"{UNFINISHED}: there is use since: bob: a notebook on node-0"
+    assert world.events[-1].outcome == "gpubed down lab; to have it back: gpubed up lab"
+    assert [what for what, _ in unused.told] == ["warn"]
+
+
+def test_a_policy_that_is_taken_away_ends_a_release_half_way(world, unused, half_way):
+    half_way(GpubedError("the API fails"))
+    world.looks(151)
+    unused.policy(SPEC.replace("configure: false\n", ""))
+    world.looks(10)
+    assert len(unused.downs) == 1
+    assert "cluster.yml wants none any more" in world.events[-1].why
+
+
+def test_who_has_it_back_is_watched_as_before(world, unused, half_way):
+    half_way(GpubedError("the API fails"))
+    world.looks(151)
+    world.cluster.removing.unlink()  # as `up` does
+    world.states, unused.silent = {}, ""
+    unused.use_it()
+    assert world.looks(100) == ["well"] * 100
+    assert [what for what, _ in unused.told] == ["warn", "back"]
+    assert len(unused.downs) == 1

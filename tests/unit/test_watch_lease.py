@@ -1,16 +1,16 @@
 """`gpubed watch` renews the lease of a cluster, and prepares an end that stays."""
 
 from contextlib import nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gpubed.cluster import before_end, lease
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Refused
-from gpubed.testbeds import registry
+from gpubed.testbeds import copies, registry
 from gpubed.testbeds.base import Lease
-from support.watched import HOUR, NAMES, world
+from support.watched import HOUR, MINUTE, NAMES, SPEC, world
 
 __all__ = ["world"]
 
@@ -18,10 +18,10 @@ REAL = registry.backend("local")
 
 
 class Lender:
-    """STAND-IN for a testbed with an end, and a most that it grants."""
+    """STAND-IN for a testbed with an end, and a most that it grants; mute on what is `silent`."""
 
     def __init__(self, until, most):
-        self.until, self.most = until, most
+        self.until, self.most, self.silent = until, most, ""
 
     def __getattr__(self, name):
         return getattr(REAL, name)
@@ -30,20 +30,45 @@ class Lender:
         return self
 
     def lease(self, *_):
-        return Lease(self.until)
+        return self.answer("lease")
 
     def renew(self, _allocation, until):
-        if until > self.most:
-            raise Refused("the project has used up its hours")
-        self.until = until
-        return Lease(until)
+        if self.silent != "renew":
+            if until > self.most:
+                raise Refused("the project has used up its hours")
+            self.until = until
+        return self.answer("renew")
+
+    def answer(self, question):
+        if self.silent == question:
+            raise GpubedError("the authority does not answer", "wait for it")
+        return Lease(self.until)
+
+
+@pytest.fixture
+def lend(world, monkeypatch):
+    """A function that lets a testbed lend the nodes, for so long and for so long at most."""
+
+    def lend(left, most):
+        lender = Lender(world.now + left, world.now + most)
+        monkeypatch.setattr(registry, "backend", lambda _: lender)
+        return lender
+
+    return lend
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """How often the end was prepared."""
+    done = []
+    monkeypatch.setattr(before_end, "prepare", lambda *_: done.append(1) or ["collected"])
+    return done
 
 
 @pytest.mark.parametrize("verb", [None, "bench"])
-def test_a_lease_is_renewed_also_while_a_run_has_the_cluster(world, monkeypatch, verb):
+def test_a_lease_is_renewed_also_while_a_run_has_the_cluster(world, lend, verb):
     """A campaign holds it for days, and ends with the lease."""
-    lender = Lender(world.now + HOUR, world.now + 1000 * HOUR)
-    monkeypatch.setattr(registry, "backend", lambda _: lender)
+    lender = lend(HOUR, 1000 * HOUR)
     with runlock.hold(world.cluster.state, verb) if verb else nullcontext():
         world.looks(2)
     assert lender.until == datetime(2030, 1, 2, tzinfo=UTC)
@@ -51,11 +76,8 @@ def test_a_lease_is_renewed_also_while_a_run_has_the_cluster(world, monkeypatch,
     assert "granted until" in world.events[0].outcome
 
 
-def test_an_end_that_stays_is_prepared_once(world, monkeypatch):
-    prepared = []
-    monkeypatch.setattr(before_end, "prepare", lambda *_: prepared.append(1) or ["collected"])
-    lender = Lender(world.now + HOUR / 4, world.now + HOUR / 4)
-    monkeypatch.setattr(registry, "backend", lambda _: lender)
+def test_an_end_that_stays_is_prepared_once(world, lend, prepared):
+    lend(HOUR / 4, HOUR / 4)
     for _ in range(3):
         world.looks(1)  # a new process each time, as of cron
     assert prepared == [1]
@@ -79,6 +101,63 @@ def test_what_is_made_in_the_last_half_hour_is_collected_too(world, monkeypatch)
     assert left == [29, 9, 2]
 
 
+@pytest.mark.parametrize("silent", ["lease", "renew"])
+def test_an_end_that_is_known_is_prepared_though_the_testbed_does_not_answer(
+    world, lend, prepared, monkeypatch, silent
+):
+    """The slice authority is down, and the nodes are there."""
+    lender, told = lend(3 * HOUR, 1000 * HOUR), []
+    monkeypatch.setattr(lease, "tell_nodes", lambda *_: told.append(1))
+    world.looks(1)
+    lender.silent = silent
+    world.looks(90)
+    assert prepared == []
+    world.looks(80)
+    assert (prepared, len(told)) == ([1], 171)
+    assert world.kinds == ["unasked", "lease"]
+    assert [event.outcome for event in world.events] == ["wait for it", "collected"]
+    lender.silent = ""
+    world.looks(1)
+    assert "granted until" in world.events[-1].outcome
+
+
+@pytest.mark.parametrize(("minutes", "times"), [(4, 0), (10, 1)])
+def test_what_may_yet_be_granted_is_waited_for_before_jobs_are_to_stop(
+    world, lend, prepared, minutes, times
+):
+    """The end is prepared when more is asked for first, and just then nobody answers."""
+    world.cluster.spec.write_text(f"{SPEC}lease: {{before_end: {{margin: 3 h}}}}\n")
+    copies.keep(world.cluster, "local")
+    lender = lend(3 * HOUR + MINUTE, 1000 * HOUR)
+    world.looks(1)
+    lender.silent = "lease"
+    world.looks(minutes)
+    lender.silent = ""
+    world.looks(1)
+    assert len(prepared) == times
+    assert lender.until - world.now > 23 * HOUR
+
+
+def test_what_a_down_has_begun_to_remove_is_kept_no_longer(world, lend):
+    lender = lend(HOUR, 1000 * HOUR)
+    world.cluster.removing.touch()
+    world.looks(2)
+    assert lender.until == datetime(2030, 1, 1, 1, tzinfo=UTC)
+    assert [event.outcome for event in world.events] == [
+        "a `down` was begun; to have it back: gpubed up lab"
+    ]
+
+
+def test_the_last_end_that_the_policy_asks_for_is_told_a_day_before(world, lend):
+    start, lender = world.now, lend(24 * HOUR, 1000 * HOUR)
+    world.looks(7 * 24 - 1, every=HOUR)
+    [told] = [event for event in world.events if "lease.renewal.most" in event.why]
+    assert lender.until - start == 7 * 24 * HOUR
+    assert lender.until - told.time >= 23 * HOUR
+    assert told.event == "lease"
+    assert "at most (lease.renewal.most is 7 d); more: gpubed renew lab" in told.why
+
+
 def test_nodes_that_do_not_know_of_a_renewal_are_told_again_and_again(world, monkeypatch):
     """They would end what the others go on with; it is said once, and when all know."""
     asked, faults = [], [GpubedError("node-1 does not know"), GpubedError("node-1 does not know")]
@@ -97,10 +176,8 @@ def test_nodes_that_do_not_know_of_a_renewal_are_told_again_and_again(world, mon
     ]
 
 
-def test_nodes_of_a_lease_that_is_over_are_not_asked_for_again(world, monkeypatch):
-    lender = Lender(world.now + HOUR, world.now)
-    monkeypatch.setattr(registry, "backend", lambda _: lender)
-    monkeypatch.setattr(before_end, "prepare", lambda *_: [])
+def test_nodes_of_a_lease_that_is_over_are_not_asked_for_again(world, lend, prepared):
+    lend(HOUR, timedelta())
     world.looks(1)
     world.now += 2 * HOUR
     world.states = dict.fromkeys(NAMES, "missing")

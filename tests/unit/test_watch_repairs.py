@@ -289,6 +289,7 @@ def test_a_node_that_was_taken_out_of_use_is_left_alone(world, monkeypatch):
     world.looks(3)
     assert (world.repairs, world.kinds) == ([], ["left"])
     assert "fan is loud" in world.events[0].why
+    assert "gpubed up lab repairs it all the same" in world.events[0].outcome
     world.states["node-2"] = "missing"
     world.looks(3)
     assert world.repairs == [], "`up` would start node-1, too"
@@ -297,6 +298,23 @@ def test_a_node_that_was_taken_out_of_use_is_left_alone(world, monkeypatch):
     del world.states["node-1"]
     world.looks(1)
     assert world.states == {}, "node-1 answers, and is no longer in quarantine"
+
+
+@pytest.mark.parametrize("state", ["unreachable", "missing"])
+@pytest.mark.parametrize(
+    "held",
+    [
+        Quarantine(reason="1 GPUs answer, 2 are expected", since="2030", own=True),
+        Quarantine(reason="its lease ends at 2030-01-01 12:00 UTC: gpubed renew lab", since="2030"),
+    ],
+)
+def test_a_node_that_nobody_took_out_of_use_is_repaired(world, held, state):
+    """It did so itself since it was broken, or for the end of a lease that was renewed since."""
+    world.unwell = [NodeHealth(node="node-1", quarantine=held)]
+    world.looks(1)
+    world.states, world.unwell = {"node-1": state}, []
+    world.looks(4)
+    assert len(world.repairs) == 1
 
 
 def test_a_full_disk_is_for_a_person(world):

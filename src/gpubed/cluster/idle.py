@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpubed.cluster import before_end, down
 from gpubed.cluster.events import event_file
-from gpubed.configuration import node_lease
 from gpubed.configuration import use as uses
 from gpubed.configuration.use import Use
 from gpubed.core import reading, runlock
@@ -31,10 +31,21 @@ _LONGEST = 1000  # characters of the reason that a hook is told
 
 @dataclass(frozen=True)
 class Warned:
-    """A warning that was given: after how many idle seconds, and which use was the last then."""
+    """A warning that was given.
+
+    Attributes:
+        idle_s: After how many idle seconds.
+        spell: Which use was the last then.
+        begun: Whether its release was begun; perhaps nothing is gone yet.
+    """
 
     idle_s: float
     spell: str
+    begun: bool = False
+
+
+GiveBack = Callable[[Cluster, EngineName, Warned, dict[str, str]], tuple[str, bool]]
+"""`release`, or `finish`."""
 
 
 def decide(use: Use, warned: Warned | None, policy: Idle | None) -> Act:
@@ -55,22 +66,22 @@ def decide(use: Use, warned: Warned | None, policy: Idle | None) -> Act:
     return "release" if ends else ""
 
 
-def look(cluster: Cluster, held: dict[str, str]) -> Use | None:
+def look(cluster: Cluster, held: dict[str, str], *, begun: bool = False) -> Use | None:
     """Ask the nodes, and add what only the controller knows; None where nodes do not tell.
 
     Args:
-        held: Nodes in quarantine, with why: somebody may be at work on them.
+        held: Nodes that a person took out of use, with why: somebody may be at work on them.
+        begun: Whether the release was begun, so that who does not answer may be gone.
     """
-    found = uses.look(cluster)
+    found = uses.look(cluster, who_answers=begun)
     if found is None:
         return None
     if who := runlock.measurer(cluster.paths.state):
         return uses.used(found, f"{who} is at work")
     if training := next(iter(checkpoints.trainings(cluster.paths)), None):
         return uses.used(found, f"training {training} goes on")
-    # The end of a lease is nobody's work.
-    if by_hand := {name: why for name, why in held.items() if not node_lease.is_reason(why)}:
-        name, why = next(iter(by_hand.items()))
+    if held:
+        name, why = next(iter(held.items()))
         return uses.used(found, f"{name} is in quarantine ({why}): somebody may be at work on it")
     return found
 
@@ -118,7 +129,7 @@ def release(
 
     Raises:
         Locked: A job has begun.
-        GpubedError: Results could not be saved, or something could not be removed.
+        GpubedError: Results could not be saved, or not all could be removed: `finish` goes on.
     """
     paths, policy = cluster.paths, cluster.plan.spec.lease.idle
     if not paths.has_stack:
@@ -127,17 +138,60 @@ def release(
     last = look(cluster, held)
     if policy is None or last is None or decide(last, warned, policy) != "release":
         return f"not released: {last.why if last else 'its nodes do not tell any more'}", False
+    done = [*saved, *_give_back(cluster, engine)]
+    return f"{'; '.join(done)}{hook(paths, policy, 'released', last)}", True
+
+
+def finish(
+    cluster: Cluster,
+    engine: EngineName,
+    warned: Warned,
+    held: dict[str, str],
+) -> tuple[str, bool]:
+    """Go on with a release that did not come to its end, unless what is left was used since.
+
+    Results are saved by then, and who does not answer is not waited for: it may be half removed.
+
+    Args:
+        warned: The warning: a use after it leaves to a person what becomes of the rest.
+
+    Returns:
+        What was done, in words, and whether the nodes are given back.
+
+    Raises:
+        Locked: A job has begun.
+        GpubedError: Not all could be removed.
+    """
+    policy, last = cluster.plan.spec.lease.idle, look(cluster, held, begun=True)
+    if policy is None:
+        return "cluster.yml wants none any more", False
+    if last and decide(last, _of_the_rest(warned, last), policy) != "release":
+        return f"there is use since: {last.why}", False
+    last = last or Use(warned.idle_s, "no node answers any more", warned.spell)
+    done = _give_back(cluster, engine)
+    return f"{'; '.join(done)}{hook(cluster.paths, policy, 'released', last)}", True
+
+
+def _of_the_rest(warned: Warned, use: Use) -> Warned:
+    """Return a warning as of the nodes that still tell: of others it is not known any more."""
+    same = {*use.spell.splitlines()} <= {*warned.spell.splitlines()}
+    return replace(warned, spell=use.spell) if same else warned
+
+
+def _give_back(cluster: Cluster, engine: EngineName) -> list[str]:
+    """Remove a cluster but for its volumes; return what was done, in words."""
+    paths = cluster.paths
     with runlock.measuring(paths.state, "watch"):
-        keeps = bool(down.data_of(paths, engine))
         path = paths.project.pulumi / f"down-{cluster.name}.jsonl"
         with event_file(paths, "down", path):
-            gone = down.down(paths, engine, keep_data=keeps)
+            gone = down.down(paths, engine, keep_data=True)
         path.unlink(missing_ok=True)
-    done = [*saved, f"released {len(cluster.allocation.nodes)} node(s)"]
-    done += [f"kept {', '.join(gone.kept)}"] if gone.kept else []
-    left = [*gone.survivors, *gone.unseen, *map(str, gone.unasked)]
-    done += [f"STILL THERE: {', '.join(left)}: gpubed down {cluster.name}"] if left else []
-    return f"{'; '.join(done)}{hook(paths, policy, 'released', last)}", True
+    if left := [*gone.survivors, *gone.unseen, *map(str, gone.unasked)]:
+        raise GpubedError(
+            f"not all of {cluster.name} is gone: {', '.join(left)}", f"gpubed down {cluster.name}"
+        )
+    done = f"released {len(cluster.allocation.nodes)} node(s)"
+    return [done, f"kept {', '.join(gone.kept)}"] if gone.kept else [done]
 
 
 def _minutes(seconds: float) -> str:

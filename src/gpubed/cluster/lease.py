@@ -25,6 +25,9 @@ from gpubed.spec.sections import Lease as Wanted
 from gpubed.testbeds import registry
 
 State = Literal["unlimited", "active", "expiring", "expired"]
+_GAIN_S = 60.0  # less is not asked for
+_PATIENCE_S = 300.0  # for a testbed that does not answer when it is asked for more
+_AHEAD_S = 86400.0  # that the last end of all is told, at least
 
 
 class Record(BaseModel):
@@ -34,7 +37,8 @@ class Record(BaseModel):
         granted_until: The end that the testbed confirmed, or the cluster's own; None where nodes
             do not expire.
         requested_until: The end that was last asked for.
-        since: When gpubed first saw the lease; renewals in all are counted from here.
+        since: When gpubed first saw the lease; renewals in all are counted from here. One that is
+            granted after the end of another is another lease.
         read_at: When the testbed said so; None before it was ever asked.
         ended_for: The end for which `before_end` has been done.
         ended_at: When it was done last; it is done again as the end comes nearer.
@@ -188,22 +192,35 @@ def due(record: Record, wanted: Wanted) -> datetime | None:
 
     What is due before the end is due where nothing more is granted: that is asked first.
     """
-    margin = max(wanted.renewal.margin, wanted.before_end.margin)
-    if record.state(margin) != "expiring" or record.since is None:
+    if record.state(_asked_at(wanted)) != "expiring" or record.since is None:
         return None
-    most = record.since + timedelta(seconds=wanted.renewal.most)
-    until = min(now() + timedelta(seconds=wanted.duration), most)
+    until = min(now() + timedelta(seconds=wanted.duration), _most(record.since, wanted))
     gained = (until - (record.granted_until or until)).total_seconds()
-    return until if gained > 60 else None
+    return until if gained > _GAIN_S else None
 
 
-def is_ending(record: Record, wanted: Wanted) -> bool:
+def last_end(record: Record, wanted: Wanted) -> datetime | None:
+    """Return the end beyond which the policy renews nothing; None while it is far, or over."""
+    end, since = record.granted_until, record.since
+    if end is None or since is None or end <= now():
+        return None
+    found = max(end, _most(since, wanted))
+    left = (found - now()).total_seconds()
+    return found if left < max(_AHEAD_S, _asked_at(wanted)) else None
+
+
+def is_ending(record: Record, wanted: Wanted, *, unasked: bool = False) -> bool:
     """Say whether it is time for `before_end`, which is done again as the end comes nearer.
 
     What runs writes on, and keeps its last checkpoint close to the end.
+
+    Args:
+        unasked: Whether the testbed does not answer: for some minutes it may grant more yet.
     """
-    end = record.granted_until
-    if end is None or record.state(wanted.before_end.margin) != "expiring":
+    end, margin, asked = record.granted_until, wanted.before_end.margin, _asked_at(wanted)
+    if unasked:
+        margin = min(margin, asked - min(_PATIENCE_S, asked / 2))
+    if end is None or record.state(margin) != "expiring":
         return False
     if record.ended_for != end or record.ended_at is None:
         return True
@@ -218,6 +235,15 @@ def _ahead(wanted: Wanted) -> tuple[float, float, float]:
     # Nodes that mind the end ask jobs for a checkpoint at `stop`: it is there a while later.
     stop = wanted.on_nodes.stop if wanted.on_nodes else margin
     return margin, min(margin / 3, stop / 2), min(margin / 10, stop / 4)
+
+
+def _asked_at(wanted: Wanted) -> float:
+    """Return how many seconds before its end more of a lease is asked for."""
+    return max(wanted.renewal.margin, wanted.before_end.margin)
+
+
+def _most(since: datetime, wanted: Wanted) -> datetime:
+    return since + timedelta(seconds=wanted.renewal.most)
 
 
 def ended(paths: ClusterPaths, record: Record) -> Record:
@@ -260,10 +286,12 @@ def check_not_expired(paths: ClusterPaths) -> None:
 
 
 def _keep(paths: ClusterPaths, record: Record) -> Record:
-    moment = now()
-    kept = record.model_copy(update={"read_at": moment, "since": record.since or moment})
+    before, moment = known(paths), now()
+    is_another = before.state(0) == "expired" and record.state(0) != "expired"
+    since = moment if is_another else record.since or moment
+    kept = record.model_copy(update={"read_at": moment, "since": since})
     # Also that there is no end any more, where the cluster had one of its own.
-    if (kept.granted_until or known(paths).own) and paths.state.is_dir():
+    if (kept.granted_until or before.own) and paths.state.is_dir():
         _write(paths, kept)
     return kept
 

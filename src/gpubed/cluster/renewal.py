@@ -9,6 +9,7 @@ from gpubed.cluster import before_end
 from gpubed.cluster import lease as leases
 from gpubed.cluster.lease import Record
 from gpubed.core.errors import GpubedError, Refused
+from gpubed.core.units import format_seconds
 from gpubed.nodes.cluster import Cluster
 
 
@@ -17,17 +18,21 @@ class Looked:
     """What one look did.
 
     Attributes:
-        record: The lease after it.
-        asked: Until when more time was asked for; None where that was not due.
-        refused: Why the testbed granted none; None where it did.
+        record: The lease after it; as it was known before where the testbed does not answer.
+        unasked: Why the testbed did not answer; it is asked again.
+        asked: Until when more time was due, and asked for; None where none was.
+        refused: Why none was granted; None where it was.
+        last: Until when the policy renews it at most, in words; empty while that is far.
         prepared: What was done before the end, in words.
         unprepared: Why what is due before the end was not done; it is tried again.
         untold: Why nodes that mind the end do not know of it; they are told at the next look.
     """
 
     record: Record
+    unasked: GpubedError | None = None
     asked: datetime | None = None
-    refused: Refused | None = None
+    refused: GpubedError | None = None
+    last: str = ""
     prepared: tuple[str, ...] = ()
     unprepared: GpubedError | None = None
     untold: GpubedError | None = None
@@ -36,12 +41,10 @@ class Looked:
 def look(cluster: Cluster) -> Looked:
     """Ask until when a lease lasts, renew it where that is due, and prepare an end that stays.
 
-    Nodes that mind the end are told of it, whoever renewed the lease.
-
-    Raises:
-        GpubedError: The testbed does not answer.
+    Nodes that mind the end are told of it, whoever renewed the lease. A testbed that does not
+    answer holds up neither: what it said last is known.
     """
-    looked = _look(cluster)
+    looked = _prepared(cluster, _asked(cluster))
     try:
         leases.tell_nodes(cluster)
     except GpubedError as error:
@@ -49,18 +52,40 @@ def look(cluster: Cluster) -> Looked:
     return looked
 
 
-def _look(cluster: Cluster) -> Looked:
-    policy, refused = cluster.plan.spec.lease, None
-    record = leases.read(cluster)
-    if asked := leases.due(record, policy):
-        try:
-            record = leases.renew(cluster, asked)
-        except Refused as error:
-            refused = error
-    if not leases.is_ending(record, policy):
-        return Looked(record, asked, refused)
+def _asked(cluster: Cluster) -> Looked:
+    try:
+        record = leases.read(cluster)
+    except GpubedError as error:
+        return Looked(leases.known(cluster.paths), unasked=error)
+    looked = Looked(record, last=_last(cluster, record))
+    asked = leases.due(record, cluster.plan.spec.lease)
+    if asked is None:
+        return looked
+    if cluster.paths.removing.exists():
+        why = f"a `down` was begun; to have it back: gpubed up {cluster.name}"
+        return replace(looked, asked=asked, refused=GpubedError(why))
+    try:
+        return replace(looked, record=leases.renew(cluster, asked), asked=asked)
+    except Refused as error:
+        return replace(looked, asked=asked, refused=error)
+    except GpubedError as error:
+        return replace(looked, unasked=error)
+
+
+def _last(cluster: Cluster, record: Record) -> str:
+    policy = cluster.plan.spec.lease
+    if (end := leases.last_end(record, policy)) is None:
+        return ""
+    why = f"lease.renewal.most is {format_seconds(policy.renewal.most)}"
+    return f"it lasts until {leases.local(end)} at most ({why}); more: gpubed renew {cluster.name}"
+
+
+def _prepared(cluster: Cluster, looked: Looked) -> Looked:
+    policy, unasked = cluster.plan.spec.lease, looked.unasked is not None
+    if not leases.is_ending(looked.record, policy, unasked=unasked):
+        return looked
     try:
         done = before_end.prepare(cluster)
     except GpubedError as error:
-        return Looked(record, asked, refused, unprepared=error)
-    return Looked(leases.ended(cluster.paths, record), asked, refused, tuple(done))
+        return replace(looked, unprepared=error)
+    return replace(looked, record=leases.ended(cluster.paths, looked.record), prepared=tuple(done))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from traceback import format_exception
@@ -19,6 +19,7 @@ from typing import Any, Literal
 from gpubed.cluster import (
     condition,
     costs,
+    current,
     hung,
     idle,
     lost_state,
@@ -42,10 +43,8 @@ from gpubed.jobs.runs import at_work
 from gpubed.nodes import allocation as allocations
 from gpubed.nodes.allocation import Allocation
 from gpubed.nodes.cluster import Cluster
-from gpubed.spec.clusterspec import spec_backend
-from gpubed.spec.plan import ClusterPlan, plan
 from gpubed.testbeds import registry
-from gpubed.testbeds.specification import load, load_plan
+from gpubed.testbeds.specification import load
 
 State = Literal["well", "amiss", "busy", "gone"]
 """What a look leads to; busy is a cluster that another run changes, gone one that is down."""
@@ -119,8 +118,7 @@ class Watch:
         if who and self._is_going:
             return self._pass()
         try:
-            allocation = allocations.load(self._paths.allocation)
-            cluster = Cluster(self._paths, self._wanted(allocation), allocation)
+            cluster = current.load(self._paths)
         except GpubedError as error:
             return self._leave(error.message, error.hint)
         self._keep_lease(cluster)
@@ -210,30 +208,20 @@ class Watch:
         self._tell_once("cluster", "person", why, hint or f"gpubed status {self._paths.name}")
         return "amiss"
 
-    def _wanted(self, allocation: Allocation) -> ClusterPlan:
-        """Return what the cluster is to be; what was applied last where the file says no such."""
-        try:
-            found = load_plan(self._paths.spec)
-            if spec_backend(found.spec) == allocation.backend:
-                return found
-        except UsageError:
-            pass  # somebody is writing it, perhaps
-        return plan(registry.reach(allocation.backend, self._paths).applied())
-
     def _keep_lease(self, cluster: Cluster) -> None:
         """Do what `renew --auto` does."""
-        try:
-            looked = renewal.look(cluster)
-        except GpubedError as error:
-            self._tell_once("lease", "unasked", f"the lease: {error.message}", error.hint or "")
-            return
+        looked = renewal.look(cluster)
         end = looked.record.granted_until
         until = leases.local(end) if end else ""
-        if looked.refused:
+        if error := looked.unasked:
+            self._tell_once("lease", "unasked", f"the lease: {error.message}", error.hint or "")
+        elif looked.refused:
             self._tell_once("lease", "lease", f"it ends {until}", looked.refused.message)
         elif looked.asked:
             asked = leases.local(looked.asked)
             self._tell_once("lease", "lease", f"asked until {asked}", f"granted until {until}")
+        if looked.last:
+            self._tell_once("last", "lease", looked.last)
         if looked.prepared:
             self.tell("lease", f"it ends {until}", "; ".join(looked.prepared))
         if fault := looked.unprepared:
@@ -267,7 +255,7 @@ class Watch:
         now, before = leases.now(), self.memory.amiss
         since = {fault.key: before.get(fault.key, now) for fault in faults}
         self._remember(amiss=since, quarantined=quarantined)
-        if self._care(cluster):
+        if self._lets_go(cluster):
             return "gone" if self.is_over else "amiss"
         held = self._spare([fault for fault in faults if fault.node in quarantined])
         broken = [fault for fault in faults if fault.node not in quarantined]
@@ -288,6 +276,13 @@ class Watch:
         if self.memory.left == why or self._waits(why):
             return "amiss"
         return self._repair(cluster, broken, why)
+
+    def _lets_go(self, cluster: Cluster) -> bool:
+        """Release a cluster where that is due, or go on with it; say whether it is to go."""
+        if warned := self._releasing:
+            self._go_on(cluster, warned)
+            return True
+        return self._care(cluster) or self._releasing is not None
 
     def _care(self, cluster: Cluster) -> bool:
         """Do what is due about a cluster that nobody uses; say whether it was released."""
@@ -321,18 +316,46 @@ class Watch:
         return False
 
     def _release(self, cluster: Cluster, warned: Warned, why: str) -> bool:
+        # On disk before anything goes: another watch goes on with what this one began.
+        self._remember(warned=replace(warned, begun=True))
+        if stays := self._given_back(cluster, idle.release, warned, why):
+            self.tell("idle", why, stays)
+        return not stays
+
+    @property
+    def _releasing(self) -> Warned | None:
+        """The warning whose release did not come to its end; None also of a person's `down`."""
+        warned = self.memory.warned
+        return warned if warned and warned.begun and self._paths.removing.exists() else None
+
+    def _go_on(self, cluster: Cluster, warned: Warned) -> None:
+        """Go on with a release, further and further apart: half a cluster is of no use."""
+        name, wait = self._paths.name, self.memory.wait_until
+        if wait and leases.now() < wait:
+            return
+        why = f"the release of {name} did not come to its end"
+        try:
+            if stays := self._given_back(cluster, idle.finish, warned, why):
+                back = f"gpubed down {name}; to have it back: gpubed up {name}"
+                self._leave(f"{why}: {stays}", back)
+        except Locked as error:
+            self._tell_once("idle", "waits", why, error.message)
+        except GpubedError as error:
+            self._tell_once("idle", "idle", why, self._failed(error))
+
+    def _given_back(self, cluster: Cluster, act: idle.GiveBack, warned: Warned, why: str) -> str:
+        """Give the nodes back, and tell it; return in words why they stay, if they do."""
         held, linked = self.memory.quarantined, self._paths.state.is_symlink()
         with watch_log.kept(self._paths):
-            done, gone = idle.release(cluster, self._engine, warned, held)
+            done, gone = act(cluster, self._engine, warned, held)
         if not gone:
-            self.tell("idle", why, done)
-            return False
+            return done
         nodes = tuple(node.name for node in cluster.allocation.nodes)
         told = Event(leases.now(), "idle", why, done, nodes)
         if not linked:
             watch_log.append(self._paths, told)
         self._hear(told)
-        return True
+        return ""
 
     def _tell_of_disks(self, found: Condition) -> None:
         """A full disk is nothing that `up` repairs."""
@@ -355,13 +378,15 @@ class Watch:
             self.tell("well", "nodes are heard of again")
 
     def _quarantined(self, allocation: Allocation, found: Condition) -> dict[str, str]:
-        """Return the nodes that a person, or they themselves, took out of use.
+        """Return the nodes that a person took out of use, and why.
 
-        One that does not answer now is known from when it last did.
+        One that does not answer now is known from when it last did. One that took itself out of
+        use is broken, and so the more when it does not answer.
         """
         silent = {node.name for node in allocation.nodes if found.nodes[node.name] != "ready"}
         kept = {name: why for name, why in self.memory.quarantined.items() if name in silent}
-        return kept | {one.node: one.quarantine.reason for one in found.unwell if one.quarantine}
+        held = {one.node: one.quarantine for one in found.unwell if one.quarantine}
+        return kept | {name: one.reason for name, one in held.items() if one.is_by_hand}
 
     def _faults(self, found: Condition, allocation: Allocation) -> list[_Fault]:
         """List what `up` would put right; a full disk is nothing of that."""
@@ -384,8 +409,12 @@ class Watch:
         held = self.memory.quarantined
         said = "; ".join(f"{fault.why}, in quarantine ({held[fault.node]})" for fault in faults)
         if said:
-            back = f"gpubed health {self._paths.name} --requalify NODE takes it back"
-            self._tell_once("quarantine", "left", said, f"left alone; {back}")
+            name = self._paths.name
+            outcome = (
+                f"left alone; gpubed up {name} repairs it all the same; "
+                f"gpubed health {name} --requalify NODE takes back one that answers"
+            )
+            self._tell_once("quarantine", "left", said, outcome)
         else:
             self._forget_told("quarantine")
         return said
@@ -517,7 +546,7 @@ class Watch:
             )
 
     def _failed(self, error: GpubedError) -> str:
-        """Remember that a repair failed; return what to tell."""
+        """Remember that a repair, or a release, failed; return what to tell."""
         failures = self.memory.failures + 1
         wait = _backed_off(failures)
         until = leases.now() + timedelta(seconds=wait)

@@ -31,12 +31,22 @@ State = Literal["well", "failing", "quarantined", "unreachable"]
 
 
 class Quarantine(BaseModel):
-    """Why and since when (UTC, ISO 8601) no job starts on a node."""
+    """Why and since when (UTC, ISO 8601) no job starts on a node.
+
+    Attributes:
+        own: Whether the node did it itself, since something was wrong with it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     reason: str
     since: str
+    own: bool = False
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether somebody may be at work on it: the end of a lease is nobody's work."""
+        return not (self.own or node_lease.is_reason(self.reason))
 
 
 class NodeHealth(BaseModel):
@@ -84,13 +94,14 @@ class _Told(BaseModel):
         return NodeHealth(
             node=node.name,
             problems=problems,
-            quarantine=held and Quarantine(reason=held.reason, since=held.since),
+            quarantine=held and Quarantine(reason=held.reason, since=held.since, own=held.own),
         )
 
 
 class _Held(BaseModel):
     reason: reading.Line
     since: reading.Name
+    own: bool = False  # a former version of the role does not say
 
 
 def look(paths: ClusterPaths, nodes: Iterable[Node]) -> list[NodeHealth]:

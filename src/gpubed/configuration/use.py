@@ -80,7 +80,7 @@ class Use:
     Attributes:
         idle_s: Seconds since its last use; 0 where a node could not be asked.
         why: That last use, or who could not be asked, in words.
-        spell: Another one after each use.
+        spell: Another one after each use; a line for each node that tells.
         rows: Who used what in the last 24 hours.
         gpus: GPUs that are there.
     """
@@ -97,13 +97,20 @@ class Use:
         return {"idle_s": round(self.idle_s), "why": self.why, "gpus": self.gpus, "rows": rows}
 
 
-def look(cluster: Cluster) -> Use | None:
-    """Ask all nodes at once; None where nodes do not tell, as bare ones."""
+def look(cluster: Cluster, *, who_answers: bool = False) -> Use | None:
+    """Ask all nodes at once; None where nodes do not tell, as bare ones.
+
+    Args:
+        who_answers: Whether only those count that answer; None where none of them does.
+    """
     plan, nodes = cluster.plan, cluster.allocation.nodes
     if not nodes or not plan.spec.configure or "health" not in roles.active(plan):
         return None
     found = parallel.each(partial(_look, cluster.paths), nodes)
-    return put_together({node.name: one for node, one in zip(nodes, found, strict=True)})
+    said = {node.name: one for node, one in zip(nodes, found, strict=True)}
+    if who_answers:
+        said = {name: one for name, one in said.items() if isinstance(one, NodeUse)}
+    return put_together(said) if said else None
 
 
 def shown(rows: Iterable[Row]) -> list[Row]:
@@ -123,7 +130,7 @@ def put_together(said: dict[str, NodeUse | str]) -> Use:
     silent = [f"{name}: {why}" for name, why in said.items() if isinstance(why, str)]
     rows = _added(row for one in told.values() for row in one.use[:_ROWS])
     gpus = sum(one.gpus for one in told.values())
-    spell = " ".join(f"{name}={one.spell}" for name, one in sorted(told.items()))
+    spell = "\n".join(f"{name}={one.spell}" for name, one in sorted(told.items()))
     if silent:
         return Use(0.0, f"not all could be asked: {'; '.join(silent)}", spell, rows, gpus)
     # The first of those that are idle for the shortest time.

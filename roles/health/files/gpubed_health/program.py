@@ -4,6 +4,7 @@
   gpubed-health watch                quarantine after several failing looks; 0 once it has looked
   gpubed-health admit                before a job: 0 well, 1 in quarantine, now or before
   gpubed-health quarantine REASON    no job starts here until it is requalified
+  gpubed-health fault REASON         the same, from a program of the node that found it broken
   gpubed-health requalify            end the quarantine, if nothing is wrong any more
   gpubed-health status               everything as JSON; 0 well and in use, 1 not
 
@@ -67,8 +68,9 @@ def observe(expected: dict[str, Any], memory: dict[str, Any]) -> tuple[list[str]
 def read_state() -> dict[str, Any]:
     """Return what is remembered of this node.
 
-    Keys: `quarantine` (reason and since, or null), `failing_looks` in a row, and `memory`:
-    `requalified` (seconds since 1970) and what looks compare with.
+    Keys: `quarantine` (reason, since, and whether it is the node's own doing, or null),
+    `failing_looks` in a row, and `memory`: `requalified` (seconds since 1970) and what looks
+    compare with.
     """
     fresh = {"quarantine": None, "failing_looks": 0, "memory": {}}
     # Where there is a spare, the disk's is older.
@@ -101,8 +103,9 @@ def tell(*words: str) -> None:
             sys.stderr.write(f"{hook} {' '.join(words)} failed: {text}\n")
 
 
-def _now(reason: str) -> dict[str, str]:
-    return {"reason": reason, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+def _now(reason: str, *, own: bool = False) -> dict[str, Any]:
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {"reason": reason, "since": since, "own": own}
 
 
 def publish(state: dict[str, Any], found: Sequence[str]) -> None:
@@ -122,9 +125,11 @@ def publish(state: dict[str, Any], found: Sequence[str]) -> None:
         sys.stderr.write(f"monitoring is not told: {error}\n")
 
 
-def quarantine(state: dict[str, Any], reason: str, found: Sequence[str] = ()) -> None:
-    """Take this node out of use."""
-    state = {**state, "quarantine": _now(reason)}
+def quarantine(
+    state: dict[str, Any], reason: str, found: Sequence[str] = (), *, own: bool = True
+) -> None:
+    """Take this node out of use; `own` where no person wants that."""
+    state = {**state, "quarantine": _now(reason, own=own)}
     write_state(state)
     publish(state, found)
     tell("quarantine", reason)
@@ -183,8 +188,10 @@ def requalify(found: Sequence[str], state: dict[str, Any]) -> int:
 def main(verb: str, *words: str) -> int:
     """Do what was asked; the exit code says whether the node is well and in use."""
     expected, memory = json.loads(EXPECTED.read_text()), read_state()["memory"]
-    if verb == "quarantine" and words:
-        quarantine(read_state(), " ".join(words))
+    if verb in ("quarantine", "fault") and words:
+        state = read_state()
+        if verb == "quarantine" or not state["quarantine"]:  # a person's stays one
+            quarantine(state, " ".join(words), own=verb == "fault")
         return 0
     if verb not in ("check", "watch", "admit", "requalify", "status"):
         sys.stderr.write(__doc__)

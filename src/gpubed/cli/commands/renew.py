@@ -8,10 +8,10 @@ import typer
 
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
-from gpubed.cluster import lease, renewal
+from gpubed.cluster import current, lease, renewal
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.units import parse_seconds
-from gpubed.nodes.allocation import load
+from gpubed.nodes.allocation import NotUp, load
 from gpubed.nodes.cluster import Cluster
 from gpubed.spec.plan import ClusterPlan
 from gpubed.testbeds.specification import load_plan
@@ -91,16 +91,13 @@ def _tell(ui: UI, record: lease.Record, asked: datetime) -> int:
 
 def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
     """Watch a lease to its end; a testbed that does not answer is asked again."""
-    is_first = True
+    said = set[str]()  # what a look need not say again
     while True:
-        try:
-            record = _look(ui, cluster, is_first=is_first)
-            is_first = False
-        except GpubedError as error:
-            ui.error(error.message, error.hint)
-            record = lease.known(cluster.paths)
+        looked = renewal.look(cluster)
+        _say(ui, looked, said)
+        record = looked.record
         state = record.state(cluster.plan.spec.lease.renewal.margin)
-        if state == "unlimited":
+        if state == "unlimited" and not looked.unasked:
             ui.note("the nodes do not expire")
             return 0
         if state == "expired":
@@ -115,18 +112,52 @@ def _keep(ui: UI, cluster: Cluster, once: bool) -> int:
             ui.document("renew", {"lease": record.document()})
             return 0
         time.sleep(_LOOK_EVERY_S)
+        cluster = _by_now(ui, cluster)
 
 
-def _look(ui: UI, cluster: Cluster, *, is_first: bool) -> lease.Record:
-    looked = renewal.look(cluster)
+def _by_now(ui: UI, cluster: Cluster) -> Cluster:
+    """Return a cluster as it is by now: its nodes may be others, and its policy another.
+
+    Raises:
+        NotUp: It is down.
+        GpubedError: Another cluster has its name.
+    """
+    try:
+        now = current.load(cluster.paths)
+    except NotUp:
+        raise
+    except GpubedError as error:
+        ui.error(error.message, error.hint)
+        return cluster
+    if now.allocation.uuid != cluster.allocation.uuid:
+        raise GpubedError(
+            f"{cluster.name} was made anew, and this was about the former one",
+            f"gpubed renew {cluster.name} --auto",
+        )
+    return now
+
+
+def _say(ui: UI, looked: renewal.Looked, said: set[str]) -> None:
+    """Say what a look did, and of the end what was not said before."""
+    end = looked.record.granted_until
+    until = lease.local(end) if end else ""
+    granted = f"granted until {until}"
     if looked.refused:
         ui.error(f"not renewed: {looked.refused.message}")
     elif looked.asked:
         _tell(ui, looked.record, looked.asked)
-    elif is_first and looked.record.granted_until:
-        ui.note(f"granted until {lease.local(looked.record.granted_until)}")
+        said.add(granted)
+    elif end and not looked.unasked:
+        _once(ui, granted, said)
+    if looked.last:
+        _once(ui, looked.last, said)
     for what in looked.prepared:
         ui.note(what)
-    for fault in filter(None, (looked.unprepared, looked.untold)):
+    for fault in filter(None, (looked.unasked, looked.unprepared, looked.untold)):
         ui.error(fault.message, fault.hint)
-    return looked.record
+
+
+def _once(ui: UI, text: str, said: set[str]) -> None:
+    if text not in said:
+        said.add(text)
+        ui.note(text)
