@@ -222,7 +222,7 @@ def test_what_only_the_controller_knows_is_a_use(world, unused, who):
 
 
 def test_who_uses_it_is_asked_in_vain_and_it_is_repaired_all_the_same(world, unused, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **_options):
         raise GpubedError("the lock is another user's", "see whose")
 
     monkeypatch.setattr(uses, "look", refuse)
