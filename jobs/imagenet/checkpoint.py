@@ -24,6 +24,10 @@ class NotWritten(Exception):
     """A checkpoint could not be written; says why, and what is there instead."""
 
 
+class Unread(Exception):
+    """A checkpoint cannot be read, and may be whole all the same; says why."""
+
+
 class Checkpoints:
     """The checkpoints of one training, newest last.
 
@@ -41,10 +45,18 @@ class Checkpoints:
         return sorted(self._folder.glob(_FILES))
 
     def newest(self) -> Path | None:
-        """The newest that is whole; says which ones are not, and sets them aside."""
+        """The newest that is whole; says which ones are not, and sets them aside.
+
+        Raises:
+            Unread: The storage does not give one.
+        """
         for path in reversed(self.all()):
-            if is_whole(path):
-                return path
+            try:
+                if is_whole(path):
+                    return path
+            except OSError as error:
+                said = f"checkpoint {path} cannot be read, and may be whole all the same: {error}"
+                raise Unread(f"{said}; see to the storage, then start it again") from error
             said = f"checkpoint {path} is damaged: it does not have the SHA-256 beside it"
             self._say(f"{said}; {_set_aside(path)}")
         return None
@@ -101,11 +113,16 @@ def read(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def is_whole(path: Path) -> bool:
-    """Says whether a checkpoint has the checksum beside it."""
+    """Says whether a checkpoint has the checksum beside it.
+
+    Raises:
+        OSError: One of the two cannot be read, which is no damage.
+    """
     try:
-        return _sum_of(path).read_text().split()[0] == digest(path)
-    except (OSError, IndexError):
+        told = _sum_of(path).read_bytes().split()
+    except FileNotFoundError:
         return False
+    return told[:1] == [digest(path).encode()]
 
 
 def digest(path: Path) -> str:

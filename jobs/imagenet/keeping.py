@@ -45,12 +45,17 @@ class Keeper:
         """What the newest whole checkpoint holds; None without one.
 
         Raises:
-            Failed: It is of another model.
+            Failed: It is of another model, or the storage does not give it.
         """
-        found = None
+        found, why = None, ""
         if self._files and self._averaging.rank == 0:
-            found = self._files.newest()
-        path = self._averaging.gather(found)[0]
+            try:
+                found = self._files.newest()
+            except checkpoint.Unread as error:
+                why = str(error)
+        path, why = self._averaging.gather((found, why))[0]
+        if why:
+            raise Failed(why)
         if path is None:
             return None
         # To the host: of a model that is sharded, no GPU may have room for all of it.

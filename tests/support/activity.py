@@ -1,7 +1,8 @@
 """Seeded traces of what happens on a node, as its looks see it (STAND-IN for the node).
 
 What is always there is there as well: a JupyterLab that nobody uses, terminals that are open, a
-program that holds a GPU, exporters, logins of gpubed's own, and a clock that jumps.
+program that holds a GPU, exporters, logins of gpubed's own, logins that were forgotten, and a clock
+that jumps.
 """
 
 import random
@@ -9,18 +10,23 @@ import random
 MINUTE, HOUR = 60.0, 3600.0
 # What leaves its time behind is seen however short it was; what is only seen at work is not.
 LEAVE = ("typed", "notebook", "cell")
-KINDS = (*LEAVE, "rank", "gpu", "cpu", "network")
+KINDS = (*LEAVE, "rank", "gpu", "cpu", "network", "upload")
+# Bytes each second of an upload: 0.2, 1 and 6 Mbit/s.
+SLOW = (25_000.0, 125_000.0, 750_000.0)
 
 
 class Node:
     """A node whose users do what a seed says; each `see` is a look at a later second.
 
+    Args:
+        logins: What knows of logins by SSH, for uploads (`support.logins.Uploads`).
+
     Attributes:
         used: Each span of use: when it began and ended, in seconds, and of which kind.
     """
 
-    def __init__(self, seed, until, quiet_from=None, busy=False):
-        self._draw = random.Random(seed)
+    def __init__(self, seed, until, logins=None, quiet_from=None, busy=False):
+        self._draw, self._logins = random.Random(seed), logins
         self.used = []
         self._last = 0.0
         self._cpu, self._bytes, self._wall = 0.0, 0, 1.9e9
@@ -61,6 +67,13 @@ class Node:
     def _now(self, kind, second):
         return any(at <= second < end for at, end, what in self.used if what == kind)
 
+    def _upload(self, second):
+        """Return which upload is at work, its bytes each second, and for how long it has been."""
+        for place, (at, end, what) in enumerate(self.used):
+            if what == "upload" and at <= second < end:
+                return place, SLOW[place % len(SLOW)], second - at
+        return None
+
     def see(self, second):
         """Look; as `machine.see` does."""
         draw, elapsed = self._draw, second - self._last
@@ -76,6 +89,9 @@ class Node:
         self._bytes += int(draw.uniform(1e3, 5e4) * elapsed)
         self._bytes += int(5e6 * self._at_work("network", second))
         self._last = second
+        upload = self._upload(second)
+        if upload:
+            self._bytes += int(upload[1] * min(elapsed, upload[2]))
         computes = self._now("gpu", second)
         return {
             "boot": f"boot-{boot:.0f}",
@@ -91,6 +107,7 @@ class Node:
             "kernels": {
                 "k": ["jupyter", f"{cell}", "busy" if self._now("cell", second) else "idle"]
             },
+            "logins": self._logins.see(second, upload) if self._logins else {},
             "network": self._bytes,
             "mute": [],
         }

@@ -3,6 +3,7 @@
 import os
 import shutil
 import stat
+import threading
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from gpubed.core import copying
 from gpubed.core.copying import MayNotBeRead, NotAName, as_name, get, put
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import Project
+from gpubed.nodes import ssh
 from gpubed.nodes.ssh import SSH
 from support.samples import sample_allocation, sample_plan
 from support.sftp_server import Disk, connected
@@ -301,6 +303,84 @@ def test_a_name_that_is_not_utf_8_is_left_out(connection, run, tmp_path, monkeyp
         left_out = head.get(str(run), tmp_path / "here")
     assert left_out == [r"'caf\\xe9' is left out: its name is not UTF-8"]
     assert (tmp_path / "here/plots/loss.svg").exists()
+
+
+@pytest.fixture
+def head(connection, tmp_path, monkeypatch):
+    """A session with a node whose storage hangs, at what `hangs` names; it is a STAND-IN."""
+    monkeypatch.setattr(SSH, "_open", lambda _: connection.open_session())
+    monkeypatch.setattr(ssh, "_SILENCE_S", 0.5)
+    with SSH(sample_allocation(sample_plan()), Project(tmp_path).cluster("lab")) as session:
+        yield session
+
+
+@pytest.fixture
+def hangs(monkeypatch):
+    """A function that lets the server wait for ever in one of its calls for some paths."""
+    back = threading.Event()
+
+    def hang(call, name):
+        real = getattr(Disk, call)
+
+        def wait(self, path, *more):
+            if str(path).endswith(name):
+                back.wait()
+            return real(self, path, *more)
+
+        monkeypatch.setattr(Disk, call, wait)
+
+    yield hang
+    back.set()
+
+
+SILENT = "cannot copy files with node-0: for 0.5 s, nothing was heard of what is read or written"
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("stat", "run"),
+        ("list_folder", "plots"),
+        ("lstat", "start.sh"),
+        ("open", "loss.svg"),
+        # Its silence is no link that leads nowhere.
+        ("canonicalize", "link"),
+    ],
+)
+def test_a_storage_that_hangs_ends_the_copying(head, hangs, run, tmp_path, call, name):
+    (run / "link").symlink_to("plots/loss.svg")
+    hangs(call, name)
+    with pytest.raises(GpubedError, match=SILENT) as caught:
+        head.get(str(run), tmp_path / "here")
+    assert caught.value.hint.endswith("gpubed verify lab")
+
+
+@pytest.mark.timeout(30)
+def test_also_in_the_midst_of_a_file(head, run, tmp_path, monkeypatch):
+    (run / "checkpoint").write_bytes(bytes(2**20))
+    back, real = threading.Event(), paramiko.SFTPHandle.read
+
+    def read(self, offset, length):
+        if offset >= 2**19:
+            back.wait()
+        return real(self, offset, length)
+
+    monkeypatch.setattr(paramiko.SFTPHandle, "read", read)
+    try:
+        with pytest.raises(GpubedError, match=SILENT):
+            head.get(str(run / "checkpoint"), tmp_path / "checkpoint")
+    finally:
+        back.set()
+    assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(("call", "name"), [("mkdir", "there"), ("open", "start.sh")])
+def test_and_what_goes_there(head, hangs, run, tmp_path, call, name):
+    hangs(call, name)
+    with pytest.raises(GpubedError, match=SILENT):
+        head.put(run, str(tmp_path / "there"))
 
 
 @pytest.mark.parametrize("listed", ["", ".", "..", "a/b", "a\0b"])

@@ -1,13 +1,13 @@
 """100 seeded traces of activity: a busy cluster is never released, an idle one after its warning.
 
-The judging of nodes and the decision of the watch are the real ones; what nodes see is a
-STAND-IN's (`support/activity.py`).
+The judging of nodes, their reader of logins and the decision of the watch are the real ones; what
+else nodes see is a STAND-IN's (`support/activity.py`).
 """
 
 import json
 import random
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,8 +15,9 @@ from gpubed.cluster.idle import Warned, decide
 from gpubed.configuration.use import NodeUse, put_together
 from gpubed.spec.sections import Idle
 from support.activity import HOUR, MINUTE, Node
+from support.logins import Uploads
+from support.node_use import FILES
 
-FILES = Path(__file__).parents[2] / "roles/health/files"
 POLICY = Idle(after="2 h", warning="30 min", then="release")
 UNTIL = 10 * HOUR
 # Looks of the timer are a minute apart, and a few seconds more; those of the watch come between.
@@ -27,9 +28,9 @@ SLACK = 3 * MINUTE
 def node_program():
     sys.path.insert(0, str(FILES))
     try:
-        from gpubed_use import judging, program
+        from gpubed_use import judging, logins, processes, program
 
-        yield judging, program
+        yield SimpleNamespace(judging=judging, logins=logins, processes=processes, program=program)
     finally:
         sys.path.remove(str(FILES))
 
@@ -43,11 +44,11 @@ class Played:
     """
 
     def __init__(self, node_program, nodes, seed):
-        self._judging, self._program = node_program
+        self._program = node_program
         self.nodes, self.acts, self.released = nodes, [], None
         draw = random.Random(f"watch {seed}")
         every = draw.choice((30.0, 60.0, 300.0))
-        records = {name: self._judging.first() for name in nodes}
+        records = {name: self._program.judging.first() for name in nodes}
         timers = {name: draw.uniform(0, MINUTE) for name in nodes}
         warned, at = None, draw.uniform(0, every)
         while at < UNTIL:
@@ -66,28 +67,31 @@ class Played:
             at += every
 
     def _look(self, node, record, second):
-        return self._judging.fold(record, node.see(second), int(second // 3600))
+        return self._program.judging.fold(record, node.see(second), int(second // 3600))
 
     def _told(self, record):
-        return NodeUse.model_validate_json(json.dumps(self._program.told(record)))
+        return NodeUse.model_validate_json(json.dumps(self._program.program.told(record)))
 
     @property
     def last_use(self):
         return max(node.last_use(self.released or UNTIL) for node in self.nodes.values())
 
 
-def play(node_program, seed, **kind):
+def play(node_program, folder, seed, **kind):
     count = random.Random(seed).randint(1, 3)
-    nodes = {f"node-{n}": Node(f"{seed} {n}", UNTIL, **kind) for n in range(count)}
+    uploads = [Uploads(node_program, folder / str(n)) for n in range(count)]
+    nodes = {
+        f"node-{n}": Node(f"{seed} {n}", UNTIL, logins, **kind) for n, logins in enumerate(uploads)
+    }
     return Played(node_program, nodes, seed)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_busy_cluster_is_never_released(node_program, seed):
+def test_a_busy_cluster_is_never_released(node_program, tmp_path, seed):
     """Every kind of use, with pauses of 24 minutes at most, on one node among others."""
     nodes = {
         "node-0": Node(f"{seed} quiet", UNTIL, quiet_from=0.0),
-        "node-1": Node(f"{seed} busy", UNTIL, busy=True),
+        "node-1": Node(f"{seed} busy", UNTIL, Uploads(node_program, tmp_path), busy=True),
     }
     played = Played(node_program, nodes, seed)
     assert played.released is None
@@ -96,9 +100,9 @@ def test_a_busy_cluster_is_never_released(node_program, seed):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_an_idle_cluster_is_released_after_its_warning_and_not_before(node_program, seed):
+def test_an_idle_cluster_is_released_after_its_warning_and_not_before(node_program, tmp_path, seed):
     quiet = random.Random(f"quiet {seed}").uniform(0, 4 * HOUR)
-    played = play(node_program, seed, quiet_from=quiet)
+    played = play(node_program, tmp_path, seed, quiet_from=quiet)
     assert played.released is not None
     assert played.acts[-2][0] == "warn"
     warned = played.acts[-2][1]
@@ -109,9 +113,9 @@ def test_an_idle_cluster_is_released_after_its_warning_and_not_before(node_progr
 
 
 @pytest.mark.parametrize("seed", range(40, 60))
-def test_whatever_happens_nobody_who_works_is_released(node_program, seed):
+def test_whatever_happens_nobody_who_works_is_released(node_program, tmp_path, seed):
     """Pauses of any length: a warning that somebody sees and answers is taken back."""
-    played = play(node_program, seed)
+    played = play(node_program, tmp_path, seed)
     if played.released is not None:
         assert played.released - played.last_use >= POLICY.after + POLICY.warning - SLACK
     for (act, at), (then, _) in zip(played.acts, played.acts[1:], strict=False):
@@ -125,6 +129,6 @@ def test_whatever_happens_nobody_who_works_is_released(node_program, seed):
 def test_the_traces_have_uses_of_every_kind_and_starts():
     nodes = [Node(f"{seed} 0", UNTIL) for seed in range(100)]
     assert {kind for node in nodes for _, _, kind in node.used} == {
-        "rank", "gpu", "typed", "notebook", "cell", "cpu", "network",
+        "rank", "gpu", "typed", "notebook", "cell", "cpu", "network", "upload",
     }  # fmt: skip
     assert any(len(node.boots) > 1 for node in nodes)

@@ -87,6 +87,43 @@ def test_a_damaged_checkpoint_that_cannot_be_set_aside_costs_no_new_one(files, m
         assert kept.newest() == files.folder / f"images-{images:012d}.pt"
 
 
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("suffix", [".pt", ".sha256"])
+def test_what_the_storage_does_not_give_is_no_damage(files, job, monkeypatch, suffix, code):
+    """An NFS server that is back answers its first reads so: all that was learned would be lost."""
+    for images in (100, 200):
+        files.kept.write(images, {"images": images})
+    before = sorted(files.folder.iterdir())
+    keeper = object.__new__(job("keeping").Keeper)
+    keeper._files, keeper._averaging = files.kept, SimpleNamespace(rank=0, gather=lambda it: [it])
+    give = Path.open
+
+    def refuse(path, *mode, **more):
+        if path.suffix == suffix:
+            raise OSError(code, "not now")
+        return give(path, *mode, **more)
+
+    with monkeypatch.context() as storage:
+        storage.setattr(Path, "open", refuse)
+        with pytest.raises(job("keeping").Failed) as caught:
+            keeper.newest(10)
+    assert str(caught.value) == (
+        f"checkpoint {files.kept.all()[-1]} cannot be read, and may be whole all the same: "
+        f"[Errno {code}] not now; see to the storage, then start it again"
+    )
+    assert (sorted(files.folder.iterdir()), files.said) == (before, [])
+    assert files.kept.newest() == files.kept.all()[-1]
+
+
+def test_all_ranks_end_where_the_first_cannot_read(job):
+    """One that waited for it would be killed after minutes, and say something else."""
+    keeper = object.__new__(job("keeping").Keeper)
+    keeper._files = None
+    keeper._averaging = SimpleNamespace(rank=1, gather=lambda _: [(None, "cannot be read"), None])
+    with pytest.raises(job("keeping").Failed, match="cannot be read"):
+        keeper.newest(10)
+
+
 def test_without_any_whole_checkpoint_a_training_begins(files):
     assert files.kept.newest() is None
     files.kept.write(1, {})

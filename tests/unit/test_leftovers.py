@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+import threading
 import time
 from types import SimpleNamespace
 
@@ -38,6 +39,7 @@ def cluster(monkeypatch, said):
     for script in ("_FIND", "_END"):
         own = getattr(leftovers, script).replace(leftovers.HEARTBEAT, MARK)
         monkeypatch.setattr(leftovers, script, own)
+    monkeypatch.setattr(leftovers, "_IS_OWNED", leftovers._IS_OWNED.replace("sleep 1", "sleep 0.1"))
     plan = sample_plan(nodes=[{"name": "node", "count": 1}])
     return Cluster(SimpleNamespace(), plan, sample_allocation(plan))
 
@@ -63,6 +65,44 @@ def test_what_has_no_owner_is_ended(cluster, rank):
         "run 20260101-digits has no owner any more; ended what it left: 1 process(es) on node-0"
     )
     assert process.wait(5) == -15
+
+
+def test_a_run_whose_storage_has_a_clock_behind_is_left_alone(cluster, rank):
+    """`gpubed-rank` tells by what the heartbeat says, too."""
+    process, beat = rank
+    ended = threading.Event()
+
+    def write(number):
+        draft = beat.with_name("draft")
+        draft.write_text(f"{number}\n")
+        os.utime(draft, (0, time.time() - 100))
+        draft.replace(beat)
+
+    def go_on():
+        number = 7
+        while not ended.wait(0.3):
+            write(number := number + 1)
+
+    write(7)
+    beating = threading.Thread(target=go_on)
+    beating.start()
+    try:
+        [said] = leftovers.end(cluster)
+    finally:
+        ended.set()
+        beating.join()
+    assert said.startswith("run 20260101-digits is still at work")
+    assert process.poll() is None
+
+
+def test_one_that_is_told_to_end_meanwhile_has_no_owner(cluster, rank):
+    _, beat = rank
+    os.utime(beat, (0, time.time() - 100))
+    end = threading.Timer(0.3, lambda: beat.write_text("end\n"))
+    end.start()
+    [said] = leftovers.end(cluster)
+    end.join()
+    assert "no owner" in said
 
 
 def test_what_was_told_to_end_has_none(cluster, rank):
@@ -91,7 +131,7 @@ def test_what_other_accounts_run_is_seen_and_ended(cluster, rank, said):
     looks, owner, ends = said
     assert looks.startswith("sudo -n ")
     assert ends.startswith("sudo -n ")
-    assert "find /" in owner
+    assert owner.endswith(str(beat))
     assert "sudo" not in owner, "not as root, whom a shared folder may not let in"
 
 

@@ -1,5 +1,7 @@
 """One run at a time; no worker outlives its run; a dead holder holds nobody back."""
 
+import errno
+import fcntl
 import getpass
 import os
 import signal
@@ -77,6 +79,23 @@ def test_a_lock_file_that_was_removed_is_made_anew(tmp_path):
         (tmp_path / "lock").unlink()
     with runlock.hold(tmp_path, "up"):
         assert (tmp_path / "lock").exists()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_over_nfs_who_measures_is_seen(tmp_path, monkeypatch, shared):
+    """Its client makes record locks of them, as flock(2) says, and is a STAND-IN here."""
+    lock = fcntl.flock
+
+    def flock(file, way):
+        if way & fcntl.LOCK_EX and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        lock(file, way)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with runlock.measuring(tmp_path, "bench", shared=shared):
+        assert runlock.measurer(tmp_path).verb == "bench"
+    assert runlock.measurer(tmp_path) is None
+    assert runlock.holder(tmp_path) is None
 
 
 def test_another_users_lock_says_whose_it_is_and_nobody_waits_for_it(tmp_path, monkeypatch):

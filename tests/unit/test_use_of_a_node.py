@@ -8,7 +8,6 @@ import json
 import os
 import pty
 import pwd
-import signal
 import subprocess
 import threading
 import time
@@ -18,52 +17,9 @@ from types import SimpleNamespace
 
 import pytest
 
-FILES = Path(__file__).parents[2] / "roles/health/files"
-HOUR = 500_000
-QUIET = {
-    "boot": "b",
-    "uptime": 100.0,
-    "work": [],
-    "processes": {},
-    "ranks": [],
-    "gpus": [],
-    "terminals": {},
-    "kernels": {},
-    "network": 0,
-    "mute": [],
-}
+from support.node_use import HOUR, QUIET, fold, use
 
-
-@pytest.fixture
-def use(monkeypatch, tmp_path):
-    """The program's modules; what it keeps is in a folder of the test."""
-    monkeypatch.syspath_prepend(str(FILES))
-    monkeypatch.setattr(signal, "alarm", lambda _: None)  # it would end the tests, too
-    from gpubed_use import judging, jupyter, machine, processes, program, terminals
-
-    expected = tmp_path / "expected.json"
-    expected.write_text('{"gpus": 0}')
-    monkeypatch.setattr(program, "EXPECTED", expected)
-    monkeypatch.setattr(program, "STATE", tmp_path / "use.json")
-    monkeypatch.setattr(program, "WARNED", tmp_path / "warned")
-    monkeypatch.setattr(program, "METRICS", tmp_path / "metrics/gpubed-use.prom")
-    return SimpleNamespace(
-        judging=judging,
-        jupyter=jupyter,
-        machine=machine,
-        processes=processes,
-        program=program,
-        terminals=terminals,
-    )
-
-
-def fold(use, *looks, record=None):
-    """The record after looks, a minute apart; each says what differs from a quiet one."""
-    record = record or use.judging.first()
-    for number, changes in enumerate(looks):
-        seen = {**QUIET, "uptime": 100.0 + 60 * number, **changes}
-        record = use.judging.fold(record, seen, HOUR)
-    return record
+__all__ = ["use"]
 
 
 def test_the_first_look_is_a_use_and_idle_time_adds_up(use):
@@ -176,7 +132,8 @@ def test_what_is_older_than_a_day_or_of_a_clock_that_was_wrong_is_forgotten(use)
 
 def process(use, **changes):
     plain = {"parent": 1, "began": 5, "own": 0.0, "children": 0.0, "name": "python", "uid": 1000}
-    return use.processes.Process(**{**plain, "group": "/system.slice/x.service", **changes})
+    plain |= {"group": "/system.slice/x.service", "terminal": False}
+    return use.processes.Process(**{**plain, **changes})
 
 
 def test_what_ended_meanwhile_counts_once(use):

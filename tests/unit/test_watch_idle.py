@@ -249,6 +249,19 @@ def test_a_node_that_nobody_took_out_of_use_is_no_use(world, unused, held):
     assert unused.downs == [True]
 
 
+def test_who_uses_it_is_asked_in_vain_and_it_is_repaired_all_the_same(world, unused, monkeypatch):
+    def refuse(*_, **_options):
+        raise GpubedError("the lock is another user's", "see whose")
+
+    monkeypatch.setattr(uses, "look", refuse)
+    world.states = {"node-1": "missing"}
+    world.looks(3)
+    assert len(world.repairs) == 1
+    assert [event.why for event in world.events if event.event == "idle"] == [
+        "the lock is another user's (see whose)"
+    ]
+
+
 def test_the_log_outlives_a_folder_that_goes_also_where_the_state_is_lost(world):
     world.watch().tell("idle", "nobody used it")
     shutil.rmtree(world.cluster.project.pulumi)

@@ -4,12 +4,17 @@ import json
 import os
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.cluster import watch_unit
 from gpubed.core.errors import PrerequisiteMissing
 from gpubed.core.paths import Project
+from gpubed.nodes import allocation
+from gpubed.nodes.allocation import Hop
+from gpubed.nodes.ssh import LoginRefused, Unreachable
 from support.watched import world
 
 __all__ = ["world"]
@@ -71,3 +76,70 @@ def test_where_no_systemd_answers_nothing_is_written(world, systemd):
     assert isinstance(done.exception, PrerequisiteMissing)
     assert "Failed to connect to bus" in done.exception.message
     assert not watch_unit.file(world.cluster).exists()
+
+
+@pytest.fixture
+def bastion(world, tmp_path):
+    """A function that puts the nodes behind a bastion, which a key with such a passphrase opens."""
+
+    def put(passphrase):
+        form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH)
+        locked = serialization.BestAvailableEncryption(passphrase) if passphrase else None
+        key = ed25519.Ed25519PrivateKey.generate()
+        path = tmp_path / "id_bastion"
+        path.write_bytes(key.private_bytes(*form, locked or serialization.NoEncryption()))
+        hop = Hop(address="gate", user="me", host_keys=("ssh-ed25519 AAAA",), identity=str(path))
+        granted = allocation.load(world.cluster.allocation)
+        nodes = [node.model_copy(update={"via": (hop,)}) for node in granted.nodes]
+        changed = granted.model_copy(update={"nodes": tuple(nodes)})
+        world.cluster.allocation.write_text(changed.model_dump_json())
+        return str(path)
+
+    return put
+
+
+def install(monkeypatch, greet):
+    """Install it where logins to nodes end in some way; they are STAND-INs."""
+    monkeypatch.setattr(watch_unit.ssh, "greet", greet)
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+    return CliRunner().invoke(cli.build(), ["watch", "lab", "--install"], standalone_mode=False)
+
+
+def test_a_key_with_a_passphrase_is_asked_of_the_agent_that_is_there(
+    world, systemd, bastion, monkeypatch
+):
+    key, greeted = bastion(b"secret"), []
+    done = install(monkeypatch, lambda node, _: greeted.append(node.name))
+    assert done.return_value == 0
+    assert greeted == ["node-2"], "one login for each key"
+    assert 'Environment="SSH_AUTH_SOCK=/run/agent"\n' in watch_unit.file(world.cluster).read_text()
+    assert f"nodesarebehind{key},whichanSSHagentholds" in "".join(done.stderr.split())
+
+
+def test_nothing_is_installed_that_no_agent_lets_through(world, systemd, bastion, monkeypatch):
+    bastion(b"secret")
+
+    def refuse(*_):
+        refused = LoginRefused("the key k for gate has a passphrase", "ssh-add k")
+        refused.on_the_way = True
+        raise refused
+
+    done = install(monkeypatch, refuse)
+    assert isinstance(done.exception, LoginRefused)
+    assert not watch_unit.file(world.cluster).exists()
+
+
+def test_a_node_that_does_not_answer_hinders_nobody(world, systemd, bastion, monkeypatch):
+    bastion(b"secret")
+
+    def silent(*_):
+        raise Unreachable("node-2 does not answer SSH")
+
+    assert install(monkeypatch, silent).return_value == 0
+
+
+def test_a_key_that_needs_no_agent_is_not_tried(world, systemd, bastion, monkeypatch):
+    bastion(b"")
+    done = install(monkeypatch, lambda *_: pytest.fail("greeted"))
+    assert done.return_value == 0
+    assert "agent" not in done.stderr

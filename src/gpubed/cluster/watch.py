@@ -289,12 +289,13 @@ class Watch:
         policy, warned = cluster.plan.spec.lease.idle, self.memory.warned
         if not (policy or warned):
             return False
-        used = idle.look(cluster, self.memory.quarantined)
-        if used is None:
-            return False
-        act = idle.decide(used, warned, policy)
-        why = f"last use {used.idle_s / 60:.0f} min ago: {used.why}"
+        why = "whether anybody uses it"
         try:
+            used = idle.look(cluster, self.memory.quarantined)
+            if used is None:
+                return False
+            act = idle.decide(used, warned, policy)
+            why = f"last use {used.idle_s / 60:.0f} min ago: {used.why}"
             if act == "back":
                 self._remember(warned=None)
                 told = idle.take_back(cluster)

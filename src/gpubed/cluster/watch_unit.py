@@ -1,7 +1,8 @@
 """A watch that the user's own systemd keeps running: a unit in `~/.config/systemd/user`.
 
 It names nothing secret: a testbed that is reached by variables of a shell (a password of
-OpenStack's) needs them where systemd finds them, or a file.
+OpenStack's) needs them where systemd finds them, or a file. Keys that have a passphrase it asks of
+the SSH agent that is there when it is installed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpubed.core import files
-from gpubed.core.errors import PrerequisiteMissing
+from gpubed.core.errors import GpubedError, PrerequisiteMissing
 from gpubed.core.paths import ClusterPaths
+from gpubed.nodes import agents, ssh
+from gpubed.nodes import allocation as allocations
+from gpubed.nodes.allocation import Node
+from gpubed.nodes.ssh import LoginRefused
 
-# Where programs and daemons are found; the user's systemd has others than a shell.
-_KEPT = ("PATH", "DOCKER_HOST", "GPUBED_CACHE", "XDG_CACHE_HOME", "OS_CLOUD")
+# Where programs and daemons are found, and files with what is secret; the user's systemd has others
+# than a shell.
+_KEPT = (
+    *("PATH", "DOCKER_HOST", "GPUBED_CACHE", "XDG_CACHE_HOME", "OS_CLOUD"),
+    *("SSH_AUTH_SOCK", "GPUBED_LOGIN_PASSPHRASE_FILE"),
+)
 _UNIT = """\
 [Unit]
 Description=The watch of cluster {name} in {root}
@@ -75,8 +84,11 @@ def install(paths: ClusterPaths, options: Sequence[str]) -> Path:
 
     Raises:
         PrerequisiteMissing: The user has no systemd that answers.
+        LoginRefused: Nodes are behind a host whose key no SSH agent holds.
     """
     require(paths)
+    for node in keys_of_agents(paths).values():
+        _require_way(node, paths)
     path = file(paths)
     was = path.exists()
     files.write_if_changed(path, text(paths, options))
@@ -116,6 +128,24 @@ def require(paths: ClusterPaths) -> None:
     if done.returncode:
         said = done.stderr.strip() or "no word"
         raise PrerequisiteMissing(f"no systemd of {getpass.getuser()} answers: {said}", instead)
+
+
+def keys_of_agents(paths: ClusterPaths) -> dict[str, Node]:
+    """Return the keys that only an SSH agent can use, each with a node that is behind it."""
+    if not paths.allocation.exists():
+        return {}
+    nodes = allocations.load(paths.allocation).nodes
+    return {key: node for node in nodes for key in agents.keys(node)}
+
+
+def _require_way(node: Node, paths: ClusterPaths) -> None:
+    try:
+        ssh.greet(node, paths)
+    except LoginRefused as error:
+        if error.on_the_way:
+            raise
+    except GpubedError:
+        pass  # to heal it is what the watch is for
 
 
 def lingers() -> bool:

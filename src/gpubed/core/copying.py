@@ -112,6 +112,11 @@ def get(
     return copy.told()
 
 
+def is_silence(error: BaseException) -> bool:
+    """Say whether it is a server that has not answered in time, and no time-out of a disk here."""
+    return isinstance(error, TimeoutError) and error.errno is None
+
+
 def as_name(listed: str) -> str:
     """Return what a node lists in a folder, if it is the name of something in it.
 
@@ -202,7 +207,8 @@ class _Copy:
         except OSError as error:
             # Without a number it is what a server has no word for, as a circle, or its end.
             channel = self.sftp.get_channel()
-            if channel is None or channel.closed or error.errno not in (None, errno.ENOENT):
+            lost = channel is None or channel.closed or is_silence(error)
+            if lost or error.errno not in (None, errno.ENOENT):
                 raise
             self._leave(link, "it is a link that leads nowhere")
         else:
@@ -268,17 +274,16 @@ def _listed(sftp: paramiko.SFTPClient, folder: PurePosixPath) -> list[bytes]:
 
 @contextmanager
 def _given_up_at_once(sftp: paramiko.SFTPClient) -> Iterator[None]:
-    """Close the connection where a signal ends the work.
+    """Close the connection where a signal, or silence, ends the work.
 
     It may come within a packet: nothing that is read from there on can be made out, and to wait
     for an answer, as the end of an open file does, may be for ever.
     """
     try:
         yield
-    except Exception:
-        raise
-    except BaseException:
-        sftp.close()
+    except BaseException as error:
+        if is_silence(error) or not isinstance(error, Exception):
+            sftp.close()
         raise
 
 

@@ -144,7 +144,8 @@ def holder(state: Path) -> Holder | None:
 def _holder(path: Path, way: int) -> Holder | None:
     """Say who holds a lock in such a way that nobody could take it in this way."""
     try:
-        with path.open() as lock:
+        # NFS lets only who may write ask for a lock that nobody else has (flock(2)).
+        with path.open("r+" if way == fcntl.LOCK_EX else "r") as lock:
             fcntl.flock(lock, way | fcntl.LOCK_NB)
     except FileNotFoundError:
         return None

@@ -23,6 +23,8 @@ from gpubed.nodes.allocation import Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH, CommandTimedOut
 
+# Whoever owns a run beats every 5 s; a head that is busy may be late.
+_BEATS_WITHIN_S = 15
 # The heartbeat's file that a process names. In a confined container root may not look at other
 # accounts' processes; each account may look at its own, and may stop what looks in its name.
 _BEAT_OF = f"""
@@ -61,11 +63,28 @@ for signal in TERM KILL; do
   [ $signal = KILL ] || sleep 3
 done
 """
-# What a process names may be a pipe, which nobody ever writes to, or any folder.
-_OWNED = (
-    f"timeout -s KILL 10 find %s -maxdepth 0 -type f -size -2 -newermt '-{SILENCE_S} seconds' "
-    "! -exec grep -q end {} \\; -print"
-)
+# Whether a heartbeat ($0) goes on: by its time, and where that is old, by what it says. Storage
+# may be another machine's, whose clock is behind. What a process names may be a pipe, which
+# nobody ever writes to, or any folder.
+_IS_OWNED = f"""
+exec 2>/dev/null
+plain() {{ find "$0" -maxdepth 0 -type f -size -2 "$@"; }}
+said() {{ plain -exec cat {{}} \\; ; }}
+[ "$(plain)" ] || exit 1
+before=$(said)
+[ "$before" != end ] || exit 1
+[ -z "$(plain -newermt '-{SILENCE_S} seconds')" ] || exit 0
+for second in $(seq {_BEATS_WITHIN_S}); do
+  sleep 1
+  now=$(said)
+  [ "$now" != end ] || exit 1
+  # Empty is one that is being written.
+  [ -z "$before" ] || [ -z "$now" ] || [ "$now" = "$before" ] || exit 0
+  before=${{now:-$before}}
+done
+exit 1
+"""
+_OWNED = "timeout -s KILL 30 sh -c %s %s"
 _AS_ROOT = "sudo -n timeout -s KILL 30 sh -c %s sh"
 _CUT_OFF = 137
 _PATH = re.compile(r"/[\w./+-]+")
@@ -123,7 +142,7 @@ def end(cluster: Cluster) -> Iterator[str]:
         }
         where = ", ".join(f"{len(pids)} process(es) on {node.name}" for node, pids in busy.items())
         with SSH(cluster.allocation.head, cluster.paths) as head:
-            owned = head.run(_OWNED, beat, check=False).stdout.strip()
+            owned = head.run(_OWNED, _IS_OWNED, beat, check=False).exit_code == 0
         if owned:
             yield AtWork(run, where)
             continue

@@ -36,6 +36,8 @@ _PAUSE_S = 0.5
 _NO_EXIT_CODE = -1  # paramiko's too
 _FORBIDDEN = 1  # RFC 4254, section 5.1: administratively prohibited
 _KEEPALIVE_S = 15
+# Of an SFTP server: a shared folder may hang, for ever; one that comes back takes up to 90 s (NFS).
+_SILENCE_S = 120.0
 _LONGEST = 16 * 2**20  # bytes of a command's output; the rest is thrown away
 _ELSE = "if not, do not go on (docs/how-to/host-keys.md)"
 _FORWARD = "its sshd_config must allow it: AllowTcpForwarding yes (man sshd_config)"
@@ -356,7 +358,8 @@ class SSH:
         if isinstance(error, paramiko.PasswordRequiredException):
             return LoginRefused(
                 f"the key {self._identity} for {node.name} has a passphrase",
-                f"ssh-add {self._identity}",
+                f"ssh-add {self._identity}; for a watch of systemd's also: "
+                f"gpubed watch {cluster} --install",
             )
         kind = Unreachable
         if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
@@ -394,19 +397,24 @@ class SSH:
 
     @contextmanager
     def _sftp(self) -> Iterator[paramiko.SFTPClient]:
+        cannot = f"cannot copy files with {self.node.name}"
         channel = self._open()
         self._request(channel.invoke_subsystem, "sftp")
-        with paramiko.SFTPClient(channel) as sftp:
-            try:
+        channel.settimeout(_SILENCE_S)
+        try:
+            with channel, paramiko.SFTPClient(channel) as sftp:
                 yield sftp
-            except UnicodeDecodeError as error:
+        except UnicodeDecodeError as error:
+            raise GpubedError(
+                f"{cannot}: a name there is not UTF-8: {error.object!r}", "rename it there"
+            ) from None
+        except CONNECTION_ERRORS as error:
+            if copying.is_silence(error):
                 raise GpubedError(
-                    f"cannot copy files with {self.node.name}: "
-                    f"a name there is not UTF-8: {error.object!r}",
-                    "rename it there",
+                    f"{cannot}: for {_SILENCE_S:g} s, nothing was heard of what is read or written",
+                    f"its disk or a shared folder may hang: gpubed verify {self._paths.name}",
                 ) from None
-            except CONNECTION_ERRORS as error:
-                raise GpubedError(f"cannot copy files with {self.node.name}: {error}") from None
+            raise GpubedError(f"{cannot}: {error}") from None
 
 
 def is_silent(node: Node, error: GpubedError | None) -> bool:

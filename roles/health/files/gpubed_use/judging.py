@@ -15,10 +15,14 @@ CORES = 0.1
 LEAST_S = 30.0
 # Bytes each second: a dataset that is copied takes more, exporters and heartbeats far less.
 TRAFFIC = 1_000_000.0
+# A slow line carries more of a copy than this, and signs of life are far less.
+COPY = 10_000.0
+# What exporters and heartbeats carry at most: the rest may be a login's that does not tell.
+CHATTER = 50_000.0
 HOURS = 24
 SECONDS = ("cpu_s", "gpu_s", "held_s")
-VERSION = 1
-_NONE = {"s": 0.0, "cpu_s": 0.0, "bytes": 0}
+VERSION = 2
+_NONE = {"s": 0.0, "cpu_s": 0.0, "bytes": 0, "copied": 0.0}
 Record = dict[str, Any]
 
 
@@ -77,7 +81,27 @@ def _rates(
         "s": rates["s"] + elapsed,
         "cpu_s": rates["cpu_s"] + sum(row[2] for row in seen["work"]),
         "bytes": rates["bytes"] + carried,
+        "copied": rates["copied"] + _copied(before, seen, max(0.0, carried - CHATTER * elapsed)),
     }
+
+
+def _copied(before: Mapping[str, Any], seen: Mapping[str, Any], rest: float) -> float:
+    """Return the bytes that logins without a terminal carried since the last look.
+
+    Args:
+        rest: What they may have carried, where one does not tell.
+    """
+    told = [copied for _, copied in _by_login(before, seen)]
+    return rest if None in told else sum(filter(None, told))
+
+
+def _by_login(
+    before: Mapping[str, Any], seen: Mapping[str, Any]
+) -> Iterator[tuple[str, float | None]]:
+    """Yield whose each login is, and what it carried since the last look; None where unknown."""
+    for key, (user, carried) in seen["logins"].items():
+        _, known = before["logins"].get(key, ("", 0))
+        yield user, None if carried is None else carried - (known or 0)
 
 
 def _uses(
@@ -95,6 +119,9 @@ def _uses(
     if rates["s"] >= LEAST_S and rates["cpu_s"] >= CORES * rates["s"]:
         most = max(seen["work"], key=lambda row: row[2], default=[""])
         yield most[0], "programs compute"
+    if rates["s"] >= LEAST_S and rates["copied"] >= COPY * rates["s"]:
+        who, _ = max(_by_login(before, seen), key=lambda pair: pair[1] or 0.0, default=("", 0.0))
+        yield who, "a copy over SSH"
     if rates["s"] >= LEAST_S and rates["bytes"] >= TRAFFIC * rates["s"]:
         yield "", "the network carries data"
     yield from (("", why) for why in seen["mute"])

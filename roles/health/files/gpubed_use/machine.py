@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubed_health import command
 
-from gpubed_use import jupyter, processes, terminals
+from gpubed_use import jupyter, logins, processes, terminals
 from gpubed_use.processes import Process
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -22,8 +22,8 @@ def see(expected: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[s
     Keys: `boot`, `uptime` (s), `work` (user, job and CPU seconds since `before`), `processes`
     (what the next look compares with), `ranks` (user, job), `gpus` (utilization from 0 to 1 or
     null, and the user and job of each process on it), `terminals` (user and time by name),
-    `kernels` (user, time and state by id), `network` (bytes so far), and `mute`: what could
-    not be asked, in words.
+    `kernels` (user, time and state by id), `logins` (user and bytes so far by process),
+    `network` (bytes so far), and `mute`: what could not be asked, in words.
 
     Args:
         expected: What role health says of this node.
@@ -58,6 +58,7 @@ def see(expected: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[s
             name: [processes.user_of(uid), typed] for name, uid, typed in terminals.every()
         },
         "kernels": _kernels(every, mute),
+        "logins": logins.carried(every, mine),
         "network": _network(),
         "mute": mute,
     }

@@ -38,6 +38,7 @@ class Process:
         name: Its program, 15 characters at most.
         uid: Its account's number.
         group: Its control group below that of the node.
+        terminal: Whether it has one.
     """
 
     parent: int
@@ -47,6 +48,7 @@ class Process:
     name: str
     uid: int
     group: str
+    terminal: bool
 
     @property
     def key(self) -> str:
@@ -72,6 +74,7 @@ def every() -> dict[int, Process]:
                 name=name,
                 uid=path.stat().st_uid,
                 group=_group(int(path.name)).removeprefix(root),
+                terminal=rest[4] != "0",
             )
     return found
 
@@ -87,8 +90,8 @@ def began(number: int) -> int:
 
 def _stat(number: int) -> tuple[str, list[str]]:
     """Return the name of a process, and the figures after it."""
-    text = (PROC / str(number) / "stat").read_text(errors="replace")
-    return text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
+    said = (PROC / str(number) / "stat").read_text(errors="replace")
+    return said[said.index("(") + 1 : said.rindex(")")], said[said.rindex(")") + 2 :].split()
 
 
 def _group(pid: int) -> str:
@@ -129,7 +132,7 @@ def jobs(processes: Mapping[int, Process]) -> dict[int, str]:
     for number, one in processes.items():
         if one.name == RANK and one.parent > 1:
             found[one.parent] = _run(number)
-        elif one.name == STEP and (step := _STEP.match(_text(number, "cmdline"))):
+        elif one.name == STEP and (step := _STEP.match(text(number, "cmdline"))):
             found[number] = f"slurm {step[1]}"
     return found
 
@@ -137,20 +140,21 @@ def jobs(processes: Mapping[int, Process]) -> dict[int, str]:
 def _run(number: int) -> str:
     """Return the name of the run that a rank belongs to; `run` where it does not say."""
     path = PROC / str(number) / "environ"
-    text = _text(number, "environ")
-    if not text:
+    said = text(number, "environ")
+    if not said:
         # In a confined container root may not look at other accounts' processes.
         with suppress(OSError):
             whose = path.parent.stat()
             ids = (f"--reuid={whose.st_uid}", f"--regid={whose.st_gid}")
             as_it = ("setpriv", "--clear-groups", *ids)
-            text = command.run(*as_it, "cat", str(path))[1]
-    beats = [one for one in text.split("\0") if one.startswith(HEARTBEAT)]
+            said = command.run(*as_it, "cat", str(path))[1]
+    beats = [one for one in said.split("\0") if one.startswith(HEARTBEAT)]
     name = Path(beats[0].removeprefix(HEARTBEAT)).parent.name if beats else ""
     return name if _JOB.fullmatch(name) else "run"
 
 
-def _text(number: int, what: str) -> str:
+def text(number: int, what: str) -> str:
+    """Return what a file of a process says; nothing where it may not be read, or has ended."""
     with suppress(OSError):
         return (PROC / str(number) / what).read_text(errors="replace")
     return ""

@@ -114,6 +114,11 @@ def _install(ui: UI, paths: ClusterPaths, every: str, repairs: int, engine: str 
     ui.say(f"{unit.name} runs; what it does is in {paths.logs / 'watch.log'}", whole=True)
     if not watch_unit.lingers():
         ui.note("it ends when you log out; to let it outlive that: loginctl enable-linger")
+    if keys := ", ".join(watch_unit.keys_of_agents(paths)):
+        ui.note(
+            f"nodes are behind {keys}, which an SSH agent holds: once that agent ends, as most do "
+            "when you log out, they are out of reach; a key without a passphrase is not"
+        )
     return 0
 
 
