@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,9 @@ import checkpoint
 import torch
 from averaging import Averaging
 from torch import Tensor
+
+# A slow disk is given its time, where a rank that is silent for two minutes is taken for stuck.
+TELL_S = 30.0
 
 
 class Failed(Exception):
@@ -88,7 +94,8 @@ class Keeper:
             state |= {"model": self._settings.model, "classes": classes, **place}
             state |= {"scaler": scaler, "random": randoms}
             try:
-                self._files.write(place["images"], state)
+                with saying("the checkpoint is still being written"):
+                    self._files.write(place["images"], state)
             except checkpoint.NotWritten as error:
                 said = str(error)
                 print(said, flush=True)
@@ -98,6 +105,22 @@ class Keeper:
         """Has each rank draw what it would have drawn, where there are as many as before."""
         if len(kept["random"]) == self._averaging.size:
             set_random(kept["random"][self._averaging.rank])
+
+
+@contextmanager
+def saying(words: str) -> Iterator[None]:
+    """Says now and again that something goes on."""
+    over = threading.Event()
+
+    def say() -> None:
+        while not over.wait(TELL_S):
+            print(words, flush=True)
+
+    threading.Thread(target=say, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def get_random(device: torch.device) -> list[Tensor]:

@@ -286,10 +286,16 @@ class Training:
         """The share of the held-out images that are recognised, each counted once."""
         network = self.averaging.network.eval()
         right = seen = 0
+        told_at = time.monotonic()
         for images, labels in held_out.validation():
             with self._autocast():
                 right += int((network(images).argmax(1) == labels).sum())
             seen += len(labels)
+            # Who is silent for long is taken for stuck.
+            if self.averaging.rank == 0 and time.monotonic() - told_at > TELL_S:
+                said = f"progress: {self._told_step}/{self.total} steps, validation: {seen} images"
+                print(said, flush=True)
+                told_at = time.monotonic()
         network.train()
         everyone = self.averaging.gather((right, seen))
         return sum(mine for mine, _ in everyone) / sum(mine for _, mine in everyone)

@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from gpubed import cli
 from gpubed.configuration import health
-from gpubed.jobs import execution, launchers, leftovers
+from gpubed.jobs import checkpoint_files, execution, launchers, leftovers
+from gpubed.jobs.checkpoint_files import Files
 from support.samples import granted_cluster
 from support.stand_in_head import Head
 
@@ -34,6 +35,8 @@ def call(cluster, monkeypatch):
 
     monkeypatch.setattr(execution, "SSH", Head)
     monkeypatch.setattr(leftovers, "end", lambda *_: [])
+    kept = Files(frozenset({("step.pt", "1 1")}))
+    monkeypatch.setattr(checkpoint_files, "look", lambda *_: kept)
     monkeypatch.setattr(launchers, "named", lambda _: SimpleNamespace(run=start))
     monkeypatch.setattr(health, "usable", lambda cluster: (cluster, []))
 

@@ -4,8 +4,10 @@ import ast
 import os
 import pickle
 import re
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from zipfile import BadZipFile, ZipFile
 
 import pytest
 import yaml
@@ -29,30 +31,74 @@ def test_its_argument_is_one_that_a_run_goes_on_by():
     assert Argument.model_validate(argument).resumes
 
 
-def test_the_newest_whole_one_is_where_a_run_goes_on(tmp_path, monkeypatch):
+def save(state, file):
+    """As torch does: a ZIP archive, with a checksum of each part."""
+    with ZipFile(file, "w") as archive:
+        archive.writestr("data.pkl", pickle.dumps(state))
+        archive.writestr("data/0", bytes(4096))
+
+
+def load(path, weights_only):
+    """As torch does: it looks at no checksum of a tensor."""
+    return pickle.loads(ZipFile(path).read("data.pkl"))
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
     """PyTorch and Horovod are not for the controller: STAND-INS write, read and hand on."""
     monkeypatch.setenv("GPUBED_SHARED", str(tmp_path))
 
-    def program():
+    def start():
         names = {
             "os": os,
+            "suppress": suppress,
             "Path": Path,
+            "BadZipFile": BadZipFile,
+            "ZipFile": ZipFile,
             "args": SimpleNamespace(checkpoint="mine"),
             "hvd": SimpleNamespace(rank=lambda: 0, broadcast_object=lambda it, root_rank, name: it),
-            "torch": SimpleNamespace(
-                save=pickle.dump,
-                load=lambda path, weights_only: pickle.loads(path.read_bytes()),
-            ),
+            "torch": SimpleNamespace(save=save, load=load),
         }
         exec(block("python"), names)
         return SimpleNamespace(**names)
 
+    return start
+
+
+def test_the_newest_whole_one_is_where_a_run_goes_on(program, tmp_path):
     first = program()
     assert first.state is None
     first.keep(500, {"step": 500})
     first.keep(1000, {"step": 1000})
     (tmp_path / "checkpoints" / "mine" / "draft").write_bytes(b"half of on")
     assert program().state == {"step": 1000}
+
+
+def test_three_stay(program, tmp_path):
+    for step in (100, 200, 300, 400):
+        program().keep(step, {"step": step})
+    names = sorted(path.name for path in (tmp_path / "checkpoints" / "mine").iterdir())
+    assert names == [f"step-{step:09d}.pt" for step in (200, 300, 400)]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: content.replace(bytes(64), b"x" * 64, 1),
+    ],
+    ids=["cut off", "empty", "other bytes"],
+)
+def test_a_damaged_one_is_set_aside_and_the_one_before_is_taken(program, tmp_path, capsys, damage):
+    for step in (100, 200, 300):
+        program().keep(step, {"step": step})
+    last = tmp_path / "checkpoints" / "mine" / "step-000000300.pt"
+    last.write_bytes(damage(last.read_bytes()))
+    assert program().state == {"step": 200}
+    assert capsys.readouterr().out == f"{last} is damaged: the one before is taken\n"
+    program().keep(250, {"step": 250})
+    assert program().state == {"step": 250}
 
 
 def programs():

@@ -1,10 +1,9 @@
-"""A training that outlives its nodes. Nodes, their health and the job are STAND-INS."""
+"""A training that outlives its nodes: on which it goes on, and who may beside it."""
 
 import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,75 +13,14 @@ from gpubed import cli
 from gpubed.cli import background
 from gpubed.cli.commands import run as run_verb
 from gpubed.configuration import health
-from gpubed.configuration.health import NodeHealth, Quarantine
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, Locked, UsageError
-from gpubed.jobs import elastic, execution, launchers, leftovers
-from gpubed.jobs.lookout import Lookout
+from gpubed.jobs import elastic
 from gpubed.jobs.runs import at_work, checkpoints, record
 from gpubed.nodes.allocation import NotUp
-from gpubed.nodes.ssh import Unreachable
-from support.samples import granted_cluster
-from support.stand_in_head import Head
+from support.trainings import call, files, lookouts, say, scene
 
-
-class Scene:
-    """What happens to a training: a script of runs, and which nodes are not well."""
-
-    def __init__(self, cluster):
-        self.cluster, self.script, self.hosts = cluster, [], []
-        self.unwell, self.head_is_gone, self.checkpoints = {}, False, "a"
-
-    def start(self, cluster, launch, _say):
-        self.hosts.append([node.name for node in cluster.allocation.with_ranks])
-        Head.metrics = {"world_size": launch.ranks, "loss": 0.1, "loss_fall": 0.1}
-        Head.metrics["checkpoint_failures"] = 0
-        return self.script.pop(0)() if self.script else 0
-
-    def usable(self, cluster):
-        if self.head_is_gone:
-            raise Unreachable("node-0 does not answer", "gpubed up lab")
-        given = cluster.allocation
-        kept = tuple(node for node in given.nodes if node.name not in self.unwell)
-        usable = replace(cluster, allocation=given.model_copy(update={"nodes": kept}))
-        return usable, list(self.unwell.values())
-
-    def loses(self, name, *, reachable=False):
-        quarantine = Quarantine(reason="Xid 79", since="now") if reachable else None
-        found = NodeHealth(
-            node=name, problems=("away",), reachable=reachable, quarantine=quarantine
-        )
-        self.unwell[name] = found
-
-
-@pytest.fixture
-def scene(tmp_path, monkeypatch):
-    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    made = Scene(granted_cluster(tmp_path))
-    kind = SimpleNamespace(run=made.start, ends_early=True)
-
-    monkeypatch.setattr(execution, "SSH", Head)
-    monkeypatch.setattr(leftovers, "end", lambda *_: [])
-    monkeypatch.setattr(launchers, "named", lambda name: kind if name == "ssh" else _no_end())
-    monkeypatch.setattr(health, "usable", made.usable)
-    monkeypatch.setattr(elastic.Training, "_kept", lambda *_: made.checkpoints)
-    monkeypatch.setattr(elastic, "_ASK_AGAIN_S", 0.01)
-    return made
-
-
-def _no_end():
-    return SimpleNamespace(run=None, ends_early=False)
-
-
-@pytest.fixture
-def call(scene):
-    return lambda *words: say("imagenet", "--elastic", *words)
-
-
-def say(*words):
-    """Call `gpubed run lab`."""
-    words = ["run", "lab", *words]
-    return CliRunner().invoke(cli.build(), words, standalone_mode=False, catch_exceptions=False)
+__all__ = ["call", "lookouts", "scene"]
 
 
 def test_a_run_that_loses_a_node_goes_on_without_it(scene, call):
@@ -100,18 +38,17 @@ def test_a_run_that_loses_a_node_goes_on_without_it(scene, call):
     assert kept.values["checkpoint"]
 
 
-def test_a_part_that_was_ended_to_take_a_node_in_did_not_fail(scene, call, monkeypatch):
-    seen = []
-    monkeypatch.setattr(elastic, "Lookout", lambda *given: seen.append(Lookout(*given)) or seen[-1])
+def test_a_part_that_was_ended_to_take_a_node_in_did_not_fail(scene, call, lookouts):
     scene.loses("node-2")
 
     def come_back():
         scene.unwell.clear()
-        seen[-1]._looked = float("-inf")
-        seen[-1].tick()
-        scene.checkpoints = "b"
+        lookouts[-1]._looked = float("-inf")
         for _ in range(2):
-            seen[-1].tick()
+            lookouts[-1].tick()
+        scene.checkpoints = files("a", "b")
+        lookouts[-1]._asked = float("-inf")
+        lookouts[-1].tick()
         return 1
 
     scene.script = [come_back]
@@ -166,24 +103,6 @@ def test_the_head_may_go_and_come_back(scene, call, monkeypatch):
     assert (done.return_value, len(told["legs"])) == (0, 2)
     assert told["legs"][0]["why"] == "node-0 does not answer"
     assert record.find(scene.cluster, told["legs"][0]["run_id"]).state == "failed"
-
-
-def test_a_job_that_fails_by_itself_is_given_up(scene, call):
-    scene.script = [lambda: 1] * 9
-    done = call("--json")
-    told = json.loads(done.stdout)
-    assert (done.return_value, told["status"], len(told["legs"])) == (1, "failed", 3)
-    assert "3 times in a row before it had kept anything new" in told["failures"][0]
-
-
-def test_one_that_gets_on_is_not(scene, call):
-    def get_on():
-        scene.checkpoints += "b"
-        return 1
-
-    scene.script = [get_on] * 5
-    assert call().return_value == 0
-    assert len(scene.hosts) == 6
 
 
 def test_no_more_nodes_than_were_asked_for(scene, call):

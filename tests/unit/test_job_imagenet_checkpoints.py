@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import pickle
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -195,3 +196,18 @@ def test_a_run_that_goes_on_does_so_by_its_own_settings(job, is_fp16, scaler, lo
     assert groups == [{"momentum": 0.5, "weight_decay": 0.0, "lr": 0.1}]
     assert training._scaler.load_state_dict.called == loaded
     training.keeper.restore_random.assert_called_once_with(kept)
+
+
+def test_a_disk_that_takes_its_time_is_told(job, capsys, monkeypatch):
+    keeping = job("keeping")
+    monkeypatch.setattr(keeping, "TELL_S", 0.02)
+    keeper = object.__new__(keeping.Keeper)
+    keeper._averaging = SimpleNamespace(rank=0, state=dict, gather=lambda mine: [mine])
+    keeper._settings, keeper._device = SimpleNamespace(model="resnet18"), CPU
+    keeper._files = SimpleNamespace(write=lambda *_: time.sleep(0.2))
+    keeper.failures = 0
+    keeper.write({"images": 1}, 10, {})
+    time.sleep(0.05)  # a line may be on its way
+    assert "the checkpoint is still being written\n" in capsys.readouterr().out
+    time.sleep(0.1)
+    assert capsys.readouterr().out == ""

@@ -1,10 +1,12 @@
 """What job imagenet measures: parts of a step, what a rank uses and sends, and who is slow."""
 
+import itertools
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
 
+from gpubed.jobs import job_progress
 from support.imagenet import CPU, GPU, job
 
 __all__ = ["job"]
@@ -230,6 +232,23 @@ def test_validation_and_checkpoints_pause_clock_and_use(job):
     training.Training._between(kept, 1)
     for part in (paused.clock, paused.usage):
         assert part.paused.call_count == 2  # validation, and the checkpoint at the end
+
+
+@pytest.mark.parametrize(("rank", "lines"), [(0, 3), (1, 0)])
+def test_a_validation_says_how_far_it_is(job, capsys, monkeypatch, rank, lines):
+    """Who is silent for two minutes is taken for stuck."""
+    training, seconds = job("training"), itertools.count(step=2)
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    averaging = MagicMock(rank=rank, gather=lambda mine: [mine])
+    found = averaging.network.eval.return_value.return_value.argmax.return_value
+    found.__eq__ = lambda *_: SimpleNamespace(sum=lambda: 8)
+    kept = SimpleNamespace(averaging=averaging, total=500, _told_step=100, _autocast=MagicMock())
+    batches = [("images", range(32))] * 3
+    validate = training.torch.no_grad.return_value.call_args.args[0]
+    assert validate(kept, SimpleNamespace(validation=lambda: batches)) == 0.25
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == lines
+    assert all(job_progress.read(line)[:3] == (100, 500, "steps") for line in said)
 
 
 # Traffic

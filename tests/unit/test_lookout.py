@@ -3,28 +3,41 @@
 import pytest
 
 from gpubed.jobs import lookout
+from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.lookout import Lookout, Sight
+
+
+def files(*finished, beside=()):
+    """Files of checkpoints: each a name, or a name with what changes where it is written anew."""
+    kinds = ([one.partition(" ")[::2] for one in kind] for kind in (finished, beside))
+    return Files(*map(frozenset, kinds))
 
 
 class Scene:
     """A training, its nodes and its checkpoints, as a lookout sees them."""
 
-    def __init__(self):
-        self.now, self.sight, self.kept, self.looks, self.said = 0.0, Sight(), "a", 0, []
-        self.it = Lookout(self.look, lambda: self.kept, self.said.append, lambda: self.now)
+    def __init__(self, pace_s=None):
+        self.now, self.sight, self.kept, self.said = 0.0, Sight(), files("a"), []
+        self.looks = self.asks = 0
+        self.it = Lookout(self.look, self.ask, self.said.append, pace_s, lambda: self.now)
 
     def look(self):
         self.looks += 1
         return self.sight
 
-    def pass_(self, seconds, *, step_s=None):
-        """Let time go by, with a line of progress every so often."""
+    def ask(self):
+        self.asks += 1
+        return self.kept
+
+    def pass_(self, seconds, *, step_s=None, line="progress: 1/9 steps", tick=lambda: None):
+        """Let time go by, with a line of output every so often."""
         end, next_step = self.now + seconds, self.now + (step_s or 0)
         while self.now < end and not self.it.verdict:
             self.now += lookout._TICK_S
             if step_s and self.now >= next_step:
-                self.it.hear("progress: 1/9 steps")
+                self.it.hear(line)
                 next_step += step_s
+            tick()
             self.it.tick()
         return self.it.verdict
 
@@ -37,6 +50,7 @@ def scene():
 def test_a_training_that_goes_on_is_left_alone_and_seldom_looked_at(scene):
     assert scene.pass_(600, step_s=4) == ""
     assert scene.looks <= 10
+    assert scene.asks <= 10
     assert scene.said == []
 
 
@@ -70,23 +84,105 @@ def test_long_steps_make_it_patient(scene):
     assert scene.now - began >= 10 * 100 - lookout._TICK_S
 
 
-def test_it_may_take_its_time_to_begin(scene):
-    assert scene.pass_(lookout._FIRST_S - 10) == ""
-    assert scene.pass_(60)
+@pytest.mark.parametrize("line", ["progress: 1/9 epochs", "progress: 0/9 epochs"])
+def test_a_line_for_each_epoch_is_enough(scene, line):
+    """The first comes at once, or after an epoch of five minutes."""
+    scene.it.hear(line)
+    assert scene.pass_(2000, step_s=300) == ""
 
 
-def test_where_others_would_do_better_it_ends_with_the_next_checkpoint(scene):
+def test_one_that_says_no_progress_is_never_ended_for_its_silence(scene):
+    assert scene.pass_(24 * 3600) == ""
+    assert scene.looks <= 24 * 3600 / lookout._LOOK_S + 10
+    scene.sight = Sight(lost="node-2 does not answer")
+    assert scene.pass_(2 * lookout._LOOK_S) == "node-2 does not answer"
+
+
+def test_what_ranks_print_on_stdout_is_a_sign_of_life(scene):
+    scene.pass_(60, step_s=4)
+    assert scene.pass_(600, step_s=60, line="[0]<stdout>:validation: 12 %") == ""
+
+
+def test_what_horovod_says_of_a_rank_that_waits_is_none(scene):
+    scene.pass_(60, step_s=4)
+    said = "[0]<stderr>:[W stall_inspector.cc:107] One or more tensors were submitted to be reduced"
+    assert "nothing was heard" in scene.pass_(600, step_s=60, line=said)
+
+
+def test_a_checkpoint_that_is_being_written_is_a_sign_of_life(scene):
+    scene.pass_(60, step_s=4)
+
+    def grow():
+        scene.kept = files("a", beside=[f"draft {scene.now}"])
+
+    assert scene.pass_(600, tick=grow) == ""
+    assert "nothing was heard" in scene.pass_(lookout._STUCK_S + 20)
+
+
+def test_who_was_ended_for_its_silence_is_given_twice_the_time(scene):
+    scene.pass_(60, step_s=4)
+    scene.pass_(600)
+    then = Scene(scene.it.pace_s)
+    then.pass_(60, step_s=4)
+    assert then.pass_(2 * lookout._STUCK_S - 10) == ""
+    assert then.pass_(60)
+
+
+def test_who_goes_on_is_ended_where_it_does_not_begin(scene):
+    assert scene.it.pace_s is None
+    scene.pass_(60, step_s=4)
+    then = Scene(scene.it.pace_s)
+    assert then.pass_(lookout._FIRST_S - 10) == ""
+    assert then.pass_(60)
+
+
+@pytest.fixture
+def wish(scene):
+    """A training to which a node came that it could have."""
     scene.pass_(10, step_s=2)
     scene.sight = Sight(better="node-3 is taken in")
     assert scene.pass_(300, step_s=2) == ""
-    assert scene.said == ["node-3 is taken in: from its next checkpoint on"]
-    scene.kept = "ab"  # still being written
-    assert scene.pass_(2, step_s=2) == ""
-    scene.kept = "abc"
-    assert scene.pass_(2, step_s=2) == ""
-    assert scene.pass_(4, step_s=2) == "node-3 is taken in"
-    assert scene.it.blames_nodes
-    assert scene.it.makes_room
+    return scene
+
+
+def test_where_others_would_do_better_it_ends_with_the_next_checkpoint(wish):
+    assert wish.said == ["node-3 is taken in: from its next checkpoint on"]
+    wish.kept = files("a", "b")
+    assert wish.pass_(40, step_s=2) == "node-3 is taken in"
+    assert wish.it.blames_nodes
+    assert wish.it.makes_room
+
+
+def test_a_checkpoint_that_is_being_written_is_none_yet(wish):
+    def write():
+        wish.kept = files("a", f"b {wish.now}")
+
+    assert wish.pass_(100, step_s=2, tick=write) == ""
+    wish.kept = files("a", beside=["draft", "b.sha256"])
+    assert wish.pass_(100, step_s=2) == ""
+    wish.kept = files("a", "b", beside=["b.sha256"])
+    assert wish.pass_(lookout._SOON_S + 4, step_s=2)
+
+
+def test_where_nobody_can_tell_nothing_was_kept(wish):
+    for kept in (None, files("a"), None, None, files("a"), files()):
+        wish.kept = kept
+        assert wish.pass_(50, step_s=2) == ""
+
+
+def test_a_wish_that_comes_where_nobody_can_tell_waits_for_more(scene):
+    scene.kept, scene.sight = None, Sight(better="node-3 is taken in")
+    scene.pass_(300, step_s=2)
+    scene.kept = files("a")
+    assert scene.pass_(100, step_s=2) == ""
+    scene.kept = files("a", "b")
+    assert scene.pass_(100, step_s=2) == "node-3 is taken in"
+
+
+def test_a_wish_asks_no_more_often_than_needed(wish):
+    before = wish.asks
+    wish.pass_(600, step_s=2)
+    assert wish.asks - before <= 600 / lookout._SOON_S
 
 
 def test_a_wish_that_is_none_any_more_is_forgotten(scene):
@@ -94,5 +190,5 @@ def test_a_wish_that_is_none_any_more_is_forgotten(scene):
     scene.pass_(100, step_s=2)
     scene.sight = Sight()
     scene.pass_(100, step_s=2)
-    scene.kept = "more"
+    scene.kept = files("more")
     assert scene.pass_(100, step_s=2) == ""

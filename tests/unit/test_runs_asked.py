@@ -10,7 +10,8 @@ from gpubed import cli
 from gpubed.configuration import health
 from gpubed.core import runlock
 from gpubed.core.errors import Locked, UsageError
-from gpubed.jobs import jobfile, launchers
+from gpubed.jobs import checkpoint_files, jobfile, launchers
+from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.runs import record
 from gpubed.jobs.runs.record import Choice
 from support.run_verb import GOOD, call, cluster, document
@@ -163,6 +164,17 @@ def test_what_left_nothing_to_go_on_from_is_refused(call):
     }.items():
         with pytest.raises(UsageError, match=said):
             call("run", "lab", *words)
+
+
+def test_nor_does_a_run_go_on_where_no_checkpoint_is_left(call, monkeypatch):
+    kept = document(call("run", "lab", "imagenet", "--set", "checkpoint=mine", "--json"))["run_id"]
+    monkeypatch.setattr(checkpoint_files, "look", lambda *_: Files())
+    for words in ((), ("--dry-run",), ("--detach",)):
+        with pytest.raises(
+            UsageError, match=r"no checkpoint to go on from in /shared/.*/mine\n"
+        ) as no:
+            call("run", "lab", "--resume", kept, "--set", "steps=80", *words)
+        assert no.value.hint == f"gpubed run lab --again {kept} begins anew"
 
 
 def test_a_run_at_work_does_not_go_on_twice(call, cluster):

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from gpubed.chaos.scenario import Ground, Held, Scenario, Status, Unfit
-from gpubed.jobs import leftovers
+from gpubed.jobs import checkpoint_files, leftovers
 from gpubed.jobs.runs import record
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.ssh import SSH
@@ -19,8 +19,8 @@ _OVER_S = 180.0
 _LOOK_EVERY_S = 2.0
 _LONGEST = 255  # characters of a file's name, which a node may not go by
 _NEWEST = (
-    "sudo -n find %s -maxdepth 1 -type f ! -name '.*' ! -name '*.sha256' ! -name '*.damaged*'"
-    " ! -name '*.part' -printf '%%T@ %%f\\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-"
+    f"sudo -n find %s -maxdepth 1 -type f {checkpoint_files.FINISHED} -printf '%%T@ %%f\\n'"
+    " | sort -n | tail -n 1 | cut -d ' ' -f 2-"
 )
 _WHOLE = "cd %s && sudo -n sha256sum --status --check %s"
 # A copy is kept beside it, the only good one: it has its name once it is whole. What one that was

@@ -7,16 +7,17 @@ lost a node ends on all others, and the next one starts on those that are well b
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpubed.configuration import health, unfinished
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError, UsageError
 from gpubed.core.paths import ClusterPaths
-from gpubed.jobs import execution, jobfile, launchers
+from gpubed.jobs import checkpoint_files, execution, jobfile, launchers
+from gpubed.jobs.checkpoint_files import Files
 from gpubed.jobs.execution import JobResult, Terms
 from gpubed.jobs.jobfile import Job
 from gpubed.jobs.lookout import Lookout, Sight
@@ -25,13 +26,12 @@ from gpubed.jobs.runs.record import Choice, Request
 from gpubed.nodes import rates
 from gpubed.nodes.allocation import Node, NotUp
 from gpubed.nodes.cluster import Cluster
-from gpubed.nodes.ssh import SSH, Unreachable
+from gpubed.nodes.ssh import Unreachable
 from gpubed.testbeds.specification import load_cluster
 
 _TRIES = 3
 _WAIT_S = 3600.0
 _ASK_AGAIN_S = 10.0
-_KEEPS = "find %s -type f -printf '%%P %%s %%T@\\n' 2>/dev/null | sort | sha256sum"
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,13 @@ class Training:
         resumes: str = "",
     ) -> None:
         self._name = require_elastic(paths, request)
+        [self._folder] = self._name.values()
         self._paths, self._bounds = paths, bounds
         settings = {**request.settings, **self._name}
         self._request = request.model_copy(update={"settings": settings})
         self._say, self._on_output = say, on_output
         self._uuid = ""
+        self._pace_s: float | None = None
         self.run_id = resumes
         self.legs: list[Leg] = []
 
@@ -130,21 +132,29 @@ class Training:
             return self._run()
 
     def _run(self) -> JobResult:
-        in_vain, pool = 0, self._wait_for_nodes()
+        pool, in_vain = self._wait_for_nodes(), 0
+        if self.run_id:
+            hint = begin_anew(self._paths, self._request)
+            checkpoint_files.require_some(pool.usable, [self._folder], hint)
+        kept = self._kept(pool)
         while True:
-            kept = self._kept(pool)
             result, lookout = self._leg(pool)
-            if result.status == "ok":
+            if result.completed:  # what is wrong with it then, it would be again
                 return result
             had = pool.able(self._bounds.most)
             pool = self._wait_for_nodes()
             lost = {_who(node) for node in had}.difference(map(_who, pool.usable.allocation.nodes))
+            now = self._kept(pool)
+            got_on = bool(now and kept and now.new(kept))
             # A job that fails by itself, without having got anywhere, would do so for ever.
-            excused = lookout.blames_nodes or lost or self._kept(pool) != kept
-            in_vain = 0 if excused else in_vain + 1
+            in_vain = 0 if lookout.blames_nodes or lost or got_on else in_vain + 1
             if in_vain == _TRIES:
                 why = f"it ended {_TRIES} times in a row before it had kept anything new"
                 return replace(result, failures=[why, *result.failures])
+            if now and not now.finished:
+                where = checkpoint_files.folder(pool.usable.plan, self._folder)
+                self._say(f"there is no checkpoint in {where}: it begins anew")
+            kept = now or kept
 
     def _wait_for_nodes(self) -> _Pool:
         said, until = "", time.monotonic() + _WAIT_S
@@ -195,7 +205,9 @@ class Training:
         had = pool.able(self._bounds.most)
         names = tuple(node.name for node in had)
         request = self._request.model_copy(update={"choice": Choice(on=names)})
-        lookout = Lookout(lambda: self._sight(had), lambda: self._kept(pool), self._say)
+        lookout = Lookout(
+            lambda: self._sight(had), lambda: self._kept(pool), self._say, self._pace_s
+        )
         former, began = self.run_id, time.monotonic()
         self.run_id = run_id = execution.name_run(request.job)
 
@@ -222,6 +234,7 @@ class Training:
         except GpubedError as error:  # the head is gone, as a rule, and with it what it wrote
             here = str(self._paths.runs / run_id)
             result = JobResult(request.job, here, len(names), failures=[error.message])
+        self._pace_s = lookout.pace_s
         result.seconds = time.monotonic() - began
         why = "; ".join(result.failures)
         self.legs.append(Leg(run_id, names, result.status, round(result.seconds, 2), why))
@@ -254,13 +267,8 @@ class Training:
         wishes += [f"{name} is taken in" for name in able if name not in names]
         return Sight(better="; ".join(wishes))
 
-    def _kept(self, pool: _Pool) -> str:
-        """Return what changes with each checkpoint; empty where the head cannot be asked."""
-        shared = pool.usable.plan.spec.storage.shared.path
-        folders = [f"{shared}/checkpoints/{name}" for name in self._name.values()]
-        with suppress(GpubedError), SSH(pool.usable.allocation.head, self._paths) as head:
-            return "".join(head.run(_KEEPS, folder).stdout for folder in folders)
-        return ""
+    def _kept(self, pool: _Pool) -> Files | None:
+        return checkpoint_files.look(pool.usable, self._folder)
 
 
 def first(bounds: Bounds, usable: Cluster) -> Choice:
@@ -276,6 +284,13 @@ def first(bounds: Bounds, usable: Cluster) -> Choice:
             f"gpubed health {usable.name}",
         )
     return Choice(on=tuple(node.name for node in able[: bounds.most]))
+
+
+def begin_anew(paths: ClusterPaths, request: Request) -> str:
+    """Return the command that begins a training from nothing, with the same arguments."""
+    settings = (shlex.quote(f"{name}={value}") for name, value in request.settings.items())
+    words = " ".join(f"--set {setting}" for setting in settings)
+    return f"gpubed run {paths.name} {request.job} --elastic {words} begins anew"
 
 
 def require_bounds(bounds: Bounds) -> None:

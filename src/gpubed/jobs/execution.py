@@ -61,6 +61,7 @@ class JobResult:
         not_judged: Metrics of which nothing was asked, since the run was too small for that.
         last_words: What the rank that failed first said last on stderr, where one is known.
         shared_with: Runs that were at work on its nodes at the same time.
+        completed: Whether the job came to its end by itself, with exit code 0, whatever came of it.
         interrupted: Whether gpubed ended it although it was well, for what `failures` says.
     """
 
@@ -78,6 +79,7 @@ class JobResult:
     failures: list[str] = field(default_factory=list)
     last_words: list[str] = field(default_factory=list)
     shared_with: list[str] = field(default_factory=list)
+    completed: bool = False
     interrupted: bool = False
     seconds: float = 0.0
 
@@ -202,7 +204,6 @@ def run(
     mine = () if terms.elastic else checkpoints.folders(run.job, begun.values)
     with checkpoints.kept(cluster.paths, mine, "run"), run.kept(begun, on_output) as keep:
         result = run.by_service(keep) if run.service else run.over_ssh(keep, terms)
-        result.interrupted = bool(result.failures and terms.unwanted() and terms.was_well())
         result.seconds = time.monotonic() - started
         result.described = run.job.metrics
         others = [*result.shared_with, *beside.found(cluster.paths, begun)]
@@ -398,16 +399,36 @@ class _Run:
                 keep(line)
 
             code = launcher.run(self.cluster, launch, hear)
-            for line in head.get(launch.folder, self.here, record.OWN):
-                keep(line)
+            asked = terms.unwanted()  # by now: whoever looks after it goes on looking
+            missing = self._collect(head, launch.folder, code, keep)
         result = JobResult(name, str(self.here), ranks, simulated=self._simulated(), image=id_)
         result.shared_with = others
         if code:
             who = said.failure(self._places) or f"the job ended with exit code {code}"
-            result.failures.append(terms.unwanted() or f"{who}; see {self._log}")
+            result.failures.append(asked or f"{who}; see {self._log}")
             result.last_words = said.last_words
+        result.failures += missing
         _judge(result, self.job, self.record.values)
+        # Asked to end, a job may end so, too; one that has told its figures was done before.
+        result.completed = not code and bool(result.metrics or not asked)
+        result.interrupted = bool(not result.completed and asked and terms.was_well())
         return result
+
+    def _collect(self, head: SSH, folder: str, code: int, keep: Callable[[str], None]) -> list[str]:
+        """Bring the results back; returns why those of a job that is done are not here.
+
+        Raises:
+            GpubedError: Those of a job that failed could not be copied.
+        """
+        try:
+            for line in head.get(folder, self.here, record.OWN):
+                keep(line)
+        except GpubedError as error:
+            if code:
+                raise
+            where = f"{folder} on {self.cluster.allocation.head.name}"
+            return [f"its results are in {where} only: {error.message}"]
+        return []
 
     @property
     def _places(self) -> list[str]:

@@ -1,9 +1,12 @@
 """Looks after a training while it runs, and says when it had better go on elsewhere.
 
-What may be going on is told apart by two signs. A training that says of no progress while a node
-of it is silent has lost that node, and one that says nothing for long although all nodes answer
-is stuck: both are ended at once. A node that is to be left out, or could be taken in, is no hurry:
-the training is ended as soon as it has kept what it did.
+What may be going on is told apart by two signs. A training that is silent while a node of it is,
+too, has lost that node, and one that is silent for long although all nodes answer is stuck: both
+are ended at once. What is long, only the training's own steps can tell: one that never says how far
+it is may take its time. A node that is to be left out, or could be taken in, is no hurry: the
+training is ended as soon as it has kept what it did.
+
+Silent is who prints no progress, nothing else on stdout, and writes no file of a checkpoint.
 """
 
 from __future__ import annotations
@@ -14,17 +17,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from gpubed.jobs import job_progress
+from gpubed.jobs import job_progress, rank_output
+from gpubed.jobs.checkpoint_files import Files
 
 _TICK_S = 2.0
 _LOOK_S = 60.0
-"""How often nodes are looked at while all goes well."""
+"""How often nodes and checkpoints are looked at while all goes well."""
+_SOON_S = 15.0
+"""How often where something is to be seen soon."""
 _SUSPICIOUS_S, _SUSPICIOUS_STEPS = 15.0, 3
 """A silence that is longer than both is a reason to look at the nodes now."""
 _STUCK_S, _STUCK_STEPS = 120.0, 10
 """A silence that is longer than both ends a training."""
 _FIRST_S = 600.0
-"""How long it may take until a training says for the first time how far it is."""
+"""How long it may take until a training that went on from another makes its first step."""
 
 
 @dataclass(frozen=True)
@@ -49,32 +55,41 @@ class Lookout:
 
     Args:
         look: Looks at the nodes.
-        kept: Returns something else as soon as the training has kept more than before; the same
-            where nobody can tell.
+        kept: Looks at what the training keeps; None where nobody can tell.
         say: Is told what is about to happen.
+        pace_s: That of the part before; None for the first.
         clock: Seconds that pass.
     """
 
     def __init__(
         self,
         look: Callable[[], Sight],
-        kept: Callable[[], str],
+        kept: Callable[[], Files | None],
         say: Callable[[str], None],
+        pace_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._look, self._kept, self._say, self._clock = look, kept, say, clock
-        self._heard = self._looked = clock()
-        self._step_s: float | None = None  # the longest that it took from one to the next so far
-        self._better, self._at_wish, self._just_now = "", "", ""
+        self._heard = self._looked = self._asked = clock()
+        self._is_paced, self._longest_s, self._steps = pace_s is not None, pace_s or 0.0, 0
+        self._better = ""
+        self._found: Files | None = None
+        self._at_wish: Files | None = None
         self.verdict, self.blames_nodes, self.makes_room = "", False, False
+
+    @property
+    def pace_s(self) -> float | None:
+        """The longest that it was silent and went on; None where it has made no step."""
+        return self._longest_s if self._is_paced else None
 
     def hear(self, line: str) -> None:
         """Take a line of the training's output."""
-        if job_progress.is_progress(line):
-            now = self._clock()
-            first = self._step_s is None
-            self._step_s = 0.0 if first else max(self._step_s or 0.0, now - self._heard)
-            self._heard = now
+        progress = job_progress.read(line)
+        if progress or rank_output.is_said(line):
+            self._live()
+        if progress and progress[0]:  # where nothing is done yet, no step was made
+            self._steps += 1
+            self._is_paced = self._is_paced or self._steps > 1
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -95,35 +110,72 @@ class Lookout:
 
     def tick(self) -> None:
         """Do what is due now."""
-        now = self._clock()
-        silence = now - self._heard
-        suspicious = silence > self._patience(_SUSPICIOUS_S, _SUSPICIOUS_STEPS)
-        if now - self._looked > (_SUSPICIOUS_S if suspicious else _LOOK_S):
-            seen = self._look()
-            self._looked = self._clock()
-            # What we cannot reach may still train: it would have to be silent to everybody.
-            if suspicious and seen.lost:
-                self.verdict, self.blames_nodes = seen.lost, True
-                return
-            self._wish(seen.better)
-        if silence > (_FIRST_S if self._step_s is None else self._patience(_STUCK_S, _STUCK_STEPS)):
+        if self._clock() - self._asked > (_SOON_S if self._better else self._pause_s):
+            self._ask()
+        if not self.verdict and self._clock() - self._looked > self._pause_s:
+            self._look_at_nodes()
+        if not self.verdict and (silence := self._silence_s) > self._limit_s:
+            # It may only have been slow: the next part is given twice the time.
+            self._longest_s = max(self._longest_s, 2 * silence / _STUCK_STEPS)
             self.verdict = f"nothing was heard of its progress for {silence:.0f} s"
-        elif self._better and self._has_kept_more():
-            # The verdict last: whoever sees it may ask for the rest.
+
+    @property
+    def _silence_s(self) -> float:
+        return self._clock() - self._heard
+
+    @property
+    def _is_suspicious(self) -> bool:
+        return self._silence_s > max(_SUSPICIOUS_S, _SUSPICIOUS_STEPS * self._longest_s)
+
+    @property
+    def _pause_s(self) -> float:
+        """How long to wait between two looks; ever longer with who is silent by nature."""
+        if not self._is_suspicious:
+            return _LOOK_S
+        return min(_LOOK_S, max(_SOON_S, self._silence_s / _STUCK_STEPS))
+
+    @property
+    def _limit_s(self) -> float:
+        """How long a silence may last."""
+        if not self._is_paced:
+            return float("inf")
+        return max(_STUCK_S if self._steps > 1 else _FIRST_S, _STUCK_STEPS * self._longest_s)
+
+    def _live(self) -> None:
+        """Note a sign of life; how long it took to begin tells nothing of what is to come."""
+        now = self._clock()
+        if self._steps:
+            self._longest_s = max(self._longest_s, now - self._heard)
+        self._heard = now
+
+    def _look_at_nodes(self) -> None:
+        seen = self._look()
+        self._looked = self._clock()
+        # What we cannot reach may still train: it would have to be silent to everybody.
+        if seen.lost and self._is_suspicious:
+            # The verdict last, here and elsewhere: whoever sees it may ask for the rest.
+            self.blames_nodes = True
+            self.verdict = seen.lost
+            return
+        if seen.better and not self._better:
+            self._say(f"{seen.better}: from its next checkpoint on")
+            self._at_wish, self._asked = None, float("-inf")
+        self._better = seen.better
+
+    def _ask(self) -> None:
+        """Look at what the training keeps: what changes there is a sign of life, too."""
+        found, before, since = self._kept(), self._found, self._asked
+        self._asked = self._clock()
+        if found is None:
+            return
+        self._found = found
+        # What was changed before the last line was heard says nothing of the time since.
+        if before not in (None, found) and since >= self._heard:
+            self._heard = self._asked
+        if not self._better:
+            return
+        if self._at_wish is None or before is None:
+            self._at_wish = found
+        elif found.have_more(self._at_wish, before):
             self.blames_nodes = self.makes_room = True
             self.verdict = self._better
-
-    def _patience(self, seconds: float, steps: int) -> float:
-        return max(seconds, steps * (self._step_s or 0.0))
-
-    def _wish(self, better: str) -> None:
-        if better and not self._better:
-            self._say(f"{better}: from its next checkpoint on")
-            self._at_wish = self._just_now = self._kept()
-        self._better = better
-
-    def _has_kept_more(self) -> bool:
-        """Say whether something was kept since the wish, and is whole: it changes no more."""
-        now, before = self._kept(), self._just_now
-        self._just_now = now
-        return now == before != self._at_wish

@@ -21,6 +21,15 @@ _LAST = 10
 _LONGEST = 2000  # characters of a line that are kept
 
 
+def is_said(line: str) -> bool:
+    """Say whether a rank printed a line on stdout.
+
+    On stderr, Horovod itself tells every minute that ranks wait for one that is stuck.
+    """
+    of_rank = _OF_RANK.fullmatch(line)
+    return of_rank is not None and of_rank[2] == "stdout"
+
+
 class RankOutput:
     """Reads the lines of a run; what is shown of them to a person, and a failed rank's last words.
 

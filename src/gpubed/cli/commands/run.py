@@ -19,8 +19,8 @@ from gpubed.core import command_words, runlock
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
 from gpubed.engines import interruption
+from gpubed.jobs import checkpoint_files, execution, figures, jobfile, trials
 from gpubed.jobs import elastic as training
-from gpubed.jobs import execution, figures, jobfile, trials
 from gpubed.jobs.elastic import Bounds
 from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.jobfile import Metric
@@ -154,6 +154,8 @@ def command(
         request = request.model_copy(update={"choice": training.first(bounds, usable)})
     # What cannot begin is refused before anything says that it starts.
     foreseen = execution.foresee(usable, request)
+    if resumed:
+        _require_checkpoint(usable, resumed, foreseen, elastic=bounds is not None)
     if former:
         _tell_differences(ui, former, foreseen)
     if dry_run:
@@ -405,6 +407,20 @@ def _resumed(
             f"gpubed cancel {paths.name} {found.run_id}",
         )
     return found
+
+
+def _require_checkpoint(
+    usable: Cluster, resumed: Record, foreseen: Record, *, elastic: bool
+) -> None:
+    """Refuse to go on with a run whose checkpoints are not there any more.
+
+    Raises:
+        UsageError: The cluster has none of them.
+    """
+    hint = f"gpubed run {usable.name} --again {resumed.run_id} begins anew"
+    if elastic:
+        hint = training.begin_anew(usable.paths, foreseen.request)
+    checkpoint_files.require_some(usable, checkpoints.of(foreseen), hint)
 
 
 def _last_kept(paths: ClusterPaths) -> Record | None:

@@ -1,0 +1,118 @@
+"""When a training is done, is given up, or would begin with nothing."""
+
+import json
+
+import pytest
+
+from gpubed.core.errors import GpubedError, UsageError
+from gpubed.jobs.checkpoint_files import Files
+from gpubed.jobs.runs import record
+from support.stand_in_head import Head
+from support.trainings import call, files, lookouts, say, scene
+
+__all__ = ["call", "lookouts", "scene"]
+
+
+def test_a_job_that_fails_by_itself_is_given_up(scene, call):
+    scene.script = [lambda: 1] * 9
+    done = call("--json")
+    told = json.loads(done.stdout)
+    assert (done.return_value, told["status"], len(told["legs"])) == (1, "failed", 3)
+    assert "3 times in a row before it had kept anything new" in told["failures"][0]
+
+
+def test_one_that_gets_on_is_not(scene, call):
+    def get_on():
+        scene.checkpoints = files(str(len(scene.hosts)))
+        return 1
+
+    scene.script = [get_on] * 5
+    assert call().return_value == 0
+    assert len(scene.hosts) == 6
+
+
+def test_where_nobody_can_tell_what_is_kept_nothing_new_is(scene, call):
+    def fail():
+        scene.checkpoints = None if scene.checkpoints else files("a")
+        return 1
+
+    scene.script = [fail] * 9
+    assert len(json.loads(call("--json").stdout)["legs"]) == 3
+
+
+def test_a_job_that_came_to_its_end_is_done_whatever_its_figures(scene, call):
+    """Another part would make its last step once more, and hide what was wrong."""
+
+    def end():
+        Head.metrics["checkpoint_failures"] = 1
+        scene.checkpoints = files("a", "b")
+        return 0
+
+    scene.script = [end]
+    done = call("--json")
+    told = json.loads(done.stdout)
+    assert (done.return_value, told["status"], len(told["legs"])) == (1, "failed", 1)
+    assert "checkpoint_failures" in told["failures"][0]
+    assert record.find(scene.cluster, told["run_id"]).state == "failed"
+
+
+def test_so_is_one_whose_results_stay_on_the_cluster(scene, call, monkeypatch):
+    def refuse(*_):
+        raise GpubedError("no space left on device")
+
+    monkeypatch.setattr(Head, "get", refuse)
+    told = json.loads(call("--json").stdout)
+    assert (told["status"], len(told["legs"])) == ("failed", 1)
+    where = f"/shared/runs/{told['run_id']} on node-0"
+    assert told["failures"] == [f"its results are in {where} only: no space left on device"]
+
+
+@pytest.mark.parametrize(("is_done", "parts"), [(True, ["ok"]), (False, ["interrupted", "ok"])])
+def test_one_that_was_asked_to_end_may_do_so_without_being_done(
+    scene, call, lookouts, is_done, parts
+):
+    def end():
+        lookouts[-1].makes_room, lookouts[-1].verdict = True, "node-2 is taken in"
+        if not is_done:
+            Head.metrics = {}
+        return 0
+
+    scene.script = [end]
+    legs = json.loads(call("--json").stdout)["legs"]
+    assert [leg["status"] for leg in legs] == parts
+
+
+def test_the_next_part_knows_the_pace(scene, call, lookouts):
+    def step():
+        for _ in range(2):
+            lookouts[-1].hear("progress: 1/9 steps")
+        return 1
+
+    scene.script = [step]
+    call()
+    first, second = lookouts
+    assert first.pace_s is not None
+    assert second.pace_s == first.pace_s
+
+
+def test_a_part_that_finds_no_checkpoint_says_so(scene, call):
+    def lose():
+        scene.checkpoints = Files()
+        scene.loses("node-2")
+        return 1
+
+    scene.script = [lose]
+    said = call("--set", "checkpoint=mine").stderr
+    assert "there is no checkpoint in /shared/checkpoints/mine: it begins anew" in said
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_it_does_not_go_on_where_no_checkpoint_is_left(scene, call, words):
+    scene.script = [lambda: 1] * 3
+    first = json.loads(call("--set", "checkpoint=mine", "--json").stdout)["run_id"]
+    begun, scene.checkpoints = len(scene.hosts), Files()
+    with pytest.raises(UsageError, match=r"no checkpoint to go on from in .*/mine\n") as refused:
+        say("--elastic", "--resume", first, *words)
+    anew = "gpubed run lab imagenet --elastic --set checkpoint=mine begins anew"
+    assert refused.value.hint == anew
+    assert len(scene.hosts) == begun
