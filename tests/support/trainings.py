@@ -79,7 +79,12 @@ def call(scene):
 def lookouts(monkeypatch):
     """Those that looked after the runs so far, oldest first."""
     seen, made = [], elastic.Lookout
-    monkeypatch.setattr(elastic, "Lookout", lambda *given: seen.append(made(*given)) or seen[-1])
+
+    def make(*given, **more):
+        seen.append(made(*given, **more))
+        return seen[-1]
+
+    monkeypatch.setattr(elastic, "Lookout", make)
     return seen
 
 

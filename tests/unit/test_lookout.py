@@ -16,10 +16,11 @@ def files(*finished, beside=()):
 class Scene:
     """A training, its nodes and its checkpoints, as a lookout sees them."""
 
-    def __init__(self, pace_s=None):
+    def __init__(self, pace_s=None, *, tells=False):
         self.now, self.sight, self.kept, self.said = 0.0, Sight(), files("a"), []
         self.looks = self.asks = 0
-        self.it = Lookout(self.look, self.ask, self.said.append, pace_s, lambda: self.now)
+        clock = lambda: self.now  # noqa: E731
+        self.it = Lookout(self.look, self.ask, self.said.append, pace_s, clock, tells=tells)
 
     def look(self):
         self.looks += 1
@@ -62,6 +63,15 @@ def test_a_silent_training_with_a_silent_node_is_ended_soon(scene):
     assert scene.now - began <= lookout._SUSPICIOUS_S + 2 * lookout._TICK_S
     assert scene.it.blames_nodes
     assert not scene.it.makes_room
+
+
+def test_a_job_that_is_known_to_tell_is_stuck_where_it_never_does():
+    """A rank that is frozen while the world forms: all nodes answer."""
+    assert Scene().pass_(3600) == ""
+    telling = Scene(tells=True)
+    assert telling.pass_(3600).startswith("nothing was heard of its progress")
+    assert telling.now == pytest.approx(lookout._FIRST_S, abs=2 * lookout._TICK_S)
+    assert not telling.it.blames_nodes
 
 
 def test_a_node_that_only_we_cannot_reach_ends_nothing(scene):

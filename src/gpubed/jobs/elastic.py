@@ -206,7 +206,11 @@ class Training:
         names = tuple(node.name for node in had)
         request = self._request.model_copy(update={"choice": Choice(on=names)})
         lookout = Lookout(
-            lambda: self._sight(had), lambda: self._kept(pool), self._say, self._pace_s
+            lambda: self._sight(had),
+            lambda: self._kept(pool),
+            self._say,
+            self._pace_s,
+            tells=jobfile.load(request.job).progress,
         )
         former, began = self.run_id, time.monotonic()
         self.run_id = run_id = execution.name_run(request.job)

@@ -227,6 +227,11 @@ class Job(_Model):
     container: str | None = Field(
         default=None, description="image that ranks run in; null runs them on the nodes themselves"
     )
+    progress: bool = Field(
+        default=False,
+        description="whether it prints how far it is, for the first time within 10 minutes: "
+        "`--elastic` ends one that does not then, as stuck",
+    )
     arguments: dict[_Name, Argument] = Field(default={}, description="what `--set` takes, by name")
     metrics: dict[str, Metric] = Field(
         default={}, description="what the job writes to `metrics.json`, by name"

@@ -3,8 +3,8 @@
 What may be going on is told apart by two signs. A training that is silent while a node of it is,
 too, has lost that node, and one that is silent for long although all nodes answer is stuck: both
 are ended at once. What is long, only the training's own steps can tell: one that never says how far
-it is may take its time. A node that is to be left out, or could be taken in, is no hurry: the
-training is ended as soon as it has kept what it did.
+it is may take its time, unless its job is known to say so soon. A node that is to be left out, or
+could be taken in, is no hurry: the training is ended as soon as it has kept what it did.
 
 Silent is who prints no progress, nothing else on stdout, and writes no file of a checkpoint.
 """
@@ -30,7 +30,7 @@ _SUSPICIOUS_S, _SUSPICIOUS_STEPS = 15.0, 3
 _STUCK_S, _STUCK_STEPS = 120.0, 10
 """A silence that is longer than both ends a training."""
 _FIRST_S = 600.0
-"""How long it may take until a training that went on from another makes its first step."""
+"""How long a training may be silent before its pace is known, where it is known to tell of it."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Lookout:
         kept: Looks at what the training keeps; None where nobody can tell.
         say: Is told what is about to happen.
         pace_s: That of the part before; None for the first.
+        tells: Whether the job says how far it is, as `job.yml` has it.
         clock: Seconds that pass.
     """
 
@@ -68,10 +69,13 @@ class Lookout:
         say: Callable[[str], None],
         pace_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        tells: bool = False,
     ) -> None:
         self._look, self._kept, self._say, self._clock = look, kept, say, clock
         self._heard = self._looked = self._asked = clock()
         self._is_paced, self._longest_s, self._steps = pace_s is not None, pace_s or 0.0, 0
+        self._tells = tells
         self._better = ""
         self._found: Files | None = None
         self._at_wish: Files | None = None
@@ -137,7 +141,7 @@ class Lookout:
     @property
     def _limit_s(self) -> float:
         """How long a silence may last."""
-        if not self._is_paced:
+        if not (self._is_paced or self._tells):
             return float("inf")
         return max(_STUCK_S if self._steps > 1 else _FIRST_S, _STUCK_STEPS * self._longest_s)
 
