@@ -72,7 +72,8 @@ def run(tmp_path, monkeypatch):
         monkeypatch.setattr(ups, "load_same", lambda *_: plan)  # nobody edits it meanwhile
         monkeypatch.setattr(kind("openstack"), "unrefreshable", lambda _: None)
         asked = asking.Testbeds((testbed,))
-        return cloud, lambda: ups._up(cloud, testbed, asked, plan, pytest.fail, None, None)
+        given = (cloud, testbed, asked, plan, pytest.fail, None, None, ())
+        return cloud, lambda: ups._up(*given).result
 
     return make
 

@@ -57,8 +57,11 @@ def command(
     Where the cluster is up, its JupyterLab shows it in the folder campaign-reports.
     """
     ui, paths = UI(as_json), find(name)
+    _say_if_begun(ui, paths)
     wanted = read.chosen(paths, campaign)
     named = [(paths, wanted), *(_other(one, wanted) for one in others or ())]
+    for other in {other.name: other for other, _ in named if other.name != paths.name}.values():
+        _say_if_begun(ui, other)
     UI.cluster = paths.name  # which hints are about
     each = [_measured(ui, *one) for one in named]
     measured = together.put(each) if others else each[0]
@@ -92,12 +95,15 @@ def _other(given: str, like: str) -> tuple[ClusterPaths, str]:
 
 def _measured(ui: UI, paths: ClusterPaths, campaign: str) -> Measured:
     """Read a campaign, and ask its nodes for their use."""
+    return replace(read.load(paths, campaign), use=_use(ui, paths))
+
+
+def _say_if_begun(ui: UI, paths: ClusterPaths) -> None:
     if unfinished.state(paths) == unfinished.INTERRUPTED:
         ui.note(
             f"the last configuration of {paths.name} did not come to its end: its nodes may be "
             f"other than what was measured; gpubed up {paths.name} goes on with it"
         )
-    return replace(read.load(paths, campaign), use=_use(ui, paths))
 
 
 def _use(ui: UI, paths: ClusterPaths) -> tuple[use.Row, ...]:
