@@ -13,13 +13,15 @@ def status(host):
 
 @pytest.fixture
 def failing(host):
-    """A unit that jobs depend on has failed."""
+    """A unit that jobs depend on has failed; the node looks only when it is told to."""
+    host.check_output("systemctl stop gpubed-health.timer")
     host.check_output(f"printf '[Service]\\nExecStart=/bin/false\\n' > {UNIT}")
     host.run("systemctl daemon-reload; systemctl start slurmd.service; sleep 0.5")
     yield
     host.check_output(f"rm {UNIT}")
     host.run("systemctl reset-failed slurmd.service; systemctl daemon-reload")
     assert host.run("gpubed-health requalify").rc == 0
+    host.check_output("systemctl start gpubed-health.timer")
 
 
 def test_a_good_node_is_well(host):
