@@ -292,3 +292,14 @@ def test_a_model_that_cannot_be_is_one_sentence(storage, arguments, sentence):
     assert process.returncode == 2
     assert said.startswith(sentence)
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("model", ["squeezenet1_1", "vgg11"])
+def test_a_model_that_is_shared_out_by_blocks_learns_as_a_whole_one(storage, model):
+    """Lists of layers, and one that has most of the weights: each is gathered by itself."""
+    options = ("--model", model, "--image-size", 64, "--batch-size", 2, "--steps", 3)
+    options += ("--warmup-steps", 1)
+    whole, _ = run(storage, f"whole-{model}", *options)
+    shared, _ = run(storage, f"shared-{model}", *options, "--framework", "fsdp")
+    assert shared["loss"] == pytest.approx(whole["loss"], rel=1e-3)
+    assert shared["parameters"] == whole["parameters"]
