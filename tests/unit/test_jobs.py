@@ -47,7 +47,7 @@ def test_every_folder_is_a_whole_job():
 
 
 def test_a_description_has_all_its_keys(job):
-    assert set(job) - {"container"} == KEYS
+    assert set(job) - {"container", "progress"} == KEYS
     assert job["schema"] == "gpubed/job/1"
 
 
