@@ -212,7 +212,7 @@ def test_results_that_cannot_be_saved_keep_it(world, unused):
 def test_a_warning_that_did_not_reach_everybody_is_none(world, unused):
     unused.fails = GpubedError("node-1 does not answer")
     world.looks(200)
-    assert (unused.told, unused.downs, world.watch().memory.warned) == ([], [], None)
+    assert (unused.told, unused.downs, world.watch().telling.memory.warned) == ([], [], None)
     unused.fails = None
     world.looks(31)
     assert unused.downs == [True]
@@ -263,7 +263,7 @@ def test_who_uses_it_is_asked_in_vain_and_it_is_repaired_all_the_same(world, unu
 
 
 def test_the_log_outlives_a_folder_that_goes_also_where_the_state_is_lost(world):
-    world.watch().tell("idle", "nobody used it")
+    world.watch().telling.tell("idle", "nobody used it")
     shutil.rmtree(world.cluster.project.pulumi)
     with watch_log.kept(world.cluster):
         shutil.rmtree(world.cluster.state)

@@ -97,7 +97,7 @@ def test_failed_repairs_are_further_and_further_apart(world):
     assert world.events[1].outcome == "failed: no room (make room); not again for 1 min"
     world.fails = None
     world.looks(40, of=world.watch(repairs=100))
-    assert world.watch().memory.failures == 0
+    assert world.watch().telling.memory.failures == 0
 
 
 def test_a_budget_that_is_spent_leaves_only_the_watch(world):
@@ -140,7 +140,7 @@ def test_nothing_goes_but_what_is_broken_and_never_data(world, state, asks, goes
     if not goes:
         assert world.kinds == ["amiss", "person"], "asked once, told once"
         assert "gpubed up lab" in world.events[-1].outcome
-        assert world.watch().memory.repairs == (), "nothing was done, so nothing is spent"
+        assert world.watch().telling.memory.repairs == (), "nothing was done, so nothing is spent"
 
 
 def test_while_another_run_has_the_cluster_it_waits(world):
@@ -149,7 +149,7 @@ def test_while_another_run_has_the_cluster_it_waits(world):
     world.looks(1, of=one)
     with runlock.hold(world.cluster.state, "configure"):
         assert world.looks(3, of=one) == ["busy"] * 3
-    assert (world.repairs, one.memory.repairs) == ([], ())
+    assert (world.repairs, one.telling.memory.repairs) == ([], ())
     assert world.looks(2, of=one) == ["amiss", "well"], "what it did may boot yet"
 
 
@@ -157,7 +157,7 @@ def test_a_run_that_comes_first_costs_nothing(world):
     world.states, world.fails = {"node-1": "missing"}, Locked("lab is held by `gpubed up`")
     one = world.watch()
     assert world.looks(2, of=one) == ["amiss", "amiss"]
-    assert (one.memory.repairs, one.memory.failures) == ((), 0)
+    assert (one.telling.memory.repairs, one.telling.memory.failures) == ((), 0)
     world.fails = None
     assert world.looks(1, of=one) == ["well"]
 
@@ -209,7 +209,7 @@ def test_into_a_folder_that_goes_nothing_is_written(world, monkeypatch):
         before = {*world.cluster.state.iterdir()}
         one = world.watch()
         world.looks(1, of=one)
-        one.tell("ended", "interrupted")
+        one.end("interrupted")
         lock = world.cluster.state / "lock"
         assert {*world.cluster.state.iterdir()} == {*before, lock}
 

@@ -63,7 +63,7 @@ def test_while_nobody_can_tell_nothing_counts_as_settled(world):
     world.looks(2)
     world.states = {"node-1": "hidden"}
     world.looks(2)
-    assert world.watch().memory.failures == 1
+    assert world.watch().telling.memory.failures == 1
     assert "nothing of lab is left to repair" not in [event.why for event in world.events]
 
 
@@ -72,7 +72,7 @@ def test_a_repair_that_fails_as_the_last_one_did_is_not_counted_again(world):
     world.rest, world.fails = STOPPED, GpubedError("node-1 does not answer SSH")
     world.looks(200)
     assert len(world.repairs) > 5
-    assert len(world.watch().memory.repairs) == 1
+    assert len(world.watch().telling.memory.repairs) == 1
     assert "spent" not in world.kinds
     world.fails, world.rest = None, {}
     world.looks(1)
@@ -87,10 +87,10 @@ def test_another_failure_counts_and_so_does_a_restart_in_vain(world):
     world.looks(2, of=one)
     world.fails = GpubedError("no key")
     world.looks(3, of=one)
-    assert (len(world.repairs), len(one.memory.repairs)) == (2, 2)
+    assert (len(world.repairs), len(one.telling.memory.repairs)) == (2, 2)
     world.fails = hung.StaysSilent("node-1: restarted, and silent")
     world.looks(300, of=one)
-    assert len(one.memory.repairs) == 5, "each takes the node's power for a moment"
+    assert len(one.telling.memory.repairs) == 5, "each takes the node's power for a moment"
     assert world.kinds[-1] == "spent"
 
 

@@ -30,7 +30,7 @@ def test_once_remembers_the_look_of_the_process_before(world):
 def test_repairs_count_though_a_newer_version_wrote_them(world):
     written = {"version": 1, "repairs": [(world.now - HOUR).isoformat()], "failures": 2, "newer": 1}
     world.cluster.watch.write_text(json.dumps(written))
-    memory = world.watch().memory
+    memory = world.watch().telling.memory
     assert (len(memory.repairs), memory.failures) == (1, 2)
 
 
@@ -53,7 +53,7 @@ def test_ctrl_c_is_logged_and_loses_nothing(world, monkeypatch):
     assert done.return_value == 130
     log = (world.cluster.logs / "watch.log").read_text()
     assert "ended: interrupted" in log
-    assert "node-1" in world.watch().memory.amiss
+    assert "node-1" in world.watch().telling.memory.amiss
 
 
 @pytest.fixture

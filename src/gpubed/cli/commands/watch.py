@@ -81,7 +81,7 @@ def _go_on(ui: UI, watched: watch.Watch, name: str, seconds: float) -> int:
             with ui.working(f"{said}, looked at again every {seconds:g} s"):
                 time.sleep(max(seconds, wait))
     except KeyboardInterrupt:
-        watched.tell("ended", "interrupted")
+        watched.end("interrupted")
         raise
     return 0
 
