@@ -321,7 +321,7 @@ def _facts(machine: Json, gpu: Json) -> Json:
         "memory": model["memory"]["bytes"],
         "memory_reserved": model["memory"]["reserved_bytes"],
         "memory_bus": model["memory"]["bus_bits"],
-        "bar1": next(bar["bytes"] for bar in pci["bars"] if bar["index"] == 1),
+        "bar1": max(bar["bytes"] for bar in pci["bars"]),
         "graphics_clock": clocks["graphics"]["idle"],
         "graphics_clock_application": clocks["graphics"]["application"],
         "graphics_clock_max": clocks["graphics"]["max"],

@@ -61,11 +61,15 @@ class Tree:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
 
-    def bar1(self, mib, largest):
-        first, last = 0x1000000000, 0x1000000000 + (mib << 20) - 1
-        self.write(self.card / "resource", f"0x0 0x0 0x0\n{first:#x} {last:#x} 0x14220c")
+    def bar1(self, mib, largest, index=2):
+        """Let a card have registers, this window to its memory, and another small one."""
+        lines = ["0x0 0x0 0x0"] * 7
+        for place, size in ((0, 16), (index, mib), (index + 2, 32)):
+            first = place << 40
+            lines[place] = f"{first:#x} {first + (size << 20) - 1:#x} 0x14220c"
+        self.write(self.card / "resource", "\n".join(lines))
         # Every size from 1 MiB to the largest.
-        self.write(self.card / "resource1_resize", f"{(largest << 1) - 1:016x}")
+        self.write(self.card / f"resource{index}_resize", f"{(largest << 1) - 1:016x}")
 
     def acs(self, control):
         """Write the bridge's configuration space: AER, then ACS with this control register."""
@@ -279,6 +283,12 @@ def test_what_nobody_may_read_is_not_called_well(tree):
 def test_a_card_that_offers_no_other_window_is_well(tree):
     tree.bar1(256, 256)
     assert tree.wrong() == {}
+
+
+def test_older_cards_have_their_window_elsewhere(tree):
+    (tree.card / "resource2_resize").unlink()
+    tree.bar1(256, 131072, index=1)
+    assert "256 of 131072 MiB" in tree.wrong()["bar1"].message
 
 
 def test_a_host_that_pretends_says_so(tree):

@@ -1,7 +1,8 @@
 """GPU reports: without names, whole, and good for a model that a node can pretend to be.
 
 The node's answers are SYNTHETIC: nvidia-smi's XML and NVLinks are written after the figures of
-the shipped model A100-SXM4-80GB, since no GPU was at hand to record them from.
+the shipped model A100-SXM4-80GB, since no A100 was at hand to record them from. h200.report.json
+is of a real H200, in a virtual machine.
 """
 
 import json
@@ -271,3 +272,27 @@ def test_the_program_reads_a_tree(tmp_path):
         }
     }
     assert found["proc"] == {"proc/driver/nvidia/version": "NVRM version: 580.95.05"}
+
+
+def test_a_real_h200_is_what_nodes_pretend_to_have():
+    """A virtual machine shows no NVLink; what is lent, or of another build of the card, differs."""
+    real = report.read(Path(__file__).with_name("h200.report.json"))
+    found = recording.model(real, "H200-SXM5-141GB")
+    shipped = json.loads((SIMULATION / "models" / "H200-SXM5-141GB.json").read_text())
+    for name in ("name", "brand", "architecture", "compute_capability", "ecc", "repair", "gsp"):
+        assert found[name] == shipped[name], name
+    of_build = {"subsystem_device"}
+    assert {k: v for k, v in found["pci"].items() if k not in of_build} == {
+        k: v for k, v in shipped["pci"].items() if k not in of_build
+    }
+    assert found["memory"]["bytes"] == shipped["memory"]["bytes"]
+    for part in ("clocks_mhz", "power_watts"):
+        assert _without_idle(found[part]) == _without_idle(shipped[part])
+
+
+def _without_idle(readings):
+    return {
+        name: _without_idle(value) if isinstance(value, dict) else value
+        for name, value in readings.items()
+        if name != "idle"
+    }
