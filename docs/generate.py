@@ -44,6 +44,7 @@ def pages() -> dict[str, str]:
         "checks.md": MARK + "\n".join(check_ids()) + "\n",
         "role-tests.md": MARK + role_tests() + "\n",
         "gpu.md": MARK + gpus(),
+        "gpu-rates.md": MARK + measured("gpu_rates"),
         "../concepts/horovod-settings.md": MARK + horovod_settings(),
         "changes.md": MARK + "\n".join(changes()) + "\n",
         "performance.md": MARK + performance(),
@@ -269,6 +270,8 @@ def campaigns() -> Iterator[str]:
     yield "\nOne that names more nodes than there are with ranks is refused, with the line: copy"
     yield "the file to `campaigns/` of your project and shorten `nodes`. A project's own file wins"
     yield "over one of the same name here."
+    yield "`imagenet-gpu` has a page of its own: [what one GPU trains per second]"
+    yield "(../docs/reference/gpu-rates.md)."
     yield "`imagenet-scaling` on nodes (one cluster with links of 1 Gbit/s, one of 10) and"
     yield "`imagenet-gpulab` on GPULab (1 job x 10 GPUs, 10 jobs x 1 GPU) are one experiment in"
     yield "four environments; `gpubed report CLUSTER --with OTHER` puts them in one report:"

@@ -200,12 +200,13 @@ class Horovod(Averaging):
         os.environ |= self._environment()
         # Only now: a node that runs the others need not have it.
         import horovod.torch
+        from horovod.torch import mpi_ops  # which has what `horovod.torch` of 0.28.1 lacks
 
         self._hvd = horovod.torch
         self._hvd.init()
         self.rank, self.size = self._hvd.rank(), self._hvd.size()
         self.local_rank = self._hvd.local_rank()
-        if options.hierarchical and not self._hvd.is_homogeneous():
+        if options.hierarchical and not mpi_ops.is_homogeneous():
             raise Unfit("hierarchical_allreduce needs as many ranks on each node as on others")
         if options.autotune and self.size > 1:
             self.searching_steps = AUTOTUNE_STEPS

@@ -92,9 +92,13 @@ class Usage:
         }
 
     def _look(self) -> None:
+        if self._device.type != "cuda":
+            return
         # torch asks the GPU's driver through nvidia-ml-py, which a container may lack.
         with suppress(ImportError, RuntimeError):
-            while self._device.type == "cuda" and not self._ended.wait(PERIOD_S):
+            while not self._ended.wait(PERIOD_S):
+                self._gpu.append(float(torch.cuda.utilization(self._device)))
+            if not self._gpu:  # it was over sooner; the driver tells of the last second, or less
                 self._gpu.append(float(torch.cuda.utilization(self._device)))
 
     def _now(self) -> tuple[float, float, Moved]:

@@ -18,6 +18,12 @@ STAND_INS = (
     *("torch.distributed.algorithms.ddp_comm_hooks", "torch.distributed.fsdp"),
     *("torch.distributed.tensor", "torch.nn.parallel", "torch.utils._pytree"),
 )
+# What `horovod.torch` of 0.28.1 has of what jobs may want; nothing else is there for them.
+HOROVOD = (
+    *("init", "shutdown", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"),
+    *("allreduce", "allreduce_", "allgather_object", "broadcast_", "broadcast_object", "barrier"),
+    *("Average", "Sum", "Max", "Min", "Compression", "DistributedOptimizer", "mpi_ops"),
+)
 CPU, GPU = SimpleNamespace(type="cpu"), SimpleNamespace(type="cuda")
 
 
@@ -26,6 +32,9 @@ def job(monkeypatch):
     """A function that imports one of the job's modules."""
     for name in STAND_INS:
         monkeypatch.setitem(sys.modules, name, MagicMock())
+    hvd = MagicMock(spec=HOROVOD)
+    sys.modules["horovod"].torch = hvd
+    monkeypatch.setitem(sys.modules, "horovod.torch", hvd)
     # pytest asks numpy, where it is loaded, what a number is.
     sys.modules["numpy"].bool_, sys.modules["numpy"].isscalar = bool, lambda _value: True
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -54,7 +54,7 @@ def offered(tmp_path, monkeypatch, capsys):
         ("gpubed run lab mine --set ", []),
         ("gpubed run lab digits --launcher ", {"gpulab", "slurm", "ssh"}),
         ("gpubed bench lab sm", ["smoke"]),
-        ("gpubed bench lab im", ["imagenet-gpulab", "imagenet-scaling"]),
+        ("gpubed bench lab im", ["imagenet-gpu", "imagenet-gpulab", "imagenet-scaling"]),
         ("gpubed ssh lab n", ["node-0", "node-1", "node-2"]),
         ("gpubed ssh lab h", ["head"]),
         ("gpubed ssh other n", []),

@@ -60,11 +60,11 @@ def test_fp32_is_fp32_wherever_factors_are_multiplied(job, precision, newer, old
 def test_sums_within_nodes_first_need_as_many_ranks_on_each(job, monkeypatch):
     averaging = job("averaging")
     monkeypatch.setattr(os, "environ", {})
-    hvd = averaging.Horovod(averaging.Options())._hvd
-    hvd.is_homogeneous.return_value = False
+    ranks = averaging.Horovod(averaging.Options())._hvd.mpi_ops
+    ranks.is_homogeneous.return_value = False
     with pytest.raises(averaging.Unfit, match="as many ranks on each node"):
         averaging.Horovod(averaging.Options(hierarchical=True))
-    hvd.is_homogeneous.return_value = True
+    ranks.is_homogeneous.return_value = True
     averaging.Horovod(averaging.Options(hierarchical=True))
     assert os.environ["HOROVOD_TORUS_ALLREDUCE"] == "1"
 

@@ -206,6 +206,14 @@ def test_use_between_steps_is_not_that_of_steps(usage):
     assert told["sent_bps"] == told["received_bps"] == pytest.approx(800)
 
 
+def test_a_gpu_that_was_busy_for_less_than_a_second_is_looked_at_once(job, usage):
+    usage._device = GPU
+    job("usage").torch.cuda.utilization.return_value = 97
+    job("usage").torch.cuda.max_memory_allocated.return_value = 1000
+    usage.start()
+    assert usage.read()["gpu_percent"] == 97
+
+
 def test_before_it_looks_there_is_nothing_to_pause(usage):
     with usage.paused():
         pass
