@@ -204,6 +204,7 @@ find /proc/sys /sys -xdev -path /sys/fs/cgroup -prune -o -type f -writable -prin
     assert found == ""
 
 
+@pytest.mark.long
 def test_who_comes_while_the_last_session_ends_is_let_in_at_once(cluster: Any) -> None:
     """systemd ends a user's services ten seconds after the last logout, and has to see it."""
     with SSH(cluster.allocation, cluster.paths) as ssh:

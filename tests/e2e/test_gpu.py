@@ -108,6 +108,7 @@ def test_status_says_that_the_gpus_are_pretended(cluster):
     assert "simulated" in cluster.call("status").stdout
 
 
+@pytest.mark.simulated
 def test_doctor_and_the_report_of_the_gpus_say_so_too(cluster, tmp_path):
     looked = {finding["id"] for finding in cluster.json("doctor")["findings"]}
     assert {f"gpu.{node}.simulated" for node in asked(cluster)} <= looked
@@ -142,6 +143,7 @@ def test_a_job_in_containers_sees_the_gpus_that_were_asked_for(cluster, rank_ima
     assert result["simulated"] is True
 
 
+@pytest.mark.simulated
 def test_a_job_under_slurm_gets_its_gpus(cluster):
     result = cluster.json("run", "digits", "--set", "epochs=20", "--launcher", "slurm")
     assert (result["status"], result["world_size"]) == ("ok", sum(asked(cluster).values()))

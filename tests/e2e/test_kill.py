@@ -98,6 +98,7 @@ def test_events_are_one_json_object_per_line(bare, tmp_path):
     assert {"identity", "control", "node-0", "node-1", "configuration"} <= set(created)
 
 
+@pytest.mark.long
 def test_a_cluster_needs_no_experiment_network(bare):
     bare.edit(lambda spec: spec["networks"].pop("experiment"))
     status = bare.json("up")

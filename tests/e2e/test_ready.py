@@ -134,7 +134,9 @@ def test_links_carry_their_rate_and_the_allreduce_uses_them(cluster):
     assert largest["busbw_bps"] >= 0.9 * 0.94 * 200e6
 
 
-@pytest.mark.parametrize("framework", ["horovod", "ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "framework", ["horovod", "ddp", pytest.param("fsdp", marks=pytest.mark.long)]
+)
 def test_imagenet_tells_where_the_time_of_a_step_goes(cluster, framework):
     settings = {"model": "mobilenet_v3_small", "image_size": 32, "batch_size": 8, "steps": 8}
     given = {**settings, "warmup_steps": 2, "framework": framework}
@@ -146,6 +148,7 @@ def test_imagenet_tells_where_the_time_of_a_step_goes(cluster, framework):
     assert result["images_per_s"] > 0
 
 
+@pytest.mark.long
 def test_gradients_that_nothing_hides_are_as_fast_as_the_link(cluster):
     settings = ["model=resnet18", "image_size=32", "batch_size=4", "steps=6", "warmup_steps=2"]
     words = [word for one in (*settings, "overlap=false") for word in ("--set", one)]
@@ -161,12 +164,14 @@ def test_plain_ansible_works_and_changes_nothing_after_up(cluster):
     assert re.findall(r"changed=(\d+)", recap) == ["0"] * 3
 
 
+@pytest.mark.long
 def test_check_mode_changes_nothing_and_fails_nowhere(cluster):
     recap = cluster.playbook("--check", "--diff")
     assert re.findall(r"failed=(\d+)", recap) == ["0"] * 3
     assert re.findall(r"changed=(\d+)", recap) == ["0"] * 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["node-1", "workers"])
 def test_a_run_may_leave_the_head_out(cluster, where):
     recap = cluster.playbook("--limit", where)

@@ -39,6 +39,7 @@ def test_a_look_says_what_would_start(cluster):
     assert cluster.json("runs")["runs"] == before
 
 
+@pytest.mark.long
 def test_one_node_and_three_are_compared(cluster):
     one, three = (run(cluster, "--nodes", str(count), "--repeat", "2") for count in (1, 3))
     assert [trial["status"] for trial in one["trials"]] == ["ok"] * 2

@@ -106,6 +106,7 @@ def test_results_and_jobs_follow_the_new_size(cluster):
     assert cluster.json("run", "digits")["world_size"] == cluster.spec["nodes"][0]["count"]
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_is_named(cluster):
     port = cluster.spec["services"]["jupyterlab"]["port"]
     taken = 8890
@@ -119,6 +120,7 @@ def test_a_port_that_is_taken_is_named(cluster):
     cluster.edit(lambda spec: spec["services"]["jupyterlab"].update(port=port))
 
 
+@pytest.mark.long
 def test_jupyterlab_can_be_switched_off(cluster):
     left = cluster.json("status", rc=1)  # by the run before, which failed
     assert left["state"] == "interrupted"
