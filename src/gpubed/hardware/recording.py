@@ -118,7 +118,7 @@ def _values(gpu: etree._Element) -> dict[str, Any]:
     def number(*names: str) -> float | int | None:
         """Return the number of the first element that has one: names changed over the years."""
         for name in names:
-            found = re.match(r"[0-9.]+", gpu.findtext(name) or "")
+            found = re.match(r"-?[0-9.]+", gpu.findtext(name) or "")
             if found:
                 value = float(found[0])
                 return int(value) if value.is_integer() else value
@@ -130,6 +130,18 @@ def _values(gpu: etree._Element) -> dict[str, Any]:
 
     def power(name: str) -> float | int | None:
         return number(f"gpu_power_readings/{name}", f"power_readings/{name}")
+
+    def heat(limit: str, below: str) -> float | int | None:
+        """Return a limit of temperature, told as such or, since Hopper, from where it is now.
+
+        `gpu_temp_tlimit` is how far the GPU is below its highest for use, and limits beyond that
+        are negative (nvidia-smi's manual, "T.Limit").
+        """
+        told, now = number(f"temperature/{limit}"), number("temperature/gpu_temp")
+        left, beyond = number("temperature/gpu_temp_tlimit"), number(f"temperature/{below}")
+        if told is not None or now is None or left is None or beyond is None:
+            return told
+        return now + left - beyond
 
     ecc, rows = word("ecc_mode/current_ecc"), gpu.find("remapped_rows/remapped_row_corr")
     memory = number("fb_memory_usage/total"), number("fb_memory_usage/reserved")
@@ -170,9 +182,9 @@ def _values(gpu: etree._Element) -> dict[str, Any]:
         "temperature_celsius": {
             "idle": number("temperature/gpu_temp"),
             "memory_idle": number("temperature/memory_temp"),
-            "max": number("temperature/gpu_temp_max_gpu_threshold"),
-            "slowdown": number("temperature/gpu_temp_slow_threshold"),
-            "shutdown": number("temperature/gpu_temp_max_threshold"),
+            "max": heat("gpu_temp_max_gpu_threshold", "gpu_temp_max_gpu_tlimit_threshold"),
+            "slowdown": heat("gpu_temp_slow_threshold", "gpu_temp_slow_tlimit_threshold"),
+            "shutdown": heat("gpu_temp_max_threshold", "gpu_temp_max_tlimit_threshold"),
         },
         "ecc": None if ecc is None else ecc == "Enabled",
         "repair": "rows" if rows is not None else "pages" if ecc is not None else None,
