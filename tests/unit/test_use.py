@@ -48,6 +48,16 @@ def test_a_cluster_is_idle_as_long_as_its_last_used_node(ask):
     assert found.spell != ask(said(7200), said(601, "bob", "a notebook")).spell
 
 
+def test_a_node_that_says_anything_ends_nobody_who_asks(ask):
+    lie = {**ALICE, "cpu_s": 1e12, "held_s": 1e12}
+    found = ask(said(7200, rows=[lie, lie]), said(600, rows=[lie, {**ALICE, "user": "bob"}]))
+    assert found.idle_s == 600
+    assert found.document()["rows"] == [
+        {**ALICE, "cpu_s": 1e12, "held_s": 1e12},
+        {**ALICE, "user": "bob"},
+    ]
+
+
 def test_nodes_are_told_what_gpubed_itself_sends_and_when_that_is_over():
     said = []
 

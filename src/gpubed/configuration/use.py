@@ -28,7 +28,8 @@ _WORTH_A_ROW_S = 60.0  # of processors
 _PROGRAM = "sudo -n gpubed-use"
 _SHOWN = 200  # characters of what a node says instead of an answer
 _ROWS = 1000  # of a node
-_Seconds = Annotated[float, Field(ge=0, le=1e12)]  # infinity is as little as "nan" a time
+_MOST_S = 1e12  # more than anybody used; infinity is as little as "nan" a time
+_Seconds = Annotated[float, Field(ge=0, le=_MOST_S)]
 # After a verification that was killed, data on the network counts as a use again from then on.
 _MEASURES_S = 600
 
@@ -149,7 +150,8 @@ def _added(rows: Iterable[Row]) -> tuple[Row, ...]:
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for row in rows:
         figures = zip(sums[row.user, row.job], (row.cpu_s, row.gpu_s, row.held_s), strict=True)
-        sums[row.user, row.job] = [a + b for a, b in figures]
+        # A node may say anything: what two of its rows add up to ends nobody who asks.
+        sums[row.user, row.job] = [min(a + b, _MOST_S) for a, b in figures]
     return tuple(
         Row(user=user, job=job, cpu_s=cpu, gpu_s=gpu, held_s=held)
         for (user, job), (cpu, gpu, held) in sorted(sums.items())
