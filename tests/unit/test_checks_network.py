@@ -1,6 +1,8 @@
 """What `gpubed verify` makes of what job allreduce measured; the job is a STAND-IN."""
 
 import json
+import math
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -108,6 +110,22 @@ def test_links_that_somebody_else_uses_are_not_judged(verify, tmp_path):
         assert verify({}, granted=100e6)["link.rate"].result == "fail"
     found = verify({"links": [link(150e6, 190e6, 210e6)]})
     assert found["link.rate"].result == "fail"
+
+
+def test_a_repair_of_the_watchs_own_measures_the_links(verify, tmp_path, monkeypatch):
+    """A repair verifies in another process than the watch's, which holds the nodes."""
+    with runlock.measuring(tmp_path, "watch"):
+        other = os.getpid() + 1
+        monkeypatch.setattr(os, "getpid", lambda: other)
+        found = verify({})
+        assert found["link.rate"].result == found["allreduce.busbw"].result == "pass"
+
+
+@pytest.mark.parametrize("measured", [-1.0, 1e22, math.nan])
+def test_a_rate_that_no_link_has_is_no_measurement(verify, measured):
+    check = verify({"links": [link(measured, 190e6, None)]})["allreduce.busbw"]
+    assert check.result == "fail"
+    assert "what allreduce measured" in check.reason
 
 
 @pytest.mark.parametrize(

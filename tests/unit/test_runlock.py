@@ -25,6 +25,14 @@ with runlock.hold(Path(sys.argv[1]), "up"):
 """
 
 
+OTHER_MEASURER = """
+import sys
+from pathlib import Path
+from gpubed.core import runlock
+print(runlock.other_measurer(Path(sys.argv[1])))
+"""
+
+
 @pytest.fixture
 def holder(tmp_path):
     process = subprocess.Popen(
@@ -96,6 +104,21 @@ def test_over_nfs_who_measures_is_seen(tmp_path, monkeypatch, shared):
         assert runlock.measurer(tmp_path).verb == "bench"
     assert runlock.measurer(tmp_path) is None
     assert runlock.holder(tmp_path) is None
+
+
+def test_who_measures_is_nobody_else_to_its_own_workers(tmp_path):
+    """Nodes are configured and verified in a process that the engine starts."""
+
+    def asked(**variables):
+        command = [sys.executable, "-c", OTHER_MEASURER, tmp_path]
+        environment = {**os.environ, **variables}
+        return subprocess.check_output(command, text=True, env=environment).strip()
+
+    with runlock.measuring(tmp_path, "watch"):
+        assert runlock.other_measurer(tmp_path) is None
+        assert asked() == "None"
+        assert asked(**{runlock.MEASURER: "1"}).startswith("`gpubed watch` (pid ")
+    assert runlock.MEASURER not in os.environ
 
 
 def test_another_users_lock_says_whose_it_is_and_nobody_waits_for_it(tmp_path, monkeypatch):

@@ -2,7 +2,8 @@
 
 The lock is a `flock`, so it vanishes with its holder however that ends. Workers
 (the provider process and the Ansible it starts) carry the cluster in their
-environment; the next run ends those that a killed run left behind.
+environment; the next run ends those that a killed run left behind. Who measures is in
+it, too: to its own workers it is nobody else.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Locked
 from gpubed.core.paths import not_ours
 
-WORKER, MEASURING = "GPUBED_WORKER", "measuring"
+WORKER, MEASURER, MEASURING = "GPUBED_WORKER", "GPUBED_MEASURER", "measuring"
 _GRACE = 10.0
 _A_LOOK = 0.1
 
@@ -87,6 +88,8 @@ def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]
         except Locked as refused:
             why = f"{refused.message}: both would share the processors, and measure that"
             raise Locked(why, "wait for its end") from None
+        os.environ[MEASURER] = str(os.getpid())
+        held.callback(os.environ.pop, MEASURER, None)
         yield
 
 
@@ -102,6 +105,17 @@ def measurer(state: Path) -> Holder | None:
         state: The cluster's state folder.
     """
     return _holder(state / MEASURING, fcntl.LOCK_EX)
+
+
+def other_measurer(state: Path) -> Holder | None:
+    """Say who else measures on a cluster's nodes: not this process, nor who started it to.
+
+    Args:
+        state: The cluster's state folder.
+    """
+    who = measurer(state)
+    ours = (str(os.getpid()), os.environ.get(MEASURER))
+    return None if who is None or str(who.pid) in ours else who
 
 
 @contextmanager
