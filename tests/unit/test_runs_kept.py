@@ -1,6 +1,7 @@
 """What a run leaves behind: a record that it can be repeated by, and compared with."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -91,6 +92,21 @@ def test_what_nodes_and_links_are_is_kept(call, cluster):
     assert [host.hardware for host in origin.hosts] == ["8 CPUs, 16 GiB", None, None]
     assert origin.rates_bps == {"node-0>node-1": 191.5e6}
     assert "node-0: 1 rank(s), 8 CPUs, 16 GiB" in call("runs", "lab", "show", "last").stdout
+
+
+def test_rates_that_no_link_can_have_end_no_run(call, cluster):
+    values = (-1, 1e16, math.nan, 10**400, 191.5, "?")
+    checks = tuple(
+        Check(id="link.rate", node=f"node-0>node-{n}", result="pass", value=v, unit="Mbit/s")
+        for n, v in enumerate(values)
+    )
+    verified = Verification(
+        cluster="lab", at="2026-01-01T00:00:00+00:00", node_ids=("id-node-0",), checks=checks
+    )
+    # Pydantic would write no NaN.
+    cluster.verification.write_text(json.dumps(verified.model_dump(), default=str))
+    call("run", "lab", "digits")
+    assert record.find(cluster, "last").origin.rates_bps == {"node-0>node-4": 191.5e6}
 
 
 def test_what_was_changed_since_is_named(call, cluster):

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from gpubed.checks.context import Context
 from gpubed.core import parallel
 from gpubed.jobs import jobfile
+from gpubed.jobs.runs.record import Rate
 from gpubed.nodes.allocation import Node
 from gpubed.nodes.answers import Answer
 from gpubed.testbeds import registry
@@ -44,7 +45,7 @@ class Row(BaseModel):
     dst: str
     floor_bps: float | None
     ceiling_bps: float | None
-    measured_bps: float
+    measured_bps: Rate
 
 
 def measured(context: Context, declared: float) -> list[dict[str, Any]]:

@@ -14,7 +14,15 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.hardware import facts
 from gpubed.jobs import jobfile
-from gpubed.jobs.runs.record import ORIGIN, Commit, Host, Origin, sha256_of, sha256_of_folder
+from gpubed.jobs.runs.record import (
+    MOST_BPS,
+    ORIGIN,
+    Commit,
+    Host,
+    Origin,
+    sha256_of,
+    sha256_of_folder,
+)
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.verification import Verification
 from gpubed.recipes import recipe as recipes
@@ -59,7 +67,10 @@ def copy(cluster: Cluster, folder: Path) -> None:
 
 
 def rates(paths: ClusterPaths) -> dict[str, float]:
-    """Return the rate of each link that the last verification measured, in bit/s, by `a>b`."""
+    """Return the rate of each link that the last verification measured, in bit/s, by `a>b`.
+
+    What no link can have, as in a file that was edited, is as unknown as what was not measured.
+    """
     last = None
     with suppress(Unreadable):
         last = Verification.last(paths.verification)
@@ -67,6 +78,7 @@ def rates(paths: ClusterPaths) -> dict[str, float]:
         check.node: check.value * _UNITS[check.unit]
         for check in (last.checks if last else ())
         if check.id == "link.rate" and check.unit in _UNITS and isinstance(check.value, int | float)
+        if 0 <= check.value <= MOST_BPS / _UNITS[check.unit]
     }
 
 

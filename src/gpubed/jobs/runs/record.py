@@ -36,7 +36,9 @@ _TAIL = 2**16  # bytes of output in which its last progress is, if it tells any
 _ESCAPES = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
 # More than anybody had: what is computed from it stays a number, and a date a date.
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
-_Rate = Annotated[float, Field(ge=0, le=1e15)]
+MOST_BPS = 10**15
+Rate = Annotated[float, Field(ge=0, le=MOST_BPS)]
+"""Of a link, in bit/s."""
 _Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 
@@ -121,9 +123,9 @@ class Origin(_Model):
     job_sha256: str
     git: Commit | None = None
     hosts: tuple[Host, ...] = ()
-    rate_bps: Annotated[int, Field(ge=0, le=10**15)] | None = None
+    rate_bps: Annotated[int, Field(ge=0, le=MOST_BPS)] | None = None
     image: str = ""
-    rates_bps: dict[str, _Rate] = {}
+    rates_bps: dict[str, Rate] = {}
     variables_sha256: dict[str, str] = {}
 
 
