@@ -8,6 +8,8 @@ import json
 import random
 from itertools import product
 
+from gpubed.campaigns import matrix
+
 GRADIENT_BYTES = 4_480_000  # a small network, of 1.12 million parameters
 ALPHA_S = 0.0005
 COMPUTE_S = {32: 0.4, 64: 0.8}
@@ -56,16 +58,11 @@ def metrics(nodes, batch_size, rate, random_, slow=1.0):
     }
 
 
-def identity(settings):
-    """Return a point's id."""
-    return ".".join(f"{name}-{value}" for name, value in settings.items())
-
-
 def point(settings, repetition=0, found=None, **more):
     """Return a point file's content."""
     ended = {
         "schema": "gpubed/point/1",
-        "id": identity(settings),
+        "id": matrix.identity(settings),
         "repetition": repetition,
         "status": "ok",
         "reason": "",

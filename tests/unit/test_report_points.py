@@ -169,6 +169,42 @@ def test_what_is_left_out_is_not_missing_however_it_is_written(analysed, written
     assert analysed(campaign, points).missing == ()
 
 
+A_POINT = {"nodes": 2, "batch_size": 32, "rate": "1G"}
+NONE_SUCH = "the campaign has no such point"
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "why"),
+    [
+        (A_POINT, {"repetition": 50}, "the campaign has 3 repetition(s), numbered from 0"),
+        (A_POINT, {"id": "other"}, "its settings are those of nodes-2.batch_size-32.rate-1G"),
+        ({**A_POINT, "nodes": 9}, {}, NONE_SUCH),
+        ({**A_POINT, "batch_size": "32 "}, {"id": "other"}, NONE_SUCH),
+        ({**A_POINT, "more": 1}, {}, NONE_SUCH),
+        ({"nodes": 2}, {}, NONE_SUCH),
+        ({**A_POINT, "nodes": 3}, {}, NONE_SUCH),
+    ],
+)
+def test_what_is_no_point_of_the_campaign_is_left_out(analysed, settings, more, why):
+    """As `bench` refuses it: it would count as a repetition, or as a point of its own."""
+    campaign = measurements.document()
+    campaign["campaign"]["exclude"] = [{**A_POINT, "nodes": 3}]
+    points = list(measurements.measured(campaign))
+    stray = measurements.point(settings, 0, points[0]["metrics"]) | more
+    found = analysed(campaign, [*points, stray])
+    assert len(found.groups) == 11
+    assert {len(group.points) for group in found.groups} == {3}
+    assert [one.reason for one in found.measured.broken] == [f"cannot be read: {why}"]
+
+
+def test_what_a_campaign_does_not_tell_of_its_points_is_not_looked_at(analysed):
+    campaign = measurements.document()
+    points = list(measurements.measured(campaign))
+    del campaign["repeat"], campaign["factors"]
+    found = analysed(campaign, points)
+    assert (len(found.groups), found.measured.broken) == (12, ())
+
+
 def test_it_is_said_where_intervals_did_not_become_narrow(analysed):
     def of(name, width):
         campaign = measurements.document(name, factors={"nodes": [1, 2]})

@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpubed.campaigns.file import ENVIRONMENT, NODES, OWN, RANKS, RATE, Source, text
 from gpubed.core import nearest
@@ -227,10 +228,11 @@ def _is_excluded(one: Mapping[str, Value], exclude: Sequence[Mapping[str, Value]
 
 def _point(one: Mapping[str, Value], fixed: Mapping[str, str]) -> Point:
     arguments = {name: text(value) for name, value in one.items() if name not in OWN}
-    return Point(_id(one), one, {**fixed, **arguments})
+    return Point(identity(one), one, {**fixed, **arguments})
 
 
-def _id(one: Mapping[str, Value]) -> str:
+def identity(one: Mapping[str, Any]) -> str:
+    """Return the id of a point by its settings, in the order of the factors."""
     whole = ".".join(f"{name}-{text(value)}" for name, value in one.items())
     plain = _OTHER.sub("_", whole)
     if plain == whole and len(whole) <= _LONGEST:

@@ -193,17 +193,14 @@ def _due(campaign: Campaign, points: Sequence[Point], place: Mapping[str, Value]
     Args:
         place: The setting that says where they are due; empty for a campaign by itself.
     """
-    excluded = campaign.campaign.get("exclude")
     ended: dict[Key, list[Point]] = defaultdict(list)
     for point in points:
         own = {k: value for k, value in point.settings.items() if k in campaign.factors}
         ended[key(own)].append(point)
-    listed = excluded if isinstance(excluded, list) else []
-    left_out = [key(one) for one in listed if isinstance(one, dict)]
     for values in islice(product(*campaign.factors.values()), _MOST_COMBINATIONS):
         one = dict(zip(campaign.factors, values, strict=True))
         due = key(one)
-        if any(out <= due for out in left_out):
+        if any(out <= due for out in campaign.excluded):
             continue
         count, named = len(ended[due]), wording.settings({**place, **one})
         if count < campaign.repeat and not _is_enough(campaign.stop, ended[due]):

@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
-from gpubed.campaigns.file import Stop
+from gpubed.campaigns import matrix
+from gpubed.campaigns.file import Stop, key
+from gpubed.campaigns.file import Key as Settings
 from gpubed.configuration.use import Row
 from gpubed.core import finite, nearest, reading
 from gpubed.core.errors import UsageError
@@ -96,6 +98,18 @@ class Campaign(_Model):
     def job_files(self) -> str:
         """Checksum of the job's files; empty where it was not kept."""
         return str(self.made_with.get("the job's files", ""))
+
+    @cached_property
+    def varied(self) -> Settings:
+        """Every value of every factor."""
+        return frozenset().union(*(key({k: v}) for k, vs in self.factors.items() for v in vs))
+
+    @cached_property
+    def excluded(self) -> list[Settings]:
+        """What a combination has that is no point."""
+        given = self.campaign.get("exclude")
+        listed = given if isinstance(given, list) else []
+        return [key(one) for one in listed if isinstance(one, dict) and one]
 
     @property
     def stop(self) -> Stop | None:
@@ -228,7 +242,7 @@ def load(paths: ClusterPaths, name: str) -> Measured:
     broken: list[Broken] = []
     for path in sorted((folder / "points").glob("*.json")):
         try:
-            points.append(_point(path))
+            points.append(_point(path, campaign))
         except Unreadable as error:
             broken.append(Broken(_shown(path.name), error.message.removeprefix(f"{path} ")))
     points.sort(key=lambda point: (point.id, point.repetition))
@@ -254,9 +268,29 @@ def _shown(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in name)
 
 
-def _point(path: Path) -> Point:
+def _point(path: Path, campaign: Campaign) -> Point:
     read = reading.file(path)
     point = read.json(Point)
     if path.name != f"{point.id}.{point.repetition}.json":
         raise read.refusal(f"it is about {point.id}.{point.repetition}, which its name is not")
+    if why := _strange(point, campaign):
+        raise read.refusal(why)
     return point
+
+
+def _strange(point: Point, campaign: Campaign) -> str:
+    """Say why a point is none of its campaign, as `bench` does; empty where it is one.
+
+    What `campaign.json` does not tell is not looked at.
+    """
+    known, settings = campaign.model_fields_set, point.settings
+    if "repeat" in known and point.repetition >= campaign.repeat:
+        return f"the campaign has {campaign.repeat} repetition(s), numbered from 0"
+    if "factors" not in known:
+        return ""
+    own = key(settings)
+    has_all = settings.keys() == campaign.factors.keys() and own <= campaign.varied
+    if not has_all or any(out <= own for out in campaign.excluded):
+        return "the campaign has no such point"
+    should = matrix.identity({name: settings[name] for name in campaign.factors})
+    return "" if point.id == should else f"its settings are those of {should}"
