@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from gpubed.campaigns import matrix
-from gpubed.campaigns.file import Stop, key
 from gpubed.campaigns.file import Key as Settings
+from gpubed.campaigns.file import Stop, key
 from gpubed.configuration.use import Row
 from gpubed.core import finite, nearest, reading
 from gpubed.core.errors import UsageError
