@@ -8,15 +8,14 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
 import pytest
-from typer.testing import CliRunner
 
-from gpubed import cli
 from gpubed.configuration import use
 from gpubed.core.errors import PrerequisiteMissing, UsageError
-from gpubed.nodes.ssh import SSH
 from gpubed.report import read
 from support import measurements
-from support.samples import granted_cluster
+from support.report_verb import call, paths
+
+__all__ = ["paths"]
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 EVIL = "<script>alert(1)</script>\"'&]]>\x00\x1b"
@@ -67,20 +66,6 @@ def require_safe(text):
         f"url(#{one})" for one in ids
     }
     return page
-
-
-@pytest.fixture
-def paths(tmp_path, monkeypatch):
-    """A cluster that is up, and does not answer."""
-    monkeypatch.setenv("GPUBED_ROOT", str(tmp_path))
-    monkeypatch.setattr(SSH, "answers", lambda *_: False)
-    return granted_cluster(tmp_path)
-
-
-def call(*words):
-    return CliRunner().invoke(
-        cli.build(), ["report", "lab", *words], standalone_mode=False, catch_exceptions=False
-    )
 
 
 def test_a_report_is_a_page_figures_csv_and_json(paths):
@@ -277,6 +262,25 @@ def test_what_is_in_files_is_text_in_the_page_and_in_the_figures(paths):
         assert re.fullmatch(r"[a-z0-9-]+", path.stem)
 
 
+def test_a_shell_runs_nothing_of_what_is_in_files(paths):
+    named = {"cluster": "x; rm -rf ~ #\ntouch evil", "name": "smoke"}
+    said = {"command": "gpubed bench lab a.yml\nrm -rf ~; $(reboot)"}
+    commit = {"commit": "$(reboot)", "clean": True}
+    campaign = measurements.document(**named, **said, git=commit)
+    folder = measurements.write(paths, campaign) / "report"
+    done = call()
+    assert "\ntouch evil" not in done.stdout
+    page = require_safe((folder / "report.html").read_text())
+    text = "".join(page.text)
+    lines = text[text.index("To repeat it") :].split("The campaign's file")[0].split("\n")
+    assert [line for line in lines if line.strip()][1:] == [
+        "git checkout '$(reboot)'",
+        "gpubed up 'x; rm -rf ~ # touch evil'",
+        "gpubed bench lab a.yml rm -rf '~;' '$(reboot)'",
+        "gpubed report 'x; rm -rf ~ # touch evil' smoke",
+    ]
+
+
 def test_a_spreadsheet_computes_nothing_of_what_is_in_the_csv(paths):
     campaign = evil_campaign()
     folder = measurements.write(paths, campaign, evil_points(campaign)) / "report"
@@ -373,67 +377,6 @@ def test_many_series_become_several_figures(paths):
     names = {p.stem for p in (folder / "figures").iterdir()}
     assert {"throughput-1", "throughput-2"} <= names
     require_safe((folder / "report.html").read_text())
-
-
-def test_a_report_goes_where_it_is_wanted_and_again(paths, tmp_path):
-    measurements.write(paths)
-    out = tmp_path / "deep" / "er"
-    call("--out", str(out))
-    first = (out / "report.html").read_bytes()
-    call("--out", str(out))
-    assert (out / "report.html").read_bytes() == first
-
-
-def test_figures_of_an_earlier_report_go_and_those_of_others_stay(paths):
-    folder = measurements.write(paths)
-    call()
-    figures = folder / "report" / "figures"
-    (figures / "mine.svg").write_text("mine")
-    told = json.loads((folder / "report" / "report.json").read_text())
-    assert sorted(told["figures"]) == sorted(
-        f"figures/{path.name}" for path in figures.iterdir() if path.name != "mine.svg"
-    )
-    for path in (folder / "points").glob("*.json"):
-        path.write_text("{")
-    call()
-    left = {path.stem for path in figures.iterdir()}
-    assert "throughput" not in left
-    assert "mine" in left
-    page = (folder / "report" / "report.html").read_text()
-    assert all(f'id="{name}"' in page for name in left - {"mine"})
-
-
-@pytest.mark.parametrize("named", ["../points.csv", "figures/../../campaign.json", "/etc/hosts"])
-def test_an_edited_report_removes_nothing_else(paths, named):
-    folder = measurements.write(paths)
-    call()
-    path = folder / "report" / "report.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"figures": [named]}))
-    with pytest.raises(UsageError, match="is no report of campaign"):
-        call()
-    assert (folder / "campaign.json").exists()
-
-
-def test_files_of_others_are_never_written_over(paths, tmp_path):
-    measurements.write(paths)
-    measurements.write(paths, measurements.document("other", uuid="another"), [])
-    out = tmp_path / "mine"
-    out.mkdir()
-    (out / "report.html").write_text("my thesis")
-    with pytest.raises(UsageError, match="no report of campaign smoke"):
-        call("smoke", "--out", str(out))
-    assert (out / "report.html").read_text() == "my thesis"
-    (out / "report.html").unlink()
-    call("smoke", "--out", str(out))
-    with pytest.raises(UsageError, match="no report of campaign other"):
-        call("other", "--out", str(out))
-
-
-def test_a_folder_that_cannot_be_made_is_said(paths, tmp_path):
-    measurements.write(paths)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(PrerequisiteMissing, match="cannot be written"):
-        call("--out", str(tmp_path / "file" / "report"))
 
 
 def test_open_shows_the_page(paths, monkeypatch):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -81,21 +81,31 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
         **drawn,
     }
     try:
-        # Those of the report before that this one has no data for; never a file of others.
-        for name in set(before) - set(drawn):
-            with suppress(FileNotFoundError):
-                (folder / name).unlink()
-        return _put(folder, contents)
+        return _put(folder, contents, set(before) - set(drawn))
     except OSError as error:
         raise unwritable(error, folder) from None
 
 
-def _put(folder: Path, contents: Mapping[str, str]) -> list[Path]:
-    # The page comes last: where it is new, all else is.
-    for name in reversed(list(contents)):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, contents[name].encode("utf-8", errors="replace"))
+def _put(folder: Path, contents: Mapping[str, str], former: Iterable[str]) -> list[Path]:
+    """Write all files beside those of the report before, then put them in their place.
+
+    What cannot be written, as on a full disk, leaves that report as it was.
+
+    Args:
+        former: Figures that it has and this one has no data for; never a file of others.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".draft-", dir=folder) as made:
+        draft = Path(made)
+        for name, content in contents.items():
+            for inside in (draft, folder):
+                (inside / name).parent.mkdir(exist_ok=True)
+            files.write(draft / name, content.encode("utf-8", errors="replace"))
+        for name in former:
+            (folder / name).unlink(missing_ok=True)
+        # The page comes last: where it is new, all else is.
+        for name in reversed(list(contents)):
+            (draft / name).replace(folder / name)
     return [folder / name for name in contents]
 
 
