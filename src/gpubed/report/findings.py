@@ -34,7 +34,8 @@ _SUPERLINEAR = 1.05
 def told(analysis: Analysis) -> list[str]:
     """Return all findings, the most important ones first."""
     found = [*_warnings(analysis), *summary(analysis), *details(analysis), *_gaps(analysis)]
-    return [svg.clean(text) for text in found]  # a terminal obeys what is no text
+    # A terminal obeys what is no text, and each of them is one line of it.
+    return [figures.one_line(svg.clean(text)) for text in found]
 
 
 def summary(analysis: Analysis) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gpubed.core.paths import assets
+from gpubed.jobs.figures import one_line
 from gpubed.report import findings, svg, tables, versions
 from gpubed.report.analysis import Analysis
 from gpubed.report.read import Measured
@@ -103,13 +105,26 @@ def _commands(measured: Measured) -> list[str]:
     lines = []
     for part in measured.each:
         campaign = part.campaign
-        lines += [f"# {part.label}"] if part.label else []
-        lines += [f"git checkout {campaign.git.commit}"] if campaign.git else []
-        lines += [f"gpubed up {campaign.cluster}"] if campaign.cluster else []
-        lines += [campaign.command] if campaign.command else []
+        lines += [f"# {one_line(part.label)}"] if part.label else []
+        lines += [_typed("git", "checkout", campaign.git.commit)] if campaign.git else []
+        lines += [_typed("gpubed", "up", campaign.cluster)] if campaign.cluster else []
+        lines += [_typed(*_words(campaign.command))] if campaign.command else []
     first, *others = [part.campaign for part in measured.each]
-    further = (f" --with {one.cluster}/{one.name}" for one in others)
-    return [*lines, f"gpubed report {first.cluster} {first.name}{''.join(further)}"]
+    further = (word for one in others for word in ("--with", f"{one.cluster}/{one.name}"))
+    return [*lines, _typed("gpubed", "report", first.cluster, first.name, *further)]
+
+
+def _typed(*words: str) -> str:
+    """Return a command on one line, of which a shell runs nothing else, whatever files say."""
+    return shlex.join(map(one_line, words))
+
+
+def _words(command: str) -> list[str]:
+    """Return the words of a command; one that no shell could read is a word by itself."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return [command]
 
 
 def _files(measured: Measured) -> list[tuple[str, str]]:
