@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from gpubed.campaigns.file import Stop
+from gpubed.campaigns.records import Node
 from gpubed.configuration.use import Row
 from gpubed.core import finite, nearest, reading
 from gpubed.core.errors import UsageError
@@ -36,15 +37,6 @@ class Git(_Model):
 
     commit: str
     clean: bool
-
-
-class Node(_Model):
-    """A node of the cluster, as it was."""
-
-    name: str
-    hardware: str | None = None
-    slots: int | None = None
-    gpus: int | None = None
 
 
 class Link(_Model):
