@@ -196,3 +196,13 @@ def test_a_point_that_was_edited_is_refused(bench):
     stray.write_text(json.dumps({**told, "id": "nodes-3.batch-16"}))
     with pytest.raises(GpubedError, match="has no such point"):
         bench()
+
+
+def test_where_nothing_can_be_kept_nothing_is_run(bench):
+    bench()
+    points = bench.folder / "points"
+    points.rename(bench.folder / "kept")
+    points.write_text("")
+    with pytest.raises(GpubedError, match="points is no folder"):
+        bench()
+    assert len(bench.calls) == 8

@@ -204,7 +204,7 @@ def test_what_a_link_in_the_jobs_folder_leads_to_is_part_of_the_job(campaign):
     assert len(set(sums)) == 3
 
 
-@pytest.mark.parametrize("target", ["../mine", "../nowhere"])
+@pytest.mark.parametrize("target", ["../mine", "../nowhere", "link"])
 def test_a_link_that_cannot_be_followed_is_named(campaign, target):
     (campaign.job / "link").symlink_to(target)
     with pytest.raises(UsageError, match="link"):

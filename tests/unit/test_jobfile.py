@@ -75,6 +75,37 @@ def described(tmp_path, monkeypatch):
             "line 2: the text .* is not UTF-8 text",
         ),
         ({"text": '"sch\\0ema": gpubed/job/1\n'}, "line 1: the text .* NUL"),
+        ({"command": [""]}, r"line 4: command: its first word is empty"),
+        ({"command": [" ", "main.py"]}, r"line 4: command: its first word is empty"),
+        (
+            {"arguments": {"a": {"type": "bool", "resumes": True, "help": ""}}},
+            "resumes needs `type: str`",
+        ),
+        (
+            {"arguments": {name: {"resumes": True, "help": ""} for name in "ab"}},
+            r"line 7: arguments: a and b have `resumes: true`, and only one may",
+        ),
+        (
+            {"arguments": {"a": {"type": "int", "at_least": 3, "at_most": 2, "help": ""}}},
+            r"at_least \(3\) is more than at_most \(2\)",
+        ),
+        (
+            {"arguments": {"a": {"type": "int", "at_least": float("nan"), "help": ""}}},
+            r"arguments\.a\.at_least: must be a finite number",
+        ),
+        (
+            {"sanity": [{"metric": "accuracy", "at_least": float("nan")}]},
+            r"sanity\.0\.at_least: must be a finite number",
+        ),
+        (
+            {"sanity": [{"metric": "accuracy", "at_most": float("inf")}]},
+            r"sanity\.0\.at_most: must be a finite number",
+        ),
+        ({"sanity": [{"metric": "accuracy", "equals": float("nan")}]}, r"sanity\.0\.equals: "),
+        (
+            {"sanity": [{"metric": "accuracy", "at_least": 0.9, "at_most": 0.1}]},
+            r"at_least \(0\.9\) is more than at_most \(0\.1\)",
+        ),
         ({"launcher": "ssj"}, r"line 3: launcher: there is no launcher 'ssj'; did you mean 'ssh'"),
         ({"sanity": [{"metric": "acuracy"}]}, "did you mean 'accuracy'"),
         (

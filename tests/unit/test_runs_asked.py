@@ -217,6 +217,31 @@ def test_so_is_one_with_what_cannot_be_copied(call, cluster, mine, make):
     assert not list(cluster.runs.glob("*"))
 
 
+@pytest.mark.timeout(60)
+def test_and_one_whose_links_multiply_it(call, cluster, mine, monkeypatch):
+    """Two links to one folder, with two in it, and so on: a million copies of nothing."""
+    monkeypatch.setattr(record, "_MOST", 1000)
+    below = mine / "0"
+    below.mkdir()
+    for level in range(1, 20):
+        there = mine / str(level)
+        there.mkdir()
+        for name in "ab":
+            (there / name).symlink_to(below)
+        below = there
+    with pytest.raises(UsageError, match=r"/mine would be more than 1,000 files and folders"):
+        call("run", "lab", "mine")
+    assert not list(cluster.runs.glob("*"))
+
+
+def test_and_one_with_what_cannot_be_read(call, cluster, mine):
+    (mine / "link").symlink_to("/proc/self/mem")
+    with pytest.raises(UsageError, match="mine/link cannot be read: ") as refused:
+        call("run", "lab", "mine")
+    assert refused.value.hint == f"move it out of {mine}"
+    assert not list(cluster.runs.glob("*"))
+
+
 def test_and_one_with_a_name_that_is_not_utf_8(call, cluster, mine):
     (mine / os.fsdecode(b"caf\xe9")).touch()
     with pytest.raises(UsageError, match="cannot be copied: its name is not UTF-8"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from gpubed.spec import clusterspec
 
 SPECIFICATION, _ID = "cluster.yml", "'s id"
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
+_LONGEST = 1e9  # seconds of a repetition, thirty years: what is longer was not measured
 Key = tuple[str, int]
 """A point's id and its repetition, from 0."""
 
@@ -58,7 +60,7 @@ class Record(_Model):
     run_id: str
     run_dir: str
     started: str
-    seconds: Annotated[float, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0, le=_LONGEST)]
     metrics: dict[str, Any]
     image: str = ""
     links: list[dict[str, Any]] = []
@@ -68,6 +70,24 @@ class Record(_Model):
     def key(self) -> Key:
         """Which repetition of which point it is."""
         return self.id, self.repetition
+
+
+class Node(_Model):
+    """A node of the cluster, as it was when a campaign was begun.
+
+    Attributes:
+        hardware: Its kind, in words.
+        slots: How many ranks could start on it.
+        gpus: How many it had.
+    """
+
+    name: str
+    hardware: str | None = None
+    slots: Annotated[int, Field(ge=0)] | None = None
+    gpus: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.hardware or '?'}, {self.slots} rank(s), {self.gpus} GPU(s))"
 
 
 class Changed(UsageError):
@@ -81,14 +101,14 @@ class Begun(_Model):
     digest: str
     campaign: dict[str, Any]
     uuid: str
-    nodes: list[dict[str, Any]]
+    nodes: tuple[Node, ...]
     started: str = ""
     made_with: dict[str, str] = {}
 
     @property
     def with_ranks(self) -> list[str]:
         """The nodes on which ranks could start then."""
-        return [str(node.get("name")) for node in self.nodes if node.get("slots")]
+        return [node.name for node in self.nodes if node.slots]
 
     def counting(self, points: Iterable[Point], *, one_host: bool) -> Begun:
         """Return it with what counts for these points: a node without ranks of theirs does not.
@@ -100,10 +120,8 @@ class Begun(_Model):
                 another id, and its hardware is what can be another.
         """
         used = {name for point in points for name in self._used(point)}
-        used.update(str(node.get("name")) for node in self.nodes[:1])
-        aside = tuple(
-            f"{node.get('name')}'s " for node in self.nodes if node.get("name") not in used
-        )
+        used.update(node.name for node in self.nodes[:1])
+        aside = tuple(f"{node.name}'s " for node in self.nodes if node.name not in used)
         made = {
             what: value
             for what, value in self.made_with.items()
@@ -118,9 +136,7 @@ class Begun(_Model):
             return able[: point.nodes]
         if not point.ranks:
             return able
-        slots = itertools.accumulate(
-            (int(node["slots"]) for node in self.nodes if node.get("slots")), initial=0
-        )
+        slots = itertools.accumulate((node.slots for node in self.nodes if node.slots), initial=0)
         return [name for name, before in zip(able, slots, strict=False) if before < point.ranks]
 
 
@@ -141,8 +157,9 @@ class Folder:
             return reading.file(header, "--new keeps the folder under a dated name").json(Begun)
         except Unreadable as error:
             # Without a point, nothing is lost with what a power cut left of it.
-            gone = isinstance(error, Missing) or not header.stat().st_size
-            if not gone or any(self._points.glob("*.json")):
+            empty = header.is_file() and not header.stat().st_size
+            gone = isinstance(error, Missing) or empty
+            if not gone or self._files():
                 raise
             return None
 
@@ -170,13 +187,13 @@ class Folder:
             Unreadable: One cannot be read, or is none of these points.
         """
         of = None if points is None else {point.id: dict(point.settings) for point in points}
-        found = (self._read(path, of) for path in sorted(self._points.glob("*.json")))
+        found = (self._read(path, of) for path in self._files())
         return {record.key: record for record in found}
 
     def unreadable(self, points: Iterable[Point]) -> list[Path]:
         """Return the files of points that `ended` would refuse."""
         of, found = {point.id: dict(point.settings) for point in points}, []
-        for path in sorted(self._points.glob("*.json")):
+        for path in self._files():
             try:
                 self._read(path, of)
             except Unreadable:
@@ -188,6 +205,7 @@ class Folder:
 
         It is there after a power cut, too. From now on it is not run again.
         """
+        files.make(self._points)
         path = self._file(record.key)
         if path.exists():
             shutil.copyfile(path, self._former(path))
@@ -209,6 +227,17 @@ class Folder:
     @property
     def _points(self) -> Path:
         return self.path / "points"
+
+    def _files(self) -> list[Path]:
+        """Return the files of points.
+
+        Raises:
+            Unreadable: Something else has the name of their folder: nothing could be kept.
+        """
+        if os.path.lexists(self._points) and not self._points.is_dir():
+            aside = f"mv {self._points} {self._points}.former"
+            raise Unreadable(f"{self._points} is no folder, and repetitions are kept in it", aside)
+        return sorted(self._points.glob("*.json"))
 
     def _file(self, key: Key) -> Path:
         return self._points / f"{key[0]}.{key[1]}.json"

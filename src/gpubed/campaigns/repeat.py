@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from gpubed.campaigns.drive import Series
 from gpubed.campaigns.file import Campaign, Key, Source, Unusable, key
+from gpubed.campaigns.records import Node
 from gpubed.core import families, intervals, located, reading
 from gpubed.core.errors import UsageError
 from gpubed.core.families import Chance
@@ -45,16 +46,6 @@ class _Group(_Model):
     metrics: dict[str, _Summary | None] = {}
 
 
-class _Node(_Model):
-    name: str
-    hardware: str | None = None
-    slots: int | None = None
-    gpus: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.hardware or '?'}, {self.slots} rank(s), {self.gpus} GPU(s))"
-
-
 class _Made(_Model):
     """What a campaign was made with, as `campaign.json` has it."""
 
@@ -64,7 +55,7 @@ class _Made(_Model):
     recipe: str | None = None
     gpubed: str = ""
     made_with: dict[str, str] = {}
-    nodes: tuple[_Node, ...] = ()
+    nodes: tuple[Node, ...] = ()
     simulated: bool = False
 
 

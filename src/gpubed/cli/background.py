@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
@@ -54,6 +55,14 @@ def start(words: Sequence[str], log: Path) -> Started:
             start_new_session=True,  # no signal of the terminal's reaches it
         )
     return Started(process, log, offset)
+
+
+def is_said_into(log: Path) -> bool:
+    """Say whether what this process says is added to a log, as `start` has it."""
+    try:
+        return os.path.samestat(os.fstat(sys.stderr.fileno()), log.stat())
+    except OSError:  # there is no such log, or no file behind stderr
+        return False
 
 
 def without(words: Sequence[str], flags: Collection[str]) -> list[str]:

@@ -85,6 +85,7 @@ class Watch:
             over = f"the watch is over; gpubed up {name} makes it"
             self.telling.tell("gone", f"{name} is not up", over)
             return "gone"
+        self.telling.mind_clock()
         who = runlock.holder(self._paths.state)
         if who and self.telling.is_going:
             return self._pass()

@@ -23,8 +23,8 @@ class Event:
 
     Attributes:
         time: When (UTC).
-        event: started, amiss, well, repair, person, left, waits, unasked, spent, failed, lease,
-            idle, gone or ended.
+        event: started, amiss, well, repair, person, left, waits, unasked, spent, failed, clock,
+            lease, idle, gone or ended.
         why: What was found.
         outcome: What came of it, or what a person can do.
         nodes: The nodes that it is about.

@@ -14,6 +14,8 @@ from gpubed.core.reading import Missing, Unreadable
 from gpubed.core.units import Moment
 
 DAY = timedelta(hours=24)
+LONGEST_WAIT = timedelta(minutes=30)
+"""The longest time between a repair, or a release, that failed and the next."""
 
 
 class Memory(BaseModel):
@@ -46,6 +48,19 @@ class Memory(BaseModel):
     left: str = ""
     warned: Warned | None = None
     told: dict[str, str] = {}
+
+    def by(self, now: datetime) -> Memory:
+        """Return it without the times that a clock wrote which was ahead: they are none.
+
+        By these, nothing would be repaired until they have come.
+        """
+        wait = self.wait_until
+        kept = {
+            "amiss": {what: moment for what, moment in self.amiss.items() if moment <= now},
+            "repairs": tuple(moment for moment in self.repairs if moment <= now),
+            "wait_until": None if wait and wait > now + LONGEST_WAIT else wait,
+        }
+        return self.model_copy(update=kept)
 
     def recent(self, now: datetime) -> tuple[datetime, ...]:
         """Return the repairs that count still."""

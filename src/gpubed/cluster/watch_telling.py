@@ -11,12 +11,13 @@ from typing import Any
 from gpubed.cluster import lease as leases
 from gpubed.cluster import watch_log, watch_memory
 from gpubed.cluster.watch_log import Event
+from gpubed.cluster.watch_memory import LONGEST_WAIT
 from gpubed.core import runlock
 from gpubed.core.errors import GpubedError
 from gpubed.core.paths import ClusterPaths
 
 _MAY_REMOVE = {"down", ""}  # a full disk leaves a lock without a verb
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 60.0, 1800.0
+_FIRST_WAIT_S = 60.0
 
 
 class Telling:
@@ -53,6 +54,19 @@ class Telling:
             self.memory = memory
             if not self.is_going:
                 watch_memory.keep(self.paths, memory)
+
+    def mind_clock(self) -> None:
+        """Forget times that are yet to come, and say so.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        now = leases.now()
+        known = self.memory.by(now)
+        if known != self.memory:
+            self.remember(**dict(known))
+            why = f"{self.paths.watch} has times that are yet to come: the clock was ahead"
+            self.tell("clock", why, "they count as none: repairs are as due as ever")
 
     def tell(self, event: str, why: str, outcome: str = "", nodes: Sequence[str] = ()) -> None:
         """Write an event to the log, and let it be heard.
@@ -110,4 +124,4 @@ class Telling:
 
 def backed_off(failures: int) -> float:
     """Return how long to wait after so many failures one after another, in seconds."""
-    return min(_FIRST_WAIT_S * 2.0 ** min(failures - 1, 10), _LONGEST_WAIT_S)
+    return min(_FIRST_WAIT_S * 2.0 ** min(failures - 1, 10), LONGEST_WAIT.total_seconds())

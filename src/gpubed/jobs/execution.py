@@ -25,6 +25,7 @@ from gpubed.jobs.jobfile import Job, Metric
 from gpubed.jobs.launcher import Launch, Launcher
 from gpubed.jobs.rank_output import RankOutput
 from gpubed.jobs.runs import beside, checkpoints, origin, record
+from gpubed.jobs.runs.output import Output
 from gpubed.jobs.runs.record import Record, Request
 from gpubed.jobs.trials import DEVICE, Summary, summarize
 from gpubed.nodes import selection
@@ -360,12 +361,13 @@ class _Run:
         with (
             record.kept(self.here, begun),
             files.named(self._log),
-            self._log.open("w", buffering=1) as log,
+            self._log.open("w+b") as log,
         ):
             origin.copy(self.cluster, self.here)
+            output = Output(log)
 
             def keep(line: str) -> None:
-                log.write(line + "\n")
+                output.add(line)
                 on_output(line)
 
             yield keep

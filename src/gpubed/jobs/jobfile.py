@@ -50,6 +50,12 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _require_room(least: float | None, most: float | None) -> None:
+    """Refuse bounds that no number is within."""
+    if least is not None and most is not None and least > most:
+        raise ValueError(f"at_least ({least:g}) is more than at_most ({most:g})")
+
+
 class Argument(_Model):
     """An argument of a job; `keep_every` comes to the program as `--keep-every value`, null not."""
 
@@ -59,8 +65,8 @@ class Argument(_Model):
     default: Value | None = Field(default=None, description="null leaves the argument out")
     required: bool = Field(default=False, description="whether `--set` must give it")
     choices: tuple[Value, ...] = Field(default=(), description="the values that it may have")
-    at_least: float | None = Field(default=None, description="the least that it may be")
-    at_most: float | None = Field(default=None, description="the most that it may be")
+    at_least: FiniteFloat | None = Field(default=None, description="the least that it may be")
+    at_most: FiniteFloat | None = Field(default=None, description="the most that it may be")
     resumes: bool = Field(
         default=False,
         description="whether a run goes on from what another left by it: no repetitions then",
@@ -78,6 +84,9 @@ class Argument(_Model):
             raise ValueError("a required argument has no default")
         if (self.at_least, self.at_most) != (None, None) and not self.is_number:
             raise ValueError("at_least and at_most need `type: int` or `type: float`")
+        _require_room(self.at_least, self.at_most)
+        if self.resumes and self.kind != "str":
+            raise ValueError("resumes needs `type: str`: the value names a folder")
         if why := next(filter(None, map(self.fault, self.choices)), ""):
             raise ValueError(f"choice {why}")
         if self.default is not None and (why := self.fault(self.default)):
@@ -150,15 +159,20 @@ class Condition(_Model):
     """What a metric must be for the run to count; one that is null did not apply."""
 
     metric: str = Field(description="a name of `metrics`")
-    equals: str | int | float | None = Field(
+    equals: str | int | FiniteFloat | None = Field(
         default=None, description="the value; `ranks` stands for the world size"
     )
-    at_least: float | None = None
-    at_most: float | None = None
+    at_least: FiniteFloat | None = None
+    at_most: FiniteFloat | None = None
     unless: Equality | None = Field(default=None, description="does not apply where this holds")
-    from_arguments: dict[str, float] = Field(
+    from_arguments: dict[str, FiniteFloat] = Field(
         default={}, description="does not apply to a run with smaller ones than these"
     )
+
+    @model_validator(mode="after")
+    def _can_be_met(self) -> Self:
+        _require_room(self.at_least, self.at_most)
+        return self
 
     def applies(self, metrics: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         """Say whether it applies to a run with such metrics and arguments."""
@@ -212,6 +226,20 @@ def _is_there(launcher: str) -> str:
     return launcher
 
 
+def _has_a_program(command: tuple[str, ...]) -> tuple[str, ...]:
+    if command and not command[0].strip():
+        raise ValueError("its first word is empty, and should be a program")
+    return command
+
+
+def _resumes_by_one(arguments: dict[str, Argument]) -> dict[str, Argument]:
+    """Refuse a second one: a training is kept, locked and gone on with under one name."""
+    several = [name for name, one in arguments.items() if one.resumes]
+    if len(several) > 1:
+        raise ValueError(f"{' and '.join(several)} have `resumes: true`, and only one may")
+    return arguments
+
+
 class Job(_Model):
     """`job.yml`, the description of a job in its folder."""
 
@@ -221,7 +249,7 @@ class Job(_Model):
         description="`ssh`, or `slurm`; a testbed that runs jobs has its own"
     )
     ranks: Literal["all"] = Field(default="all", description="one on each slot of the cluster")
-    command: tuple[str, ...] = Field(
+    command: Annotated[tuple[str, ...], AfterValidator(_has_a_program)] = Field(
         min_length=1, description="what each rank runs, in the run's folder"
     )
     container: str | None = Field(
@@ -232,7 +260,9 @@ class Job(_Model):
         description="whether it prints how far it is, for the first time within 10 minutes: "
         "`--elastic` ends one that does not then, as stuck",
     )
-    arguments: dict[_Name, Argument] = Field(default={}, description="what `--set` takes, by name")
+    arguments: Annotated[dict[_Name, Argument], AfterValidator(_resumes_by_one)] = Field(
+        default={}, description="what `--set` takes, by name"
+    )
     metrics: dict[str, Metric] = Field(
         default={}, description="what the job writes to `metrics.json`, by name"
     )

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 from gpubed.campaigns import matrix
 from gpubed.campaigns.file import Key as Settings
 from gpubed.campaigns.file import Stop, key
+from gpubed.campaigns.records import Node
 from gpubed.configuration.use import Row
 from gpubed.core import finite, nearest, reading
 from gpubed.core.errors import UsageError
@@ -38,15 +39,6 @@ class Git(_Model):
 
     commit: str
     clean: bool
-
-
-class Node(_Model):
-    """A node of the cluster, as it was."""
-
-    name: str
-    hardware: str | None = None
-    slots: int | None = None
-    gpus: int | None = None
 
 
 class Link(_Model):

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -139,10 +140,12 @@ def owned(tmp_path):
     program.write_text(text.replace("sleep 5", "sleep 0.1").replace("sleep 10", "sleep 0.5"))
     beat = tmp_path / ".heartbeat"
 
-    def start(*command):
+    def start(*command, stdout=None):
         beat.write_text("1\n")
         environment = {"PATH": os.environ["PATH"], "GPUBED_HEARTBEAT": str(beat)}
-        return subprocess.Popen(["sh", program, *command], env=environment, start_new_session=True)
+        return subprocess.Popen(
+            ["sh", program, *command], env=environment, start_new_session=True, stdout=stdout
+        )
 
     start.beat = beat
     return start
@@ -164,3 +167,41 @@ def test_a_rank_ends_with_its_run(owned, end):
     elif end == "gone":
         owned.beat.unlink()
     assert rank.wait(10) == -signal.SIGKILL
+
+
+LEAVES = """
+import os, signal, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if sys.argv[1] == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("there", flush=True)
+    time.sleep(60)
+    os._exit(0)
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize("child", ["hears", "deaf"])
+def test_what_a_rank_leaves_with_its_output_open_ends_after_it(owned, child):
+    """Who reads that output to its end, as launchers do, would never know that it is done."""
+    rank = owned(sys.executable, "-c", LEAVES, child, stdout=subprocess.PIPE)
+    assert rank.communicate(timeout=20)[0] == b"there\n"
+    assert rank.returncode == 0
+
+
+def test_what_a_rank_left_that_is_ended_ends_likewise(owned):
+    rank = owned(sys.executable, "-c", LEAVES + "time.sleep(60)", "deaf", stdout=subprocess.PIPE)
+    assert rank.stdout.readline() == b"there\n"
+    owned.beat.write_text("end\n")
+    assert rank.communicate(timeout=20)[0] == b""
+    assert rank.returncode < 0
+
+
+def test_what_another_rank_started_is_left_alone(owned):
+    other = owned("sleep", "4")
+    assert owned("true").wait(5) == 0
+    for number in range(30):
+        owned.beat.write_text(f"{number}\n")
+        time.sleep(0.1)
+    assert other.wait(10) == 0

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -170,7 +171,7 @@ def command(
         for number in range(repeat):
             if repeat > 1:
                 ui.note(f"run {number + 1} of {repeat}")
-            tell = _telling(ui, show)
+            tell = _telling(ui, paths, show)
             results.append(
                 execution.run(
                     usable,
@@ -263,7 +264,7 @@ def _elastic(
             request,
             bounds,
             lambda what: ui.mark("update", what),
-            _telling(ui, show),
+            _telling(ui, paths, show),
             resumes=resumed.run_id if resumed else "",
         )
         try:
@@ -306,7 +307,12 @@ def _detach_training(
 
 
 def _again(paths: ClusterPaths) -> background.Started:
-    return background.start(background.without(sys.argv[1:], _DETACH), paths.logs / "run.log")
+    return background.start(background.without(sys.argv[1:], _DETACH), _log(paths))
+
+
+def _log(paths: ClusterPaths) -> Path:
+    """Return where what a run in the background says of itself is added."""
+    return paths.logs / "run.log"
 
 
 def _ended_early(ui: UI, process: background.Started, code: int) -> int:
@@ -518,11 +524,14 @@ def _notes(result: execution.JobResult) -> Iterator[str]:
         yield f"metrics.json is not as job.yml says: {differ}"
 
 
-def _telling(ui: UI, show: Callable[[str], None]) -> Callable[[str], None]:
+def _telling(ui: UI, paths: ClusterPaths, show: Callable[[str], None]) -> Callable[[str], None]:
     """Return what takes the lines of a job: progress replaces itself, the rest scrolls by.
 
-    The launcher's traceback is in the run's output alone: it would bury what a rank said.
+    The launcher's traceback is in the run's output alone: it would bury what a rank said. In the
+    background all of it is: a job may print without end, and nothing bounds that log.
     """
+    if background.is_said_into(_log(paths)):
+        return lambda _line: None
     estimate, output = Estimate(), RankOutput()
 
     def tell(line: str) -> None:

@@ -18,6 +18,7 @@ from gpubed.core.paths import ClusterPaths
 from gpubed.core.reading import Unreadable
 from gpubed.core.runlock import Holder
 from gpubed.jobs.runs import checkpoints, record
+from gpubed.jobs.runs import output as outputs
 from gpubed.jobs.runs.record import Record
 
 _LOOK_EVERY_S = 0.2
@@ -98,9 +99,13 @@ def output(paths: ClusterPaths, run: str, *, follow: bool = False) -> Iterator[s
                 if begun.endswith("\n") or len(begun) >= _LONGEST_LINE:
                     yield begun.rstrip("\n")
                     begun = ""
-            if not goes_on:
+            read, size = log.buffer.tell(), os.fstat(log.fileno()).st_size
+            if size < read:  # what was read already is left out by now
+                log.seek(outputs.moved(read, size))
+            elif not goes_on:
                 break
-            time.sleep(_LOOK_EVERY_S)
+            else:
+                time.sleep(_LOOK_EVERY_S)
         if begun:
             yield begun
 

@@ -7,6 +7,7 @@ nobody was killed.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,7 @@ OWN = frozenset((FILE, SUMS, LOCK, OUTPUT, ORIGIN))
 State = Literal["running", "ok", "failed", "interrupted"]
 _LARGEST = 4 * 2**20  # bytes
 _PART = 2**20
+_MOST = 50_000  # files and folders of a job, which are copied one after the other
 _TAIL = 2**16  # bytes of output in which its last progress is, if it tells any
 # As GNU's `sha256sum` writes names; the one that the others begin with is the first.
 _ESCAPES = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
@@ -392,25 +394,49 @@ def sha256_of_folder(folder: Path) -> str:
     Links are followed, as `copying.put` follows them; what Python compiled does not count.
 
     Raises:
-        UsageError: A link leads nowhere, or round in a circle, or something cannot be copied.
+        UsageError: A link leads nowhere, or round in a circle, or something cannot be read or
+            copied, or there is too much of it.
     """
-    lines = (f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in _copied(folder, ()))
+    lines, at = list[str](), folder
+    try:
+        for at in _copied(folder, (folder.resolve(),), itertools.count(1)):
+            lines.append(f"{_sha256(at)}  {at.relative_to(folder)}\n")
+    except OSError as error:
+        where, why = error.filename or at, error.strerror or str(error)
+        raise UsageError(f"{where} cannot be read: {why}", f"move it out of {folder}") from None
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _copied(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """Give the files of a folder as `copying.put` finds them; `above` are the folders it is in."""
-    way = (*above, folder.resolve())
+def _copied(folder: Path, way: tuple[Path, ...], found: Iterator[int]) -> Iterator[Path]:
+    """Give the files of a folder as `copying.put` finds them.
+
+    Args:
+        way: Where it is, and the folders that it is in, without links; it is the last.
+        found: Counts what is found. Two links to one folder, with two in it, and so on, are soon
+            more copies than there is time for.
+    """
     for path in sorted(folder.iterdir()):
-        if path.is_symlink() and (not path.exists() or path.resolve() in way):
-            where = "nowhere" if not path.exists() else "to a folder that it is in"
-            raise UsageError(f"the link {path} leads {where}", f"remove {path}, or correct it")
+        if next(found) > _MOST:
+            raise UsageError(
+                f"{way[0]} would be more than {_MOST:,} files and folders to copy",
+                "keep data in the cluster's datasets; what a link leads to is copied once for each "
+                "way there",
+            )
+        real, link = way[-1] / path.name, path.is_symlink()
+        if link and not path.exists():
+            raise _misleading(path, "nowhere")
+        if link and (real := real.resolve()) in way:
+            raise _misleading(path, "to a folder that it is in")
         if why := copying.cannot_go(path):
             raise UsageError(f"{str(path)!r} cannot be copied: {why}", "move it elsewhere")
         if path.is_file():
             yield path
         elif path.is_dir() and path.name != "__pycache__":
-            yield from _copied(path, way)
+            yield from _copied(path, (*way, real), found)
+
+
+def _misleading(link: Path, where: str) -> UsageError:
+    return UsageError(f"the link {link} leads {where}", f"remove {link}, or correct it")
 
 
 def sha256_of(path: Path) -> str:

@@ -1,0 +1,103 @@
+"""What a run prints is kept up to a bound: its beginning and its end, and words between them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gpubed.cli import background
+from gpubed.core import runlock
+from gpubed.jobs.runs import at_work, output
+from support.run_verb import call, cluster
+
+__all__ = ["call", "cluster"]
+
+LINES = [f"line {number:>94}" for number in range(200)]  # of 100 bytes
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Bounds of a few lines."""
+    monkeypatch.setattr(output, "FIRST", 1000)
+    monkeypatch.setattr(output, "PIECE", 500)
+
+
+@pytest.fixture
+def run(cluster):
+    """A function that has a run print lines."""
+    folder = cluster.runs / "1-digits"
+    folder.mkdir(parents=True)
+    with (folder / "output.log").open("w+b") as file:
+        kept = output.Output(file)
+        yield lambda lines: [kept.add(line) for line in lines]
+
+
+def test_what_is_short_stays_as_it_was_said(run, cluster):
+    run(LINES[:20])
+    assert [*at_work.output(cluster, "1-digits")] == LINES[:20]
+
+
+def test_of_what_is_long_the_beginning_and_the_end_stay_with_words_between_them(run, cluster):
+    run(LINES)
+    size = (cluster.runs / "1-digits/output.log").stat().st_size
+    assert 1500 < size <= 2000
+    told = [*at_work.output(cluster, "1-digits")]
+    assert told[:10] == LINES[:10]
+    assert told[-4:] == LINES[-4:]
+    [words] = [line for line in told if line.startswith("gpubed: ")]
+    left_out = int(words.split()[1])
+    # The words stand in the place of as many bytes.
+    assert size - len(words) - 2 + left_out == 100 * len(LINES)
+
+
+def test_who_follows_it_misses_nothing_where_a_part_is_left_out_meanwhile(
+    run, cluster, monkeypatch
+):
+    monkeypatch.setattr(at_work, "_LOOK_EVERY_S", 0.01)
+    run(LINES[:19])
+    more = iter(LINES[19:])
+
+    def holder(_folder):
+        """Asked before each look: the run prints another line, and ends with the last."""
+        line = next(more, None)
+        run([line] if line else [])
+        return line
+
+    monkeypatch.setattr(runlock, "holder", holder)
+    assert [*at_work.output(cluster, "1-digits", follow=True)] == LINES
+
+
+def test_a_run_keeps_its_output_so(call, cluster, monkeypatch):
+    monkeypatch.setattr(output, "FIRST", 10)
+    monkeypatch.setattr(output, "PIECE", 1)
+    call("run", "lab", "digits")
+    [log] = cluster.runs.glob("*/output.log")
+    assert "bytes are left out here" in log.read_text()
+
+
+def test_in_the_background_what_a_job_prints_is_in_its_runs_output_alone(
+    call, cluster, monkeypatch
+):
+    monkeypatch.setattr(background, "is_said_into", lambda log: log == cluster.logs / "run.log")
+    assert "epochs" not in call("run", "lab", "digits").stderr
+
+
+@pytest.mark.parametrize("said_into", [True, False])
+def test_a_process_knows_where_its_words_go(tmp_path, said_into):
+    log, other = tmp_path / "run.log", tmp_path / "other"
+    log.touch()
+    program = """
+import sys
+from pathlib import Path
+from gpubed.cli import background
+print(background.is_said_into(Path(sys.argv[1])))
+"""
+    with (log if said_into else other).open("w") as err:
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(log)],
+            stdout=subprocess.PIPE,
+            stderr=err,
+            check=True,
+        )
+    assert done.stdout.decode().strip() == str(said_into)
+    assert not background.is_said_into(tmp_path / "none")
