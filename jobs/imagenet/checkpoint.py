@@ -2,15 +2,17 @@
 
 `images-000000640000.pt` and `images-000000640000.pt.sha256`, which `sha256sum -c` reads, too.
 Named after the images that the model has seen: another number of ranks counts other steps.
-A damaged one is set aside with its SHA-256, `.damaged` at the end of their names.
+A damaged one is set aside with its SHA-256, `.damaged` at the end of their names; so is one that
+is no checkpoint of this job, whatever wrote it.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 
 _FILES = "images-*.pt"
+HOST_MEMORY = "DefaultCPUAllocator"  # says torch of what it lacks, in a RuntimeError
 
 
 class NotWritten(Exception):
@@ -26,6 +29,10 @@ class NotWritten(Exception):
 
 class Unread(Exception):
     """A checkpoint cannot be read, and may be whole all the same; says why."""
+
+
+class NotOne(Exception):
+    """A file is read, and is no checkpoint of this job; says why."""
 
 
 class Checkpoints:
@@ -44,8 +51,11 @@ class Checkpoints:
         """All there are, oldest first."""
         return sorted(self._folder.glob(_FILES))
 
-    def newest(self) -> Path | None:
-        """The newest that is whole; says which ones are not, and sets them aside.
+    def newest(self, holds: Collection[str] = ()) -> tuple[Path, dict[str, Any]] | None:
+        """The newest that is whole, and its content; says which are not, and sets them aside.
+
+        Args:
+            holds: Names that its content must have.
 
         Raises:
             Unread: The storage does not give one.
@@ -53,12 +63,14 @@ class Checkpoints:
         for path in reversed(self.all()):
             try:
                 if is_whole(path):
-                    return path
+                    return path, read(path, holds)
+                why = "is damaged: it does not have the SHA-256 beside it"
+            except NotOne as error:
+                why = f"cannot be gone on from, though it has the SHA-256 beside it: {error}"
             except OSError as error:
                 said = f"checkpoint {path} cannot be read, and may be whole all the same: {error}"
                 raise Unread(f"{said}; see to the storage, then start it again") from error
-            said = f"checkpoint {path} is damaged: it does not have the SHA-256 beside it"
-            self._say(f"{said}; {_set_aside(path)}")
+            self._say(f"checkpoint {path} {why}; {_set_aside(path)}")
         return None
 
     def write(self, images: int, state: dict[str, Any]) -> None:
@@ -106,10 +118,44 @@ def _cause(error: BaseException) -> BaseException:
     return found or error
 
 
-def read(path: Path, device: torch.device) -> dict[str, Any]:
-    """Returns a checkpoint's content: tensors, numbers and names, never code."""
-    state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+def read(path: Path, holds: Collection[str] = ()) -> dict[str, Any]:
+    """Returns a checkpoint's content: tensors, numbers and names, never code.
+
+    It comes to the host: of a model that is sharded, no GPU may have room for all of it.
+
+    Args:
+        holds: Names that it must have.
+
+    Raises:
+        NotOne: It is something else; nothing of it has been executed.
+        OSError: The storage does not give it.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of bytes that anybody may have written: it raises all kinds
+        _tell_what_is_no_content(error, path)
+        # Not in torch's words, which advise to load what may be anybody's program.
+        kind = type(error).__name__
+        raise NotOne(f"torch finds no tensors, numbers and names in it ({kind})") from None
+    if not isinstance(state, dict):
+        raise NotOne("it is another program's: it has no names")
+    if lacks := [name for name in holds if name not in state]:
+        raise NotOne(f"it is another program's, without {', '.join(lacks)}")
     return state
+
+
+def _tell_what_is_no_content(error: Exception, path: Path) -> None:
+    """Raises what says nothing of a file's content: too little memory, or a storage that is gone.
+
+    Raises:
+        OSError: The storage does not give it.
+    """
+    if isinstance(error, MemoryError) or HOST_MEMORY in str(error):
+        raise error
+    # It seeks to before the start where a file was cut off.
+    if isinstance(error, OSError) and error.errno != errno.EINVAL:
+        raise error
+    digest(path)
 
 
 def is_whole(path: Path) -> bool:

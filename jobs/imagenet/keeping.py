@@ -15,6 +15,8 @@ import torch
 from averaging import Averaging
 from torch import Tensor
 
+# What a training goes on by; one that is no checkpoint of this job lacks some of it.
+HOLDS = ("model", "classes", "images", "network", "optimizer", "random")
 # A slow disk is given its time, where a rank that is silent for two minutes is taken for stuck.
 TELL_S = 30.0
 
@@ -56,16 +58,19 @@ class Keeper:
         found, why = None, ""
         if self._files and self._averaging.rank == 0:
             try:
-                found = self._files.newest()
+                found = self._files.newest(HOLDS)
             except checkpoint.Unread as error:
                 why = str(error)
-        path, why = self._averaging.gather((found, why))[0]
+        path, why = self._averaging.gather((found and found[0], why))[0]
         if why:
             raise Failed(why)
         if path is None:
             return None
-        # To the host: of a model that is sharded, no GPU may have room for all of it.
-        kept = checkpoint.read(path, torch.device("cpu"))
+        try:
+            kept = found[1] if found else checkpoint.read(path, HOLDS)
+        except (checkpoint.NotOne, OSError) as error:
+            said = f"checkpoint {path} was read by the first rank, and cannot be read by this one"
+            raise Failed(f"{said}: {error}") from error
         if (kept["model"], kept["classes"]) != (self._settings.model, classes):
             raise Failed(
                 f"checkpoint {path} is of {kept['model']} with {kept['classes']} classes; "

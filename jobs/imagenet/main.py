@@ -16,14 +16,13 @@ import report
 import torch
 import transport
 from averaging import Averaging, Horovod, Options, Unfit
+from checkpoint import HOST_MEMORY
 from keeping import Failed
 from training import Training
 
 # What the rank was started with; a world that re-forms shares the cores out anew.
 THREADS = torch.get_num_threads()
 FRAMEWORKS = ("horovod", "ddp", "fsdp")
-# What torch says where the host's memory does not do.
-HOST_MEMORY = "DefaultCPUAllocator"
 # What Horovod, Gloo and NCCL say of a rank that is gone.
 ANOTHER_ENDED = (
     *("Horovod has been shut down", "Connection closed by peer", "Connection reset by peer"),

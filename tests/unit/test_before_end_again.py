@@ -128,9 +128,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_no_success_and_is_tried_again(
     write(shared.runs.parent / "checkpoints" / "c1", "step-1.pt", "weights")
     with monkeypatch.context() as small:
         small.setattr(copying, "_LARGEST", 3)
-        with pytest.raises(
-            GpubedError, match=r"the newest checkpoint is not in .*more than 3 bytes"
-        ):
+        with pytest.raises(GpubedError, match=r"1 thing\(s\) in .* are not in .*than 3 bytes"):
             before_end.prepare(cluster)
     assert (cluster.paths.runs / "slurm" / "metrics.json").exists()
     assert before_end.prepare(cluster)[-1].startswith("collected 1 checkpoint(s)")

@@ -25,6 +25,12 @@ def files(job, tmp_path):
     return SimpleNamespace(module=checkpoint, kept=kept, said=said, folder=tmp_path / "kept")
 
 
+def newest(kept):
+    """Return where the newest whole checkpoint is; None where there is none."""
+    found = kept.newest()
+    return found and found[0]
+
+
 def test_the_newest_checkpoints_stay_each_with_its_checksum(files):
     for images in (100, 200, 1000):
         files.kept.write(images, {"images": images})
@@ -34,11 +40,10 @@ def test_the_newest_checkpoints_stay_each_with_its_checksum(files):
         *names,
         *(f"{name}.sha256" for name in names),
     }
-    newest = files.kept.newest()
-    assert newest.name == names[-1]
-    assert files.module.read(newest, CPU) == {"images": 1000}
-    digest = hashlib.sha256(newest.read_bytes()).hexdigest()
-    assert newest.with_name(f"{newest.name}.sha256").read_text() == f"{digest}  {newest.name}\n"
+    last, content = files.kept.newest()
+    assert (last.name, content) == (names[-1], {"images": 1000})
+    digest = hashlib.sha256(last.read_bytes()).hexdigest()
+    assert last.with_name(f"{last.name}.sha256").read_text() == f"{digest}  {last.name}\n"
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_is_told(files):
@@ -46,13 +51,95 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_is_told(files):
         files.kept.write(images, {"images": images})
     last = files.kept.all()[-1]
     last.write_bytes(last.read_bytes()[:-1])
-    assert files.kept.newest() == files.kept.all()[0]
+    assert newest(files.kept) == files.kept.all()[0]
     assert files.said == [
         f"checkpoint {last} is damaged: it does not have the SHA-256 beside it; "
         f"set aside as {last.name}.damaged",
     ]
-    assert files.kept.newest() == files.kept.all()[-1]
+    assert newest(files.kept) == files.kept.all()[-1]
     assert len(files.said) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (
+            pickle.UnpicklingError("Weights only load failed. … weights_only=False"),
+            "UnpicklingError",
+        ),
+        (KeyError(101), "KeyError"),
+        (EOFError(), "EOFError"),
+        (OSError(errno.EINVAL, "Invalid argument"), "OSError"),
+        (RuntimeError("failed locating file constants.pkl"), "RuntimeError"),
+    ],
+)
+def test_one_that_is_no_checkpoint_is_set_aside_and_the_one_before_is_taken(files, error, kind):
+    """It has a checksum as a whole one has; torch advises to execute what is in it."""
+    files.kept.write(100, {"images": 100})
+    files.kept.write(200, {"images": 200})
+    last, load = files.kept.all()[-1], files.module.torch.load
+
+    def refuse(path, *, map_location, weights_only):
+        assert weights_only
+        if path == last:
+            raise error
+        return load(path)
+
+    files.module.torch.load = refuse
+    assert files.kept.newest() == (files.kept.all()[0], {"images": 100})
+    assert files.said == [
+        f"checkpoint {last} cannot be gone on from, though it has the SHA-256 beside it: torch "
+        f"finds no tensors, numbers and names in it ({kind}); set aside as {last.name}.damaged",
+    ]
+    assert {path.name for path in files.folder.glob("*damaged*")} == {
+        *(f"{last.name}.damaged", f"{last.name}.damaged.sha256"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ({"state_dict": {}, "images": 1}, "it is another program's, without model, classes"),
+        ([1, 2], "it is another program's: it has no names"),
+    ],
+)
+def test_nor_is_another_programs_gone_on_from(files, job, content, why):
+    ours = dict.fromkeys(job("keeping").HOLDS, 1)
+    files.kept.write(100, ours)
+    files.kept.write(200, content)
+    assert files.kept.newest(("model", "classes", "images")) == (files.kept.all()[0], ours)
+    assert why in files.said[0]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        OSError(errno.ESTALE, "Stale file handle"),
+    ],
+)
+def test_too_little_memory_and_a_storage_that_is_gone_say_nothing_of_a_checkpoint(files, error):
+    files.kept.write(100, {"images": 100})
+    before = sorted(files.folder.iterdir())
+
+    def refuse(*_, **__):
+        raise error
+
+    files.module.torch.load = refuse
+    with pytest.raises((type(error), files.module.Unread)):
+        files.kept.newest()
+    assert (sorted(files.folder.iterdir()), files.said) == (before, [])
+
+
+def test_a_rank_that_cannot_read_what_the_first_one_could_says_so(files, job):
+    files.kept.write(100, {"images": 100})
+    [last] = files.kept.all()
+    keeper = object.__new__(job("keeping").Keeper)
+    keeper._files = files.kept
+    keeper._averaging = SimpleNamespace(rank=1, gather=lambda _: [(last, ""), None])
+    with pytest.raises(job("keeping").Failed, match=r"cannot be read by this one: it is another"):
+        keeper.newest(10)
 
 
 def test_damaged_checkpoints_take_no_place_of_those_to_keep(files):
@@ -62,9 +149,9 @@ def test_damaged_checkpoints_take_no_place_of_those_to_keep(files):
         kept.write(300, {"images": 300})
         [last] = kept.all()
         last.write_bytes(b"torn")
-        assert kept.newest() is None
+        assert newest(kept) is None
     kept.write(100, {"images": 100})
-    assert kept.newest() == files.folder / "images-000000000100.pt"
+    assert newest(kept) == files.folder / "images-000000000100.pt"
     name = "images-000000000300.pt.damaged"
     assert {path.name for path in files.folder.glob("*damaged*")} == {
         *(name, f"{name}.sha256", f"{name}1", f"{name}1.sha256"),
@@ -81,11 +168,11 @@ def test_a_damaged_checkpoint_that_cannot_be_set_aside_costs_no_new_one(files, m
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "rename", refuse)
-    assert kept.newest() is None
+    assert newest(kept) is None
     assert files.said[0].endswith("; it could not be set aside: [Errno 13] Permission denied")
     for images in (100, 200):
         kept.write(images, {"images": images})
-        assert kept.newest() == files.folder / f"images-{images:012d}.pt"
+        assert newest(kept) == files.folder / f"images-{images:012d}.pt"
 
 
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EACCES])
@@ -113,7 +200,7 @@ def test_what_the_storage_does_not_give_is_no_damage(files, job, monkeypatch, su
         f"[Errno {code}] not now; see to the storage, then start it again"
     )
     assert (sorted(files.folder.iterdir()), files.said) == (before, [])
-    assert files.kept.newest() == files.kept.all()[-1]
+    assert newest(files.kept) == files.kept.all()[-1]
 
 
 def test_all_ranks_end_where_the_first_cannot_read(job):
@@ -126,10 +213,10 @@ def test_all_ranks_end_where_the_first_cannot_read(job):
 
 
 def test_without_any_whole_checkpoint_a_training_begins(files):
-    assert files.kept.newest() is None
+    assert newest(files.kept) is None
     files.kept.write(1, {})
     files.folder.joinpath("images-000000000001.pt.sha256").unlink()
-    assert files.kept.newest() is None
+    assert newest(files.kept) is None
 
 
 def test_a_full_disk_leaves_the_checkpoints_before(files):
@@ -151,7 +238,7 @@ def test_a_full_disk_leaves_the_checkpoints_before(files):
         f"[Errno 28] No space left on device; the one before stays: {before[0]}"
     )
     assert sorted(files.folder.iterdir()) == before
-    assert files.kept.newest() == before[0]
+    assert newest(files.kept) == before[0]
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_one_that_changes_while_it_is_copied_is_not_taken_for_whole(storage, mon
         return told
 
     monkeypatch.setattr(storage.head, "get", slow)
-    with pytest.raises(GpubedError, match=r"1 of 2 folder.*mine: last\.pt changed while it was"):
+    with pytest.raises(GpubedError, match=r"checkpoints/mine/last\.pt: it changed while it was"):
         storage.collect()
     assert storage.here() == {"c1/images-1.pt": "1"}
 
@@ -156,7 +156,7 @@ def test_a_heads_word_that_it_is_whole_does_not_make_it_so(storage, monkeypatch)
     monkeypatch.setattr(
         storage.head, "run", lambda c, *w, **o: lie if "sha256sum" in c else run(c, *w, **o)
     )
-    with pytest.raises(GpubedError, match=r"images-2\.pt came with another SHA-256"):
+    with pytest.raises(GpubedError, match=r"images-2\.pt: it came with another SHA-256"):
         storage.collect()
     assert storage.here() == {"c1/images-1.pt": "first"}, "the one before stays"
 
@@ -167,16 +167,126 @@ def test_nothing_that_a_node_writes_leads_elsewhere_or_waits_for_ever(storage):
     (storage.there / "elsewhere").symlink_to("/etc")
     os.mkfifo(storage.there / "c1" / "images-3.pt")
     os.mkfifo(storage.there / "pipe")
-    storage.write("loose.pt")
-    storage.write("c1/two\nlines.pt")
-    (storage.there / "c1" / os.fsdecode(b"caf\xe9.pt")).write_text("9")
-    said = storage.collect()
+    assert len(storage.collect()) == 1
     assert storage.here() == {"c1/images-1.pt": "1"}
-    assert said[1:] == [
-        "checkpoints/'c1/two\\nlines.pt' is left out: its name cannot be shown",
-        "checkpoints/c1/caf\N{REPLACEMENT CHARACTER}.pt is left out: its name is not UTF-8",
-        "checkpoints/loose.pt is left out: it is in no folder",
+
+
+@pytest.mark.parametrize(
+    "name", ["two\nlines", "esc\x1b[31m", "no\u00a0break", "ideographic\u3000"]
+)
+def test_what_cannot_be_shown_is_saved_all_the_same(storage, name):
+    """`run` takes such a name: what it kept by it would go with the storage."""
+    known(storage.paths, "1-x", request={"job": "imagenet"}, values={"checkpoint": name})
+    storage.write(f"{name}/{name}.pt", "weights", beside="weights")
+    damaged = f"{name}/later\n.pt"
+    storage.write(damaged, "damaged", beside="whole")
+    assert storage.collect()[1:] == [f"checkpoints/{damaged!r} is damaged: its SHA-256 is another"]
+    folder = checkpoints.collected(storage.paths, name)
+    assert (folder / f"{name}.pt").read_text() == "weights"
+    subprocess.run(["sha256sum", "--check", "--quiet", f"{name}.pt.sha256"], cwd=folder, check=True)
+
+
+def test_what_cannot_be_saved_is_no_success_and_the_rest_comes(storage):
+    storage.write("c1/images-1.pt", "1")
+    storage.write("c1/x").rename(storage.there / "c1" / os.fsdecode(b"caf\xe9.pt"))
+    storage.write("loose.pt")
+    storage.write("draft.pt")
+    storage.write(".hidden")
+    known(storage.paths, "1-x", request={"job": "imagenet"}, values={"checkpoint": "c2"})
+    (storage.there / "c2").symlink_to("/scratch")
+    with pytest.raises(GpubedError) as caught:
+        storage.collect()
+    assert storage.here() == {"c1/images-1.pt": "1"}
+    first, *said = caught.value.message.split("; ")
+    assert first.startswith(f"3 thing(s) in {storage.there} are not in {storage.paths.checkpoints}")
+    assert [first.partition(": ")[2], *said] == [
+        "checkpoints/c2: it is a link, where a run has its folder",
+        "checkpoints/loose.pt: it is in no folder: move it into one",
+        "checkpoints/c1/caf\N{REPLACEMENT CHARACTER}.pt: a name is not UTF-8: rename it there",
     ]
+
+
+def test_an_older_one_that_cannot_be_saved_is_in_nobodys_way(storage):
+    old = storage.write("c1/x").rename(storage.there / "c1" / os.fsdecode(b"caf\xe9.pt"))
+    os.utime(old, (1, 1))
+    storage.write("c1/images-1.pt", "1")
+    assert storage.collect()[0].startswith("collected 1 checkpoint(s)")
+
+
+def test_a_folder_in_which_no_checksum_is_right_is_no_success(storage):
+    """A checksum may be what is wrong: all that was learned would go with the storage."""
+    for number in range(7):
+        storage.write(f"c1/images-{number}.pt", "1", beside="other")
+    for _ in range(2):
+        with pytest.raises(GpubedError, match=r"^5 thing.*checkpoints/c1/images-6\.pt is damaged"):
+            storage.collect()
+
+
+@pytest.mark.parametrize("form", ["SHA256 (images-1.pt) = {}\n", "\\{}  images\\n.pt\n", "{:S}"])
+def test_a_checksum_counts_in_each_form_that_programs_write(storage, form):
+    path = storage.write("c1/images-1.pt", "1", beside="1")
+    digest = hashlib.sha256(b"1").hexdigest()
+    beside = path.with_name(f"{path.name}.sha256")
+    beside.write_text(digest.upper() if form == "{:S}" else form.format(digest))
+    assert storage.collect()[0].startswith("collected 1 checkpoint(s)")
+    path.write_text("2")
+    assert "is damaged" in storage.collect()[0]
+
+
+def test_the_one_before_comes_where_the_newest_cannot(storage, monkeypatch):
+    storage.write("c1/images-1.pt", "1")
+    storage.write("c1/images-2.pt", "too large")
+    monkeypatch.setattr(copying, "_LARGEST", 4)
+    with pytest.raises(GpubedError, match=r"checkpoints/c1/images-2\.pt: it has 9 bytes"):
+        storage.collect()
+    assert storage.here() == {"c1/images-1.pt": "1"}
+
+
+def test_an_older_one_replaces_no_newer_one(storage):
+    """As one that was damaged on the cluster after it came, and was set aside there."""
+    storage.write("c1/images-1.pt", "1")
+    newer = storage.write("c1/images-2.pt", "2")
+    storage.collect()
+    newer.rename(f"{newer}.damaged")
+    storage.collect()
+    assert storage.here() == {"c1/images-1.pt": "1", "c1/images-2.pt": "2"}
+    storage.write("c1/images-3.pt", "3")
+    storage.collect()
+    assert storage.here() == {"c1/images-3.pt": "3"}
+
+
+def test_one_of_which_a_part_is_elsewhere_comes_and_is_no_success(storage):
+    storage.write("c1/step-1/model", "1")
+    storage.collect()
+    storage.write("c1/step-2/model", "2")
+    (storage.there / "c1" / "step-2" / "optimizer").symlink_to("../step-1/model")
+    os.mkfifo(storage.there / "c1" / "step-2" / "pipe")
+    why = r"^1 thing.*: checkpoints/c1/step-2: 'optimizer' is left out: .* out of the folder\n"
+    with pytest.raises(GpubedError, match=why):
+        storage.collect()
+    copied = len(storage.head.ran)
+    with pytest.raises(GpubedError, match=why):
+        storage.collect()
+    assert len(storage.head.ran) == copied + 1, "it does not come again"
+    assert storage.here() == {"c1/step-1/model": "1", "c1/step-2/model": "2"}
+
+
+def test_what_else_is_left_out_of_one_is_told(storage):
+    storage.write("c1/step-1/model", "1")
+    os.mkfifo(storage.there / "c1" / "step-1" / "pipe")
+    (storage.there / "c1" / "step-1" / "last").symlink_to("gone")
+    assert sorted(storage.collect()[1:]) == [
+        "checkpoints/c1/step-1: 'last' is left out: it is a link that leads nowhere",
+        "checkpoints/c1/step-1: 'pipe' is left out: it is neither file nor folder",
+    ]
+
+
+@pytest.mark.parametrize("value", [True, 5, ["c1"], None, "", "../c1", "/c1"])
+def test_a_record_whose_argument_names_no_folder_keeps_nothing_from_coming(storage, value):
+    """As where `job.yml` was edited since, and the argument was of another kind."""
+    known(storage.paths, "1-x", request={"job": "imagenet"}, values={"checkpoint": value})
+    storage.write("c1/images-1.pt", "1")
+    assert storage.collect()[0].startswith("collected 1 checkpoint(s)")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +309,7 @@ def test_what_there_is_no_room_for_is_told_and_keeps_no_other_away(
     monkeypatch.setattr(copying, limit, value)
     storage.write("c1/images-1.pt", "1" * 5)
     storage.write("c2/images-1.pt", "" if limit == "_SHARE" else "1")
-    with pytest.raises(GpubedError, match=rf"1 of 2 folder.*c1: images-1\.pt: .*{why}"):
+    with pytest.raises(GpubedError, match=rf"1 thing.*: checkpoints/c1/images-1\.pt: .*{why}"):
         storage.collect()
     assert list(storage.here()) == ["c2/images-1.pt"]
 

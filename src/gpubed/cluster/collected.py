@@ -25,6 +25,8 @@ class Memory(BaseModel):
         of: The id of the node that has the storage: another one has another.
         place: The folder, below that of all checkpoints, of those that came from there.
         looked: How each thing looked when it came, by where it is.
+        changed: When each checkpoint changed that came, as its storage tells it.
+        lacks: What did not come with it and would go with the storage, in sentences.
     """
 
     model_config = ConfigDict(extra="ignore")  # a newer version may keep more
@@ -33,6 +35,8 @@ class Memory(BaseModel):
     of: str
     place: Annotated[str, Field(pattern=r"^[0-9]{8}-[0-9]{6}$")]
     looked: dict[str, str] = {}
+    changed: dict[str, float] = {}
+    lacks: dict[str, list[str]] = {}
 
 
 @contextmanager

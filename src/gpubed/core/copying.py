@@ -33,6 +33,12 @@ _DEEPEST = 100  # nobody sorts results into so many folders, and we go down one 
 _NAMED = 20  # sentences; a folder may have any number of pipes
 
 
+_LEADS_OUT = "it is a link that leads out of the folder"
+_NOT_FOLLOWED = "it is a link that may not be followed"
+ELSEWHERE = (_LEADS_OUT, _NOT_FOLLOWED)
+"""Ends of the sentences about links whose files are not in what was copied."""
+
+
 class NotAName(GpubedError):
     """A server listed a file under what is no file's name."""
 
@@ -203,7 +209,7 @@ class _Copy:
             target = self._within(link)
             found = self.sftp.stat(str(target)) if target else None
         except PermissionError:
-            self._leave(link, "it is a link that may not be followed")
+            self._leave(link, _NOT_FOLLOWED)
         except OSError as error:
             # Without a number it is what a server has no word for, as a circle, or its end.
             channel = self.sftp.get_channel()
@@ -213,7 +219,7 @@ class _Copy:
             self._leave(link, "it is a link that leads nowhere")
         else:
             if target is None or found is None:
-                self._leave(link, "it is a link that leads out of the folder")
+                self._leave(link, _LEADS_OUT)
             elif stat.S_ISDIR(found.st_mode or 0):
                 self._leave(link, "it is a link to a folder")
             elif not stat.S_ISREG(found.st_mode or 0):

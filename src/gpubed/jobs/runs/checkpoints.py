@@ -25,9 +25,11 @@ ELASTIC = "run --elastic"
 
 def folders(job: Job, values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the folders of checkpoints that a run with such arguments goes on from, and fills."""
-    names = (name for name, argument in job.arguments.items() if argument.resumes)
-    # A record of a former version has them as they were typed.
-    return tuple(checkpoint_folder.plain(values[name]) for name in names if values.get(name))
+    given = (values.get(name) for name, argument in job.arguments.items() if argument.resumes)
+    # A record of a former version has them as they were typed, and one of another `job.yml` may
+    # have values of another kind by these names.
+    names = (name for name in given if isinstance(name, str) and not checkpoint_folder.fault(name))
+    return tuple(map(checkpoint_folder.plain, names))
 
 
 def of(record: Record) -> tuple[str, ...]:
