@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Locked
@@ -90,6 +90,20 @@ def measuring(state: Path, verb: str, *, shared: bool = False) -> Iterator[None]
         yield
 
 
+@contextmanager
+def measuring_if_free(state: Path, verb: str) -> Iterator[None]:
+    """Keep others from measuring meanwhile, where nobody does who was there before.
+
+    Args:
+        state: The cluster's state folder.
+        verb: Shown to whoever comes second.
+    """
+    with ExitStack() as held:
+        with suppress(Locked):
+            held.enter_context(measuring(state, verb))
+        yield
+
+
 def holder_of(path: Path) -> Holder | None:
     """Say who holds a lock file for itself; None where nobody does."""
     return _holder(path, fcntl.LOCK_SH)
@@ -104,29 +118,39 @@ def measurer(state: Path) -> Holder | None:
     return _holder(state / MEASURING, fcntl.LOCK_EX)
 
 
+def is_ours(who: Holder, state: Path) -> bool:
+    """Say whether who measures on a cluster is this process, or the run whose worker it is."""
+    run = holder(state) if os.environ.get(WORKER) == str(state) else None
+    return who.pid in (os.getpid(), run.pid if run else None)
+
+
 @contextmanager
 def locked(path: Path, verb: str, wait: float = 0.0, *, shared: bool = False) -> Iterator[None]:
     """Hold a lock file; wait for it up to `wait` seconds.
 
     Args:
-        shared: Whether others who share it may hold it, too; the last of them is who is named.
+        shared: Whether others who share it may hold it, too; the last of them that is still at
+            work is who is named.
 
     Raises:
         Locked: Somebody else holds it; the message names who, and since when.
     """
     descriptor = _acquire(path, wait, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
-        holder = {
-            "pid": os.getpid(),
-            "verb": verb,
-            "user": getpass.getuser(),
-            "host": socket.gethostname(),
-            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-        }
+        me = Holder(
+            verb=verb,
+            pid=os.getpid(),
+            user=getpass.getuser(),
+            host=socket.gethostname(),
+            since=time.strftime("%Y-%m-%d %H:%M:%S"),
+        )
+        # Of two that begin at once, one may be left out: who is named holds it all the same.
+        named = [*(_holders(path) if shared else ()), me]
         # On a full disk the lock holds all the same, only without a name.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+            told = "\n".join(json.dumps(one.model_dump()) for one in named)
+            os.pwrite(descriptor, told.encode(), 0)
         yield
     finally:
         os.close(descriptor)
@@ -200,10 +224,42 @@ def _refusal(path: Path) -> Locked:
 
 
 def _who(path: Path) -> Holder:
+    """Say who holds a lock; the last one that is still at work where several do."""
+    return next(reversed(_holders(path)), Holder())
+
+
+def _holders(path: Path) -> list[Holder]:
+    """Return who said that they hold a lock, oldest first; of several, who has ended is left out.
+
+    Each that shares it is a line of its own.
+    """
     try:
-        return reading.file(path).json(Holder)
-    except reading.Unreadable:
-        return Holder()
+        told = [Holder.model_validate_json(line) for line in reading.file(path).text().splitlines()]
+    except (reading.Unreadable, ValidationError):
+        return []
+    return told if len(told) < 2 else [one for one in told if _may_hold(one, path)]
+
+
+def _may_hold(who: Holder, path: Path) -> bool:
+    if who.host != socket.gethostname():
+        return True  # nobody can tell from here
+    try:
+        return has_open(who.pid, path)
+    except PermissionError:
+        return True
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def has_open(process: int, path: Path) -> bool:
+    """Say whether a process has a file open; the same number may be another in a container.
+
+    Raises:
+        PermissionError: It is another user's.
+        FileNotFoundError: There is no such process.
+        ProcessLookupError: It has just ended.
+    """
+    return path.resolve() in {one.resolve() for one in Path(f"/proc/{process}/fd").iterdir()}
 
 
 def _end_orphans(state: Path) -> list[int]:
