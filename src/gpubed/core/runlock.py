@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from gpubed.core import reading
 from gpubed.core.errors import GpubedError, Locked
@@ -234,8 +234,9 @@ def _holders(path: Path) -> list[Holder]:
     Each that shares it is a line of its own.
     """
     try:
-        told = [Holder.model_validate_json(line) for line in reading.file(path).text().splitlines()]
-    except (reading.Unreadable, ValidationError):
+        lines = reading.file(path).text().splitlines()
+        told = [reading.reply(line, str(path)).json(Holder) for line in lines]
+    except reading.Unreadable:
         return []
     return told if len(told) < 2 else [one for one in told if _may_hold(one, path)]
 

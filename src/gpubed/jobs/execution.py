@@ -38,6 +38,7 @@ from gpubed.testbeds.service import JobService, Task, World
 
 _IN_CONTAINER = "gpubed-container"  # role docker puts it on the nodes
 _LARGEST = 2**20  # bytes of metrics; they are figures, not data
+_OUTLIVE = "docs/how-to/outlive-nodes.md tells how a training goes on without it"
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 # What a verb's document may say of itself; no metric stands there in its place.
 _OWN = {"schema", "exit_code", "message", "hint", "trials", "statistics", "left_out"}
@@ -60,6 +61,7 @@ class JobResult:
         described: What the job says of its metrics.
         not_judged: Metrics of which nothing was asked, since the run was too small for that.
         last_words: What the rank that failed first said last on stderr, where one is known.
+        hint: What helps, where that is known; empty elsewhere.
         shared_with: Runs that were at work on its nodes at the same time.
         completed: Whether the job came to its end by itself, with exit code 0, whatever came of it.
         interrupted: Whether gpubed ended it although it was well, for what `failures` says.
@@ -78,6 +80,7 @@ class JobResult:
     not_judged: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     last_words: list[str] = field(default_factory=list)
+    hint: str = ""
     shared_with: list[str] = field(default_factory=list)
     completed: bool = False
     interrupted: bool = False
@@ -407,6 +410,8 @@ class _Run:
             who = said.failure(self._places) or f"the job ended with exit code {code}"
             result.failures.append(asked or f"{who}; see {self._log}")
             result.last_words = said.last_words
+            if said.lost_its_node:
+                result.hint = f"gpubed up {self.cluster.name} brings it back; {_OUTLIVE}"
         result.failures += missing
         _judge(result, self.job, self.record.values)
         # Asked to end, a job may end so, too; one that has told its figures was done before.

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gpubed.cli import background, completion
+from gpubed.cli.job_output import JobOutput
 from gpubed.cli.options import ClusterName, Json, find
 from gpubed.cli.ui import UI
 from gpubed.cluster import lease
@@ -22,9 +23,7 @@ from gpubed.engines import interruption
 from gpubed.jobs import checkpoint_files, execution, figures, jobfile, trials
 from gpubed.jobs import elastic as training
 from gpubed.jobs.elastic import Bounds
-from gpubed.jobs.job_progress import Estimate
 from gpubed.jobs.jobfile import Metric
-from gpubed.jobs.rank_output import RankOutput
 from gpubed.jobs.runs import at_work, checkpoints, compare, record
 from gpubed.jobs.runs.record import Choice, Record, Request
 from gpubed.jobs.trials import Summary
@@ -170,12 +169,12 @@ def command(
         for number in range(repeat):
             if repeat > 1:
                 ui.note(f"run {number + 1} of {repeat}")
-            tell = _telling(ui, show)
+            output = JobOutput(ui, show)
             results.append(
                 execution.run(
                     usable,
                     request,
-                    tell,
+                    output.tell,
                     execution.Terms(
                         set_=set_,
                         repetition=number if repeat > 1 else None,
@@ -185,7 +184,7 @@ def command(
                 )
             )
     result = execution.repeated(results) if repeat > 1 else results[0]
-    return _conclude(ui, request.job, result, reasons)
+    return _conclude(ui, request.job, result, output, reasons)
 
 
 @contextmanager
@@ -258,12 +257,13 @@ def _elastic(
 ) -> int:
     """Run a training that outlives its nodes, and say of each of its runs how it went."""
     with ui.working(f"{request.job} starts") as show:
+        output = JobOutput(ui, show)
         whole = training.Training(
             paths,
             request,
             bounds,
             lambda what: ui.mark("update", what),
-            _telling(ui, show),
+            output.tell,
             resumes=resumed.run_id if resumed else "",
         )
         try:
@@ -276,7 +276,7 @@ def _elastic(
     if len(whole.legs) > 1:
         rows = [(leg.run_id, ",".join(leg.nodes), leg.why or leg.status) for leg in whole.legs]
         ui.table(["run", "nodes", "its end"], rows)
-    return _conclude(ui, request.job, result, {}, legs=[asdict(leg) for leg in whole.legs])
+    return _conclude(ui, request.job, result, output, {}, legs=[asdict(leg) for leg in whole.legs])
 
 
 def _detach(ui: UI, paths: ClusterPaths) -> int:
@@ -482,6 +482,7 @@ def _conclude(
     ui: UI,
     job: str,
     result: execution.JobResult,
+    output: JobOutput,
     left_out: dict[str, str],
     **more: Any,
 ) -> int:
@@ -498,10 +499,12 @@ def _conclude(
             ui.say(f"{one.run_id} shared its nodes with {others}: its figures are of both")
     ui.say(f"results: {result.run_dir}")
     for one in result.trials or [result]:
-        for line in one.last_words:
+        for line in () if output.ended_with(one.last_words) else one.last_words:
             ui.note(f"  {line}", whole=True)
     for reason in result.failures:
         ui.error(reason)
+    for hint in dict.fromkeys(one.hint for one in result.trials or [result] if one.hint):
+        ui.hint(hint)
     return 0 if result.status == "ok" else 1
 
 
@@ -516,22 +519,6 @@ def _notes(result: execution.JobResult) -> Iterator[str]:
         yield f"not judged in so small a run: {', '.join(result.not_judged)}"
     if differ := _undeclared(result):
         yield f"metrics.json is not as job.yml says: {differ}"
-
-
-def _telling(ui: UI, show: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what takes the lines of a job: progress replaces itself, the rest scrolls by.
-
-    The launcher's traceback is in the run's output alone: it would bury what a rank said.
-    """
-    estimate, output = Estimate(), RankOutput()
-
-    def tell(line: str) -> None:
-        if (progress := estimate.read(line)) is not None:
-            show(progress)
-        elif (shown := output.read(line)) is not None:
-            ui.note(shown, whole=True)
-
-    return tell
 
 
 def _tell_figures(ui: UI, result: execution.JobResult) -> None:
