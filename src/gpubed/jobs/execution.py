@@ -7,7 +7,7 @@ it did what was asked (`sanity`) is kept apart from how fast it was (`metrics`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from gpubed.jobs.runs import beside, checkpoints, origin, record
 from gpubed.jobs.runs.record import Record, Request
 from gpubed.jobs.trials import DEVICE, Summary, summarize
 from gpubed.nodes import selection
-from gpubed.nodes.allocation import Allocation
+from gpubed.nodes.allocation import Allocation, Node
 from gpubed.nodes.cluster import Cluster
 from gpubed.nodes.ssh import SSH
 from gpubed.spec.plan import ClusterPlan
@@ -90,6 +90,11 @@ class JobResult:
     def run_id(self) -> str:
         """The run's name, as `gpubed runs` lists it."""
         return Path(self.run_dir).name
+
+    @property
+    def to_see(self) -> str:
+        """What stands behind a reason that is in its output."""
+        return f"; see {Path(self.run_dir) / record.OUTPUT}"
 
     @property
     def devices(self) -> list[str]:
@@ -306,6 +311,12 @@ def _together(trials: list[JobResult]) -> JobResult:
     return whole
 
 
+def beginning(job: str, nodes: Sequence[Node], word: str = "starts") -> str:
+    """Say that a job starts, and where; a testbed that lends no nodes chooses itself."""
+    ranks, names = sum(node.slots for node in nodes), ", ".join(node.name for node in nodes)
+    return f"{job} {word}" + (f": {ranks} rank(s) on {names}" if names else "")
+
+
 def name_run(job: str) -> str:
     """Return the name of a run that starts now, in UTC; the status page finds it by its form."""
     # In milliseconds: several runs may start in one second.
@@ -408,7 +419,7 @@ class _Run:
         result.shared_with = others
         if code:
             who = said.failure(self._places) or f"the job ended with exit code {code}"
-            result.failures.append(asked or f"{who}; see {self._log}")
+            result.failures.append(asked or f"{who}{result.to_see}")
             result.last_words = said.last_words
             if said.lost_its_node:
                 result.hint = f"gpubed up {self.cluster.name} brings it back; {_OUTLIVE}"

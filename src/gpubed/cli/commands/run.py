@@ -19,6 +19,7 @@ from gpubed.configuration import health, unfinished
 from gpubed.core import command_words, runlock
 from gpubed.core.errors import UsageError
 from gpubed.core.paths import ClusterPaths
+from gpubed.core.units import duration
 from gpubed.engines import interruption
 from gpubed.jobs import checkpoint_files, execution, figures, jobfile, trials
 from gpubed.jobs import elastic as training
@@ -189,10 +190,9 @@ def command(
 
 @contextmanager
 def _starting(ui: UI, request: Request, usable: Cluster) -> Iterator[Callable[[str], None]]:
-    """Say that a job starts, and where; a testbed that lends no nodes chooses itself."""
+    """Say that a job starts, and where."""
     chosen = selection.choose(usable.allocation, **request.choice.model_dump()).with_ranks
-    ranks, names = sum(node.slots for node in chosen), ", ".join(node.name for node in chosen)
-    text = f"{request.job} starts" + (f": {ranks} rank(s) on {names}" if names else "")
+    text = execution.beginning(request.job, chosen)
     if not ui.err.is_terminal:  # there, it stands until the first step is done
         ui.note(text)
     with ui.working(text) as show:
@@ -276,7 +276,10 @@ def _elastic(
     if len(whole.legs) > 1:
         rows = [(leg.run_id, ",".join(leg.nodes), leg.why or leg.status) for leg in whole.legs]
         ui.table(["run", "nodes", "its end"], rows)
-    return _conclude(ui, request.job, result, output, {}, legs=[asdict(leg) for leg in whole.legs])
+        ui.say(f"{len(whole.legs)} runs in {duration(whole.seconds)}; what follows is of the last")
+    parts = [asdict(leg) for leg in whole.legs]
+    more = {"legs": parts, "total_seconds": round(whole.seconds, 2)}
+    return _conclude(ui, request.job, result, output, {}, **more)
 
 
 def _detach(ui: UI, paths: ClusterPaths) -> int:
